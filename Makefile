@@ -1,0 +1,40 @@
+# Two commands matter: `make demo` and `make test`. Each sets up its own virtual environment first.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "iel needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,tensorboard]"
+	@touch $@
+
+install: $(STAMP)  ## create .venv and install iel with everything the tests need
+
+demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (under six minutes on two cores)
+	$(BIN)/iel demo
+
+test: $(STAMP)  ## lint, type-check and run all tests (under ten minutes on two cores)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## format and lint
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## measure training and planning speed (ratios against a baseline in the same run)
+	$(BIN)/iel bench training
+	$(BIN)/iel bench planning --quick
+
+clean:  ## remove the virtual environment and caches (never runs/ or data)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

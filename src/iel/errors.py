@@ -1,0 +1,45 @@
+"""The errors of this package. Every message is one sentence that names the thing and says what to do.
+
+The command line turns any `IELError` into that sentence on stderr and exit code 2; everything else is a bug.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class IELError(Exception):
+    """Base of all errors a user can cause and mend."""
+
+
+class DataError(IELError):
+    """A data set is malformed: the message names file, episode, step and column."""
+
+
+class ConfigError(IELError):
+    """A setting has an impossible value or an unknown name."""
+
+
+class RunError(IELError):
+    """A run directory is missing, incomplete or of another version."""
+
+
+class GeometryError(IELError):
+    """Embeddings, costs or a graph that no planner can work with."""
+
+
+class NoPath(IELError):
+    """The goal cannot be reached in the planning graph (for example because nodes were switched off)."""
+
+
+class ChainError(IELError):
+    """A Markov chain or representation breaks an assumption (rows that do not sum to one, wrong rank...)."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """An error for a misspelt name that lists the nearest known ones first."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"choose from {', '.join(names)}."
+    return ConfigError(f"Unknown {kind} '{name}': {hint}")
