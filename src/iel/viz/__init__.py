@@ -1,0 +1,5 @@
+"""Pictures, drawn without a screen."""
+
+from iel.viz.pictures import draw_curves, draw_field, draw_graph, draw_rollouts
+
+__all__ = ["draw_curves", "draw_field", "draw_graph", "draw_rollouts"]

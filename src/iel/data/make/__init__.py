@@ -1,0 +1,6 @@
+"""Collects data sets in the simulator: seeded, the same bits for any number of processes, kept in the data directory."""
+
+from iel.data.make.collect import make_dataset
+from iel.data.make.pointmaze import Recipe, recipe
+
+__all__ = ["Recipe", "make_dataset", "recipe"]

@@ -1,0 +1,351 @@
+"""Isomorphic Embedding Learning (IEL), top to bottom: settings, the losses of its three phases, updates, the model.
+
+paper          here                       what it is
+phi            embedding (two heads)      state -> R^d; head 0 is used downstream
+omega_g        task                       goal -> unit vector of R^d
+u, H(u)        intermediate, steps        a state H steps ahead on the same trajectory
+z              direction                  random unit vector the policy is trained on; never a goal
+pi, V, Q       policy, value, critic      IQL + AWR over directions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, with_presets
+from iel.algos.model import Model, ModelConfig, Networks
+from iel.data.goals import DeviceData, GoalSampler, draw_states
+from iel.distances import directed, discounted_steps, projection
+from iel.errors import ConfigError
+from iel.losses import (
+    awr_loss,
+    info_nce_loss,
+    iql_critic_loss,
+    iql_value_loss,
+    ivl_loss,
+    regression_expectile_loss,
+)
+from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head, polyak, unit
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128)},
+    "smoke": {"steps": 3_000, "batch_size": 128, "hidden": (64, 64), "dimension": 16},
+    "official": {"beta": 0.3, "hitting_expectile": 0.25, "noise_units": "raw"},
+}
+
+
+@with_presets(PRESETS)
+@dataclass(frozen=True, kw_only=True)
+class IEL:
+    """Isomorphic Embedding Learning: learn phi and omega from trajectories, then one policy for every latent direction.
+
+    Phase `task` trains omega by InfoNCE between states X and noisy copies X~ (rows are unit vectors):
+
+        L = CE(omega(X) omega(X~)^T / T, diagonal)
+
+    Phase `embedding` trains phi with omega frozen. With d(x, g) = ||D|| exp(beta (1 - cos(D, omega_g))), D = phi(g) - phi(x):
+
+        L = IVL(-d; expectile, discount) + kappa E[W(l) l^2],   l = (1 - gamma^H) / (1 - gamma) - <phi(u) - phi(x), omega_g>
+
+    Phase `policy` trains pi(a | x, z) with phi frozen, by IQL and AWR on the reward <phi(x') - phi(x), z>, z uniform on the
+    unit sphere. The policy never sees a goal.
+
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests), and `official`
+    (the values of the authors' code where they differ from the paper's table).
+    """
+
+    name: ClassVar[str] = "iel"
+    presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
+
+    preset: str = "paper"
+    """Named set of values; anything given explicitly wins over it."""
+    steps: int = 1_000_000
+    """Gradient steps of all phases together."""
+    task_share: float = 0.02
+    """Share of the steps given to phase `task`."""
+    embedding_share: float = 0.48
+    """Share of the steps given to phase `embedding`; the policy gets the rest."""
+    batch_size: int = 1024
+    """Transitions a step."""
+    learning_rate: float = 3e-4
+    """Adam's step size; every phase has an optimiser of its own."""
+    hidden: tuple[int, ...] = (512, 512, 512)
+    """Widths of the hidden layers of every network."""
+    dimension: int = 32
+    """Size d of the latent space."""
+    discount: float = 0.99
+    """gamma, for distances, goals and the policy."""
+    target_rate: float = 0.005
+    """Polyak rate of the target copies."""
+    expectile: float = 0.95
+    """tau of the TD loss: near 1, short ways win."""
+    beta: float = 0.1
+    """Strength of the directional term; 0 is HILP's Euclidean distance, above 1 the triangle inequality fails."""
+    kappa: float = 0.05
+    """Weight of the hitting-time regression."""
+    hitting_expectile: float = 0.5
+    """tau' of the hitting-time regression: below 0.5, shorter observed times count more."""
+    max_steps: int = 10
+    """H_max: how far ahead on the trajectory an intermediate state may lie."""
+    p_trajectory: float = 0.625
+    """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
+    temperature: float = 0.07
+    """InfoNCE temperature."""
+    noise: float = 0.01
+    """Standard deviation of the InfoNCE augmentation."""
+    noise_units: Literal["column", "raw"] = "column"
+    """`column`: noise is relative to each observation column's spread; `raw`: in the observations' own units."""
+    policy_expectile: float = 0.9
+    """Expectile of the policy's IQL."""
+    awr_temperature: float = 10.0
+    """alpha of AWR: how much better actions are preferred."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            self, "steps", "batch_size", "learning_rate", "hidden", "dimension", "temperature", "max_steps"
+        )
+        require_fraction(self, "discount", "expectile", "hitting_expectile", "policy_expectile", "target_rate")
+        if self.beta < 0 or self.kappa < 0 or self.noise < 0:
+            raise ConfigError(
+                f"beta, kappa and noise may not be negative, but are {self.beta}, {self.kappa}, {self.noise}."
+            )
+        if self.task_share < 0 or self.embedding_share < 0 or self.task_share + self.embedding_share > 1:
+            raise ConfigError(
+                f"task_share {self.task_share} and embedding_share {self.embedding_share} must not be negative and may "
+                "sum to at most 1."
+            )
+        self.sampler  # refuses impossible goal probabilities now rather than in the first step
+
+    @property
+    def sampler(self) -> GoalSampler:
+        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory, self.max_steps)
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        return optax.adam(self.learning_rate)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """2 % / 48 % / 50 % of the steps by default, whatever their number."""
+        task, embedding = round(self.steps * self.task_share), round(self.steps * self.embedding_share)
+        return Phase("task", task), Phase("embedding", embedding), Phase("policy", self.steps - task - embedding)
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks, targets equal to them, and one optimiser a phase."""
+        keys = jax.random.split(key, 5)
+        size, skill = spec.observation_size, spec.observation_size + self.dimension
+        task = MLP(keys[0], size, self.hidden, self.dimension)
+        embedding = ensemble(keys[1], 2, size, self.hidden, self.dimension)
+        skills = Skills(
+            MLP(keys[2], skill, self.hidden, 1),
+            ensemble(keys[3], 2, skill + spec.action_size, self.hidden, 1),
+            GaussianPolicy(keys[4], skill, self.hidden, spec.action_size),
+        )
+        start = self.optimiser.init
+        return State(
+            task, embedding, embedding, skills, skills.critic, Optimisers(start(task), start(embedding), start(skills))
+        )
+
+    # ---------------------------------------------------------------- batches
+
+    def tables(self, phase: str, state: State, data: DeviceData) -> jax.Array | None:
+        """What the phase keeps frozen, once for every state: omega in `embedding`, phi (head 0) in `policy`."""
+        if phase == "embedding":
+            return in_blocks(lambda x: unit(state.task(x)), data.observations)
+        if phase == "policy":
+            return in_blocks(head(state.embedding, 0), data.observations)
+        return None
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Any:
+        """The batch of one step."""
+        if phase == "policy":
+            assert tables is not None
+            rows = draw_states(key, data, self.batch_size)
+            displacement = tables[rows + 1] - tables[rows]
+            return SkillBatch(data.observations[rows], data.actions[rows], data.observations[rows + 1], displacement)
+        draw = self.sampler(key, data, self.batch_size)
+        state, goal = data.observations[draw.state], data.observations[draw.goal]
+        intermediate = data.observations[draw.intermediate]
+        if phase == "task":
+            scale = data.scale if self.noise_units == "column" else jnp.ones_like(data.scale)
+            return TaskBatch(jnp.concatenate([goal, intermediate, state]), self.noise * scale)
+        assert tables is not None
+        return GoalBatch(
+            state=state,
+            next_state=data.observations[draw.state + 1],
+            goal=goal,
+            intermediate=intermediate,
+            omega=tables[draw.goal],
+            steps=draw.steps.astype(jnp.float32),
+            success=(draw.goal == draw.state).astype(jnp.float32),
+        )
+
+    # ---------------------------------------------------------------- losses
+
+    def task_loss(self, task: MLP, batch: TaskBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """InfoNCE between states and their noisy copies."""
+        noisy = batch.states + batch.noise * jax.random.normal(key, batch.states.shape)
+        anchors, positives = jnp.split(unit(task(jnp.concatenate([batch.states, noisy]))), 2)
+        loss = info_nce_loss(anchors, positives, self.temperature)
+        return loss, {"task/loss": loss, "task/positive_cosine": (anchors * positives).sum(-1).mean()}
+
+    def embedding_loss(self, embedding: MLP, target: MLP, batch: GoalBatch) -> tuple[jax.Array, Metrics]:
+        """TD with the directed distance, plus the regression of observed hitting times."""
+        three = apply_heads(embedding, jnp.concatenate([batch.state, batch.goal, batch.intermediate]))
+        state, goal, intermediate = jnp.split(three, 3, axis=1)
+        three = jax.lax.stop_gradient(apply_heads(target, jnp.concatenate([batch.state, batch.goal, batch.next_state])))
+        old_state, old_goal, old_next = jnp.split(three, 3, axis=1)
+
+        cost = directed(state, goal, batch.omega, self.beta)
+        old_cost = directed(old_state, old_goal, batch.omega, self.beta)
+        next_cost = directed(old_next, old_goal, batch.omega, self.beta)
+        td = ivl_loss(-cost, -old_cost, -next_cost, batch.success, self.expectile, self.discount)
+
+        observed = discounted_steps(batch.steps, self.discount)
+        predicted = projection(state, intermediate, batch.omega)
+        hitting = regression_expectile_loss(predicted, observed, self.hitting_expectile)
+
+        loss = td + self.kappa * hitting
+        return loss, {
+            "embedding/loss": loss,
+            "embedding/td": td,
+            "embedding/hitting": hitting,
+            "embedding/distance": cost[0].mean(),
+            "embedding/cosine": (
+                projection(state, goal, batch.omega) / jnp.linalg.norm(goal - state + 1e-6, axis=-1)
+            ).mean(),
+        }
+
+    def policy_loss(
+        self, skills: Skills, target_critic: MLP, batch: SkillBatch, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """IQL and AWR on random directions: reward <phi(x') - phi(x), z>, never terminal."""
+        z = unit(jax.random.normal(key, (len(batch.state), self.dimension)))
+        reward = (batch.displacement * z).sum(-1)
+        here = jnp.concatenate([batch.state, z], -1)
+        after = jnp.concatenate([batch.next_state, z], -1)
+        with_action = jnp.concatenate([here, batch.action], -1)
+
+        value = skills.value(here)[:, 0]
+        next_value = jax.lax.stop_gradient(skills.value(after)[:, 0])
+        target_q = jax.lax.stop_gradient(apply_heads(target_critic, with_action)[..., 0])
+        q = apply_heads(skills.critic, with_action)[..., 0]
+        advantage = target_q.min(0) - value
+
+        value_loss = iql_value_loss(value, target_q, self.policy_expectile)
+        critic_loss = iql_critic_loss(q, reward, next_value, self.discount)
+        actor_loss = awr_loss(skills.policy.log_prob(here, batch.action), advantage, self.awr_temperature)
+        loss = value_loss + critic_loss + actor_loss
+        return loss, {
+            "policy/loss": loss,
+            "policy/value": value_loss,
+            "policy/critic": critic_loss,
+            "policy/actor": actor_loss,
+            "policy/advantage": advantage.mean(),
+            "policy/reward": jnp.abs(reward).mean(),
+        }
+
+    # ---------------------------------------------------------------- updates
+
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step of a phase. Everything the phase does not train is returned untouched, bit for bit."""
+        optimisers = state.optimisers
+        if phase == "task":
+            task, moments, metrics = self._descend(self.task_loss, state.task, optimisers.task, batch, key)
+            return state._replace(task=task, optimisers=optimisers._replace(task=moments)), metrics
+        if phase == "embedding":
+            loss = lambda embedding, *rest: self.embedding_loss(embedding, state.embedding_target, *rest)  # noqa: E731
+            embedding, moments, metrics = self._descend(loss, state.embedding, optimisers.embedding, batch)
+            target = polyak(state.embedding_target, state.embedding, self.target_rate)
+            return state._replace(
+                embedding=embedding, embedding_target=target, optimisers=optimisers._replace(embedding=moments)
+            ), metrics
+        loss = lambda skills, *rest: self.policy_loss(skills, state.critic_target, *rest)  # noqa: E731
+        skills, moments, metrics = self._descend(loss, state.skills, optimisers.skills, batch, key)
+        target = polyak(state.critic_target, state.skills.critic, self.target_rate)
+        return state._replace(
+            skills=skills, critic_target=target, optimisers=optimisers._replace(skills=moments)
+        ), metrics
+
+    def _descend(self, loss, parameters, moments, *arguments):
+        gradient, metrics = jax.grad(loss, has_aux=True)(parameters, *arguments)
+        change, moments = self.optimiser.update(gradient, moments, parameters)
+        return optax.apply_updates(parameters, change), moments, metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """Head 0 of phi, omega and the policy."""
+        config = ModelConfig(
+            self.name, spec.observation_size, spec.action_size, self.dimension, self.hidden, self.beta, self.discount
+        )
+        return Model(config, Networks(head(state.embedding, 0), state.task, state.skills.policy))
+
+
+class Skills(NamedTuple):
+    """The networks of phase `policy`: V(x, z), Q(x, z, a) with two heads, pi(a | x, z)."""
+
+    value: MLP
+    critic: MLP
+    policy: GaussianPolicy
+
+
+class Optimisers(NamedTuple):
+    """Adam's moments, one set a phase: a frozen network has nothing that could still move it."""
+
+    task: optax.OptState
+    embedding: optax.OptState
+    skills: optax.OptState
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    task: MLP
+    embedding: MLP
+    embedding_target: MLP
+    skills: Skills
+    critic_target: MLP
+    optimisers: Optimisers
+
+
+class TaskBatch(NamedTuple):
+    """[goals; intermediates; states], and the size of the noise in every column."""
+
+    states: jax.Array
+    noise: jax.Array
+
+
+class GoalBatch(NamedTuple):
+    """(x, x', g, u, omega_g, H(u), x = g)."""
+
+    state: jax.Array
+    next_state: jax.Array
+    goal: jax.Array
+    intermediate: jax.Array
+    omega: jax.Array
+    steps: jax.Array
+    success: jax.Array
+
+
+class SkillBatch(NamedTuple):
+    """(x, a, x', phi(x') - phi(x))."""
+
+    state: jax.Array
+    action: jax.Array
+    next_state: jax.Array
+    displacement: jax.Array
+
+
+def in_blocks(network, rows: jax.Array, block: int = 8192) -> jax.Array:
+    """`network` on all rows, a block at a time, so that a million states need no gigabytes of activations."""
+    block = min(block, len(rows))
+    padding = -len(rows) % block
+    blocks = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, block, rows.shape[1])
+    result = jax.lax.map(network, blocks)
+    return result.reshape(-1, result.shape[-1])[: len(rows)]

@@ -1,0 +1,1 @@
+"""Timed comparisons: ratios against a baseline measured in the same run."""

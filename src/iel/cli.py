@@ -1,0 +1,359 @@
+"""The command line: parses, calls, prints. Results go to stdout, progress to stderr.
+
+An error a user can mend is one sentence on stderr and exit code 2; Ctrl-C is exit code 130. With `--json`, the last line
+of stdout is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+import iel
+from iel.errors import ConfigError, IELError, unknown_name
+
+Result = dict[str, Any]
+PLANNER_NAMES = ("direct", "rec-mid", "sym-graph", "asym-graph")
+DEFAULT_PRESET = "laptop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What every command has."""
+
+    json: bool = False
+    """Print one JSON object as the last line of stdout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo(Output):
+    """Collect data in a maze, train IEL, plan in four ways, evaluate and draw: the whole paper in a few minutes."""
+
+    out: Path | None = None
+    """Run directory (default: the next free runs/demo-NNN)."""
+    seed: int = 0
+    """Seed of training and evaluation."""
+    episodes: int = 10
+    """Evaluation episodes a task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Output):
+    """Train a method on a data set. Below, every setting of the method can be changed (defaults: those of the preset)."""
+
+    env: str | None = None
+    """Data set and environment, e.g. pointmaze-large-navigate-v0; collected first if it is not on this machine."""
+    data: Path | None = None
+    """Train on this npz file instead of the environment's own data set."""
+    episodes: int | None = None
+    """Use a collected data set of this many episodes instead of the benchmark's own size."""
+    algo: str = "iel"
+    """Method."""
+    seeds: tuple[int, ...] = (0,)
+    """Training seeds; several are trained at once, each with a run directory of its own."""
+    out: Path | None = None
+    """Run directory (default: the next free runs/ENV-ALGO-NNN)."""
+    checkpoint_every: int | None = None
+    """Save a checkpoint every this many steps (the last step is always saved)."""
+    tensorboard: bool = False
+    """Also write TensorBoard files (needs the extra `tensorboard`)."""
+    settings: Annotated[Any, tyro.conf.arg(name="")] = None
+    """Settings of the method."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerSettings:
+    """How planners see the data."""
+
+    nodes: int | None = None
+    """Nodes of the planning graph (default 2048, or as many as there are states)."""
+    neighbours: int = 10
+    """Cheapest edges kept out of every node."""
+    coreset: Literal["farthest", "dpp"] | None = None
+    """How nodes are chosen (default: the planner's own)."""
+    data: Path | None = None
+    """Take states from this npz file instead of the data the run was trained on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Output):
+    """Measure success rates of a run under each planner and draw its pictures."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory, or a directory of several seeds."""
+    planners: tuple[str, ...] = PLANNER_NAMES
+    """Ways of acting: direct, rec-mid, sym-graph, asym-graph."""
+    episodes: int = 20
+    """Episodes a task."""
+    tasks: tuple[int, ...] | None = None
+    """Only these tasks, counted from 1 (default: all)."""
+    seed: int = 0
+    """Seed of every start and goal."""
+    pictures: bool = True
+    """Draw the field, the rollouts and the training curves into RUN/plots."""
+    planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCommand(Output):
+    """Plan one way from a start to a goal: prints the waypoints and draws them in the planning graph."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    planner: str = "asym-graph"
+    """sym-graph or asym-graph."""
+    task: int = 1
+    """Take start and goal from this task of the environment."""
+    start: tuple[float, ...] | None = None
+    """Start observation instead of the task's (for a PointMaze: x y)."""
+    goal: tuple[float, ...] | None = None
+    """Goal observation instead of the task's."""
+    seed: int = 0
+    """Seed of the task's start and goal."""
+    picture: Path | None = None
+    """Where to draw (default: RUN/plots/plan.png)."""
+    planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataMake(Output):
+    """Collect a data set in the simulator, with a validation set a tenth of its size."""
+
+    name: tyro.conf.Positional[str]
+    """pointmaze-{medium,large,giant,teleport}-{navigate,stitch,explore}-v0."""
+    episodes: int | None = None
+    """Number of episodes (default: OGBench's)."""
+    seed: int = 0
+    """The same seed gives the same file, bit for bit."""
+    workers: int | None = None
+    """Processes (default: all cores; does not change the result)."""
+    out: Path | None = None
+    """Directory (default: $IEL_DATA, else the user's cache)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataInfo(Output):
+    """What a data set holds."""
+
+    name: tyro.conf.Positional[str]
+    """Name of a data set on this machine, or path of an npz file."""
+    episodes: int | None = None
+    """The size it was made with, if not the benchmark's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor(Output):
+    """Check this machine: versions, devices, rendering, directories. Says what to fix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchTraining(Output):
+    """Training speed of every phase against plain matrix products of the same shapes."""
+
+    widths: tuple[int, ...] = (256, 512)
+    """Hidden widths, paired with --batches."""
+    batches: tuple[int, ...] = (256, 1024)
+    """Batch sizes, paired with --widths."""
+    seconds: float = 6.0
+    """Time spent on each number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchPlanning(Output):
+    """Planning speed: the dense formula against the exact fast path, in one run."""
+
+    nodes: tuple[int, ...] | None = None
+    """Coreset sizes (default: 1024 to 65536)."""
+    beta: tuple[float, ...] | None = None
+    """Values of beta (default: 0 to 1)."""
+    quick: bool = False
+    """Only the small cases."""
+
+
+# ---------------------------------------------------------------- what each command does (imports stay lazy)
+
+
+def _demo(options: Demo) -> Result:
+    from iel.demo import demo
+
+    return demo(options.out, options.seed, options.episodes, quiet=options.json)
+
+
+def _train(options: Train) -> Result:
+    from iel.commands import train_command
+
+    return train_command(options)
+
+
+def _evaluate(options: Evaluate) -> Result:
+    from iel.commands import evaluate_command
+
+    return evaluate_command(options)
+
+
+def _plan(options: PlanCommand) -> Result:
+    from iel.commands import plan_command
+
+    return plan_command(options)
+
+
+def _data_make(options: DataMake) -> Result:
+    from iel.data.make import make_dataset
+
+    files = make_dataset(
+        options.name, episodes=options.episodes, seed=options.seed, workers=options.workers, directory=options.out
+    )
+    if not options.json:
+        print("\n".join(str(path) for path in files.values()))
+    return {split: str(path) for split, path in files.items()}
+
+
+def _data_info(options: DataInfo) -> Result:
+    from iel.commands import data_info_command
+
+    return data_info_command(options)
+
+
+def _doctor(options: Doctor) -> Result:
+    from iel.doctor import examine, show
+
+    findings = examine()
+    if not options.json:
+        show(findings)
+    return findings
+
+
+def _bench_training(options: BenchTraining) -> Result:
+    from iel.bench import training
+
+    if len(options.widths) != len(options.batches):
+        raise ConfigError("--widths and --batches are paired, so give equally many of both.")
+    result = training.run(list(zip(options.widths, options.batches, strict=True)), seconds=options.seconds)
+    if not options.json:
+        _print_rows(result["rows"])
+    return result
+
+
+def _bench_planning(options: BenchPlanning) -> Result:
+    from iel.bench import planning
+
+    chosen = {name: value for name in ("nodes", "beta") if (value := getattr(options, name)) is not None}
+    result = planning.run(**chosen, quick=options.quick, progress=lambda line: print(line, file=sys.stderr))
+    if not options.json:
+        _print_rows(result["rows"])
+        _print_rows(result["coreset"])
+    return result
+
+
+def _print_rows(rows: Sequence[Result]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*(rows[0].keys() if rows else ()))
+    for row in rows:
+        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console().print(table)
+
+
+COMMANDS: dict[str, tuple[type[Any], Callable[[Any], Result]]] = {
+    "demo": (Demo, _demo),
+    "train": (Train, _train),
+    "evaluate": (Evaluate, _evaluate),
+    "plan": (PlanCommand, _plan),
+    "data make": (DataMake, _data_make),
+    "data info": (DataInfo, _data_info),
+    "doctor": (Doctor, _doctor),
+    "bench training": (BenchTraining, _bench_training),
+    "bench planning": (BenchPlanning, _bench_planning),
+}
+
+
+# ---------------------------------------------------------------- parsing
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the `iel` command."""
+    try:
+        code = run(list(sys.argv[1:] if argv is None else argv))
+    except IELError as error:
+        print(f"iel: {error}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        print("iel: interrupted; what was finished so far is saved.", file=sys.stderr)
+        code = 130
+    sys.exit(code)
+
+
+def run(argv: list[str]) -> int:
+    """Parse and execute one command line; returns the exit code."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if argv[0] == "--version":
+        print(f"iel {iel.__version__}")
+        return 0
+    words = 2 if len(argv) > 1 and f"{argv[0]} {argv[1]}" in COMMANDS else 1
+    name = " ".join(argv[:words])
+    if name not in COMMANDS:
+        group = [command for command in COMMANDS if command.split()[0] == name]
+        if group:
+            raise ConfigError(
+                f"`iel {name}` needs one more word: {', '.join(f'`iel {command}`' for command in group)}."
+            )
+        raise unknown_name("command", name, COMMANDS)
+    options_type, action = COMMANDS[name]
+    options = _parse(options_type, name, argv[words:])
+    result = action(options)
+    if options.json:
+        print(json.dumps(result))
+    return 0
+
+
+def _parse(options_type: type[Any], name: str, arguments: list[str]) -> Any:
+    if options_type is Train:
+        options_type = _train_options(arguments)
+    return tyro.cli(
+        options_type,
+        args=arguments,
+        prog=f"iel {name}",
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def _train_options(arguments: list[str]) -> type[Any]:
+    """`iel train` shows and takes the settings of the chosen method, with the chosen preset's values as defaults."""
+    from iel.algos import get_algo
+
+    method = get_algo(_value_of("--algo", arguments) or "iel")
+    defaults = method(preset=_value_of("--preset", arguments) or DEFAULT_PRESET)
+    settings = (Annotated[method, tyro.conf.arg(name="")], field(default=defaults))
+    chosen = make_dataclass("Train", [("settings", *settings)], bases=(Train,), frozen=True, kw_only=True)
+    chosen.__doc__ = Train.__doc__
+    return chosen
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    for position, word in enumerate(arguments):
+        if word == flag and position + 1 < len(arguments):
+            return arguments[position + 1]
+        if word.startswith(f"{flag}="):
+            return word.split("=", 1)[1]
+    return None
+
+
+def _overview() -> str:
+    lines = [f"iel {iel.__version__}: policies learned offline that can be sent to any goal", "", "commands:"]
+    for name, (options, _) in COMMANDS.items():
+        lines.append(f"  iel {name:<16} {(options.__doc__ or '').strip().splitlines()[0]}")
+    lines += ["", "`iel COMMAND --help` explains a command. Start with `iel demo`."]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The demo: the whole of the paper on a real maze, in a few minutes on a laptop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from iel.cli import PLANNER_NAMES, PlannerSettings
+from iel.commands import draw_plan, evaluate_runs
+from iel.data import load
+from iel.envs import make_env
+from iel.evaluation import Protocol
+from iel.evaluation.report import table
+from iel.planning import make_planner
+from iel.training import train
+from iel.training.run import next_free
+
+ENV = "pointmaze-large-navigate-v0"
+DATA_EPISODES = 300
+
+
+def demo(out: Path | None = None, seed: int = 0, episodes: int = 10, quiet: bool = False) -> dict[str, Any]:
+    """Data, three training phases, four ways of acting, a table and pictures. Returns what the table shows."""
+    from iel.algos import IEL
+
+    started = time.monotonic()
+    console = Console(quiet=quiet)
+    out = out or next_free(Path("runs"), "demo")
+
+    console.print(
+        f"[bold]1/4[/bold] data: {DATA_EPISODES} episodes of {ENV}, collected in MuJoCo and kept for next time"
+    )
+    data = load(ENV, episodes=DATA_EPISODES)
+    console.print(f"[bold]2/4[/bold] training: task directions, then the embedding, then the policy ({out})")
+    trained = train(data, IEL(preset="laptop"), [seed], out=out)
+    run = trained.runs[seed]
+    console.print(f"[bold]3/4[/bold] evaluation: five tasks, {episodes} episodes each, four ways of acting")
+    summary = evaluate_runs([run], PLANNER_NAMES, Protocol(episodes, seed=seed), PlannerSettings())
+    console.print("[bold]4/4[/bold] pictures")
+    env = make_env(ENV)
+    observation, info = env.reset(seed=seed, options={"task_id": 1})
+    planner = make_planner("asym-graph", run.model, data)
+    planner.prepare(info["goal"])
+    start, goal = np.asarray(observation, np.float32), np.asarray(info["goal"], np.float32)
+    draw_plan(run.folder("plots") / "plan.png", env.map, planner, start, goal, planner.path(start))
+
+    seconds = time.monotonic() - started
+    console.print(table(summary))
+    pictures = sorted(str(path) for path in run.folder("plots").glob("*.png"))
+    console.print("\n".join([f"done in {seconds:.0f} s; look at", *(f"  {picture}" for picture in pictures)]))
+    return {**summary, "seconds": round(seconds, 1), "run": str(out), "pictures": pictures}

@@ -1,0 +1,5 @@
+"""Evaluation: seeded rollouts, success rates with intervals, tables."""
+
+from iel.evaluation.rollout import Arena, Protocol, Rollouts, evaluate
+
+__all__ = ["Arena", "Protocol", "Rollouts", "evaluate"]

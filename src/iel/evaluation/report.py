@@ -1,0 +1,69 @@
+"""Evaluations as dictionaries, JSON files and tables. Every number is shown with its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from iel.evaluation.rollout import Arena, Rollouts
+from iel.evaluation.stats import bootstrap_interval
+
+
+def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> dict[str, Any]:
+    """`env`, `protocol` and `planners.<name>.{success_rate, interval, per_task}`.
+
+    `results` holds one `Rollouts` a training seed for every planner. With several seeds, rates are means over seeds and the
+    interval resamples episodes within every task of every seed.
+    """
+    planners = {}
+    for name, runs in results.items():
+        summaries = [run.summary() for run in runs]
+        if len(runs) == 1:
+            planners[name] = summaries[0]
+            continue
+        tasks = {task: [run.success[run.tasks == task] for run in runs] for task in np.unique(runs[0].tasks)}
+        planners[name] = {
+            "success_rate": float(np.mean([summary["success_rate"] for summary in summaries])),
+            "interval": list(bootstrap_interval([stratum for strata in tasks.values() for stratum in strata])),
+            "per_seed": [summary["success_rate"] for summary in summaries],
+            "per_task": {
+                f"task{task}": {
+                    "success_rate": float(np.mean([stratum.mean() for stratum in strata])),
+                    "interval": list(bootstrap_interval(strata)),
+                }
+                for task, strata in tasks.items()
+            },
+            "mean_steps": float(np.mean([summary["mean_steps"] for summary in summaries])),
+            "seconds": round(sum(summary["seconds"] for summary in summaries), 3),
+            "planning_seconds": round(sum(summary["planning_seconds"] for summary in summaries), 3),
+        }
+    seeds = len(next(iter(results.values())))
+    return {"env": env, "protocol": {**arena.describe(), "training_seeds": seeds}, "planners": planners}
+
+
+def table(summary: Mapping[str, Any]) -> Table:
+    """Success rates per task and overall, in per cent, with the protocol as caption."""
+    protocol = summary["protocol"]
+    caption = (
+        f"success rate in per cent; {protocol['tasks']} tasks x {protocol['episodes_per_task']} episodes x "
+        f"{protocol['training_seeds']} training seed(s), {protocol['action']}, brackets: {protocol['interval']}"
+    )
+    result = Table(title=summary["env"], caption=caption, title_style="bold", caption_justify="left")
+    result.add_column("planner")
+    tasks = list(next(iter(summary["planners"].values()))["per_task"])
+    for task in tasks:
+        result.add_column(task, justify="right")
+    result.add_column("overall", justify="right", style="bold")
+    result.add_column("steps", justify="right")
+    for name, numbers in summary["planners"].items():
+        low, high = numbers["interval"]
+        result.add_row(
+            name,
+            *(f"{100 * numbers['per_task'][task]['success_rate']:.0f}" for task in tasks),
+            f"{100 * numbers['success_rate']:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
+            f"{numbers['mean_steps']:.0f}",
+        )
+    return result

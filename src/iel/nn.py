@@ -1,0 +1,124 @@
+"""Networks and nothing else: an MLP with LayerNorm, ensembles, and a Gaussian head.
+
+Modules are Equinox dataclasses whose leaves are arrays only, so a module is a pytree that scan, vmap, grad and the
+checkpoint writer all understand. Every module takes a whole batch: a layer is one matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+LOG_STD_RANGE = (-5.0, 2.0)
+
+
+class Dense(eqx.Module):
+    """x -> x W + b, with W drawn Glorot-uniform times `scale` and b = 0."""
+
+    kernel: jax.Array
+    bias: jax.Array
+
+    def __init__(self, key: jax.Array, inputs: int, outputs: int, scale: float = 1.0):
+        self.kernel = scale * jax.nn.initializers.glorot_uniform()(key, (inputs, outputs))
+        self.bias = jnp.zeros(outputs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x @ self.kernel + self.bias
+
+
+class LayerNorm(eqx.Module):
+    """(x - mean) / sqrt(variance + 1e-6), times a learned scale plus a learned offset, over the last axis."""
+
+    scale: jax.Array
+    offset: jax.Array
+
+    def __init__(self, size: int):
+        self.scale, self.offset = jnp.ones(size), jnp.zeros(size)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        centred = x - x.mean(-1, keepdims=True)
+        variance = jnp.square(centred).mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.offset
+
+
+class MLP(eqx.Module):
+    """Hidden layers, then a linear output.
+
+    With `layer_norm`, a hidden layer is Dense -> GELU -> LayerNorm (values and embeddings); without, Dense -> ReLU
+    (policies).
+    """
+
+    layers: tuple[Dense, ...]
+    norms: tuple[LayerNorm, ...]
+
+    def __init__(
+        self,
+        key: jax.Array,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int,
+        *,
+        layer_norm: bool = True,
+        last_scale: float = 1.0,
+    ):
+        sizes = [inputs, *hidden, outputs]
+        scales = [1.0] * len(hidden) + [last_scale]
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(Dense(k, a, b, s) for k, a, b, s in zip(keys, sizes[:-1], sizes[1:], scales, strict=True))
+        self.norms = tuple(LayerNorm(size) for size in hidden) if layer_norm else ()
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for index, layer in enumerate(self.layers[:-1]):
+            x = layer(x)
+            x = self.norms[index](jax.nn.gelu(x)) if self.norms else jax.nn.relu(x)
+        return self.layers[-1](x)
+
+
+class GaussianPolicy(eqx.Module):
+    """pi(a | x) = N(mu(x), diag(sigma^2)) with one learned log sigma per action, clipped to [-5, 2]."""
+
+    mean: MLP
+    log_std: jax.Array
+
+    def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int):
+        self.mean = MLP(key, inputs, hidden, actions, layer_norm=False, last_scale=1e-2)
+        self.log_std = jnp.zeros(actions)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The mean action."""
+        return self.mean(x)
+
+    def log_prob(self, x: jax.Array, action: jax.Array) -> jax.Array:
+        """log pi(a | x), summed over action dimensions."""
+        log_std = jnp.clip(self.log_std, *LOG_STD_RANGE)
+        z = (action - self.mean(x)) * jnp.exp(-log_std)
+        return -0.5 * jnp.sum(jnp.square(z) + 2.0 * log_std + jnp.log(2.0 * jnp.pi), axis=-1)
+
+
+def ensemble(key: jax.Array, heads: int, inputs: int, hidden: Sequence[int], outputs: int) -> MLP:
+    """`heads` independent MLPs as one MLP whose arrays have a leading axis of heads."""
+    return jax.vmap(lambda k: MLP(k, inputs, hidden, outputs))(jax.random.split(key, heads))
+
+
+def apply_heads(heads: MLP, x: jax.Array) -> jax.Array:
+    """(batch, inputs) -> (heads, batch, outputs)."""
+    return jax.vmap(lambda head: head(x))(heads)
+
+
+def head(heads: MLP, index: int) -> MLP:
+    """One member of an ensemble."""
+    return jax.tree.map(lambda leaf: leaf[index], heads)
+
+
+def polyak(target, online, rate: float):
+    """target <- rate * online + (1 - rate) * target, leaf by leaf."""
+    return jax.tree.map(lambda t, o: rate * o + (1.0 - rate) * t, target, online)
+
+
+def unit(x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
+    """x / (||x|| + epsilon) along the last axis; the norm is floored so that its gradient is finite at zero."""
+    norm = jnp.sqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-12))
+    return x / (norm + epsilon)

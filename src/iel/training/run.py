@@ -1,0 +1,128 @@
+"""A run directory: what training leaves behind and evaluation opens.
+
+    RUN/
+      config.json        format, environment, method, settings, seed, data fingerprint, status
+      metrics.csv        step, phase, metric, value
+      checkpoints/       step_*/ directories, see `iel.training.checkpoint`
+      model/             the frozen model: config.json, model.safetensors
+      evaluations/       one JSON file an evaluation
+      plots/             pictures
+
+Training several seeds at once gives a directory with one run a seed: OUT/seed_0, OUT/seed_1, ...
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from iel.algos.contract import config_from_dict
+from iel.algos.model import Model, load_model
+from iel.errors import RunError
+from iel.training.checkpoint import read_json, write_json
+
+FORMAT = 1
+
+
+class Run:
+    """One trained seed on disk."""
+
+    def __init__(self, path: Path, config: dict[str, Any]):
+        self.path, self.config = path, config
+
+    @property
+    def env(self) -> str:
+        """Name of the data set and environment."""
+        return self.config["env"]
+
+    @property
+    def seed(self) -> int:
+        return self.config["seed"]
+
+    @property
+    def status(self) -> str:
+        """`running`, `interrupted` or `finished`."""
+        return self.config["status"]
+
+    @cached_property
+    def algo(self) -> Any:
+        """The method's configuration."""
+        from iel.algos import get_algo
+
+        return config_from_dict(get_algo(self.config["algo"]), self.config["settings"])
+
+    @cached_property
+    def model(self) -> Model:
+        """The frozen model."""
+        if not (self.path / "model").is_dir():
+            raise RunError(
+                f"{self.path} has no model yet (status: {self.status}); let the training finish, or train again."
+            )
+        return load_model(self.path / "model")
+
+    def folder(self, name: str) -> Path:
+        """A subdirectory, made when first asked for."""
+        folder = self.path / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def update(self, **changes: Any) -> None:
+        """Change entries of config.json, atomically."""
+        self.config = {**self.config, **changes}
+        write_json(self.path / "config.json", self.config)
+
+
+def create_run(path: Path, config: dict[str, Any]) -> Run:
+    """A new run directory; an existing run is never overwritten."""
+    if (path / "config.json").exists():
+        raise RunError(f"{path} already holds a run; choose another --out, or remove it.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        run = Run(path, {"format": FORMAT, **config})
+        write_json(path / "config.json", run.config)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror}); choose another --out.") from error
+    return run
+
+
+def open_run(path: Path | str) -> Run:
+    """Open the directory of one run."""
+    path = Path(path)
+    if not path.is_dir():
+        raise RunError(f"{path} does not exist; `iel train` makes run directories.")
+    if not (path / "config.json").exists():
+        what = "is empty" if not any(path.iterdir()) else "is not a run directory (it has no config.json)"
+        raise RunError(f"{path} {what}; give the directory that `iel train` printed.")
+    config = read_json(path / "config.json")
+    if config.get("format") != FORMAT:
+        raise RunError(
+            f"{path} has run format {config.get('format')}, but this version of iel reads format {FORMAT}; "
+            "use the version that wrote it, or train again."
+        )
+    missing = {"env", "algo", "settings", "seed", "status"} - config.keys()
+    if missing:
+        raise RunError(f"{path / 'config.json'} lacks {', '.join(sorted(missing))}; the directory is damaged.")
+    return Run(path, config)
+
+
+def open_runs(path: Path | str) -> list[Run]:
+    """One run, or all seeds of a directory that several were trained into."""
+    path = Path(path)
+    seeds = sorted(path.glob("seed_*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
+    if seeds and not (path / "config.json").exists():
+        return [open_run(seed) for seed in seeds]
+    return [open_run(path)]
+
+
+def next_free(root: Path, stem: str) -> Path:
+    """root/stem-001, -002, ...: the first that does not exist, claimed by making it."""
+    root.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 100_000):
+        path = root / f"{stem}-{number:03d}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise RunError(f"{root} holds too many runs of {stem}; remove some.")

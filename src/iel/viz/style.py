@@ -1,0 +1,82 @@
+"""One look for every picture: colours, sizes, and how a maze is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from iel.envs.mazes import MazeMap
+
+WALL = "#31363f"
+FLOOR = "#f7f5f0"
+INK = "#22262e"
+START = "#1b7837"
+GOAL = "#d6336c"
+PATH = "#e8590c"
+SUCCESS = "#1c7ed6"
+FAILURE = "#e03131"
+EDGE = "#7a8699"
+LINES = ("#1c7ed6", "#e8590c", "#2f9e44", "#9c36b5", "#d6336c", "#0c8599")
+FIELD_MAP = "viridis_r"
+
+RULES = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "figure.facecolor": "white",
+    "savefig.dpi": 130,
+    "legend.frameon": False,
+}
+
+
+@contextmanager
+def figure(path: Path | str, rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.0, 4.5)) -> Iterator[Any]:
+    """`with figure(path, rows, columns) as axes:` draws without a screen and saves a PNG when the block ends well."""
+    with matplotlib.rc_context(RULES):
+        page = Figure(figsize=size, layout="constrained")
+        axes = page.subplots(rows, columns, squeeze=False)
+        yield axes
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        page.savefig(path)
+
+
+def draw_maze(axes: Axes, maze: MazeMap) -> None:
+    """Walls and floor, in the environment's own units."""
+    colours = np.array([matplotlib.colors.to_rgb(FLOOR), matplotlib.colors.to_rgb(WALL)])
+    axes.imshow(colours[maze.walls.astype(int)], extent=maze.extent, origin="lower", interpolation="nearest", zorder=0)
+    _frame(axes, maze)
+
+
+def draw_walls(axes: Axes, maze: MazeMap) -> None:
+    """Only the walls, over whatever lies below."""
+    image = np.zeros((*maze.walls.shape, 4))
+    image[..., :3] = matplotlib.colors.to_rgb(WALL)
+    image[..., 3] = maze.walls
+    axes.imshow(image, extent=maze.extent, origin="lower", interpolation="nearest", zorder=2)
+    _frame(axes, maze)
+
+
+def mark(axes: Axes, xy: Any, kind: str, size: float = 110.0) -> None:
+    """A start (disc) or a goal (star)."""
+    shape, colour = ("*", GOAL) if kind == "goal" else ("o", START)
+    scale = 2.2 if kind == "goal" else 0.8
+    axes.scatter(
+        *xy, s=size * scale, marker=shape, color=colour, edgecolor="white", linewidth=1.2, zorder=6, label=kind
+    )
+
+
+def _frame(axes: Axes, maze: MazeMap) -> None:
+    left, right, bottom, top = maze.extent
+    axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
