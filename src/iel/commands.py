@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -16,14 +16,12 @@ from iel.envs import make_env
 from iel.errors import ConfigError, DataError, unknown_name
 from iel.evaluation import Arena, Protocol, Rollouts
 from iel.evaluation.report import summarise, table
+from iel.options import DataInfo, Evaluate, PlanCommand, PlannerSettings, Train
 from iel.planning import PLANNERS, make_planner
 from iel.training import Run, open_run, open_runs, train
 from iel.training.checkpoint import write_json
 from iel.training.run import next_free
 from iel.training.trackers import read_metrics
-
-if TYPE_CHECKING:
-    from iel.cli import DataInfo, Evaluate, PlanCommand, PlannerSettings, Train
 
 
 def train_command(options: Train) -> dict[str, Any]:
@@ -184,7 +182,7 @@ def run_data(run: Run, file: Path | None) -> Trajectories:
                 return Trajectories(data.observations, data.actions, data.offsets, run.env)
     raise DataError(
         f"The data {run.path} was trained on ('{facts['name']}', {facts['episodes']} episodes) is not on this machine; "
-        f"make it again with `iel data make {facts['name']} --episodes {facts['episodes']}`, or name a file with --data."
+        f"make it again with `iel data make {facts['name']} --episodes {facts['episodes']}`, or give --data FILE."
     )
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from iel.cli import PLANNER_NAMES, PlannerSettings
 from iel.commands import draw_plan, evaluate_runs
 from iel.data import load
 from iel.envs import make_env
 from iel.evaluation import Protocol
 from iel.evaluation.report import table
+from iel.options import PLANNER_NAMES, PlannerSettings
 from iel.planning import make_planner
 from iel.training import train
 from iel.training.run import next_free

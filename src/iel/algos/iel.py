@@ -49,12 +49,14 @@ class IEL:
 
         L = CE(omega(X) omega(X~)^T / T, diagonal)
 
-    Phase `embedding` trains phi with omega frozen. With d(x, g) = ||D|| exp(beta (1 - cos(D, omega_g))), D = phi(g) - phi(x):
+    Phase `embedding` trains phi with omega frozen. With D = phi(g) - phi(x) and the directed distance
+    d(x, g) = ||D|| exp(beta (1 - cos(D, omega_g))):
 
-        L = IVL(-d; expectile, discount) + kappa E[W(l) l^2],   l = (1 - gamma^H) / (1 - gamma) - <phi(u) - phi(x), omega_g>
+        L = IVL(-d; expectile, discount) + kappa E[W(l) l^2]
+        l = (1 - gamma^H) / (1 - gamma) - <phi(u) - phi(x), omega_g>
 
-    Phase `policy` trains pi(a | x, z) with phi frozen, by IQL and AWR on the reward <phi(x') - phi(x), z>, z uniform on the
-    unit sphere. The policy never sees a goal.
+    Phase `policy` trains pi(a | x, z) with phi frozen, by IQL and AWR on the reward <phi(x') - phi(x), z>, z uniform on
+    the unit sphere. The policy never sees a goal.
 
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests), and `official`
     (the values of the authors' code where they differ from the paper's table).
@@ -120,7 +122,7 @@ class IEL:
                 f"task_share {self.task_share} and embedding_share {self.embedding_share} must not be negative and may "
                 "sum to at most 1."
             )
-        self.sampler  # refuses impossible goal probabilities now rather than in the first step
+        _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property
     def sampler(self) -> GoalSampler:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -77,7 +78,7 @@ class Model:
         return _in_blocks(self._task, self._rows(goals, "goals"))
 
     def act(self, observations: ArrayLike, directions: ArrayLike) -> FloatArray:
-        """The policy's mean action for latent directions z, within [-1, 1]: (n, .), (n, dimension) -> (n, action size)."""
+        """The policy's mean action for latent directions z (n, dimension), within [-1, 1]: (n, action size)."""
         rows = self._rows(observations, "observations")
         directions = np.asarray(directions, np.float32)
         if directions.shape != (len(rows), self.config.dimension):
@@ -89,16 +90,18 @@ class Model:
 
     def distance(self, sources: ArrayLike, targets: ArrayLike, goals: ArrayLike) -> FloatArray:
         """d(s, t; g), row by row: the learned, discounted cost of going from s to t on the way to g."""
-        omega = self.task(goals)
-        return np.asarray(distances.directed(self.embed(sources), self.embed(targets), omega, self.beta))
+        source, target, omega = map(jnp.asarray, (self.embed(sources), self.embed(targets), self.task(goals)))
+        return np.asarray(distances.directed(source, target, omega, self.beta))
 
     def displacement(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
         """<phi(g) - phi(x), omega_g>, row by row: the displacement read along the goal's own direction."""
-        return np.asarray(distances.projection(self.embed(observations), self.embed(goals), self.task(goals)))
+        source, target, omega = map(jnp.asarray, (self.embed(observations), self.embed(goals), self.task(goals)))
+        return np.asarray(distances.projection(source, target, omega))
 
     def hitting_time(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
         """Steps from x to g, row by row: the H whose discounted cost (1 - gamma^H) / (1 - gamma) is d(x, g; g)."""
-        return np.asarray(distances.undiscounted_steps(self.distance(observations, goals, goals), self.discount))
+        cost = jnp.asarray(self.distance(observations, goals, goals))
+        return np.asarray(distances.undiscounted_steps(cost, self.discount))
 
     # ---------------------------------------------------------------- files
 
@@ -123,7 +126,7 @@ class Model:
     @cached_property
     def _act(self) -> Callable:
         policy = self.networks.policy
-        return jax.jit(lambda x, z: jax.numpy.clip(policy(jax.numpy.concatenate([x, z], -1)), -1.0, 1.0))
+        return jax.jit(lambda x, z: jnp.clip(policy(jnp.concatenate([x, z], -1)), -1.0, 1.0))
 
     def _rows(self, values: ArrayLike, kind: str) -> FloatArray:
         rows = np.asarray(values, np.float32)

@@ -1,8 +1,8 @@
 """How fast training is, against the plainest thing the same machine can do in the same run.
 
-The baseline of a phase is one compiled call that does all the matrix products of its gradient step, of the same shapes, and
-nothing else. `fraction_of_matmul` = (time of those products alone) / (time of the whole step): 1 would mean that sampling,
-activations, losses and the optimiser cost nothing.
+The baseline of a phase is one compiled call that does all the matrix products of its gradient step, of the same shapes,
+and nothing else. `fraction_of_matmul` = (time of those products alone) / (time of the whole step): 1 would mean that
+sampling, activations, losses and the optimiser cost nothing.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def matrix_products(jaxpr: core.Jaxpr) -> list[tuple]:
     found = []
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
-            left, right = (variable.aval.shape for variable in equation.invars)
+            operands: list[Any] = [variable.aval for variable in equation.invars]
+            left, right = (operand.shape for operand in operands)
             found.append((left, right, equation.params["dimension_numbers"]))
         for value in equation.params.values():
             for inner in value if isinstance(value, (list, tuple)) else (value,):
@@ -108,10 +109,9 @@ def matrix_products(jaxpr: core.Jaxpr) -> list[tuple]:
 
 def product_flops(product: tuple) -> float:
     """2 (batch) (free left) (contracted) (free right)."""
-    left, right, ((contract_left, contract_right), (batch_left, batch_right)) = product
-    contracted = math.prod(left[axis] for axis in contract_left)
+    left, right, ((_, contract_right), (_, batch_right)) = product
     free_right = math.prod(size for axis, size in enumerate(right) if axis not in (*contract_right, *batch_right))
-    return 2.0 * math.prod(left) * free_right if contracted else 0.0
+    return 2.0 * math.prod(left) * free_right
 
 
 def _products_alone(products: list[tuple]) -> Callable[[], None]:

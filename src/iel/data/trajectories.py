@@ -63,10 +63,12 @@ class Trajectories:
         name: str = "data",
         short: Literal["refuse", "drop"] = "refuse",
     ) -> Trajectories:
-        """From a list of (T + 1 observations, T actions). `short="drop"` leaves out episodes of fewer than two steps."""
+        """From a list of (T + 1 observations, T actions); `short="drop"` skips episodes of fewer than two steps."""
         if len(episodes) == 0:
             raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
-        observations, actions, lengths = [], [], []
+        observations: list[FloatArray] = []
+        actions: list[FloatArray] = []
+        lengths: list[int] = []
         for e, (states, controls) in enumerate(episodes):
             states, controls = np.asarray(states, np.float32), np.asarray(controls, np.float32)
             if states.ndim != 2 or controls.ndim != 2:
@@ -98,7 +100,7 @@ class Trajectories:
     def from_flat(
         cls, observations: ArrayLike, actions: ArrayLike, terminals: ArrayLike, name: str = "data"
     ) -> Trajectories:
-        """From flat arrays with T + 1 rows an episode, `terminals` true on the last row of each (OGBench's file layout)."""
+        """From flat arrays with T + 1 rows an episode, `terminals` true on the last row of each (OGBench's layout)."""
         ends = np.flatnonzero(np.asarray(terminals))
         rows = len(np.asarray(observations))
         if len(np.asarray(terminals)) != rows or len(np.asarray(actions)) != rows:
@@ -184,6 +186,6 @@ class Trajectories:
 
 def _frozen(array: ArrayLike, dtype: type) -> NDArray:
     """A read-only array of this type; the caller's own array is never made read-only."""
-    view = np.asarray(array, dtype=dtype).view()
+    view: NDArray = np.asarray(array, dtype=dtype).view()
     view.flags.writeable = False
     return view

@@ -69,7 +69,7 @@ class MazeMap:
         pairs = []
         for step in ((0, 1), (1, 0)):
             neighbour = self.free + step
-            inside = (neighbour < self.walls.shape).all(1)
+            inside = np.all(neighbour < np.array(self.walls.shape), axis=1)
             joined = inside & (self.number[tuple(np.where(inside[:, None], neighbour, 0).T)] >= 0)
             pairs.append(np.stack([np.flatnonzero(joined), self.number[tuple(neighbour[joined].T)]], 1))
         source, target = np.concatenate(pairs).T
@@ -96,7 +96,8 @@ class SeededMaze(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env):
         super().__init__(env)
         self._state = np.random.RandomState(0).get_state()
-        self._draws_while_stepping = self.unwrapped._teleport_info is not None
+        maze: Any = self.unwrapped
+        self._draws_while_stepping = maze._teleport_info is not None
 
     @property
     def map(self) -> MazeMap:
@@ -107,7 +108,8 @@ class SeededMaze(gymnasium.Wrapper):
     @property
     def num_tasks(self) -> int:
         """Number of fixed evaluation tasks (start and goal cells)."""
-        return self.unwrapped.num_tasks
+        maze: Any = self.unwrapped
+        return maze.num_tasks
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """`options={"task_id": k}` chooses one of the evaluation tasks, 1 to `num_tasks`."""

@@ -15,8 +15,8 @@ from iel.evaluation.stats import bootstrap_interval
 def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> dict[str, Any]:
     """`env`, `protocol` and `planners.<name>.{success_rate, interval, per_task}`.
 
-    `results` holds one `Rollouts` a training seed for every planner. With several seeds, rates are means over seeds and the
-    interval resamples episodes within every task of every seed.
+    `results` holds one `Rollouts` a training seed for every planner. With several seeds, rates are means over seeds and
+    the interval resamples episodes within every task of every seed.
     """
     planners = {}
     for name, runs in results.items():

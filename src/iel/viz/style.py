@@ -26,7 +26,7 @@ EDGE = "#7a8699"
 LINES = ("#1c7ed6", "#e8590c", "#2f9e44", "#9c36b5", "#d6336c", "#0c8599")
 FIELD_MAP = "viridis_r"
 
-RULES = {
+RULES: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
@@ -71,7 +71,7 @@ def mark(axes: Axes, xy: Any, kind: str, size: float = 110.0) -> None:
     shape, colour = ("*", GOAL) if kind == "goal" else ("o", START)
     scale = 2.2 if kind == "goal" else 0.8
     axes.scatter(
-        *xy, s=size * scale, marker=shape, color=colour, edgecolor="white", linewidth=1.2, zorder=6, label=kind
+        xy[0], xy[1], s=size * scale, marker=shape, color=colour, edgecolor="white", linewidth=1.2, zorder=6, label=kind
     )
 
 

@@ -1,4 +1,4 @@
-"""Collects data sets in the simulator: seeded, the same bits for any number of processes, kept in the data directory."""
+"""Collects data sets in the simulator: seeded, and the same bits for any number of processes."""
 
 from iel.data.make.collect import make_dataset
 from iel.data.make.pointmaze import Recipe, recipe

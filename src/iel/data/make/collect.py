@@ -42,14 +42,14 @@ def make_dataset(
         raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")
     held_out = max(1, count // VALIDATION_SHARE)
     directory = directory or data_directory()
-    workers = workers or _cores()
+    workers = workers or available_cores()
 
     splits: tuple[tuple[Split, int], ...] = (("train", count), ("val", held_out))
     with Progress(f"collect {name}", count + held_out, unit="episodes", show=progress) as bar:
         collected = {
             split: _collect(name, seed, split, size, min(workers, size), bar.advance) for split, size in splits
         }
-    files = {}
+    files: dict[str, Path] = {}
     for split, data in collected.items():
         files[split] = directory / file_name(name, episodes, seed, split)
         write_ogbench(files[split], data)
@@ -61,8 +61,7 @@ def _collect(name: str, seed: int, split: Split, size: int, workers: int, advanc
         parts = [Path(scratch) / f"part{w}.npz" for w in range(workers)]
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "iel.data.make.collect", name, str(seed), split, str(size), str(w), str(workers)]
-                + [str(part)],
+                [sys.executable, "-m", "iel.data.make.collect", *map(str, (name, seed, split, size, w, workers, part))],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -91,7 +90,7 @@ def _collect(name: str, seed: int, split: Split, size: int, workers: int, advanc
     return Trajectories.from_episodes(episodes, name)
 
 
-def _cores() -> int:
+def available_cores() -> int:
     """The cores this process may use, which in a container is fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -12,6 +12,7 @@ own cell), a = clip(unit(c - xy) + noise * N(0, I), -1, 1). Every draw of episod
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,7 @@ class PointMazeCollector:
         control = self._explorer(rng) if self.plan.kind == "explore" else self._driver(rng, start)
 
         observations, actions = [observation], []
-        simulator = self.env.unwrapped
+        simulator: Any = self.env.unwrapped
         for _ in range(self.plan.steps):
             direction = control(simulator.get_xy())
             action = np.clip(direction + self.plan.noise * rng.standard_normal(2), -1.0, 1.0)

@@ -1,0 +1,128 @@
+"""`iel doctor`: what this machine has, and what to do about what it lacks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from iel.data.catalogue import data_directory
+from iel.data.make.collect import available_cores
+
+PACKAGES = (
+    "iel",
+    "numpy",
+    "scipy",
+    "jax",
+    "jaxlib",
+    "equinox",
+    "optax",
+    "safetensors",
+    "gymnasium",
+    "mujoco",
+    "ogbench",
+)
+EXTRAS = {"tensorboardX": "tensorboard"}
+RENDER_PROBE = """
+import mujoco
+model = mujoco.MjModel.from_xml_string('<mujoco><worldbody><light pos="0 0 2"/><geom size=".1"/></worldbody></mujoco>')
+renderer = mujoco.Renderer(model, 32, 32)
+renderer.update_scene(mujoco.MjData(model))
+assert renderer.render().shape == (32, 32, 3)
+"""
+
+
+def examine() -> dict[str, Any]:
+    """All findings as JSON-safe values; `problems` is empty on a healthy machine."""
+    problems: list[str] = []
+    findings: dict[str, Any] = {
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {available_cores()} cores",
+        "versions": _versions(problems),
+        "devices": _devices(problems),
+        "rendering": _rendering(),
+        "data_directory": _writable(data_directory(), "IEL_DATA", problems),
+        "run_directory": _writable(Path("runs"), None, problems),
+        "problems": problems,
+    }
+    findings["healthy"] = not problems
+    return findings
+
+
+def show(findings: dict[str, Any]) -> None:
+    """The same for people."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"python      {findings['python']} on {findings['machine']}")
+    console.print("packages    " + ", ".join(f"{name} {version}" for name, version in findings["versions"].items()))
+    console.print(f"devices     {findings['devices']}")
+    console.print(f"rendering   {findings['rendering']}")
+    console.print(f"data        {findings['data_directory']}")
+    console.print(f"runs        {findings['run_directory']}")
+    for problem in findings["problems"]:
+        console.print(f"[bold red]fix[/bold red]         {problem}")
+    if findings["healthy"]:
+        console.print("[bold green]all well[/bold green]    try `iel demo`")
+
+
+def _versions(problems: list[str]) -> dict[str, str]:
+    versions = {}
+    for name in (*PACKAGES, *EXTRAS):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            if name in EXTRAS:
+                versions[name] = f"not installed (optional: pip install 'iel[{EXTRAS[name]}]')"
+            else:
+                versions[name] = "missing"
+                problems.append(f"The package {name} is missing; run `make install`, or `pip install {name}`.")
+    return versions
+
+
+def _devices(problems: list[str]) -> str:
+    try:
+        import jax
+
+        devices = jax.devices()
+    except (ImportError, RuntimeError) as error:
+        problems.append(f"JAX cannot start ({error}); reinstall jax and jaxlib in equal versions.")
+        return "none"
+    kinds = ", ".join(f"{device.platform}:{device.id}" for device in devices)
+    return (
+        kinds
+        if devices[0].platform != "cpu"
+        else f"{kinds} (no accelerator: presets `smoke` and `laptop` are for this)"
+    )
+
+
+def _rendering() -> str:
+    """Offscreen rendering is optional: our pictures are drawn by matplotlib. A crash of the driver must not be ours."""
+    chosen = os.environ.get("MUJOCO_GL")
+    for backend in (chosen,) if chosen else ("egl", "osmesa"):
+        probe = subprocess.run(
+            [sys.executable, "-c", RENDER_PROBE],
+            env={**os.environ, "MUJOCO_GL": backend},
+            capture_output=True,
+            timeout=60,
+        )
+        if probe.returncode == 0:
+            return f"MuJoCo renders offscreen with MUJOCO_GL={backend}"
+    return "no offscreen MuJoCo (install EGL or OSMesa for camera images); everything else works without it"
+
+
+def _writable(directory: Path, variable: str | None, problems: list[str]) -> str:
+    remedy = f"set {variable} to a directory you can write to" if variable else "start iel somewhere you can write"
+    try:
+        existing = directory if directory.exists() else next(p for p in directory.absolute().parents if p.exists())
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        problems.append(f"{directory} cannot be written ({error.strerror}); {remedy}.")
+        return f"{directory} (not writable)"
+    return f"{directory} (writable{'' if directory.exists() else ', made when needed'})"

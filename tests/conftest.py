@@ -1,0 +1,36 @@
+"""Shared data: one small, real PointMaze data set, collected once a session in a directory of its own."""
+
+import os
+
+import pytest
+
+from iel.data import Trajectories, load
+
+MAZE = "pointmaze-medium-navigate-v0"
+EPISODES = 60
+
+
+@pytest.fixture(scope="session")
+def data_directory(tmp_path_factory, worker_id) -> str:
+    """Every test process has a data directory of its own; nothing of the user's is read or written."""
+    return str(tmp_path_factory.mktemp(f"data-{worker_id}"))
+
+
+@pytest.fixture(scope="session")
+def worker_id(request) -> str:
+    return os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_directories(data_directory):
+    before = {name: os.environ.get(name) for name in ("IEL_DATA", "XDG_CACHE_HOME")}
+    os.environ["IEL_DATA"] = data_directory
+    yield
+    for name, value in before.items():
+        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+
+@pytest.fixture(scope="session")
+def maze_data(_own_directories) -> Trajectories:
+    """60 episodes of PointMaze medium: 60,000 transitions in the real simulator."""
+    return load(MAZE, episodes=EPISODES, progress=False)

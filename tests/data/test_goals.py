@@ -1,0 +1,97 @@
+"""The samplers over a million draws: nothing crosses an episode, and every distribution is the one that is claimed."""
+
+import jax
+import numpy as np
+import pytest
+
+from iel.data import Trajectories
+from iel.data.goals import GoalSampler, draw_states, geometric, to_device
+from iel.errors import ConfigError
+
+DRAWS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def data() -> Trajectories:
+    rng = np.random.default_rng(0)
+    lengths = [2, 3, 5, 8, 40, 200, 1000]
+    return Trajectories.from_episodes([(rng.standard_normal((n + 1, 2)), np.zeros((n, 1))) for n in lengths])
+
+
+@pytest.fixture(scope="module")
+def draw(data):
+    sampler = GoalSampler(discount=0.99, p_trajectory=0.625, p_random=0.375, max_steps=10)
+    return jax.tree.map(np.asarray, sampler(jax.random.key(0), to_device(data), DRAWS))
+
+
+def test_states_are_uniform_over_transitions(data, draw):
+    counts = np.bincount(draw.state, minlength=data.num_states)[data.transitions]
+    assert counts.sum() == DRAWS  # never the last state of an episode
+    expected = DRAWS / data.num_transitions
+    assert np.abs(counts - expected).max() < 6 * np.sqrt(expected)
+
+
+def test_intermediates_stay_on_the_way(data, draw):
+    assert (draw.steps >= 1).all() and (draw.steps <= 10).all()
+    assert np.array_equal(draw.intermediate, draw.state + draw.steps)
+    assert (draw.intermediate <= data.final[draw.state]).all()
+    ahead = (draw.goal > draw.state) & (draw.goal <= data.final[draw.state])
+    assert (draw.intermediate[ahead] <= draw.goal[ahead]).all()
+
+
+def test_intermediate_gaps_are_uniform_in_the_middle_of_a_long_episode(data, draw):
+    first = data.offsets[-2]
+    elsewhere = (draw.goal < first) | (draw.goal > draw.state + 10)
+    inside = (draw.state >= first) & (draw.state < first + 900) & elsewhere
+    shares = np.bincount(draw.steps[inside], minlength=11)[1:] / inside.sum()
+    np.testing.assert_allclose(shares, 0.1, atol=0.003)
+
+
+def test_share_of_random_goals(data, draw):
+    # From the long last episode, a goal outside it must be a random one.
+    first = data.offsets[-2]
+    inside = draw.state >= first
+    outside_share = (draw.goal[inside] < first).mean()
+    assert outside_share == pytest.approx(0.375 * first / data.num_states, abs=0.002)
+    # Success is equality of rows, which only a random goal can bring about.
+    assert (draw.goal == draw.state).mean() == pytest.approx(0.375 / data.num_states, rel=0.3)
+
+
+def test_trajectory_goals_are_geometric_and_clipped(data):
+    sampler = GoalSampler(discount=0.9, p_trajectory=1.0, p_random=0.0)
+    draw = jax.tree.map(np.asarray, sampler(jax.random.key(1), to_device(data), DRAWS))
+    gap = draw.goal - draw.state
+    assert (gap >= 1).all() and (draw.goal <= data.final[draw.state]).all()
+    far = data.final[draw.state] - draw.state > 300
+    shares = np.bincount(gap[far], minlength=8)[1:8] / far.sum()
+    np.testing.assert_allclose(shares, 0.1 * 0.9 ** np.arange(7), atol=0.002)
+    last_but_two = draw.state == data.final[draw.state] - 2
+    assert (gap[last_but_two] == 2).mean() == pytest.approx(
+        0.9, abs=0.02
+    )  # all the mass beyond falls on the last state
+
+
+def test_geometric_mean():
+    assert np.asarray(geometric(jax.random.key(0), 0.99, DRAWS)).mean() == pytest.approx(100, rel=0.01)
+
+
+def test_batches_follow_from_the_key_alone(data):
+    arrays, sampler = to_device(data), GoalSampler()
+    once, again = (sampler(jax.random.fold_in(jax.random.key(3), 7), arrays, 64) for _ in range(2))
+    other = sampler(jax.random.fold_in(jax.random.key(3), 8), arrays, 64)
+    assert np.array_equal(once.goal, again.goal) and not np.array_equal(once.goal, other.goal)
+    assert draw_states(jax.random.key(0), arrays, 5).shape == (5,)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"p_trajectory": 0.5}, "sum to 1"),
+        ({"p_trajectory": 1.5, "p_random": -0.5}, "non-negative"),
+        ({"discount": 1.0}, "strictly between"),
+        ({"max_steps": 0}, "at least one step"),
+    ],
+)
+def test_impossible_settings(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        GoalSampler(**settings)

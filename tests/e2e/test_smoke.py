@@ -1,0 +1,81 @@
+"""The whole way on a small real maze: collect, train, plan, act. Slow (a minute or two), and worth it."""
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+import iel
+from iel.evaluation import Arena, Protocol
+from iel.theory.mazes import maze_from_map, steps_between
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = {"steps": 9000, "hidden": (64, 64), "batch_size": 128, "dimension": 16, "learning_rate": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def model(maze_data):
+    return iel.train(maze_data, iel.IEL(preset="smoke", **SETTINGS), seeds=[0], progress=False).model
+
+
+@pytest.fixture(scope="module")
+def pairs(maze_data):
+    """300 random pairs of visited states and the fewest steps the maze's walls allow between them."""
+    rng = np.random.default_rng(0)
+    states, goals = maze_data.observations[rng.integers(maze_data.num_states, size=(2, 300))]
+    maze = maze_from_map(iel.make_env(maze_data.name).map.walls.astype(int), margin=0.7)
+    return states, goals, steps_between(maze, states, goals)
+
+
+def test_learned_distances_follow_the_shortest_ways_through_the_maze(model, pairs):
+    states, goals, steps = pairs
+    assert spearmanr(model.distance(states, goals, goals), steps).statistic >= 0.9
+
+
+def test_planned_costs_predict_steps(model, maze_data, pairs):
+    """Summed along the graph, local costs are steps: right in order, and within a factor on most pairs."""
+    states, goals, steps = pairs
+    planned = iel.AsymGraph(model, maze_data, nodes=512).plan(goals).costs(model.embed(states))
+    assert spearmanr(planned, steps).statistic >= 0.95
+    assert 0.6 < np.median(planned[steps > 20] / steps[steps > 20]) < 1.7
+
+
+def test_the_agent_beats_a_random_one(model, maze_data):
+    arena = Arena(maze_data.name, Protocol(episodes=3, max_steps=400))
+    planner = iel.AsymGraph(model, maze_data, nodes=512)
+    planned = arena.rollout(model, planner, "asym-graph", progress=False)
+
+    class Random:
+        rng = np.random.default_rng(0)
+
+        def plan(self, goals):
+            return self
+
+        def directions(self, embeddings, rows):
+            return self.rng.standard_normal(embeddings.shape)
+
+    class RandomActions(Random):
+        embed = staticmethod(model.embed)
+
+        def act(self, observations, directions):
+            return self.rng.uniform(-1, 1, (len(observations), 2)).astype(np.float32)
+
+    aimless = arena.rollout(RandomActions(), Random(), "random", progress=False)
+    assert planned.success.mean() >= aimless.success.mean() + 0.3
+    assert planned.success.mean() >= 0.6
+
+
+def test_the_readmes_python_is_true(model, maze_data):
+    planner = iel.AsymGraph(model, maze_data)
+    env = iel.make_env(maze_data.name)
+    observation, info = env.reset(seed=0, options={"task_id": 1})
+    planner.prepare(info["goal"])
+    action = planner.act(observation)
+    assert action.shape == (2,) and np.isfinite(action).all() and np.abs(action).max() <= 1
+
+
+def test_a_goal_equal_to_the_state_gives_a_finite_action(model, maze_data):
+    for make in (iel.Direct, iel.RecMid, iel.SymGraph, iel.AsymGraph):
+        planner = make(model, maze_data)
+        planner.prepare(maze_data.observations[0])
+        assert np.isfinite(planner.act(maze_data.observations[0])).all()

@@ -1,0 +1,101 @@
+"""Evaluation: seeded to the bit, and intervals that mean something."""
+
+import numpy as np
+import pytest
+
+from iel.envs import make_env
+from iel.errors import ConfigError
+from iel.evaluation import Arena, Protocol
+from iel.evaluation.report import summarise, table
+from iel.evaluation.stats import bootstrap_interval
+
+MAZE = "pointmaze-medium-navigate-v0"
+
+
+class Compass:
+    """A model whose latent space is the plane, and a planner that heads straight for the goal: enough to move."""
+
+    def embed(self, observations):
+        return np.asarray(observations, np.float32)
+
+    def act(self, observations, directions):
+        return np.clip(directions, -1, 1).astype(np.float32)
+
+    def plan(self, goals):
+        self.goals = np.asarray(goals)
+        return self
+
+    def directions(self, embeddings, rows):
+        delta = self.goals[rows] - embeddings
+        return delta / (np.linalg.norm(delta, axis=1, keepdims=True) + 1e-9)
+
+
+@pytest.fixture(scope="module")
+def arena() -> Arena:
+    return Arena(MAZE, Protocol(episodes=2, max_steps=120))
+
+
+def test_two_evaluations_agree_exactly(arena):
+    first, second = (arena.rollout(Compass(), Compass(), "compass", progress=False) for _ in range(2))
+    assert np.array_equal(first.success, second.success) and np.array_equal(first.steps, second.steps)
+    for one, other in zip(first.paths, second.paths, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_rollouts_are_what_stepping_alone_gives(arena):
+    together = arena.rollout(Compass(), Compass(), "compass", progress=False)
+    task, episode = arena.episodes[3]
+    seed = int(np.random.SeedSequence([0, int(task), int(episode)]).generate_state(1)[0])
+    env = make_env(MAZE)
+    observation, info = env.reset(seed=seed, options={"task_id": int(task)})
+    compass, path = Compass().plan(info["goal"][None]), [np.float32(observation)]
+    for _ in range(len(together.paths[3]) - 1):
+        action = compass.act(None, compass.directions(path[-1][None], np.array([0])))[0]
+        path.append(np.float32(env.step(action)[0]))
+    assert np.array_equal(together.paths[3], path)
+
+
+def test_success_ends_an_episode_at_its_step(arena):
+    rollouts = arena.rollout(Compass(), Compass(), "compass", progress=False)
+    for path, steps, success in zip(rollouts.paths, rollouts.steps, rollouts.success, strict=True):
+        assert len(path) == steps + 1 and (success or steps == 120)
+
+
+def test_summary_has_the_documented_shape(arena):
+    rollouts = arena.rollout(Compass(), Compass(), "compass", progress=False)
+    one = summarise(MAZE, arena, {"compass": [rollouts]})
+    assert one["env"] == MAZE and one["protocol"]["tasks"] == 5 and one["protocol"]["episodes_per_task"] == 2
+    numbers = one["planners"]["compass"]
+    assert 0 <= numbers["interval"][0] <= numbers["success_rate"] <= numbers["interval"][1] <= 1
+    assert list(numbers["per_task"]) == [f"task{k}" for k in range(1, 6)]
+    several = summarise(MAZE, arena, {"compass": [rollouts, rollouts]})
+    assert several["planners"]["compass"]["success_rate"] == numbers["success_rate"]
+    assert several["protocol"]["training_seeds"] == 2
+    assert table(one).row_count == 1
+
+
+def test_bootstrap_interval_of_a_coin():
+    coin = np.random.default_rng(0).random(400) < 0.5
+    low, high = bootstrap_interval([coin])
+    assert low < coin.mean() < high
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 400), rel=0.1)
+    assert bootstrap_interval([coin]) == (low, high)  # reproducible
+    assert bootstrap_interval([np.ones(5), np.zeros(5)]) == (0.5, 0.5)  # strata are resampled on their own
+
+
+def test_bootstrap_covers_the_truth():
+    """Nominal 95 % intervals of 5 tasks x 20 episodes must contain the true rate about that often."""
+    rng, rates = np.random.default_rng(0), np.array([0.2, 0.4, 0.5, 0.6, 0.8])
+    hits = 0
+    for trial in range(400):
+        strata = [rng.random(20) < rate for rate in rates]
+        low, high = bootstrap_interval(strata, seed=trial, resamples=1000)
+        hits += low <= rates.mean() <= high
+    assert 0.90 <= hits / 400 <= 0.98
+
+
+def test_bad_protocols():
+    with pytest.raises(ConfigError, match="at least one episode"):
+        Protocol(episodes=0)
+    with pytest.raises(ConfigError, match="tasks 1 to 5, not 9"):
+        Arena(MAZE, Protocol(episodes=1, tasks=(1, 9)))

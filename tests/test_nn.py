@@ -1,0 +1,48 @@
+"""Networks against plain numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import norm
+
+from iel.nn import MLP, GaussianPolicy, LayerNorm, apply_heads, ensemble, head, polyak, unit
+
+
+def test_layer_norm_centres_and_scales_the_last_axis():
+    x = np.random.default_rng(0).standard_normal((5, 16)) * 3 + 2
+    expected = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(LayerNorm(16)(jnp.asarray(x, jnp.float32)), expected, atol=1e-5)
+
+
+def test_mlp_is_dense_gelu_norm_and_a_linear_output():
+    network = MLP(jax.random.key(0), 3, (8, 8), 2)
+    x = jnp.ones((4, 3))
+    for layer, norm_ in zip(network.layers[:-1], network.norms, strict=True):
+        x = norm_(jax.nn.gelu(x @ layer.kernel + layer.bias, approximate=True))
+    expected = x @ network.layers[-1].kernel + network.layers[-1].bias
+    assert np.array_equal(network(jnp.ones((4, 3))), expected)
+
+
+def test_an_ensemble_is_its_members():
+    heads = ensemble(jax.random.key(0), 2, 3, (8,), 4)
+    x = jax.random.normal(jax.random.key(1), (5, 3))
+    together = apply_heads(heads, x)
+    for index in range(2):
+        np.testing.assert_allclose(together[index], head(heads, index)(x), rtol=1e-5, atol=1e-6)
+    assert not np.array_equal(together[0], together[1])
+
+
+def test_gaussian_log_probability_is_scipys():
+    policy = GaussianPolicy(jax.random.key(0), 3, (8,), 2)
+    x = jax.random.normal(jax.random.key(1), (6, 3))
+    action = jax.random.normal(jax.random.key(2), (6, 2))
+    np.testing.assert_allclose(policy.log_prob(x, action), norm.logpdf(action, policy(x), 1.0).sum(-1), rtol=1e-5)
+
+
+def test_polyak_moves_the_target_a_little():
+    assert polyak(jnp.array(1.0), jnp.array(2.0), 0.005) == np.float32(0.005) * 2 + np.float32(0.995) * 1
+
+
+def test_unit_is_finite_at_zero():
+    assert np.isfinite(jax.grad(lambda x: unit(x).sum())(jnp.zeros(3))).all()
+    np.testing.assert_allclose(np.linalg.norm(unit(jnp.array([3.0, 4.0]))), 1.0, atol=1e-6)

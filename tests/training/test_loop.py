@@ -1,0 +1,146 @@
+"""The training loop: one seed, one result; whatever happens between chunks changes nothing."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import iel.training.loop as loop
+from iel.algos import IEL
+from iel.data import Trajectories
+from iel.errors import ConfigError, IELError, RunError
+from iel.serial import named_arrays
+from iel.training import open_run, open_runs, train
+from iel.training.checkpoint import latest_checkpoint, load_checkpoint, verify_checkpoint
+from iel.training.trackers import read_metrics
+
+TINY = IEL(preset="smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, task_share=0.2, embedding_share=0.4)
+
+
+@pytest.fixture(scope="module")
+def walks() -> Trajectories:
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (5, 40, 2))
+    return Trajectories.from_episodes([(np.concatenate([np.ones((1, 2)), a.cumsum(0)]), a) for a in actions], "walks")
+
+
+@pytest.fixture(scope="module")
+def trained(walks, tmp_path_factory):
+    return train(walks, TINY, [0], out=tmp_path_factory.mktemp("run") / "a", checkpoint_every=25, progress=False)
+
+
+def weights(model) -> dict[str, np.ndarray]:
+    return named_arrays(model.networks)
+
+
+def test_one_seed_gives_the_same_bits_and_another_does_not(walks, trained, monkeypatch):
+    monkeypatch.setattr(loop, "CHUNK", 7)  # and the chunk length, like checkpoints, cannot change the result
+    again = train(walks, TINY, [0], progress=False)
+    for name, array in weights(trained.model).items():
+        assert np.array_equal(array, weights(again.model)[name]), name
+
+
+def test_seeds_trained_together_are_the_seeds_trained_alone(walks, trained, tmp_path):
+    both = train(walks, TINY, [3, 0], out=tmp_path / "both", progress=False)
+    alone, company, other = weights(trained.model), weights(both.models[0]), weights(both.models[3])
+    for name in alone:
+        np.testing.assert_allclose(company[name], alone[name], rtol=2e-3, atol=2e-4, err_msg=name)
+    kernel = "embedding.layers.0.kernel"
+    assert not np.allclose(other[kernel], alone[kernel])
+    assert [run.seed for run in open_runs(tmp_path / "both")] == [0, 3]
+
+
+def test_run_directory(walks, trained):
+    run = open_run(trained.path)
+    assert run.status == "finished" and run.config["step"] == 60
+    assert run.algo == TINY and run.config["data"]["fingerprint"] == walks.fingerprint
+    assert np.array_equal(run.model.embed(walks.observations[:3]), trained.model.embed(walks.observations[:3]))
+    curves = read_metrics(run.path / "metrics.csv")
+    assert {"task/loss", "embedding/td", "embedding/hitting", "policy/actor"} <= curves.keys()
+    assert curves["policy/loss"][0][-1] == 60
+
+
+def test_checkpoints_are_verified_directories(trained):
+    root = trained.path / "checkpoints"
+    assert sorted(path.name for path in root.iterdir()) == ["step_000000050", "step_000000060"]
+    newest = latest_checkpoint(root)
+    like = jax.eval_shape(lambda key: TINY.init(key, loop.Spec(2, 2)), jax.random.key(0))
+    state, facts = load_checkpoint(newest, like)
+    assert facts == {"step": 60, "phase": "policy", "seed": 0}
+    expected = weights(trained.model)["policy.log_std"]
+    assert np.array_equal(state.skills.policy.log_std, expected)
+
+
+def test_a_damaged_checkpoint_is_named_and_skipped(trained, tmp_path):
+    import shutil
+
+    root = tmp_path / "checkpoints"
+    shutil.copytree(trained.path / "checkpoints", root)
+    newest = root / "step_000000060"
+    content = bytearray((newest / "state.safetensors").read_bytes())
+    content[len(content) // 2] ^= 1
+    (newest / "state.safetensors").write_bytes(content)
+    with pytest.raises(RunError, match="damaged"):
+        verify_checkpoint(newest)
+    assert latest_checkpoint(root).name == "step_000000050"
+
+
+def test_bad_requests_are_refused_before_training(walks, trained):
+    with pytest.raises(RunError, match="already holds a run"):
+        train(walks, TINY, out=trained.path)
+    with pytest.raises(ConfigError, match="different non-negative"):
+        train(walks, TINY, [1, 1])
+    with pytest.raises(ConfigError, match="checkpoint_every"):
+        train(walks, TINY, checkpoint_every=0)
+
+
+def test_divergence_is_an_error_not_a_model(walks):
+    with pytest.raises(IELError, match="diverged"):
+        train(walks, IEL(preset="smoke", steps=300, hidden=(16,), learning_rate=1e20), progress=False)
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "is empty"),
+        (lambda path: (path.mkdir(), (path / "other").touch()), "not a run directory"),
+        (lambda path: (path.mkdir(), (path / "config.json").write_text("{")), "not JSON"),
+        (lambda path: (path.mkdir(), (path / "config.json").write_text('{"format": 99}')), "run format 99"),
+        (lambda path: (path.mkdir(), (path / "config.json").write_text('{"format": 1}')), "lacks"),
+    ],
+)
+def test_directories_that_are_no_runs(tmp_path, spoil, message):
+    spoil(tmp_path / "run")
+    with pytest.raises(RunError, match=message):
+        open_runs(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_interrupting_leaves_a_readable_run(tmp_path):
+    script = f"""
+import numpy as np
+from iel.algos import IEL
+from iel.data import Trajectories
+from iel.training import train
+states = np.random.default_rng(0).standard_normal((50, 2))
+data = Trajectories.from_episodes([(states, np.zeros((49, 2)))])
+train(data, IEL(preset="smoke", steps=10**9), out={str(tmp_path / "run")!r})
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)
+    metrics = tmp_path / "run" / "metrics.csv"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.stat().st_size > 200):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=60)
+    run = open_run(tmp_path / "run")
+    assert run.status == "interrupted"
+    assert np.isfinite(run.model.embed(np.zeros((1, 2)))).all()
+    assert json.loads((latest_checkpoint(run.path / "checkpoints") / "state.json").read_text())["step"] > 0
