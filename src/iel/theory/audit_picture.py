@@ -1,0 +1,75 @@
+"""One picture of an audit: calibration, order by distance, latent model error, eigenvalues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from iel.theory.audit import Audit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def draw_audit(audit: Audit, path: str | Path) -> Path:
+    """Write the four panels to `path` (its ending chooses the format) and return it."""
+    from matplotlib.figure import Figure  # here, so that the theory itself needs numpy and scipy only
+
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    panels = figure.subplots(2, 2)
+    _calibration(panels[0, 0], audit)
+    _order(panels[0, 1], audit)
+    _errors(panels[1, 0], audit)
+    _eigenvalues(panels[1, 1], audit)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=120)
+    return target
+
+
+def _calibration(panel: Axes, audit: Audit) -> None:
+    name = "exact" if audit.against_exact else "observed"
+    reference, predicted = audit.pairs["reference"], audit.pairs["predicted"]
+    shown = np.isfinite(reference) & np.isfinite(predicted) & (reference > 0) & (predicted > 0)
+    panel.scatter(reference[shown][:3000], predicted[shown][:3000], s=3, alpha=0.2, color="0.5", linewidths=0)
+    middle = [row.reference for row in audit.calibration]
+    medians = np.array([row.predicted_median for row in audit.calibration])
+    if len(middle) and np.isfinite(medians).any():
+        band = [(row.predicted_low, row.predicted_high) for row in audit.calibration]
+        panel.fill_between(middle, [b[0] for b in band], [b[1] for b in band], alpha=0.25, label="10 % to 90 %")
+        panel.plot(middle, medians, marker="o", label="median prediction")
+    limits = [1.0, max(2.0, float(reference[np.isfinite(reference)].max(initial=2.0)))]
+    panel.plot(limits, limits, color="black", linewidth=1, linestyle="--", label="equal")
+    if audit.horizon > 0:
+        panel.axvline(audit.horizon, color="tab:red", linewidth=1, label="trusted horizon")
+    panel.set(xscale="log", yscale="log", xlabel=f"{name} steps", ylabel="predicted steps", title="Calibration")
+    panel.legend(fontsize=8)
+
+
+def _order(panel: Axes, audit: Audit) -> None:
+    rows = audit.calibration[1:]
+    panel.plot([row.high for row in rows], [row.order for row in rows], marker="o")
+    panel.axhline(audit.confidence, color="tab:red", linewidth=1, label="needed for trust")
+    panel.axhline(0.5, color="0.5", linewidth=1, linestyle=":", label="guessing")
+    panel.set(xscale="log", ylim=(0.3, 1.02), xlabel="steps", title="Twice as far is predicted farther")
+    panel.set_ylabel("share of pairs")
+    panel.legend(fontsize=8)
+
+
+def _errors(panel: Axes, audit: Audit) -> None:
+    unit = audit.dynamics.step_size or 1.0
+    errors = np.sort(audit.dynamics.errors) / unit
+    panel.plot(errors, np.linspace(0, 1, len(errors)))
+    panel.set(xlabel="one-step error / typical step", ylabel="share of held-out steps", title="Latent linear model")
+    panel.set_xlim(0, float(np.quantile(errors, 0.995)) * 1.05 + 1e-12)
+
+
+def _eigenvalues(panel: Axes, audit: Audit) -> None:
+    values = np.linalg.eigvals(audit.dynamics.state_matrix)
+    circle = np.exp(1j * np.linspace(0, 2 * np.pi, 200))
+    panel.plot(circle.real, circle.imag, color="0.6", linewidth=1)
+    panel.scatter(values.real, values.imag, s=18)
+    panel.set_aspect("equal")
+    panel.set(xlabel="real", ylabel="imaginary", title=f"Eigenvalues of A, radius {audit.dynamics.spectral_radius:.3f}")

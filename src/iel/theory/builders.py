@@ -1,0 +1,115 @@
+"""Small worlds to test theorems on: random processes, directed rings, corridors, grids.
+
+Every builder that draws takes an explicit numpy Generator; mazes have their own file.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from iel.errors import ChainError
+from iel.theory.chains import ControlledProcess
+
+GRID_MOVES = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])
+"""(row, column) steps of the four grid actions: right, left, down, up."""
+KING_MOVES = np.array([(0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1)])
+"""The grid actions and the four diagonals."""
+
+
+def random_process(
+    states: int, actions: int, generator: np.random.Generator, concentration: float = 1.0
+) -> ControlledProcess:
+    """Dirichlet rows: every transition has positive probability, so every chain of it is irreducible.
+
+    A small `concentration` makes nearly deterministic rows and long hitting times.
+    """
+    weights = generator.gamma(concentration, size=(actions, states, states)) + 1e-6
+    return ControlledProcess.of(weights / weights.sum(axis=2, keepdims=True))
+
+
+def random_policy(process: ControlledProcess, generator: np.random.Generator) -> np.ndarray:
+    """Dirichlet(1) action probabilities in every state."""
+    return generator.dirichlet(np.ones(process.actions), size=process.states)
+
+
+def directed_ring(states: int, slip: float = 0.0) -> ControlledProcess:
+    """x -> x + 1 (mod n), staying in place with probability `slip`: V(x, g) = ((g - x) mod n) / (1 - slip)."""
+    if not 0.0 <= slip < 1.0:
+        raise ChainError(f"A ring with slip {slip} never moves on: choose 0 <= slip < 1.")
+    forward = np.roll(np.eye(states), 1, axis=1)
+    return ControlledProcess.of([(1.0 - slip) * forward + slip * np.eye(states)])
+
+
+def corridor(states: int, forward: float = 1.0) -> ControlledProcess:
+    """0 -> 1 -> ... -> n-1 (absorbing); each step succeeds with probability `forward`, otherwise it stays."""
+    chain = np.diag(np.full(states, 1.0 - forward)) + np.diag(np.full(states - 1, forward), 1)
+    chain[-1] = np.eye(states)[-1]
+    return ControlledProcess.of([chain])
+
+
+def absorbing(process: ControlledProcess, goal: int) -> ControlledProcess:
+    """The same process with an absorbing goal; hitting times of that goal do not change."""
+    keep = np.ones(process.states)
+    keep[goal] = 0.0
+    at_goal = sp.csr_array(([1.0], ([goal], [goal])), shape=(process.states, process.states))
+    return ControlledProcess.of([sp.diags_array(keep) @ chain + at_goal for chain in process.transitions])
+
+
+def grid(
+    rows: int, columns: int, slip: float = 0.0, wind: tuple[float, int] | None = None, moves: np.ndarray = GRID_MOVES
+) -> ControlledProcess:
+    """An open rows x columns grid. State (i, j) has number i * columns + j; walking into the edge stays put.
+
+    slip   probability that a uniformly random move replaces the chosen one
+    wind   (probability, move number): after the chosen move the wind pushes one more step with that probability
+    """
+    return passable_process(np.ones((rows, columns), dtype=bool), slip=slip, wind=wind, moves=moves)
+
+
+def passable_process(
+    free: np.ndarray,
+    slip: float = 0.0,
+    wind: tuple[float, int] | None = None,
+    moves: np.ndarray = GRID_MOVES,
+    blocked: np.ndarray | None = None,
+) -> ControlledProcess:
+    """Motion on the free cells of a mask (rows, columns); states number the free cells in row order.
+
+    blocked (states, moves) marks moves that are forbidden besides those into walls (one-way doors).
+    Diagonal moves may not cut a corner: both cells they pass by must be free.
+    """
+    nexts = move_table(free, moves)
+    if blocked is not None:
+        nexts = np.where(blocked, np.arange(len(nexts))[:, None], nexts)
+    steps = [_matrix(nexts[:, a]) for a in range(len(moves))]
+    if slip:
+        any_move = sum(steps, start=0) / len(moves)
+        steps = [(1.0 - slip) * step + slip * any_move for step in steps]
+    if wind is not None:
+        strength, direction = wind
+        gust = _matrix(nexts[:, direction])
+        steps = [(1.0 - strength) * step + strength * (step @ gust) for step in steps]
+    return ControlledProcess.of(steps)
+
+
+def move_table(free: np.ndarray, moves: np.ndarray = GRID_MOVES) -> np.ndarray:
+    """The state each move leads to, (states, moves); a move into a wall or off the map stays."""
+    mask = np.asarray(free, dtype=bool)
+    if mask.ndim != 2 or not mask.any():
+        raise ChainError("The map has no free cell: pass a 2-D mask with at least one True.")
+    padded = np.pad(mask, 1)
+    number = np.full(padded.shape, -1, dtype=np.int64)
+    number[padded] = np.arange(mask.sum())
+    i, j = np.nonzero(padded)
+    nexts = np.empty((len(i), len(moves)), dtype=np.int64)
+    for a, (down, right) in enumerate(moves):
+        open_way = padded[i + down, j + right] & padded[i + down, j] & padded[i, j + right]
+        nexts[:, a] = np.where(open_way, number[i + down, j + right], np.arange(len(i)))
+    return nexts
+
+
+def _matrix(nexts: np.ndarray) -> sp.csr_array:
+    """The 0/1 transition matrix of a deterministic move."""
+    states = len(nexts)
+    return sp.csr_array((np.ones(states), (np.arange(states), nexts)), shape=(states, states))

@@ -1,0 +1,251 @@
+"""Mazes as chains: exact steps between xy positions of any 0/1 map, OGBench's and D4RL's included.
+
+A map is an array of rows i and columns j, 1 = wall. With OGBench's conventions cell (i, j) is a square of side
+`cell_size` = 4 centred at x = 4 j - 4, y = 4 i - 4, and a step moves the point by at most `step` = 0.2 per axis:
+
+    row i    x ->            y grows with the row number
+      1 1 1 1 1              `subcells` = k cuts every cell into k x k states; a state is one small square of side
+      1 . . . 1              cell_size / k; `margin` removes states closer than the body's radius to a wall.
+      1 1 1 . 1
+      1 1 1 1 1
+
+Moving diagonally costs the same as moving straight, because actions are bounded per axis. Free motion therefore has the
+Chebyshev metric, which the eight king moves reproduce exactly on the grid: steps = (cell_size / k / step) * king moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.ndimage import distance_transform_edt
+from scipy.sparse.csgraph import dijkstra
+from scipy.spatial import cKDTree
+
+from iel.errors import ChainError
+from iel.theory.builders import KING_MOVES, move_table, passable_process
+from iel.theory.chains import ControlledProcess, hitting_times, policy_chain
+from iel.theory.optimal import optimal_hitting_times
+
+Cell = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Teleports:
+    """Entering any cell within `radius` of an entrance leads to one of the exits, uniformly (OGBench: radius 1.5)."""
+
+    entrances: Sequence[Cell]
+    exits: Sequence[Cell]
+    radius: float = 1.5
+
+
+@dataclass(frozen=True)
+class Maze:
+    """A discretised maze: state numbers, positions and the moves between them."""
+
+    free: np.ndarray
+    """(rows * subcells, columns * subcells): which small squares may be occupied."""
+    side: float
+    """Side of a small square."""
+    corner: tuple[float, float]
+    """x, y of the lower corner of small square (0, 0)."""
+    teleports: Teleports | None = None
+    cell_size: float = 4.0
+    offset: tuple[float, float] = (4.0, 4.0)
+    one_way: Sequence[tuple[Cell, Cell]] = field(default_factory=tuple)
+    subcells: int = 1
+
+    @property
+    def states(self) -> int:
+        return int(self.free.sum())
+
+    def positions(self) -> np.ndarray:
+        """xy of every state's centre, (states, 2)."""
+        i, j = np.nonzero(self.free)
+        return np.stack([self.corner[0] + (j + 0.5) * self.side, self.corner[1] + (i + 0.5) * self.side], axis=1)
+
+    def nearest_state(self, xy: np.ndarray) -> np.ndarray:
+        """The nearest state of each position (..., 2); positions inside walls or outside snap to the closest one."""
+        points = np.atleast_2d(np.asarray(xy, dtype=np.float64))
+        if points.shape[-1] != 2 or not np.all(np.isfinite(points)):
+            raise ChainError("Maze positions must be finite xy pairs: pass an array whose last axis has length 2.")
+        i = np.floor((points[..., 1] - self.corner[1]) / self.side).astype(np.int64)
+        j = np.floor((points[..., 0] - self.corner[0]) / self.side).astype(np.int64)
+        i, j = np.clip(i, 0, self.free.shape[0] - 1), np.clip(j, 0, self.free.shape[1] - 1)
+        number = np.full(self.free.shape, -1, dtype=np.int64)
+        number[self.free] = np.arange(self.states)
+        state = number[i, j]
+        outside = state < 0
+        if outside.any():
+            state[outside] = cKDTree(self.positions()).query(points[outside])[1]
+        return state.reshape(np.shape(xy)[:-1])
+
+    def cell_centre(self, cell: Cell) -> np.ndarray:
+        """xy of the middle of map cell (i, j)."""
+        return np.array([cell[1] * self.cell_size - self.offset[0], cell[0] * self.cell_size - self.offset[1]])
+
+    def process(self, slip: float = 0.0, wind: tuple[float, int] | None = None) -> ControlledProcess:
+        """The controlled process with the eight king moves, one-way doors and teleports applied."""
+        base = passable_process(self.free, slip, wind, KING_MOVES, blocked=self._forbidden())
+        if self.teleports is None:
+            return base
+        jump = self._jump()
+        return ControlledProcess.of([chain @ jump for chain in base.transitions])
+
+    def _cells(self) -> np.ndarray:
+        """The map cell (i, j) of every state, (states, 2)."""
+        return np.stack(np.nonzero(self.free), axis=1) // self.subcells
+
+    def _forbidden(self) -> np.ndarray | None:
+        """Moves (states, 8) that would cross a one-way door backwards, i.e. from its second cell to its first."""
+        if not self.one_way:
+            return None
+        cells = self._cells()
+        nexts = move_table(self.free, KING_MOVES)
+        forbidden = np.zeros(nexts.shape, dtype=bool)
+        for entry, leave in self.one_way:
+            backwards = np.all(cells == leave, axis=1)[:, None] & np.all(cells[nexts] == entry, axis=2)
+            forbidden |= backwards
+        return forbidden
+
+    def _caught(self) -> tuple[np.ndarray, np.ndarray]:
+        """States within a teleport's radius, as a mask, and the exits' states."""
+        assert self.teleports is not None
+        positions = self.positions()
+        exits = self.nearest_state(np.array([self.cell_centre(cell) for cell in self.teleports.exits]))
+        caught = np.zeros(self.states, dtype=bool)
+        for cell in self.teleports.entrances:
+            caught |= np.linalg.norm(positions - self.cell_centre(cell), axis=1) <= self.teleports.radius
+        if caught[exits].any():
+            raise ChainError("A teleport's exit lies inside an entrance's radius: move the exit or shrink the radius.")
+        return caught, exits
+
+    def _jump(self) -> sp.csr_array:
+        """Where each state leads at once: itself, or the exits when it lies within a teleport's radius."""
+        caught, exits = self._caught()
+        stay, leave = np.flatnonzero(~caught), np.flatnonzero(caught)
+        rows = np.concatenate([stay, np.repeat(leave, len(exits))])
+        columns = np.concatenate([stay, np.tile(exits, len(leave))])
+        weights = np.concatenate([np.ones(len(stay)), np.full(len(leave) * len(exits), 1.0 / len(exits))])
+        return sp.csr_array((weights, (rows, columns)), shape=(self.states, self.states))
+
+    def moves(self) -> np.ndarray:
+        """The state each of the eight moves leads to, (states, 8), one-way doors respected, teleports not applied."""
+        nexts = move_table(self.free, KING_MOVES)
+        forbidden = self._forbidden()
+        return nexts if forbidden is None else np.where(forbidden, np.arange(self.states)[:, None], nexts)
+
+
+def maze_from_map(
+    walls: np.ndarray,
+    subcells: int = 4,
+    cell_size: float = 4.0,
+    offset: tuple[float, float] = (4.0, 4.0),
+    margin: float = 0.0,
+    teleports: Teleports | None = None,
+    one_way: Sequence[tuple[Cell, Cell]] = (),
+) -> Maze:
+    """Discretise a map (1 = wall). `margin` keeps state centres that far from walls (OGBench's point: 0.7)."""
+    grid = np.asarray(walls)
+    if grid.ndim != 2 or not np.isin(grid, (0, 1)).all():
+        raise ChainError("A maze map must be a 2-D array of 0 (free) and 1 (wall): convert other symbols first.")
+    if subcells < 1 or not math.isfinite(cell_size) or cell_size <= 0:
+        raise ChainError("A maze needs subcells >= 1 and a positive cell_size: check both numbers.")
+    free = np.kron(grid == 0, np.ones((subcells, subcells), dtype=bool)).astype(bool)
+    side = cell_size / subcells
+    if margin > 0:
+        free &= _clear_of_walls(free, margin / side)
+    if not free.any():
+        raise ChainError("No free square is left in the maze: lower the margin or raise subcells.")
+    corner = (-offset[0] - cell_size / 2, -offset[1] - cell_size / 2)
+    return Maze(free, side, corner, teleports, cell_size, offset, tuple(one_way), subcells)
+
+
+def _clear_of_walls(free: np.ndarray, margin: float) -> np.ndarray:
+    """Squares whose centre is at least `margin` (in squares) from every wall square's border."""
+
+    padded = np.pad(free, 1)
+    return distance_transform_edt(padded)[1:-1, 1:-1] - 0.5 >= margin - 1e-9
+
+
+def shortest_steps(maze: Maze, goals: np.ndarray, step: float = 0.2) -> np.ndarray:
+    """Fewest steps from every state to each goal position (G, 2) -> (G, states); infinite where no path exists.
+
+    With teleports these are the expected steps of the best policy, which either walks or takes an entrance:
+    V(x) = min(walk(x, g), walk(x, entrance) + m), with m the mean of V over the exits.
+    """
+    targets = maze.nearest_state(np.atleast_2d(goals))
+    if maze.teleports is None:
+        return _walk(maze.moves(), targets, np.zeros(maze.states, dtype=bool)) * (maze.side / step)
+    caught, exits = maze._caught()
+    moves = maze.moves()
+    walk = _walk(moves, targets, caught)
+    entrance = _walk_into(moves, caught)
+    after = _mean_over_exits(walk[:, exits], entrance[exits])
+    best = np.minimum(walk, entrance[None] + after[:, None])
+    best[np.arange(len(targets)), targets] = 0.0
+    return best * (maze.side / step)
+
+
+def _walk(moves: np.ndarray, targets: np.ndarray, closed: np.ndarray) -> np.ndarray:
+    """Moves from every state to each target without entering a closed state, (targets, states)."""
+    states = len(moves)
+    reached, row = moves.ravel(), np.repeat(np.arange(states), moves.shape[1])
+    real = (reached != row) & ~closed[reached]
+    # Transposed, so that one search from the goal gives the distances of all states to it.
+    backward = sp.csr_array((np.ones(real.sum()), (reached[real], row[real])), shape=(states, states))
+    return dijkstra(backward, indices=targets, unweighted=True)
+
+
+def _walk_into(moves: np.ndarray, caught: np.ndarray) -> np.ndarray:
+    """Moves from every state until a caught state is entered, (states,): one virtual target behind all of them."""
+    states = len(moves)
+    into = np.vstack([np.where(caught[moves], states, moves), np.full((1, moves.shape[1]), states)])
+    return _walk(into, np.array([states]), np.zeros(states + 1, dtype=bool))[0, :states]
+
+
+def _mean_over_exits(walk: np.ndarray, entrance: np.ndarray) -> np.ndarray:
+    """m = mean_k min(walk_k, entrance_k + m) for each goal (row of `walk`): the mean value after a teleport.
+
+    For a fixed choice of the exits that teleport again, m = (sum of the others' walks + their entrances) / others.
+    Starting from those that cannot walk at all, the choice improves until it is optimal, at most once per exit.
+    """
+    again = np.isinf(walk)
+    mean = np.full(len(walk), np.inf)
+    for _ in range(walk.shape[1] + 1):
+        others = (~again).sum(axis=1)
+        total = np.where(again, entrance[None], walk).sum(axis=1)
+        mean = np.divide(total, others, out=np.full(len(walk), np.inf), where=others > 0)
+        again = np.isinf(walk) | (entrance[None] + mean[:, None] < walk)
+    return mean
+
+
+def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float = 0.2) -> np.ndarray:
+    """Fewest steps from starts[m] to goals[m], (m, 2) each; with teleports the best policy's expected steps."""
+    begin, end = maze.nearest_state(starts), maze.nearest_state(goals)
+    targets, which = np.unique(end, return_inverse=True)
+    return shortest_steps(maze, maze.positions()[targets], step)[which, begin]
+
+
+def maze_hitting_times(
+    maze: Maze,
+    goal: np.ndarray,
+    policy: np.ndarray | None = None,
+    step: float = 0.2,
+    slip: float = 0.0,
+    wind: tuple[float, int] | None = None,
+) -> np.ndarray:
+    """Expected steps from every state to one goal position: of `policy`, or of the optimal policy when it is None.
+
+    One move of the grid takes side / step steps of the point, so choose subcells with side = step for noisy motion.
+    """
+    process = maze.process(slip, wind)
+    target = int(maze.nearest_state(np.asarray(goal)[None])[0])
+    if policy is None:
+        moves = optimal_hitting_times(process, target).values
+    else:
+        moves = hitting_times(policy_chain(process, policy), target)
+    return moves * (maze.side / step)

@@ -1,0 +1,228 @@
+"""Definition 2.1 and Theorem 2.2: when hitting times are linear in latent displacements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from iel.errors import ChainError
+from iel.theory import (
+    ControlledProcess,
+    Representation,
+    absorbing,
+    absorption_probability,
+    existence,
+    fit_representation,
+    hitting_time_matrix,
+    hitting_time_representation,
+    hitting_times,
+    linear_hitting_times,
+    merged_features,
+    one_hot_representation,
+    policy_chain,
+    policy_operator,
+    predictions,
+    random_policy,
+    random_process,
+    range_condition,
+    readouts,
+    span_coordinates,
+    sufficiency_residual,
+    transform,
+    uniform_policy,
+    unit_cost_representer,
+    unit_readouts,
+)
+
+
+def coordinates(generator: np.random.Generator, dimension: int) -> np.ndarray:
+    """A well-conditioned random change of coordinates."""
+    left, _ = np.linalg.qr(generator.normal(size=(dimension, dimension)))
+    right, _ = np.linalg.qr(generator.normal(size=(dimension, dimension)))
+    return left @ np.diag(generator.uniform(0.3, 3.0, dimension)) @ right
+
+
+def lumpable(generator: np.random.Generator, groups: np.ndarray, actions: int) -> ControlledProcess:
+    """A process whose groups form a Markov chain of their own: the next state depends on the group only."""
+    blocks = int(groups.max()) + 1
+    macro = generator.dirichlet(np.ones(blocks), size=(actions, blocks))
+    inside = generator.random(len(groups)) + 0.1
+    inside /= np.bincount(groups, inside, blocks)[groups]
+    return ControlledProcess.of(macro[:, groups][:, :, groups] * inside)
+
+
+def test_definition_2_1_one_hot_features_are_sufficient_and_random_ones_are_not():
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        process = random_process(6, 2, generator)
+        assert sufficiency_residual(process, one_hot_representation(process)).max() < 1e-12
+        rotated = transform(one_hot_representation(process), coordinates(generator, 6))
+        assert sufficiency_residual(process, rotated).max() < 1e-10
+        assert sufficiency_residual(process, fit_representation(process, generator.normal(size=(6, 3)))).max() > 1e-3
+
+
+def test_theorem_2_2_identity_on_random_processes():
+    generator = np.random.default_rng(1)
+    for _ in range(500):
+        process = random_process(int(generator.integers(3, 8)), 2, generator)
+        representation = transform(one_hot_representation(process), coordinates(generator, process.states))
+        policy, goal = random_policy(process, generator), int(generator.integers(process.states))
+        result = existence(process, representation, policy, goal)
+        assert result.range_condition.holds and result.representable
+        assert result.error < 1e-8 * max(1.0, result.exact.max())
+
+
+def test_theorem_2_2_both_directions_on_lumped_processes():
+    """Representable iff the range condition holds, each decided on its own; both outcomes must occur."""
+    generator = np.random.default_rng(2)
+    outcomes = []
+    for _ in range(500):
+        groups = np.concatenate([np.arange(4), generator.integers(0, 4, size=int(generator.integers(0, 3)))])
+        process = lumpable(generator, groups, 2)
+        representation = fit_representation(process, merged_features(len(groups), groups))
+        block_policy = generator.dirichlet(np.ones(2), size=4)[groups]
+        result = existence(process, representation, block_policy, int(generator.integers(len(groups))))
+        assert result.epsilon < 1e-10
+        assert result.range_condition.holds == result.representable
+        if result.representable:
+            assert result.error < 1e-8 * result.exact.max()
+        outcomes.append(result.representable)
+    assert 50 < sum(outcomes) < 450
+
+
+def test_theorem_2_2_needs_sufficiency():
+    """With n - 1 random features the range condition can be solved, yet the predicted times are wrong."""
+    generator = np.random.default_rng(3)
+    process = random_process(5, 1, generator)
+    result = existence(process, fit_representation(process, generator.normal(size=(5, 4))), uniform_policy(process), 2)
+    assert result.epsilon > 1e-3
+    assert result.range_condition.holds
+    assert result.error > 0.1
+
+
+def test_theorem_2_2_needs_the_range_condition():
+    """A single eigenfunction is sufficient (K = its eigenvalue) but cannot express the passage of time."""
+    chain = np.array([[0.5, 0.3, 0.2], [0.3, 0.4, 0.3], [0.2, 0.3, 0.5]])
+    values, vectors = np.linalg.eigh(chain)
+    process = ControlledProcess.of([chain])
+    representation = Representation(vectors[:, [0]], values[0] * np.ones((1, 1, 1)))
+    result = existence(process, representation, uniform_policy(process), 0)
+    assert result.epsilon < 1e-12
+    assert not result.range_condition.holds and not result.representable
+
+
+def test_theorem_2_2_needs_a_goal_that_is_reached_almost_surely():
+    trap = np.array([[0.2, 0.4, 0.4], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    process = ControlledProcess.of([trap])
+    result = existence(process, one_hot_representation(process), uniform_policy(process), 1)
+    assert np.isinf(result.exact[0]) and not result.representable and not result.range_condition.holds
+
+
+def test_theorem_2_2_needs_a_policy_that_closes_linearly():
+    generator = np.random.default_rng(4)
+    groups = np.array([0, 1, 1, 2])
+    process = lumpable(generator, groups, 2)
+    representation = fit_representation(process, merged_features(4, groups))
+    policy = np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+    # States 1 and 2 look the same but act differently, and their hitting times differ: no readout can exist.
+    times = hitting_times(policy_chain(process, policy), 0)
+    assert abs(times[1] - times[2]) > 1e-3
+    with pytest.raises(ChainError, match="close linearly"):
+        policy_operator(process, representation, policy)
+
+
+def test_theorem_2_2_holds_on_the_transient_span_and_not_on_all_of_it():
+    """With w_1 = 1 everywhere the range condition fails for every finite chain: stationarity forbids it."""
+    generator = np.random.default_rng(5)
+    for _ in range(50):
+        process = random_process(5, 1, generator)
+        features = one_hot_representation(process).features
+        operator = policy_operator(process, one_hot_representation(process), uniform_policy(process))
+        assert range_condition(features, operator, 1).holds
+        assert not range_condition(features, operator, 1, everywhere=True).holds
+        # An absorbing goal fails too: (K_pi - I) phi(g) = 0 can never give one.
+        ended = absorbing(process, 1)
+        operator = policy_operator(ended, one_hot_representation(ended), uniform_policy(ended))
+        assert range_condition(features, operator, 1).holds
+        assert not range_condition(features, operator, 1, everywhere=True).holds
+
+
+def test_theorem_2_2_needs_bounded_features():
+    """On the half-line with drift away from 0 the range condition holds for phi(x) = (1, x), yet V is infinite."""
+    right = 0.7
+    drift = 2 * right - 1
+    x = np.arange(400)
+    features = np.column_stack([np.ones(400), x]).astype(float)
+    operator = np.array([[1.0, 0.0], [drift, 1.0]])
+    # Sufficiency: x -> x + 1 with 0.7, x - 1 with 0.3 (from 0: to 1 with 0.4, else stay) has mean features K phi(x).
+    moved = np.column_stack([np.ones(400), np.where(x > 0, x + drift, drift)])
+    assert np.allclose(features @ operator.T, moved)
+    # The range condition holds on the whole space, with omega along the second axis.
+    condition = range_condition(features, operator, 0)
+    assert condition.holds
+    predicted = linear_hitting_times(features, 0, condition.omega)
+    assert np.allclose(predicted, -x / drift)
+    # The walk escapes to infinity: cut far out, the far end swallows it and V is infinite, not negative.
+    chain = np.zeros((400, 400))
+    chain[np.arange(1, 399), np.arange(2, 400)], chain[np.arange(1, 399), np.arange(398)] = right, 1 - right
+    chain[0, 0], chain[0, 1], chain[399, 399] = 1 - drift, drift, 1.0
+    assert np.isclose(absorption_probability(chain, 0)[1], (1 - right) / right, atol=1e-8)
+    assert np.isinf(hitting_times(chain, 0)[1])
+
+
+def test_unit_cost_representer_equals_one_off_the_goal_or_is_refused():
+    generator = np.random.default_rng(6)
+    features = np.column_stack([np.ones(5), generator.normal(size=5)])
+    representer = unit_cost_representer(features, 2)
+    assert np.allclose(np.delete(features @ representer, 2), 1.0, atol=1e-10)
+    with pytest.raises(ChainError, match="add a constant feature"):
+        unit_cost_representer(generator.normal(size=(5, 2)), 2)
+
+
+def test_canonical_coordinates_are_the_hitting_times_themselves():
+    generator = np.random.default_rng(7)
+    process = random_process(5, 2, generator)
+    policy = random_policy(process, generator)
+    times = hitting_time_matrix(policy_chain(process, policy))
+    representation, omegas = hitting_time_representation(process, policy)
+    assert np.allclose(predictions(representation.features, omegas), times)
+    assert sufficiency_residual(process, representation).max() < 1e-8
+    assert np.allclose(
+        predictions(representation.features, readouts(process, representation, policy)), times, atol=1e-7
+    )
+
+
+def test_readouts_of_length_one_cost_one_dimension_and_nothing_else():
+    generator = np.random.default_rng(8)
+    process = random_process(6, 1, generator)
+    policy = uniform_policy(process)
+    representation = one_hot_representation(process)
+    omegas = readouts(process, representation, policy)
+    times = hitting_time_matrix(policy_chain(process, policy))
+    features, units = unit_readouts(representation.features, omegas)
+    assert np.allclose(np.linalg.norm(units, axis=1), 1.0)
+    assert np.allclose(predictions(features, units), times, atol=1e-9)
+    # Normalising in place, without the extra dimension, changes the times unless all readouts are equally long.
+    shortened = omegas / np.linalg.norm(omegas, axis=1, keepdims=True)
+    ratio = predictions(representation.features, shortened)[times > 0] / times[times > 0]
+    assert np.ptp(ratio) > 0.01
+
+
+def test_features_of_the_wrong_rank_or_shape_are_refused():
+    process = random_process(4, 1, np.random.default_rng(9))
+    doubled = np.hstack([np.eye(4), np.eye(4)])
+    with pytest.raises(ChainError, match=r"8 columns but rank 4"):
+        fit_representation(process, doubled)
+    assert fit_representation(process, span_coordinates(doubled)).dimension == 4
+    with pytest.raises(ChainError, match="one row per state"):
+        fit_representation(process, np.eye(3))
+    with pytest.raises(ChainError, match="not finite"):
+        fit_representation(process, np.full((4, 1), np.nan))
+    with pytest.raises(ChainError, match="All features are zero"):
+        span_coordinates(np.zeros((4, 2)))
+    with pytest.raises(ChainError, match="singular"):
+        transform(one_hot_representation(process), np.ones((4, 4)))
+    with pytest.raises(ChainError, match="range condition fails for goal 0"):
+        readouts(process, fit_representation(process, np.ones((4, 1))), uniform_policy(process))
+    with pytest.raises(ChainError, match="restrict the process"):
+        hitting_time_representation(ControlledProcess.of([np.eye(2)]), np.ones((2, 1)))

@@ -1,0 +1,77 @@
+"""The planner's distance: an asymmetric norm for beta <= 1, not beyond, with asymmetry bounded by e^{2 beta}."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from iel.errors import ChainError
+from iel.theory import convexity_margin, directed_norm, triangle_gap
+
+vectors = arrays(np.float64, 4, elements=st.floats(-10, 10).map(lambda v: 0.0 if abs(v) < 1e-6 else v))
+betas = st.floats(0.0, 1.0)
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(vector)
+    return vector / length if length > 0 else np.eye(4)[0]
+
+
+@settings(max_examples=300, deadline=None)
+@given(first=vectors, second=vectors, direction=vectors, beta=betas)
+def test_the_triangle_inequality_holds_for_beta_up_to_one(first, second, direction, beta):
+    size = np.linalg.norm(first) + np.linalg.norm(second)
+    assert triangle_gap(first, second, unit(direction), beta) >= -1e-9 * (1 + size)
+
+
+@settings(max_examples=300, deadline=None)
+@given(vector=vectors, direction=vectors, beta=st.floats(0.0, 3.0), factor=st.floats(0.0, 50.0))
+def test_bounds_homogeneity_and_asymmetry(vector, direction, beta, factor):
+    w, size = unit(direction), np.linalg.norm(vector)
+    forward, backward = directed_norm(vector, w, beta), directed_norm(-vector, w, beta)
+    slack = 1e-9 * (1 + size) * np.exp(2 * beta)
+    assert size - slack <= forward <= np.exp(2 * beta) * size + slack
+    assert np.isclose(directed_norm(factor * vector, w, beta), factor * forward, rtol=1e-9, atol=1e-9)
+    # The distance bounds the projected hitting time, which is the sense in which the norm "upper bounds" it.
+    assert vector @ w <= forward + slack
+    assert backward <= np.exp(2 * beta) * forward + slack
+    if size > 1e-3:
+        assert np.isclose(backward / forward, np.exp(2 * beta * (vector @ w) / size), rtol=1e-6)
+
+
+def test_the_triangle_inequality_fails_beyond_one():
+    w = np.array([1.0, 0.0])
+    # Straight against the direction costs more than zigzagging around it.
+    up, down = np.array([-1.0, 0.3]), np.array([-1.0, -0.3])
+    assert triangle_gap(up, down, w, 1.2) < -1e-2
+    assert triangle_gap(up, down, w, 1.0) > 0
+    assert convexity_margin(1.2) < 0 <= convexity_margin(1.0)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 0.99, 1.0, 1.01, 1.5, 3.0])
+def test_the_convexity_margin_decides(beta):
+    angles = np.linspace(0, 2 * np.pi, 20001)
+    scan = 1 + beta * np.cos(angles) + (beta * np.sin(angles)) ** 2
+    assert np.isclose(scan.min(), convexity_margin(beta), atol=1e-6)
+
+
+def test_the_triangle_inequality_belongs_to_one_goal_at_a_time():
+    """With each leg read along its own goal's direction, a detour can be cheaper than the direct way."""
+    beta = 1.0
+    x, y, g = np.array([0.0, 0.0]), np.array([1.0, 0.0]), np.array([2.0, 0.0])
+    toward, against = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    direct = directed_norm(g - x, against, beta)  # the goal's direction is orthogonal to the way there
+    legs = directed_norm(y - x, toward, beta) + directed_norm(g - y, against, beta)
+    assert legs < direct - 1.0
+
+
+def test_beta_zero_is_the_euclidean_distance_and_zero_displacement_is_free():
+    generator = np.random.default_rng(0)
+    displacement = generator.normal(size=(20, 3))
+    assert np.allclose(directed_norm(displacement, np.eye(3)[0], 0.0), np.linalg.norm(displacement, axis=1))
+    assert directed_norm(np.zeros(3), np.eye(3)[0], 0.7) == 0.0
+    with pytest.raises(ChainError, match="length one"):
+        directed_norm(displacement, np.array([2.0, 0.0, 0.0]), 0.1)
