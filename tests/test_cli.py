@@ -119,6 +119,17 @@ def test_plan_prints_waypoints_and_draws(capsys, run):
 
 
 @pytest.mark.slow
+def test_audit_compares_with_the_maze_on_held_out_episodes(capsys, run, maze_data):
+    code, out, _ = call(capsys, "audit", run / "seed_0", "--json")
+    result = json.loads(out)
+    assert code == 0 and -1 <= result["spearman_exact"] <= 1
+    assert result["episodes"] == len(maze_data) // 10  # the validation set, not the training set
+    code, out, _ = call(capsys, "audit", run / "seed_0")
+    assert code == 0 and "rank correlation" in out
+    assert (run / "seed_0" / "plots" / "audit.png").stat().st_size > 5000
+
+
+@pytest.mark.slow
 def test_a_run_whose_data_is_gone_says_how_to_get_it(capsys, run, monkeypatch, tmp_path):
     monkeypatch.setenv("IEL_DATA", str(tmp_path))
     code, _, err = call(capsys, "evaluate", run)

@@ -17,6 +17,7 @@ import tyro
 import iel
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.options import (
+    AuditCommand,
     BenchPlanning,
     BenchTraining,
     DataInfo,
@@ -57,6 +58,12 @@ def _plan(options: PlanCommand) -> Result:
     from iel.commands import plan_command
 
     return plan_command(options)
+
+
+def _audit(options: AuditCommand) -> Result:
+    from iel.commands import audit_command
+
+    return audit_command(options)
 
 
 def _data_make(options: DataMake) -> Result:
@@ -122,6 +129,7 @@ COMMANDS: dict[str, tuple[type[Any], Callable[[Any], Result]]] = {
     "train": (Train, _train),
     "evaluate": (Evaluate, _evaluate),
     "plan": (PlanCommand, _plan),
+    "audit": (AuditCommand, _audit),
     "data make": (DataMake, _data_make),
     "data info": (DataInfo, _data_info),
     "doctor": (Doctor, _doctor),

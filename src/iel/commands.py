@@ -16,8 +16,9 @@ from iel.envs import make_env
 from iel.errors import ConfigError, DataError, unknown_name
 from iel.evaluation import Arena, Protocol, Rollouts
 from iel.evaluation.report import summarise, table
-from iel.options import DataInfo, Evaluate, PlanCommand, PlannerSettings, Train
+from iel.options import AuditCommand, DataInfo, Evaluate, PlanCommand, PlannerSettings, Train
 from iel.planning import PLANNERS, make_planner
+from iel.theory import Teleports, audit_embedding, draw_audit, maze_from_map, steps_between
 from iel.training import Run, open_run, open_runs, train
 from iel.training.checkpoint import write_json
 from iel.training.run import next_free
@@ -88,7 +89,7 @@ def evaluate_runs(
         stamp = time.strftime("%Y%m%d-%H%M%S")
         write_json(run.folder("evaluations") / f"{stamp}-seed{protocol.seed}.json", summary)
         if pictures:
-            draw_evaluation(run, arena, own, data)
+            draw_evaluation(run, arena, own, planner)
     return summarise(env, arena, results)
 
 
@@ -123,6 +124,49 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
         "predicted_steps": way.total,
         "picture": str(picture),
     }
+
+
+def audit_command(options: AuditCommand) -> dict[str, Any]:
+    """`iel audit`."""
+    run = open_run(options.run)
+    data = audit_data(run, options.data)
+    observations, model = data.observations, run.model
+    audit = audit_embedding(
+        model.embed(observations),
+        data.actions,
+        data.offsets,
+        predicted=lambda i, j: model.hitting_time(observations[i], observations[j]),
+        task=lambda goals: model.task(observations[goals]),
+        exact=exact_steps(run, observations),
+        generator=np.random.default_rng(options.seed),
+    )
+    picture = options.picture or run.folder("plots") / "audit.png"
+    draw_audit(audit, picture)
+    if not options.json:
+        print("\n".join(audit.sentences()))
+        print(f"drawn in {picture}")
+    return {"run": str(run.path), "data": data.name, "picture": str(picture), **audit.to_dict()}
+
+
+def audit_data(run: Run, file: Path | None) -> Trajectories:
+    """Trajectories training never saw: the validation set that was made with the training set, or a file."""
+    facts = run.config["data"]
+    for episodes in (None, facts["episodes"]):
+        if file is None and (path := find(facts["name"], episodes, split="val")):
+            return load(path)
+    return run_data(run, file)
+
+
+def exact_steps(run: Run, observations: np.ndarray) -> Any:
+    """(i, j) -> the fewest steps the maze allows between stored states, where the environment has a map."""
+    if not run.env.startswith("pointmaze"):
+        return None
+    simulator: Any = make_env(run.env).unwrapped
+    info = simulator._teleport_info
+    radius = 1.5  # OGBench's teleports swallow whatever comes within one and a half radii
+    teleports = info and Teleports(info["teleport_in_ijs"], info["teleport_out_ijs"], radius * info["teleport_radius"])
+    maze = maze_from_map(simulator.maze_map, subcells=8, margin=0.7, teleports=teleports)
+    return lambda i, j: steps_between(maze, observations[i, :2], observations[j, :2], step=0.2)
 
 
 def data_info_command(options: DataInfo) -> dict[str, Any]:
@@ -204,16 +248,31 @@ def draw_training(run: Run) -> None:
     draw_curves(run.folder("plots") / "curves.png", read_metrics(run.path / "metrics.csv"))
 
 
-def draw_evaluation(run: Run, arena: Arena, results: dict[str, Rollouts], data: Trajectories) -> None:
-    """Field, rollouts and curves into RUN/plots."""
-    from iel.viz import draw_field, draw_rollouts
+def draw_evaluation(run: Run, arena: Arena, results: dict[str, Rollouts], planner: Any) -> None:
+    """Field of the first goal, rollouts and curves into RUN/plots."""
+    from iel.viz import draw_rollouts
 
-    maze, plots = arena.envs[0].map, run.folder("plots")
-    first = next(iter(results.values()))
-    goals = first.goals[np.unique(first.tasks, return_index=True)[1]][:2]
-    draw_field(plots / "field.png", run.model, maze, goals, data.observations[0])
-    draw_rollouts(plots / "rollouts.png", maze, results)
+    plots = run.folder("plots")
+    draw_fields(plots / "field.png", arena.envs[0].map, planner, next(iter(results.values())).goals[0])
+    draw_rollouts(plots / "rollouts.png", arena.envs[0].map, results)
     draw_training(run)
+
+
+def draw_fields(picture: Path, maze: Any, planner: Any, goal: np.ndarray) -> None:
+    """Predicted steps to a goal: as the network says directly, and (for a graph planner) summed along the graph."""
+    from iel.viz import draw_field
+
+    def direct(observations: np.ndarray) -> np.ndarray:
+        return planner.model.hitting_time(observations, np.tile(goal, (len(observations), 1)))
+
+    def along_graph(observations: np.ndarray) -> np.ndarray:
+        embeddings = planner.model.embed(observations)
+        return planner.plan(goal[None]).costs(embeddings, rows=np.zeros(len(embeddings), np.int64))
+
+    fields = {"learned hitting time": direct}
+    if planner.name.endswith("graph"):
+        fields["the same, added up along the planning graph"] = along_graph
+    draw_field(picture, maze, goal, fields, planner.observations[0])
 
 
 def draw_plan(picture: Path, maze: Any, planner: Any, start: np.ndarray, goal: np.ndarray, way: Any) -> None:

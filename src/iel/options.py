@@ -110,6 +110,20 @@ class PlanCommand(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AuditCommand(Output):
+    """How far can this geometry be trusted? Latent dynamics, calibration and agreement with exact hitting times."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    data: Path | None = None
+    """Audit on these trajectories (default: the validation set of the run's data, which training never saw)."""
+    seed: int = 0
+    """Seed of the pairs that are drawn."""
+    picture: Path | None = None
+    """Where to draw (default: RUN/plots/audit.png)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataMake(Output):
     """Collect a data set in the simulator, with a validation set a tenth of its size."""
 

@@ -10,7 +10,7 @@ from iel.theory.mazes import maze_from_map, steps_between
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"steps": 9000, "hidden": (64, 64), "batch_size": 128, "dimension": 16, "learning_rate": 1e-3}
+SETTINGS = {"steps": 9000, "hidden": (64, 64), "batch_size": 128, "dimension": 16}
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head, polyak, uni
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128)},
-    "smoke": {"steps": 3_000, "batch_size": 128, "hidden": (64, 64), "dimension": 16},
+    "smoke": {"steps": 3_000, "batch_size": 128, "hidden": (64, 64), "dimension": 16, "learning_rate": 1e-3},
     "official": {"beta": 0.3, "hitting_expectile": 0.25, "noise_units": "raw"},
 }
 
@@ -82,7 +82,7 @@ class IEL:
     dimension: int = 32
     """Size d of the latent space."""
     discount: float = 0.99
-    """gamma, for distances, goals and the policy."""
+    """gamma, for distances and goals."""
     target_rate: float = 0.005
     """Polyak rate of the target copies."""
     expectile: float = 0.95
@@ -103,6 +103,8 @@ class IEL:
     """Standard deviation of the InfoNCE augmentation."""
     noise_units: Literal["column", "raw"] = "column"
     """`column`: noise is relative to each observation column's spread; `raw`: in the observations' own units."""
+    policy_discount: float = 0.99
+    """Discount of the policy's IQL: how far ahead progress along a direction counts."""
     policy_expectile: float = 0.9
     """Expectile of the policy's IQL."""
     awr_temperature: float = 10.0
@@ -112,7 +114,7 @@ class IEL:
         require_positive(
             self, "steps", "batch_size", "learning_rate", "hidden", "dimension", "temperature", "max_steps"
         )
-        require_fraction(self, "discount", "expectile", "hitting_expectile", "policy_expectile", "target_rate")
+        require_fraction(self, "discount", "expectile", "hitting_expectile", "policy_discount", "policy_expectile")
         if self.beta < 0 or self.kappa < 0 or self.noise < 0:
             raise ConfigError(
                 f"beta, kappa and noise may not be negative, but are {self.beta}, {self.kappa}, {self.noise}."
@@ -240,7 +242,7 @@ class IEL:
         advantage = target_q.min(0) - value
 
         value_loss = iql_value_loss(value, target_q, self.policy_expectile)
-        critic_loss = iql_critic_loss(q, reward, next_value, self.discount)
+        critic_loss = iql_critic_loss(q, reward, next_value, self.policy_discount)
         actor_loss = awr_loss(skills.policy.log_prob(here, batch.action), advantage, self.awr_temperature)
         loss = value_loss + critic_loss + actor_loss
         return loss, {

@@ -5,9 +5,8 @@ Each function takes arrays and a path, and writes one PNG.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.collections import LineCollection
@@ -33,12 +32,18 @@ RESOLUTION = 24
 """Points a maze cell along each axis in the hitting-time field."""
 
 
-def draw_field(path: Path | str, model: Any, maze: MazeMap, goals: ArrayLike, template: ArrayLike) -> None:
-    """Predicted steps to each goal from every free point of the maze: colour and contour lines, one panel a goal.
+def draw_field(
+    path: Path | str,
+    maze: MazeMap,
+    goal: ArrayLike,
+    fields: Mapping[str, Callable[[NDArray], NDArray]],
+    template: ArrayLike,
+) -> None:
+    """Predicted steps to one goal from every free point of the maze: colour and contour lines, one panel a predictor.
 
-    `template` is an observation whose first two columns are replaced by the position (a point's are all there is).
+    `fields` are functions from observations (n, size) to steps (n,), by title. `template` is an observation whose first
+    two columns are replaced by the position (a point's are all there is).
     """
-    goals = np.atleast_2d(np.asarray(goals, np.float32))
     left, right, bottom, top = maze.extent
     rows, columns = (RESOLUTION * n for n in maze.walls.shape)
     x = left + (np.arange(columns) + 0.5) * (right - left) / columns
@@ -49,17 +54,17 @@ def draw_field(path: Path | str, model: Any, maze: MazeMap, goals: ArrayLike, te
     observations[:, :2] = points[free]
 
     shape = (right - left) / (top - bottom)
-    with figure(path, 1, len(goals), size=(1.2 + 3.6 * shape * len(goals), 4.2)) as axes:
-        for panel, goal in zip(axes[0], goals, strict=True):
+    with figure(path, 1, len(fields), size=((1.1 + 3.9 * shape) * len(fields), 4.2)) as axes:
+        for panel, (title, predict) in zip(axes[0], fields.items(), strict=True):
             steps = np.full(free.shape, np.nan)
-            steps[free] = model.hitting_time(observations, np.tile(goal, (len(observations), 1)))
+            steps[free] = predict(observations)
             image = panel.imshow(steps, extent=maze.extent, origin="lower", cmap=FIELD_MAP, zorder=1)
             levels = np.linspace(0, np.nanmax(steps), 14)[1:-1]
             panel.contour(x, y, steps, levels=levels, colors="white", linewidths=0.6, alpha=0.7, zorder=1)
             draw_walls(panel, maze)
-            mark(panel, goal[:2], "goal")
-            panel.set_title("predicted steps to the goal")
-            panel.figure.colorbar(image, ax=panel, shrink=0.8, label="steps")
+            mark(panel, np.asarray(goal)[:2], "goal")
+            panel.set_title(title)
+            panel.figure.colorbar(image, ax=panel, shrink=0.8, label="steps to the goal")
 
 
 def draw_graph(

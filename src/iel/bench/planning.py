@@ -1,0 +1,290 @@
+"""How fast planning is: the dense formula against the pruned graph, and how long a coreset takes.
+
+    python -m iel.bench.planning --quick
+    python -m iel.bench.planning --nodes 8192 --beta 0.1 --goals 20 --json result.json
+    python -m iel.bench.planning --plot docs/images/planning-time.png
+
+Every case runs in a process of its own, so its peak memory (of the whole process, libraries included) is its own. The
+points are a smooth 4-dimensional sheet in 32 dimensions with a little noise, which is what learned
+embeddings look like; one row uses 32-dimensional Gaussian points, where nothing can be pruned and the dense path is
+chosen. Dense costs are timed on ready-made lengths, which do not depend on the goal. Processor seconds are
+reported beside wall-clock seconds, for machines that have other work to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iel.planning import reference
+from iel.planning.coreset import select_coreset
+from iel.planning.edges import dense_tree
+from iel.planning.geometry import Floats, lengths_between
+from iel.planning.graph import PlanningGraph
+
+NODES = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
+BETAS = (0.0, 0.1, 0.3, 1.0)
+DIMENSION = 32
+NEIGHBOURS = 10
+DENSE_LIMIT = 8192
+"""Beyond this many nodes dense matrices no longer fit an ordinary machine."""
+
+Row = dict[str, Any]
+
+
+def sheet(count: int, generator: np.random.Generator, *, intrinsic: int = 4, noise: float = 0.3) -> Floats:
+    """Points u of a cube [-1, 1]^intrinsic, mapped smoothly into 32 dimensions about 60 steps wide, plus noise."""
+    latent = generator.uniform(-1.0, 1.0, size=(count, intrinsic))
+    straight = generator.normal(size=(intrinsic, DIMENSION))
+    bends, phases = generator.normal(size=(intrinsic, DIMENSION)), generator.uniform(0.0, 2.0 * np.pi, DIMENSION)
+    surface = 30.0 / np.sqrt(DIMENSION) * (latent @ straight + np.sin(latent @ bends + phases))
+    return (surface + noise * generator.normal(size=surface.shape)).astype(np.float32)
+
+
+def cloud(count: int, generator: np.random.Generator) -> Floats:
+    """Gaussian points that fill all 32 dimensions: the case that cannot be pruned."""
+    return (10.0 * generator.normal(size=(count, DIMENSION))).astype(np.float32)
+
+
+def case_points(data: str, nodes: int, seed: int = 0) -> Floats:
+    return {"sheet": sheet, "gaussian": cloud}[data](nodes, np.random.default_rng(seed))
+
+
+def case_goals(points: Floats, count: int, seed: int = 1) -> list[tuple[Floats, Floats]]:
+    """Random nodes as goals, random unit vectors as their directions."""
+    generator = np.random.default_rng(seed)
+    directions = generator.normal(size=(count, points.shape[1]))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    goals = points[generator.integers(len(points), size=count)].astype(np.float64)
+    return list(zip(goals, directions, strict=True))
+
+
+def fast_case(nodes: int, beta: float, data: str, goals: int) -> Row:
+    """Preparation and time per goal of the planner's own graph."""
+    points = case_points(data, nodes)
+    started, started_processor = time.perf_counter(), time.process_time()
+    graph = PlanningGraph(points, beta=beta, neighbours=NEIGHBOURS, recent=1)
+    prepared, prepared_processor = time.perf_counter() - started, time.process_time() - started_processor
+    seconds, processor, stages = [], [], []
+    for goal, direction in case_goals(points, goals):
+        # With beta = 0 the edges serve every goal: forgetting them would time work that is never repeated.
+        started, started_processor = time.perf_counter(), time.process_time()
+        graph.field(goal, direction)
+        seconds.append(time.perf_counter() - started)
+        processor.append(time.process_time() - started_processor)
+        stages.append(dict(graph.seconds))
+    middle = int(np.argsort(seconds)[len(seconds) // 2])
+    return {
+        "seconds_per_goal": seconds[middle],
+        "processor_seconds_per_goal": float(np.median(processor)),
+        "prepare_seconds": prepared,
+        "prepare_processor_seconds": prepared_processor,
+        "peak_mb": peak_megabytes(),
+        "path": graph.report.path,
+        "candidates_per_node": graph.report.candidates_per_node,
+        "tree_candidates": graph.report.tree_candidates,
+        "stages": stages[middle],
+    }
+
+
+def prim_tree(symmetric: Floats) -> np.ndarray:
+    """Edges of the spanning tree of a dense matrix, by Prim's algorithm."""
+    np.fill_diagonal(symmetric, np.inf)
+    return np.stack(dense_tree(symmetric.__getitem__, len(symmetric)), axis=1)
+
+
+def dense_case(nodes: int, beta: float, data: str, goals: int) -> Row:
+    """The dense formula: one goal timed with scipy's dense tree, all goals compared with the pruned graph.
+
+    The first goal is compared with the timed graph itself; further ones with the same dense costs and Prim's tree,
+    which takes a second where scipy's takes half a minute.
+    """
+    points = case_points(data, nodes).astype(np.float64)
+    graph = PlanningGraph(points, beta=beta, neighbours=NEIGHBOURS)
+    lengths = lengths_between(points, points)
+    dense_seconds, dense_processor, identical = 0.0, 0.0, True
+    for number, (goal, direction) in enumerate(case_goals(points, goals)):
+        started, started_processor = time.perf_counter(), time.process_time()
+        costs = reference.cost_matrix(points, direction, beta, lengths)
+        kept = reference.nearest_by_partition(costs, NEIGHBOURS)
+        symmetric = (costs + costs.T) * 0.5
+        tree = reference.plain_tree(symmetric) if number == 0 else prim_tree(symmetric)
+        matrix = reference.with_tree(costs, kept, tree)
+        node = reference.goal_node(points, goal, direction, beta)
+        distance, next_hop = reference.search_matrix(matrix, node)
+        if number == 0:
+            dense_seconds = time.perf_counter() - started
+            dense_processor = time.process_time() - started_processor
+        identical &= same(graph, goal, direction, matrix, distance, next_hop)
+    return {
+        "dense_seconds": dense_seconds,
+        "dense_processor_seconds": dense_processor,
+        "identical": identical,
+        "checked_goals": goals,
+        "dense_peak_mb": peak_megabytes(),
+    }
+
+
+def same(
+    graph: PlanningGraph, goal: Floats, direction: Floats, matrix: Floats, distance: Floats, next_hop: np.ndarray
+) -> bool:
+    """Edges, costs, distances and next hops equal to the last bit."""
+    edges = graph.edges(direction)
+    field = graph.field(goal, direction)
+    return bool(
+        len(edges) == np.isfinite(matrix).sum()
+        and np.array_equal(matrix[edges.source, edges.target], edges.cost)
+        and np.array_equal(field.distance, distance)
+        and np.array_equal(field.next_hop, next_hop)
+    )
+
+
+def coreset_case(points: int, picks: int, method: str) -> Row:
+    """Time and memory of choosing a coreset; the DPP with the kernel width 5 of the paper's study."""
+    table = sheet(points, np.random.default_rng(0))
+    started, started_processor = time.perf_counter(), time.process_time()
+    coreset = select_coreset(table, picks, method=method, sigma=5.0 if method == "dpp" else None)
+    return {
+        "seconds": time.perf_counter() - started,
+        "processor_seconds": time.process_time() - started_processor,
+        "peak_mb": peak_megabytes(),
+        "sigma": coreset.sigma,
+        "rank": coreset.rank,
+    }
+
+
+def peak_megabytes() -> float:
+    """Largest resident memory of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024.0 if sys.platform != "darwin" else 1024.0**2)
+
+
+CASES: dict[str, Callable[..., Row]] = {"fast": fast_case, "dense": dense_case, "coreset": coreset_case}
+
+
+def in_own_process(case: str, **arguments: Any) -> Row:
+    """Run a case in a fresh interpreter, with one BLAS thread, and read its row.
+
+    Threads that wait for a busy core would otherwise make a timing say more about other work than about this one.
+    """
+    command = [sys.executable, "-m", "iel.bench.planning", "--case", case, json.dumps(arguments)]
+    one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **one_thread})
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run(
+    nodes: Sequence[int] | None = None,
+    beta: Sequence[float] | None = None,
+    quick: bool = False,
+    progress: Callable[[str], Any] = print,
+    *,
+    goals: int = 3,
+) -> dict[str, list[Row]]:
+    """Measure the chosen sizes and betas: {"rows": [...], "coreset": [...]}.
+
+    `goals` goals are compared with the dense formula where it fits; the first is timed.
+    """
+    sizes = tuple(nodes) if nodes else ((1024, 2048) if quick else NODES)
+    betas = tuple(beta) if beta else ((0.1,) if quick else BETAS)
+    cases = [(size, value, "sheet") for size in sizes for value in betas]
+    if not quick and not nodes:
+        cases.append((4096, 0.3, "gaussian"))
+    rows = []
+    for size, value, data in cases:
+        row: Row = {"nodes": size, "dimension": DIMENSION, "neighbours": NEIGHBOURS, "beta": value, "data": data}
+        row.update({"dense_seconds": None, "identical": None})
+        row.update(in_own_process("fast", nodes=size, beta=value, data=data, goals=9))
+        if size <= DENSE_LIMIT:
+            row.update(in_own_process("dense", nodes=size, beta=value, data=data, goals=goals))
+        rows.append(row)
+        progress(described(row))
+    coreset = []
+    plain, large = ((5_000, 512),), ((5_000, 512), (50_000, 2048), (50_000, 8192))
+    for points, picks in plain if quick or nodes else large:
+        for method in ("farthest", "dpp"):
+            found = in_own_process("coreset", points=points, picks=picks, method=method)
+            coreset.append({"points": points, "picks": picks, "method": method, **found})
+            progress(f"{method}: {points} -> {picks} in {found['seconds']:.1f} s, {found['peak_mb']:.0f} MB")
+    return {"rows": rows, "coreset": coreset}
+
+
+def described(row: Row) -> str:
+    """One line for people."""
+    line = (
+        f"N={row['nodes']} beta={row['beta']:g} {row['data']}: {1e3 * row['seconds_per_goal']:.1f} ms a goal "
+        f"({1e3 * row['processor_seconds_per_goal']:.1f} ms of processor), "
+        f"prepared in {row['prepare_seconds']:.2f} s, {row['peak_mb']:.0f} MB, {row['path']}, "
+        f"{row['candidates_per_node']:.0f} candidates a node"
+    )
+    if row["dense_seconds"] is not None:
+        ratio = row["dense_seconds"] / row["seconds_per_goal"]
+        line += f"; dense {row['dense_seconds']:.2f} s ({ratio:.0f} times), identical: {row['identical']}"
+    return line
+
+
+def plot(result: dict[str, list[Row]], file: str | Path, beta: float = 0.1) -> None:
+    """Time per goal against the number of nodes, dense and pruned; processor time, which other work does not blur."""
+    from matplotlib.figure import Figure
+
+    rows = sorted(
+        (row for row in result["rows"] if row["beta"] == beta and row["data"] == "sheet"), key=lambda row: row["nodes"]
+    )
+    dense = [row for row in rows if row["dense_seconds"] is not None]
+    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+    axes = figure.subplots()
+    for chosen, key, style, label in (
+        (dense, "dense_processor_seconds", "s--", "dense formula"),
+        (rows, "processor_seconds_per_goal", "o-", "pruned, identical"),
+    ):
+        axes.loglog([row["nodes"] for row in chosen], [row[key] for row in chosen], style, label=label)
+    axes.set_xticks([row["nodes"] for row in rows], [f"{row['nodes']:,}" for row in rows], rotation=30)
+    axes.minorticks_off()
+    axes.set_xlabel("nodes of the coreset")
+    axes.set_ylabel("processor seconds per goal")
+    axes.set_title(f"A new goal: d = {DIMENSION}, k = {NEIGHBOURS}, beta = {beta:g}")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=110)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The module's own command line; `iel bench planning` calls `run` as well."""
+    parser = argparse.ArgumentParser(prog="python -m iel.bench.planning", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--case", nargs=2, metavar=("NAME", "JSON"), help="run one case in this process")
+    parser.add_argument("--nodes", type=int, nargs="+")
+    parser.add_argument("--beta", type=float, nargs="+")
+    parser.add_argument("--goals", type=int, default=3, help="goals compared with the dense formula")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", metavar="FILE", help="write the result here")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw time per goal against nodes (with --from: of a result file)"
+    )
+    parser.add_argument("--from", dest="source", metavar="FILE", help="take a result written by --json")
+    chosen = parser.parse_args(arguments)
+    if chosen.case:
+        print(json.dumps(CASES[chosen.case[0]](**json.loads(chosen.case[1]))))
+        return
+    if chosen.source:
+        result = json.loads(Path(chosen.source).read_text())
+    else:
+        result = run(chosen.nodes, chosen.beta, chosen.quick, goals=chosen.goals)
+    if chosen.json:
+        Path(chosen.json).write_text(json.dumps(result, indent=1) + "\n")
+    if chosen.plot:
+        plot(result, chosen.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""Greedy picks of a determinantal point process with a Gaussian kernel, exact and fast.
+
+With K_ij = exp(-||x_i - x_j||^2 / (2 sigma^2)) and picks S so far, every state has a residual variance
+
+    r_i = K_ii - K_iS K_SS^{-1} K_Si = 1 - ||c_i||^2,     K_SS = L L^T,  c_i = L^{-1} K_Si,
+
+and the greedy step takes the largest: it multiplies det K_SS by r_i. The plain recursion (`plain_greedy_dpp`) extends
+c_i of all n states by one number per pick: n k^2 / 2 multiply-adds, as matrix-vector products.
+
+Here the same picks come from matrix products, and from fewer of them:
+
+Lazy.     r_i never grows, so a stale r_i is an upper bound; a state is only brought up to date when its bound is among
+          the m largest. States near a pick wait long for that.
+Blocked.  The m states with the largest bounds are brought up to date together and get their own residual kernel
+          G = K - C C^T (one product). Picks are taken inside G until the best residual falls below the largest bound
+          outside; all picks of such a block reach the other states later, by products again.
+
+No state is picked twice. Where the best residual falls to RANK_TOLERANCE the kernel's numerical rank is exhausted and
+further picks would be rounding noise: picking stops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.spatial.distance import cdist
+
+from iel.errors import ConfigError
+from iel.planning.geometry import Floats, Integers, checked_points
+
+RANK_TOLERANCE = 1e-6
+PANEL = 256
+"""Picks whose columns are stored together."""
+NARROWEST, WIDEST = 64, 512
+"""Smallest and largest number of states picked from at a time."""
+FIRST_PICKS = 128
+"""Picks made by the plain recursion first, while every bound is still near one and laziness saves nothing."""
+
+WORKING_NUMBERS = 1 << 22
+"""Numbers of c brought up to date in one go: bounds the working memory."""
+
+
+def checked_sigma(sigma: float) -> float:
+    """sigma as a finite positive float."""
+    if not (np.isfinite(sigma) and sigma > 0.0):
+        raise ConfigError(f"sigma is {sigma}; the kernel width must be a positive number.")
+    return float(sigma)
+
+
+def plain_greedy_dpp(points: Any, count: int, sigma: float) -> Integers:
+    """The recursion as it is usually written, in float64: the yardstick for `greedy_dpp`."""
+    table, sigma = checked_points(points), checked_sigma(sigma)
+    count = min(count, len(table))
+    residual = np.ones(len(table))
+    rows = np.empty((count, len(table)))
+    picks: list[int] = []
+    while len(picks) < count:
+        pick = int(np.argmax(residual))
+        if residual[pick] <= RANK_TOLERANCE:
+            break
+        done = len(picks)
+        kernel = np.exp(np.add.reduce(np.square(table - table[pick]), axis=1) / (-2.0 * sigma**2))
+        rows[done] = (kernel - rows[:done, pick] @ rows[:done]) / np.sqrt(residual[pick])
+        residual -= np.square(rows[done])
+        residual[pick] = -np.inf
+        picks.append(pick)
+    return np.array(picks, dtype=np.int64)
+
+
+@dataclass
+class Panel:
+    """Up to PANEL picks and their columns of c, for the states that have them (in slots, as they came)."""
+
+    begin: int
+    """Number of picks before this panel."""
+    picks: Integers
+    rows: Floats
+    """c of the picks themselves, (PANEL, begin + PANEL): the panel's rows of L."""
+    values: Floats
+    slot: Integers
+    filled: int = 0
+    used: int = 0
+
+    @classmethod
+    def after(cls, begin: int, states: int) -> Panel:
+        """An empty panel. Slots are given out in order, so of `values` only the used part ever becomes memory."""
+        rows, values = np.zeros((PANEL, begin + PANEL)), np.empty((states, PANEL))
+        return cls(begin, np.empty(PANEL, dtype=np.int64), rows, values, np.full(states, -1, dtype=np.int32))
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.filled
+
+    def store(self, states: Integers, columns: Floats, begin: int) -> None:
+        """Keep these columns of these states, from pick number `begin` on."""
+        new = states[self.slot[states] < 0]
+        self.slot[new] = np.arange(self.used, self.used + len(new))
+        self.used += len(new)
+        start = begin - self.begin
+        self.values[self.slot[states], start : start + columns.shape[1]] = columns
+
+
+class LazyGreedy:
+    """The state of the recursion: bounds of all states, and how many picks each has taken into account."""
+
+    def __init__(self, table: Floats, sigma: float):
+        # Scaled and moved so that K = exp(<x, y> - |x|^2/2 - |y|^2/2); near the origin rounding is least.
+        self.table = (table - table.mean(axis=0)) / sigma
+        self.half_squares = 0.5 * np.einsum("nd,nd->n", self.table, self.table)
+        # Far more than sigma across, the product form would lose the distances between neighbours to rounding.
+        self.wide = float(self.half_squares.max()) > 1e5
+        self.bound = np.ones(len(table))
+        self.level = np.zeros(len(table), dtype=np.int64)
+        self.panels: list[Panel] = []
+        self.picked = 0
+        self.multiplications = 0.0
+
+    def picks(self) -> Integers:
+        """All picks in order."""
+        return np.concatenate([panel.picks[: panel.filled] for panel in self.panels])
+
+    def kernel(self, first: Integers, second: Integers) -> Floats:
+        """K between two lists of states."""
+        if self.wide:
+            return np.exp(-0.5 * cdist(self.table[first], self.table[second], "sqeuclidean"))
+        exponent = self.table[first] @ self.table[second].T
+        exponent -= self.half_squares[first][:, None]
+        exponent -= self.half_squares[second][None, :]
+        np.minimum(exponent, 0.0, out=exponent)
+        return np.exp(exponent, out=exponent)
+
+    def factors(self, states: Integers) -> Floats:
+        """c of these states, brought up to date with all picks: (len(states), picked).
+
+        Panel after panel; states that lack the picks [a, e) of a panel get C = (K - C_{<a} R^T) L^{-T}, with R and L
+        the picks' own rows before and after a.
+        """
+        result = np.empty((len(states), self.picked))
+        level = self.level[states]
+        for panel in self.panels:
+            begin, end = panel.begin, panel.end
+            have = np.flatnonzero(level > begin)
+            result[have, begin:end] = panel.values[panel.slot[states[have]], : panel.filled]
+            lacking = np.maximum(level, begin)
+            for start in np.unique(lacking[lacking < end]).tolist():
+                lack = np.flatnonzero(lacking == start)
+                known = result[:, :start] if len(lack) == len(states) else result[lack, :start]
+                own = panel.rows[start - begin : panel.filled]
+                fresh = self.kernel(panel.picks[start - begin : panel.filled], states[lack])
+                fresh -= own[:, :start] @ known.T
+                self.multiplications += float(end - start) * start * len(lack)
+                triangle = own[:, start:end]
+                fresh = solve_triangular(triangle, fresh, lower=True, overwrite_b=True, check_finite=False)
+                result[lack, start:end] = fresh.T
+                panel.store(states[lack], fresh.T, start)
+                self.bound[states[lack]] -= np.einsum("pn,pn->n", fresh, fresh)
+        self.level[states] = self.picked
+        return result
+
+    def largest(self, size: int) -> tuple[Integers, Floats, float, int]:
+        """The `size` states with the largest residuals, all up to date, with their factors; and what is outside.
+
+        Returns the states in ascending order, c of each, the largest bound outside and the first state that has it.
+        """
+        batch = size
+        while True:
+            # Ordered by (bound, index), so that equal bounds keep the rule that the first state wins.
+            top = largest_first(self.bound, max(size + 1, batch))
+            inside, outside = np.sort(top[:size]), top[size : size + 1]
+            if (self.level[inside] == self.picked).all():
+                limit = float(self.bound[outside[0]]) if len(outside) else -np.inf
+                return inside, self.factors(inside), limit, int(outside[0]) if len(outside) else -1
+            self.factors(top[self.level[top] < self.picked])
+            # Few large products beat many small ones: what stays stale at the top is fetched in growing batches.
+            batch = max(size, min(2 * batch, WORKING_NUMBERS // self.picked))
+
+    def pick_block(self, size: int, wanted: int) -> bool:
+        """Take picks among the `size` largest residuals until one outside may be larger; False at the rank's end."""
+        states, factors, limit, limit_state = self.largest(size)
+        residual = self.bound[states].copy()
+        gram = self.kernel(states, states)
+        gram -= factors @ factors.T
+        self.multiplications += 0.5 * len(states) ** 2 * self.picked
+        columns = np.empty((min(wanted, len(states)), len(states)))
+        chosen: list[int] = []
+        exhausted = False
+        while len(chosen) < len(columns):
+            best = int(np.argmax(residual))
+            value = residual[best]
+            if value <= RANK_TOLERANCE:
+                exhausted = max(value, limit) <= RANK_TOLERANCE
+                break
+            if value < limit or (value == limit and states[best] > limit_state):
+                break
+            done = len(chosen)
+            columns[done] = (gram[best] - columns[:done, best] @ columns[:done]) / np.sqrt(value)
+            residual -= np.square(columns[done])
+            residual[best] = -np.inf
+            chosen.append(best)
+        self.record(states, factors, columns[: len(chosen)], np.array(chosen, dtype=np.int64), residual)
+        return not exhausted
+
+    def pick_plainly(self, count: int) -> bool:
+        """The first picks, by the plain recursion over all states; False at the rank's end."""
+        everyone = np.arange(len(self.table))
+        residual = self.bound.copy()
+        columns = np.empty((count, len(everyone)))
+        chosen: list[int] = []
+        while len(chosen) < count:
+            best = int(np.argmax(residual))
+            if residual[best] <= RANK_TOLERANCE:
+                break
+            done = len(chosen)
+            kernel = self.kernel(np.array([best]), everyone)[0]
+            columns[done] = (kernel - columns[:done, best] @ columns[:done]) / np.sqrt(residual[best])
+            residual -= np.square(columns[done])
+            residual[best] = -np.inf
+            chosen.append(best)
+        self.record(everyone, np.empty((len(everyone), 0)), columns[: len(chosen)], np.array(chosen), residual)
+        return len(chosen) == count
+
+    def record(self, states: Integers, factors: Floats, columns: Floats, chosen: Integers, residual: Floats) -> None:
+        """Write picks down (positions `chosen` of `states`), and their columns for the states they were picked from."""
+        before = self.picked
+        rows = np.concatenate([factors[chosen], columns[:, chosen].T], axis=1)
+        done = 0
+        while done < len(chosen):
+            if not self.panels or self.panels[-1].filled == PANEL:
+                self.panels.append(Panel.after(self.picked, len(self.table)))
+            panel = self.panels[-1]
+            part = slice(done, done + min(len(chosen) - done, PANEL - panel.filled))
+            place = slice(panel.filled, panel.filled + part.stop - done)
+            panel.picks[place] = states[chosen[part]]
+            width = min(rows.shape[1], panel.rows.shape[1])
+            panel.rows[place, :width] = rows[part, :width]
+            panel.store(states, columns[part].T, before + done)
+            panel.filled = place.stop
+            self.picked += part.stop - done
+            done = part.stop
+        self.bound[states] = residual
+        self.level[states] = self.picked
+
+
+def largest_first(values: Floats, count: int) -> Integers:
+    """The positions of the `count` largest values in the order (largest, first position)."""
+    if count >= len(values):
+        return np.argsort(-values, kind="stable")
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    above = np.flatnonzero(values > least)
+    equal = np.flatnonzero(values == least)[: count - len(above)]
+    chosen = np.sort(np.concatenate([above, equal]))
+    return chosen[np.argsort(-values[chosen], kind="stable")]
+
+
+def greedy_dpp(points: Any, count: int, sigma: float, *, width: int = 256) -> Integers:
+    """At most `count` greedy picks; fewer where the kernel's numerical rank ends. Among equal residuals the first wins.
+
+    `width` is the number of states picked from at a time. It follows the kernel: with a narrow one many picks fit a
+    block, with a wide one every pick changes all residuals around it and only small blocks pay.
+    """
+    table = checked_points(points)
+    greedy = LazyGreedy(table, checked_sigma(sigma))
+    count = min(count, len(table))
+    more = greedy.pick_plainly(min(FIRST_PICKS, count))
+    while more and greedy.picked < count:
+        before = greedy.picked
+        more = greedy.pick_block(min(width, len(table)), count - before)
+        if greedy.picked - before < width // 16:
+            width = max(width // 2, NARROWEST)
+        elif greedy.picked - before > width // 4:
+            width = min(width * 2, WIDEST)
+    return greedy.picks()

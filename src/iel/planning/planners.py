@@ -1,0 +1,386 @@
+"""The four planners behind one face: prepare a goal, then ask where to head for.
+
+planner = AsymGraph(model, data, nodes=8192)
+planner.prepare(goal)                 # once per goal, milliseconds
+action = planner.act(observation)     # every step
+print(planner.path(observation))      # for people
+
+plan = planner.plan(goals)            # many episodes at once
+directions = plan.directions(model.embed(observations))
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
+from iel.planning.coreset import Coreset, Coverage, coverage, select_coreset
+from iel.planning.geometry import CostFunction, Floats, Geometry, Integers, States, checked_beta, checked_points
+from iel.planning.goals import (
+    Goal,
+    LatentGoal,
+    LatentWish,
+    Mixture,
+    Region,
+    Sequence,
+    latent_wishes,
+    observation_table,
+)
+from iel.planning.graph import NO_HOP, Field, PlanningGraph
+from iel.planning.plan import Path, Plan, Pursuit
+from iel.planning.pursuits import AlongGraph, Midpoints, Straight
+from iel.planning.screen import affordable_screen
+
+
+class Planner:
+    """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
+
+    name: ClassVar[str]
+
+    def __init__(self, model: Geometry, data: States, *, beta: float | None = None):
+        observations = np.asarray(data.observations)
+        if observations.ndim != 2 or len(observations) == 0:
+            raise GeometryError(
+                f"The data's observations have shape {observations.shape}; a planner needs a table with some rows."
+            )
+        self.model = model
+        self.observations = observations
+        self.beta = checked_beta(model.beta if beta is None else beta)
+        self._plan: Plan | None = None
+        self._goal: Goal = None
+
+    @property
+    def width(self) -> int:
+        """Numbers in one observation."""
+        return self.observations.shape[1]
+
+    def plan(self, goals: Any) -> Plan:
+        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and goal sets."""
+        wishes = latent_wishes(goals, self.model, self.width)
+        distinct: OrderedDict[tuple[bytes, bytes], LatentGoal] = OrderedDict()
+        numbers, number_of = [], {}
+        for wish in wishes:
+            stages = []
+            for stage in wish.stages:
+                keys = [(goal.embedding.tobytes(), goal.direction.tobytes()) for goal in stage]
+                for key, goal in zip(keys, stage, strict=True):
+                    if key not in distinct:
+                        number_of[key] = len(distinct)
+                        distinct[key] = goal
+                stages.append([number_of[key] for key in keys])
+            numbers.append(stages)
+        return self._make_plan(self._pursuit(list(distinct.values())), wishes, numbers)
+
+    def _make_plan(self, pursuit: Pursuit, wishes: list[LatentWish], numbers: list[list[list[int]]]) -> Plan:
+        return Plan(pursuit, wishes, numbers)
+
+    def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
+        raise NotImplementedError
+
+    def prepare(self, goal: Goal) -> None:
+        """Get ready for one goal: an observation, a `Region`, a `Mixture` or a `Sequence`."""
+        self._plan = self.plan([goal])
+        self._goal = goal
+
+    def prepare_region(self, goals: Any) -> None:
+        """Get ready to reach any of these states."""
+        self.prepare(Region(goals))
+
+    def prepare_mixture(self, goals: Any, weights: Any = None) -> None:
+        """Get ready to reach the weighted blend of these states."""
+        self.prepare(Mixture(goals, weights))
+
+    def prepare_sequence(self, goals: Any, within: float | None = None) -> None:
+        """Get ready to visit these goals in order."""
+        self.prepare(Sequence(goals) if within is None else Sequence(goals, within))
+
+    @property
+    def prepared(self) -> Plan:
+        """The plan of the prepared goal."""
+        if self._plan is None:
+            raise ConfigError("No goal is prepared; call prepare(goal) before asking where to go.")
+        return self._plan
+
+    def target(self, observation: Any) -> Floats:
+        """The latent point to head for from this observation, (d,)."""
+        plan = self.prepared
+        return plan.targets(self._embed(observation))[0]
+
+    def direction(self, observation: Any) -> Floats:
+        """The unit vector to hand to the policy, (d,)."""
+        plan = self.prepared
+        return plan.directions(self._embed(observation))[0]
+
+    def act(self, observation: Any) -> Floats:
+        """The policy's action towards the target, (act_dim,)."""
+        direction = self.direction(observation)
+        rows = observation_table(observation, self.width, "observation")
+        return np.asarray(self.model.act(rows, direction[None, :].astype(np.float32)))[0]
+
+    def predicted_steps(self, observation: Any) -> float:
+        """Predicted steps to the goal of the current stage; infinite where no way leads there."""
+        return float(self.prepared.costs(self._embed(observation))[0])
+
+    def path(self, observation: Any) -> Path:
+        """The whole way from this observation, through all stages still to come."""
+        plan = self.prepared
+        state = self._embed(observation)[0]
+        plan.costs(state[None, :])  # brings the stage up to date
+        nodes: list[int] = []
+        costs: list[float] = []
+        begins = []
+        for stage in plan.alternatives[0][plan.stage[0] :]:
+            aim = plan.pursuit.aim(np.repeat(state[None, :], len(stage), axis=0), stage, np.full(len(stage), -1))
+            best = int(np.argmin(aim.costs))
+            if not np.isfinite(aim.costs[best]):
+                raise NoPath("No way leads to the goal; switch nodes or edges back on, or choose another goal.")
+            begins.append(len(costs))
+            stage_nodes, stage_costs = self._way(plan.pursuit, state, int(stage[best]))
+            nodes.extend(stage_nodes)
+            costs.extend(stage_costs)
+            state = plan.pursuit.goals[stage[best]]
+        return self._described(np.array(nodes, dtype=np.int64), np.array(costs), begins)
+
+    def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+        """Nodes and costs of one stage; without a graph there is only the straight way."""
+        return [], [float(pursuit.direct_costs(state[None, :], np.array([goal]))[0])]
+
+    def _described(self, nodes: Integers, costs: Floats, stages: list[int]) -> Path:
+        return Path(nodes, nodes, self.observations[nodes], costs, stages)
+
+    def _embed(self, observation: Any) -> Floats:
+        rows = observation_table(observation, self.width, "observation")
+        if len(rows) != 1:
+            raise GeometryError(f"One observation was expected, not {len(rows)}; use plan(goals) for many episodes.")
+        return np.asarray(self.model.embed(rows), dtype=np.float64)
+
+    def _embedded_pool(self, pool: int, seed: int) -> tuple[Integers, Floats]:
+        """Rows of the data drawn without replacement (all of them if there are no more), and their embeddings."""
+        if pool < 1:
+            raise ConfigError(f"pool is {pool}; a planner needs at least one state.")
+        total = len(self.observations)
+        if pool < total:
+            rows = np.sort(np.random.default_rng(seed).choice(total, size=pool, replace=False))
+        else:
+            rows = np.arange(total)
+        embedded = [
+            np.asarray(self.model.embed(self.observations[rows[start : start + 16384]]))
+            for start in range(0, len(rows), 16384)
+        ]
+        return rows, checked_points(np.concatenate(embedded), "embeddings of the data")
+
+
+class Direct(Planner):
+    """Head straight for phi(g)."""
+
+    name = "direct"
+
+    def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
+        return Straight(*_stacked(goals), self.beta)
+
+
+class RecMid(Planner):
+    """Recursive midpoints (HILP's planner): `rounds` halvings, each the mean of the `average` most central states."""
+
+    name = "rec-mid"
+
+    def __init__(
+        self,
+        model: Geometry,
+        data: States,
+        *,
+        pool: int = 50_000,
+        rounds: int = 3,
+        average: int = 50,
+        beta: float | None = None,
+        seed: int = 0,
+    ):
+        super().__init__(model, data, beta=beta)
+        if rounds < 1 or average < 1:
+            raise ConfigError(f"rounds is {rounds} and average is {average}; both must be at least 1.")
+        self.states, self.points = self._embedded_pool(pool, seed)
+        self.rounds, self.average = rounds, min(average, len(self.points))
+        self.screen = affordable_screen(self.points, float(np.var(self.points, axis=0).sum()))
+
+    def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
+        return Midpoints(*_stacked(goals), self.beta, self.points, self.screen, self.rounds, self.average)
+
+
+class AsymGraph(Planner):
+    """Shortest ways over the directed graph of a coreset (the paper's planner).
+
+    nodes       size of the coreset; by default 2048, or as many distinct states as there are
+    neighbours  cheapest out-edges kept per node
+    pool        states drawn from the data, embedded, and offered to the coreset
+    coreset     "farthest" or "dpp"; sigma is the DPP's kernel width (by default half the mean pair distance)
+    beta        sharpness of the geometry; by default the model's
+    hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
+    cache       how many recent goals to remember
+    cost        a geometry of your own instead of the model's (see `geometry.CostFunction`)
+    unreachable "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal
+    """
+
+    name = "asym-graph"
+    both_ways: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        model: Geometry,
+        data: States,
+        *,
+        nodes: int | None = None,
+        neighbours: int = 10,
+        pool: int = 50_000,
+        coreset: str = "farthest",
+        sigma: float | None = None,
+        beta: float | None = None,
+        hysteresis: float = 0.0,
+        cache: int = 64,
+        cost: CostFunction | None = None,
+        unreachable: str = "error",
+        path: str = "auto",
+        seed: int = 0,
+    ):
+        super().__init__(model, data, beta=beta)
+        if not 0.0 <= hysteresis < 1.0:
+            raise ConfigError(f"hysteresis is {hysteresis}; give a fraction from 0 to below 1.")
+        if unreachable not in ("error", "direct"):
+            raise ConfigError(f"unreachable is '{unreachable}'; choose error or direct.")
+        if nodes is not None and nodes > len(self.observations):
+            raise GeometryError(
+                f"A coreset of {nodes} nodes was asked for but the data has only {len(self.observations)} states; "
+                "ask for fewer nodes."
+            )
+        rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
+        self.coreset: Coreset = select_coreset(embedded, nodes, method=coreset, sigma=sigma)
+        self.states = rows[self.coreset.indices]
+        """Rows of the data's observations that are nodes."""
+        self.pool_points = embedded
+        self.graph = PlanningGraph(
+            self.coreset.points, beta=self.beta, neighbours=neighbours, both_ways=self.both_ways, cost=cost, path=path
+        )
+        self.hysteresis = hysteresis
+        self.unreachable = unreachable
+        self.nodes_off = np.zeros(self.graph.count, dtype=bool)
+        self.edges_off: set[tuple[int, int]] = set()
+        self._fields: OrderedDict[tuple[bytes, bytes], Field] = OrderedDict()
+        self._capacity = max(0, cache)
+
+    def coverage(self) -> Coverage:
+        """How well the coreset covers the states it was chosen from."""
+        return coverage(self.coreset.points, self.pool_points, self.graph.neighbours or 1)
+
+    def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
+        off = self.nodes_off if self.nodes_off.any() else None
+        if off is not None and off.all():
+            raise NoPath("Every node is switched off; switch some back on with switch_on().")
+        return AlongGraph(self.graph, [self._field(goal, off) for goal in goals], off, self.hysteresis)
+
+    def _field(self, goal: LatentGoal, off: np.ndarray | None) -> Field:
+        """Search for one goal, or recall it."""
+        key = (goal.embedding.tobytes(), goal.direction.tobytes())
+        if key in self._fields:
+            self._fields.move_to_end(key)
+            return self._fields[key]
+        field = self.graph.field(goal.embedding, goal.direction, nodes_off=off, edges_off=self.edges_off)
+        self._fields[key] = field
+        if len(self._fields) > self._capacity:
+            self._fields.popitem(last=False)
+        return field
+
+    def _make_plan(self, pursuit: Pursuit, wishes: list[LatentWish], numbers: list[list[list[int]]]) -> Plan:
+        return Plan(pursuit, wishes, numbers, pursue_blindly=self.unreachable == "direct")
+
+    def switch_off(
+        self, nodes: Iterable[int] = (), edges: Iterable[tuple[int, int]] = (), *, one_way: bool = False
+    ) -> None:
+        """Take nodes and edges (pairs of nodes, both ways unless `one_way`) out of use and replan the prepared goal."""
+        for node in nodes:
+            self.nodes_off[self._node(node)] = True
+        for source, target in edges:
+            self.edges_off.add((self._node(source), self._node(target)))
+            if not one_way:
+                self.edges_off.add((self._node(target), self._node(source)))
+        self._replan()
+
+    def switch_off_near(self, states: Any, radius: float) -> Integers:
+        """Switch off the nodes within a latent distance of any of these observations; returns them."""
+        table = observation_table(states, self.width, "obstacle")
+        embedded = np.asarray(self.model.embed(table), dtype=np.float64)
+        gaps = np.min([np.linalg.norm(self.graph.points - point, axis=1) for point in embedded], axis=0)
+        hit = np.flatnonzero(gaps <= radius)
+        self.switch_off(hit)
+        return hit
+
+    def switch_on(self) -> None:
+        """Put every node and edge back into use and replan the prepared goal."""
+        self.nodes_off[:] = False
+        self.edges_off.clear()
+        self._replan()
+
+    def _node(self, node: Any) -> int:
+        number = int(node)
+        if not 0 <= number < self.graph.count:
+            raise ConfigError(f"Node {node} does not exist; the coreset has nodes 0 to {self.graph.count - 1}.")
+        return number
+
+    def _replan(self) -> None:
+        """Forget searches of the old graph and repeat that of the prepared goal; its stage is kept."""
+        self._fields.clear()
+        if self._plan is not None:
+            stage = self._plan.stage
+            self._plan = self.plan([self._goal])
+            self._plan.stage = stage
+
+    def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+        """From the state to its node, hop by hop to the goal's node, and on to the goal."""
+        assert isinstance(pursuit, AlongGraph)
+        matched, cost = pursuit.match(state[None, :], np.array([goal]), np.array([-1]))
+        field = pursuit.fields[goal]
+        nodes = [int(matched[0])]
+        if nodes[0] == field.node:
+            return super()._way(pursuit, state, goal)
+        while field.next_hop[nodes[-1]] != NO_HOP:
+            nodes.append(int(field.next_hop[nodes[-1]]))
+        hops = np.array(nodes)
+        between = self.graph.edge_costs(hops[:-1], hops[1:], field.direction, field.goal, field.projection)
+        return nodes, [float(cost[0]), *between.tolist(), field.last_cost]
+
+    def _described(self, nodes: Integers, costs: Floats, stages: list[int]) -> Path:
+        states = self.states[nodes]
+        return Path(nodes, states, self.observations[states], costs, stages)
+
+
+class SymGraph(AsymGraph):
+    """The same over the Euclidean graph of the embeddings (beta = 0), every edge usable in both directions."""
+
+    name = "sym-graph"
+    both_ways = True
+
+    def __init__(self, model: Geometry, data: States, *, beta: float | None = None, **settings: Any):
+        if beta not in (None, 0, 0.0):
+            raise ConfigError(f"beta is {beta} but sym-graph is the planner with beta = 0; use asym-graph.")
+        super().__init__(model, data, beta=0.0, **settings)
+
+
+PLANNERS: dict[str, type[Planner]] = {planner.name: planner for planner in (Direct, RecMid, SymGraph, AsymGraph)}
+
+
+def make_planner(name: str, model: Geometry, data: States, **settings: Any) -> Planner:
+    """A planner by name: direct, rec-mid, sym-graph or asym-graph."""
+    if name not in PLANNERS:
+        raise unknown_name("planner", name, PLANNERS)
+    try:
+        return PLANNERS[name](model, data, **settings)
+    except TypeError as error:
+        if "unexpected keyword" in str(error):
+            raise ConfigError(f"The planner {name} has no such setting: {error}.") from error
+        raise
+
+
+def _stacked(goals: list[LatentGoal]) -> tuple[Floats, Floats]:
+    return np.array([goal.embedding for goal in goals]), np.array([goal.direction for goal in goals])

@@ -1,0 +1,89 @@
+"""The planning graph by the paper's formula, as literally as possible: dense matrices, scipy's dense spanning tree.
+
+Slow on purpose (half a minute a goal at 8192 nodes). Tests and the benchmark hold the fast graph against it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra, minimum_spanning_tree
+
+from iel.planning.geometry import Floats, Integers, directed_cost, lengths_between, projections
+
+
+def cost_matrix(points: Floats, direction: Floats, beta: float, lengths: Floats | None = None) -> Floats:
+    """C_ij = d(x_i, x_j; g) for all pairs. `lengths` may be passed in: they do not depend on the goal."""
+    projection = projections(points, direction)
+    lengths = lengths_between(points, points) if lengths is None else lengths
+    return directed_cost(lengths, projection[None, :] - projection[:, None], beta)
+
+
+def top_k(costs: Floats, k: int) -> np.ndarray:
+    """Mask of the k cheapest out-edges of each row, equal costs by column."""
+    off_diagonal = costs.copy()
+    np.fill_diagonal(off_diagonal, np.inf)
+    k = min(k, len(costs) - 1)
+    order = np.argsort(off_diagonal, axis=1, kind="stable")[:, :k]
+    mask = np.zeros(costs.shape, dtype=bool)
+    np.put_along_axis(mask, order, True, axis=1)
+    return mask
+
+
+def plain_tree(symmetric: Floats) -> np.ndarray:
+    """Edges of scipy's dense spanning tree; among equal weights scipy decides."""
+    return np.argwhere(minimum_spanning_tree(symmetric).toarray() > 0)
+
+
+def nearest_by_partition(costs: Floats, k: int) -> np.ndarray:
+    """`top_k` without its tie rule, as fast as a dense matrix allows: what one would write for speed."""
+    off_diagonal = costs.copy()
+    np.fill_diagonal(off_diagonal, np.inf)
+    mask = np.zeros(costs.shape, dtype=bool)
+    np.put_along_axis(mask, np.argpartition(off_diagonal, k - 1, axis=1)[:, :k], True, axis=1)
+    return mask
+
+
+def ranked_tree(symmetric: Floats) -> np.ndarray:
+    """The same on the ranks of the pairs i < j in the order (S, i, j), so that ties are decided by the rule."""
+    first, second = np.triu_indices(len(symmetric), 1)
+    ranks = np.zeros(symmetric.shape)
+    order = np.argsort(symmetric[first, second], kind="stable")
+    ranks[first[order], second[order]] = np.arange(1, len(order) + 1)
+    return np.argwhere(minimum_spanning_tree(ranks).toarray() > 0)
+
+
+def graph_matrix(costs: Floats, k: int) -> Floats:
+    """A_ij = C_ij on the kept edges and infinity elsewhere: ConstructGraph of the paper, before the transposition."""
+    kept = top_k(costs, k) if len(costs) > 1 else np.zeros((1, 1), dtype=bool)
+    return with_tree(costs, kept, ranked_tree((costs + costs.T) * 0.5))
+
+
+def with_tree(costs: Floats, kept: np.ndarray, tree: np.ndarray) -> Floats:
+    """Force the tree's edges in, both ways."""
+    kept[tree[:, 0], tree[:, 1]] = True
+    kept[tree[:, 1], tree[:, 0]] = True
+    return np.where(kept, costs, np.inf)
+
+
+def search_matrix(graph: Floats, node: int) -> tuple[Floats, Integers]:
+    """Distances to `node` and next hops (smallest index among equals, -1 for none) on a dense graph matrix."""
+    source, target = np.nonzero(np.isfinite(graph))
+    reverse = csr_array((graph[source, target], (target, source)), shape=graph.shape)
+    distance = dijkstra(reverse, directed=True, indices=node)
+    through = graph + distance[None, :]
+    next_hop = np.where(np.isfinite(distance), np.argmin(through, axis=1), -1)
+    next_hop[node] = -1
+    return distance, next_hop
+
+
+def goal_node(points: Floats, goal: Floats, direction: Floats, beta: float) -> int:
+    """argmin_i d(x_i, g; g), the smallest index among equals."""
+    lengths = lengths_between(points, goal[None, :])[:, 0]
+    return int(np.argmin(directed_cost(lengths, float(goal @ direction) - projections(points, direction), beta)))
+
+
+def current_node(points: Floats, state: Floats, direction: Floats, beta: float) -> int:
+    """argmin_i d(x, x_i; g), the smallest index among equals."""
+    lengths = lengths_between(state[None, :], points)[0]
+    return int(np.argmin(directed_cost(lengths, projections(points, direction) - float(state @ direction), beta)))

@@ -1,0 +1,35 @@
+"""The examples do what they say."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+import iel
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_own_logs_arrive():
+    assert load("own_logs").main() < 1.5
+
+
+@pytest.mark.slow
+def test_detour_costs_no_less(maze_data, tmp_path):
+    algo = iel.IEL(preset="smoke", steps=60, hidden=(16,), batch_size=16)
+    iel.train(maze_data, algo, out=tmp_path / "run", progress=False)
+    before, after = load("detour").main(str(tmp_path / "run"), nodes=200)
+    assert after >= before
+
+
+def test_every_example_is_tested():
+    tested = Path(__file__).read_text()
+    assert all(f'load("{path.stem}")' in tested for path in EXAMPLES.glob("*.py"))
