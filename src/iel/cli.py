@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"iel: {error}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
-        print("iel: interrupted; what was finished so far is saved.", file=sys.stderr)
+        print("iel: interrupted; what was finished so far is kept.", file=sys.stderr)
         code = 130
     sys.exit(code)
 

@@ -43,7 +43,8 @@ def fill(like: Tree, arrays: Mapping[str, np.ndarray], source: str) -> Tree:
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write named arrays to a safetensors file."""
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+    # `require` keeps a scalar a scalar, which `ascontiguousarray` does not.
+    save_file({name: np.require(array, requirements="C") for name, array in arrays.items()}, path)
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:

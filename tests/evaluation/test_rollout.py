@@ -48,7 +48,7 @@ def test_rollouts_are_what_stepping_alone_gives(arena):
     seed = int(np.random.SeedSequence([0, int(task), int(episode)]).generate_state(1)[0])
     env = make_env(MAZE)
     observation, info = env.reset(seed=seed, options={"task_id": int(task)})
-    compass, path = Compass().plan(info["goal"][None]), [np.float32(observation)]
+    compass, path = Compass().plan(np.float32(info["goal"])[None]), [np.float32(observation)]
     for _ in range(len(together.paths[3]) - 1):
         action = compass.act(None, compass.directions(path[-1][None], np.array([0])))[0]
         path.append(np.float32(env.step(action)[0]))

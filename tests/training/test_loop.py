@@ -46,12 +46,17 @@ def test_one_seed_gives_the_same_bits_and_another_does_not(walks, trained, monke
 
 
 def test_seeds_trained_together_are_the_seeds_trained_alone(walks, trained, tmp_path):
+    """To float tolerance: a mapped matrix product rounds differently, and Adam turns rounding of a gradient that is
+    exactly zero (phi may be shifted freely) into small steps. So distances and actions are compared, not weights."""
     both = train(walks, TINY, [3, 0], out=tmp_path / "both", progress=False)
-    alone, company, other = weights(trained.model), weights(both.models[0]), weights(both.models[3])
-    for name in alone:
-        np.testing.assert_allclose(company[name], alone[name], rtol=2e-3, atol=2e-4, err_msg=name)
-    kernel = "embedding.layers.0.kernel"
-    assert not np.allclose(other[kernel], alone[kernel])
+    states, goals = walks.observations[:100], walks.observations[100:200]
+
+    def behaviour(model):
+        return model.distance(states, goals, goals), model.act(states, model.task(goals))
+
+    for mine, company, other in zip(*map(behaviour, (trained.model, both.models[0], both.models[3])), strict=True):
+        np.testing.assert_allclose(company, mine, rtol=1e-2, atol=1e-3)
+        assert np.abs(other - mine).max() > 0.02
     assert [run.seed for run in open_runs(tmp_path / "both")] == [0, 3]
 
 

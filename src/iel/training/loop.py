@@ -24,6 +24,7 @@ from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint
+from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
 from iel.training.run import Run, create_run
 from iel.training.trackers import CSVTracker, TensorBoardTracker, Tracker
 
@@ -64,7 +65,8 @@ def train(
     """Train `algo` on `data`, all seeds at once.
 
     With `out`, everything is written there as it happens (OUT itself for one seed, OUT/seed_K for several).
-    `checkpoint_every` is in steps; the last state is always saved. Ctrl-C saves a checkpoint and the model, then stops.
+    `checkpoint_every` is in steps; the last state is always saved. Ctrl-C (or
+    SIGTERM) finishes the steps under way, saves a checkpoint and the model, then stops.
     """
     seeds = list(seeds)
     if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
@@ -72,13 +74,13 @@ def train(
     if checkpoint_every is not None and checkpoint_every < 1:
         raise ConfigError(f"checkpoint_every must be at least 1, but is {checkpoint_every}.")
     runs = _create_runs(Path(out), data, algo, seeds) if out is not None else {}
-    with ExitStack() as stack:
+    with ExitStack() as stack, deferred_signals() as stop:
         trackers = {seed: _open_trackers(run, tensorboard, stack) for seed, run in runs.items()}
         trainer = Trainer(data, algo, seeds, runs, trackers)
         started = time.monotonic()
         try:
-            trainer.fit(checkpoint_every, progress)
-        except KeyboardInterrupt:
+            trainer.fit(stop, checkpoint_every, progress)
+        except Interrupted:
             trainer.save("interrupted")
             raise
         trainer.save("finished")
@@ -118,8 +120,8 @@ class Trainer:
     def _part(self, tree: Any, index: int) -> Any:
         return tree if len(self.seeds) == 1 else jax.tree.map(lambda leaf: leaf[index], tree)
 
-    def fit(self, checkpoint_every: int | None, progress: bool) -> None:
-        """Run every phase to its end."""
+    def fit(self, stop: StopRequest, checkpoint_every: int | None, progress: bool) -> None:
+        """Run every phase to its end, or until `stop` is requested."""
         phases = self.algo.phases()
         total = sum(phase.steps for phase in phases)
         with Progress(f"train {self.algo.name}", total, show=progress) as bar:
@@ -129,9 +131,9 @@ class Trainer:
                 if phase.steps == 0:
                     continue
                 self.phase = phase.name
-                self._run_phase(phase.name, end, checkpoint_every, bar)
+                self._run_phase(phase.name, end, stop, checkpoint_every, bar)
 
-    def _run_phase(self, phase: str, end: int, checkpoint_every: int | None, bar: Progress) -> None:
+    def _run_phase(self, phase: str, end: int, stop: StopRequest, checkpoint_every: int | None, bar: Progress) -> None:
         make_tables = self._each(lambda state, data: self.algo.tables(phase, state, data), shared=1)
         tables = jax.block_until_ready(jax.jit(make_tables)(self.state, self.data))
         chunk = compile_chunk(self.algo, phase, self._each)
@@ -149,6 +151,7 @@ class Trainer:
             mark = now
             if checkpoint_every and self.step % checkpoint_every == 0:
                 self.checkpoint()
+            stop.check()
 
     def _report(self, phase: str, metrics: dict[str, np.ndarray], rate: float, count: int, bar: Progress) -> None:
         for index, seed in enumerate(self.seeds):

@@ -1,0 +1,56 @@
+"""Ctrl-C and SIGTERM between chunks of training instead of in the middle of one.
+
+The first signal only raises a flag: the chunk under way is finished, a checkpoint and the model are saved, and then
+training stops. A second signal stops at once, as usual.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was asked to stop and did so between two chunks; its state is whole."""
+
+
+class StopRequest:
+    """Whether a signal has come."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def check(self) -> None:
+        """Stop here if asked to."""
+        if self.requested:
+            raise Interrupted
+
+
+@contextmanager
+def deferred_signals() -> Iterator[StopRequest]:
+    """`with deferred_signals() as stop: ... stop.check()`. No effect outside the main thread, which gets no signals."""
+    stop = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def request(number: int, frame: FrameType | None) -> None:
+        stop.requested = True
+        restore()  # the next one is not deferred
+        print("\niel: stopping after the steps under way; again to stop at once.", file=sys.stderr, flush=True)
+
+    for number in before:
+        signal.signal(number, request)
+    try:
+        yield stop
+    finally:
+        restore()
