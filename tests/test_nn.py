@@ -5,13 +5,24 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from iel.nn import MLP, GaussianPolicy, LayerNorm, apply_heads, ensemble, head, polyak, unit
+from iel.nn import MLP, GaussianPolicy, LayerNorm, apply_heads, ensemble, head, normalise, polyak, unit
 
 
 def test_layer_norm_centres_and_scales_the_last_axis():
     x = np.random.default_rng(0).standard_normal((5, 16)) * 3 + 2
     expected = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(LayerNorm(16)(jnp.asarray(x, jnp.float32)), expected, atol=1e-5)
+
+
+def test_the_gradient_of_normalise_is_that_of_its_formula():
+    def formula(x):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / jnp.sqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-6)
+
+    x, weight = jax.random.normal(jax.random.key(0), (2, 5, 16))
+    np.testing.assert_allclose(normalise(x), formula(x), atol=1e-5)
+    mine, plain = (jax.grad(lambda x, f=f: (f(x) ** 3 * weight).sum())(x) for f in (normalise, formula))
+    np.testing.assert_allclose(mine, plain, rtol=1e-4, atol=1e-5)
 
 
 def test_mlp_is_dense_gelu_norm_and_a_linear_output():

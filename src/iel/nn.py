@@ -29,6 +29,32 @@ class Dense(eqx.Module):
         return x @ self.kernel + self.bias
 
 
+@jax.custom_vjp
+def normalise(x: jax.Array) -> jax.Array:
+    """y = (x - mean) / sqrt(variance + 1e-6) over the last axis.
+
+    With r = 1 / sqrt(variance + 1e-6), its gradient is r (g - mean(g) - y mean(g y)): two reductions. Differentiating
+    the formula above step by step takes more passes over the activations, which is where a narrow network on a CPU
+    spends its time (a fifth of the whole step at width 128).
+    """
+    return _normalise_forward(x)[0]
+
+
+def _normalise_forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    centred = x - x.mean(-1, keepdims=True)
+    rate = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-6)
+    return centred * rate, (centred * rate, rate)
+
+
+def _normalise_backward(saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array]:
+    y, rate = saved
+    mean, along = gradient.mean(-1, keepdims=True), (gradient * y).mean(-1, keepdims=True)
+    return (rate * (gradient - mean - y * along),)
+
+
+normalise.defvjp(_normalise_forward, _normalise_backward)
+
+
 class LayerNorm(eqx.Module):
     """(x - mean) / sqrt(variance + 1e-6), times a learned scale plus a learned offset, over the last axis."""
 
@@ -39,9 +65,7 @@ class LayerNorm(eqx.Module):
         self.scale, self.offset = jnp.ones(size), jnp.zeros(size)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        centred = x - x.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.offset
+        return normalise(x) * self.scale + self.offset
 
 
 class MLP(eqx.Module):

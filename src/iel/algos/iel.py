@@ -34,7 +34,7 @@ from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head, polyak, uni
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128)},
+    "laptop": {"steps": 40_000, "batch_size": 256, "hidden": (128, 128, 128), "dimension": 16},
     "smoke": {"steps": 3_000, "batch_size": 128, "hidden": (64, 64), "dimension": 16, "learning_rate": 1e-3},
     "official": {"beta": 0.3, "hitting_expectile": 0.25, "noise_units": "raw"},
 }
