@@ -153,7 +153,8 @@ def _check_phase(algo: Any, phase: str, state: State, arrays: DeviceData, spec: 
         fresh = algo.init(key, spec)
         return algo.update(phase, fresh, algo.sample(phase, key, arrays, algo.tables(phase, fresh, arrays)), key)
 
-    jax.jit(jax.vmap(from_scratch))(jax.random.split(jax.random.key(3), 2))
+    # Whether seeds can be mapped shows when the program is traced; compiling it would only take time.
+    jax.eval_shape(jax.vmap(from_scratch), jax.random.split(jax.random.key(3), 2))
     return after
 
 

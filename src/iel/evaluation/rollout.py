@@ -121,17 +121,19 @@ class Arena:
         success, steps = np.zeros(count, bool), np.full(count, self.horizon)
         running = np.arange(count)
 
+        # Networks always see all episodes, also those that are over: one shape, compiled once, outside the clock.
+        directions = np.zeros_like(model.embed(observations))
+        model.act(observations, directions)
         mark = time.perf_counter()
         plan = planner.plan(goals)
         planning = time.perf_counter() - mark
         with Progress(f"evaluate {name}", count, unit="episodes", show=progress) as bar:
             for step in range(1, self.horizon + 1):
-                current = observations[running]
-                embeddings = model.embed(current)
+                embeddings = model.embed(observations)[running]
                 mark = time.perf_counter()
-                directions = plan.directions(embeddings, rows=running)
+                directions[running] = plan.directions(embeddings, rows=running)
                 planning += time.perf_counter() - mark
-                actions = model.act(current, directions)
+                actions = model.act(observations, directions)[running]
                 done = np.zeros(len(running), bool)
                 for slot, (episode, action) in enumerate(zip(running, actions, strict=True)):
                     observation, _, terminated, truncated, info = self.envs[episode].step(action)
