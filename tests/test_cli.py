@@ -33,7 +33,7 @@ def test_every_command_has_help(capsys, name):
 
 def test_train_help_shows_the_methods_settings_at_the_presets_values(capsys):
     _, out, _ = call(capsys, "train", "--help")
-    assert "--beta" in out and "(default: 40000)" in out
+    assert "--beta" in out and "(default: 42000)" in out
     _, out, _ = call(capsys, "train", "--preset", "paper", "--help")
     assert "(default: 1000000)" in out
 

@@ -136,7 +136,7 @@ def test_targets_follow_the_parameters_before_the_step(world):
     batch = TINY.sample("embedding", jax.random.key(0), arrays, TINY.tables("embedding", state, arrays))
     moved = state._replace(embedding_target=jax.tree.map(jnp.zeros_like, state.embedding_target))
     after, _ = TINY.update("embedding", moved, batch, jax.random.key(0))
-    expected = jax.tree.map(lambda leaf: 0.005 * leaf, state.embedding)
+    expected = jax.tree.map(lambda leaf: TINY.target_rate * leaf, state.embedding)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-9), after.embedding_target, expected)
 
 

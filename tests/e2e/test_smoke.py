@@ -10,7 +10,7 @@ from iel.theory.mazes import maze_from_map, steps_between
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"steps": 9000, "hidden": (64, 64), "batch_size": 128, "dimension": 16}
+SETTINGS = {"steps": 15_000, "hidden": (128, 128), "target_rate": 0.02}
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +35,14 @@ def test_learned_distances_follow_the_shortest_ways_through_the_maze(model, pair
 def test_planned_costs_predict_steps(model, maze_data, pairs):
     """Summed along the graph, local costs are steps: right in order, and within a factor on most pairs."""
     states, goals, steps = pairs
-    planned = iel.AsymGraph(model, maze_data, nodes=512).plan(goals).costs(model.embed(states))
-    assert spearmanr(planned, steps).statistic >= 0.95
+    planned = iel.AsymGraph(model, maze_data).plan(goals).costs(model.embed(states))
+    assert spearmanr(planned, steps).statistic >= 0.93
     assert 0.6 < np.median(planned[steps > 20] / steps[steps > 20]) < 1.7
 
 
 def test_the_agent_beats_a_random_one(model, maze_data):
     arena = Arena(maze_data.name, Protocol(episodes=3, max_steps=400))
-    planner = iel.AsymGraph(model, maze_data, nodes=512)
+    planner = iel.AsymGraph(model, maze_data)
     planned = arena.rollout(model, planner, "asym-graph", progress=False)
 
     class Random:
