@@ -11,6 +11,7 @@ directions = plan.directions(model.embed(observations))
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -36,7 +37,7 @@ from iel.planning.pursuits import AlongGraph, Midpoints, Straight
 from iel.planning.screen import affordable_screen
 
 
-class Planner:
+class Planner(ABC):
     """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
 
     name: ClassVar[str]
@@ -78,8 +79,9 @@ class Planner:
     def _make_plan(self, pursuit: Pursuit, wishes: list[LatentWish], numbers: list[list[list[int]]]) -> Plan:
         return Plan(pursuit, wishes, numbers)
 
+    @abstractmethod
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        raise NotImplementedError
+        """How this planner approaches these goals."""
 
     def prepare(self, goal: Goal) -> None:
         """Get ready for one goal: an observation, a `Region`, a `Mixture` or a `Sequence`."""
