@@ -107,21 +107,16 @@ def _bench_planning(options: BenchPlanning) -> Result:
     from iel.bench import planning
 
     chosen = {name: value for name in ("nodes", "beta") if (value := getattr(options, name)) is not None}
-    result = planning.run(**chosen, quick=options.quick, progress=lambda line: print(line, file=sys.stderr))
-    if not options.json:
-        _print_rows(result["rows"])
-        _print_rows(result["coreset"])
-    return result
+    # Each case is described in a line as soon as it is done; with --json those lines are only progress.
+    stream = sys.stderr if options.json else sys.stdout
+    return planning.run(**chosen, quick=options.quick, progress=lambda line: print(line, file=stream, flush=True))
 
 
 def _print_rows(rows: Sequence[Result]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*(rows[0].keys() if rows else ()))
-    for row in rows:
-        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
-    Console().print(table)
+    cells = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row_cells in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row_cells, widths, strict=True)))
 
 
 COMMANDS: dict[str, tuple[type[Any], Callable[[Any], Result]]] = {
