@@ -22,7 +22,7 @@ from iel.training.run import next_free
 ENV = "pointmaze-large-navigate-v0"
 DATA_EPISODES = 300
 SETTINGS: dict[str, Any] = {"preset": "laptop", "steps": 30_000, "dimension": 16}
-"""A smaller latent space is learned sooner, and enough for this maze (docs/results.md)."""
+"""Enough for this maze, and chosen on it: docs/results.md says among what."""
 
 
 def demo(out: Path | None = None, seed: int = 0, episodes: int = 10, quiet: bool = False) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def normalise(x: jax.Array) -> jax.Array:
 
     With r = 1 / sqrt(variance + 1e-6), its gradient is r (g - mean(g) - y mean(g y)): two reductions. Differentiating
     the formula above step by step takes more passes over the activations, which is where a narrow network on a CPU
-    spends its time (a fifth of the whole step at width 128).
+    spends its time (docs/performance.md).
     """
     return _normalise_forward(x)[0]
 
