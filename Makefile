@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test faults lint bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "iel needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,tensorboard]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,tensorboard,kitchen,minari,onnx,video]"
 	@touch $@
 
 install: $(STAMP)  ## create .venv and install iel with everything the tests need
@@ -26,6 +26,9 @@ test: $(STAMP)  ## lint, type-check and run all tests (under ten minutes on two 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+faults: $(STAMP)  ## the long fault suite: kills, flipped bits, full disks (about twenty minutes)
+	IEL_FAULTS=1 $(BIN)/python -m pytest tests/faults -m faults
 
 lint: $(STAMP)  ## format and lint
 	$(BIN)/ruff format .

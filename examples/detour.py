@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 import iel
-from iel.commands import run_data
+from iel.commands.runs import run_data
 
 
 def main(path: str, nodes: int | None = None) -> tuple[float, float]:

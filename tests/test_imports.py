@@ -14,7 +14,7 @@ SOURCE = Path(iel.__file__).parent
 RANKS = {
     "errors": 0, "progress": 0, "data": 1, "envs": 1, "nn": 1, "losses": 1, "distances": 1, "serial": 1, "theory": 1,
     "planning": 2, "algos": 2, "training": 3, "evaluation": 3, "viz": 4, "bench": 4, "options": 0,
-    "doctor": 4, "commands": 5, "demo": 6, "cli": 7,
+    "commands": 5, "cli": 6,
 }  # fmt: skip
 
 

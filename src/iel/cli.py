@@ -6,134 +6,35 @@ line of stdout is one JSON object.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field, make_dataclass
 from typing import Annotated, Any
 
 import tyro
 
 import iel
+from iel import options
 from iel.errors import ConfigError, IELError, unknown_name
-from iel.options import (
-    AuditCommand,
-    BenchPlanning,
-    BenchTraining,
-    DataInfo,
-    DataMake,
-    Demo,
-    Doctor,
-    Evaluate,
-    PlanCommand,
-    Train,
-)
 
-Result = dict[str, Any]
 DEFAULT_PRESET = "laptop"
 
 
-# ---------------------------------------------------------------- what each command does (imports stay lazy)
-
-
-def _demo(options: Demo) -> Result:
-    from iel.demo import demo
-
-    return demo(options.out, options.seed, options.episodes, quiet=options.json)
-
-
-def _train(options: Train) -> Result:
-    from iel.commands import train_command
-
-    return train_command(options)
-
-
-def _evaluate(options: Evaluate) -> Result:
-    from iel.commands import evaluate_command
-
-    return evaluate_command(options)
-
-
-def _plan(options: PlanCommand) -> Result:
-    from iel.commands import plan_command
-
-    return plan_command(options)
-
-
-def _audit(options: AuditCommand) -> Result:
-    from iel.commands import audit_command
-
-    return audit_command(options)
-
-
-def _data_make(options: DataMake) -> Result:
-    from iel.data.make import make_dataset
-
-    files = make_dataset(
-        options.name, episodes=options.episodes, seed=options.seed, workers=options.workers, directory=options.out
-    )
-    if not options.json:
-        print("\n".join(str(path) for path in files.values()))
-    return {split: str(path) for split, path in files.items()}
-
-
-def _data_info(options: DataInfo) -> Result:
-    from iel.commands import data_info_command
-
-    return data_info_command(options)
-
-
-def _doctor(options: Doctor) -> Result:
-    from iel.doctor import examine, show
-
-    findings = examine()
-    if not options.json:
-        show(findings)
-    return findings
-
-
-def _bench_training(options: BenchTraining) -> Result:
-    from iel.bench import training
-
-    if len(options.widths) != len(options.batches):
-        raise ConfigError("--widths and --batches are paired, so give equally many of both.")
-    result = training.run(list(zip(options.widths, options.batches, strict=True)), seconds=options.seconds)
-    if not options.json:
-        _print_rows(result["rows"])
-    return result
-
-
-def _bench_planning(options: BenchPlanning) -> Result:
-    from iel.bench import planning
-
-    chosen = {name: value for name in ("nodes", "beta") if (value := getattr(options, name)) is not None}
-    # Each case is described in a line as soon as it is done; with --json those lines are only progress.
-    stream = sys.stderr if options.json else sys.stdout
-    return planning.run(**chosen, quick=options.quick, progress=lambda line: print(line, file=stream, flush=True))
-
-
-def _print_rows(rows: Sequence[Result]) -> None:
-    cells = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row_cells in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row_cells, widths, strict=True)))
-
-
-COMMANDS: dict[str, tuple[type[Any], Callable[[Any], Result]]] = {
-    "demo": (Demo, _demo),
-    "train": (Train, _train),
-    "evaluate": (Evaluate, _evaluate),
-    "plan": (PlanCommand, _plan),
-    "audit": (AuditCommand, _audit),
-    "data make": (DataMake, _data_make),
-    "data info": (DataInfo, _data_info),
-    "doctor": (Doctor, _doctor),
-    "bench training": (BenchTraining, _bench_training),
-    "bench planning": (BenchPlanning, _bench_planning),
+COMMANDS: dict[str, tuple[type[Any], str]] = {
+    "demo": (options.Demo, "demo:demo_command"),
+    "train": (options.Train, "train:train_command"),
+    "evaluate": (options.Evaluate, "evaluate:evaluate_command"),
+    "plan": (options.PlanCommand, "plan:plan_command"),
+    "audit": (options.AuditCommand, "audit:audit_command"),
+    "data make": (options.DataMake, "data:data_make_command"),
+    "data info": (options.DataInfo, "data:data_info_command"),
+    "doctor": (options.Doctor, "doctor:doctor_command"),
+    "bench training": (options.BenchTraining, "bench:bench_training_command"),
+    "bench planning": (options.BenchPlanning, "bench:bench_planning_command"),
 }
-
-
-# ---------------------------------------------------------------- parsing
+"""Command -> its options, and the module and function of `iel.commands` that does it (imported when it is run)."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -166,16 +67,17 @@ def run(argv: list[str]) -> int:
                 f"`iel {name}` needs one more word: {', '.join(f'`iel {command}`' for command in group)}."
             )
         raise unknown_name("command", name, COMMANDS)
-    options_type, action = COMMANDS[name]
-    options = _parse(options_type, name, argv[words:])
-    result = action(options)
-    if options.json:
+    options_type, place = COMMANDS[name]
+    chosen = _parse(options_type, name, argv[words:])
+    module, function = place.split(":")
+    result: dict[str, Any] = getattr(importlib.import_module(f"iel.commands.{module}"), function)(chosen)
+    if chosen.json:
         print(json.dumps(result))
     return 0
 
 
 def _parse(options_type: type[Any], name: str, arguments: list[str]) -> Any:
-    if options_type is Train:
+    if options_type is options.Train:
         options_type = _train_options(arguments)
     return tyro.cli(
         options_type,
@@ -192,8 +94,8 @@ def _train_options(arguments: list[str]) -> type[Any]:
     method = get_algo(_value_of("--algo", arguments) or "iel")
     defaults = method(preset=_value_of("--preset", arguments) or DEFAULT_PRESET)
     settings = (Annotated[method, tyro.conf.arg(name="")], field(default=defaults))
-    chosen = make_dataclass("Train", [("settings", *settings)], bases=(Train,), frozen=True, kw_only=True)
-    chosen.__doc__ = Train.__doc__
+    chosen = make_dataclass("Train", [("settings", *settings)], bases=(options.Train,), frozen=True, kw_only=True)
+    chosen.__doc__ = options.Train.__doc__
     return chosen
 
 
@@ -208,8 +110,8 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
 
 def _overview() -> str:
     lines = [f"iel {iel.__version__}: policies learned offline that can be sent to any goal", "", "commands:"]
-    for name, (options, _) in COMMANDS.items():
-        lines.append(f"  iel {name:<16} {(options.__doc__ or '').strip().splitlines()[0]}")
+    for name, (options_type, _) in COMMANDS.items():
+        lines.append(f"  iel {name:<16} {(options_type.__doc__ or '').strip().splitlines()[0]}")
     lines += ["", "`iel COMMAND --help` explains a command. Start with `iel demo`."]
     return "\n".join(lines)
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from iel.commands import draw_plan, evaluate_runs
+from iel.commands.evaluate import evaluate_runs
+from iel.commands.pictures import draw_plan
 from iel.data import load
 from iel.envs import make_env
 from iel.evaluation import Protocol
 from iel.evaluation.report import table
-from iel.options import PLANNER_NAMES, PlannerSettings
+from iel.options import PLANNER_NAMES, Demo, PlannerSettings
 from iel.planning import make_planner
 from iel.training import train
 from iel.training.run import next_free
@@ -23,6 +24,11 @@ ENV = "pointmaze-large-navigate-v0"
 DATA_EPISODES = 300
 SETTINGS: dict[str, Any] = {"preset": "laptop", "steps": 30_000, "dimension": 16}
 """Enough for this maze, and chosen on it: docs/results.md says among what."""
+
+
+def demo_command(options: Demo) -> dict[str, Any]:
+    """`iel demo`."""
+    return demo(options.out, options.seed, options.episodes, quiet=options.json)
 
 
 def demo(out: Path | None = None, seed: int = 0, episodes: int = 10, quiet: bool = False) -> dict[str, Any]:

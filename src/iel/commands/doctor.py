@@ -15,6 +15,7 @@ from rich.console import Console
 
 from iel.data.catalogue import data_directory
 from iel.data.make.collect import available_cores
+from iel.options import Doctor
 
 PACKAGES = (
     "iel",
@@ -37,6 +38,14 @@ renderer = mujoco.Renderer(model, 32, 32)
 renderer.update_scene(mujoco.MjData(model))
 assert renderer.render().shape == (32, 32, 3)
 """
+
+
+def doctor_command(options: Doctor) -> dict[str, Any]:
+    """`iel doctor`."""
+    findings = examine()
+    if not options.json:
+        show(findings)
+    return findings
 
 
 def examine() -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""Which picture of a run is drawn from what, and where it goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iel.evaluation import Arena, Rollouts
+from iel.training import Run
+from iel.training.trackers import read_metrics
+
+
+def draw_training(run: Run) -> None:
+    """RUN/plots/curves.png."""
+    from iel.viz import draw_curves
+
+    draw_curves(run.folder("plots") / "curves.png", read_metrics(run.path / "metrics.csv"))
+
+
+def draw_evaluation(run: Run, arena: Arena, results: dict[str, Rollouts], planner: Any) -> None:
+    """Field of the first goal, rollouts and curves into RUN/plots."""
+    from iel.viz import draw_rollouts
+
+    plots = run.folder("plots")
+    draw_fields(plots / "field.png", arena.envs[0].map, planner, next(iter(results.values())).goals[0])
+    draw_rollouts(plots / "rollouts.png", arena.envs[0].map, results)
+    draw_training(run)
+
+
+def draw_fields(picture: Path, maze: Any, planner: Any, goal: np.ndarray) -> None:
+    """Predicted steps to a goal: as the network says directly, and (for a graph planner) summed along the graph."""
+    from iel.viz import draw_field
+
+    def direct(observations: np.ndarray) -> np.ndarray:
+        return planner.model.hitting_time(observations, np.tile(goal, (len(observations), 1)))
+
+    def along_graph(observations: np.ndarray) -> np.ndarray:
+        embeddings = planner.model.embed(observations)
+        return planner.plan(goal[None]).costs(embeddings, rows=np.zeros(len(embeddings), np.int64))
+
+    fields = {"learned hitting time": direct}
+    if planner.name.endswith("graph"):
+        fields["the same, added up along the planning graph"] = along_graph
+    draw_field(picture, maze, goal, fields, planner.observations[0])
+
+
+def draw_plan(picture: Path, maze: Any, planner: Any, start: np.ndarray, goal: np.ndarray, way: Any) -> None:
+    """The planning graph at the positions of its nodes, and the way through it."""
+    from iel.viz import draw_graph
+
+    nodes = planner.observations[planner.states][:, :2]
+    route = np.concatenate([start[None, :2], np.asarray(way.observations)[:, :2], goal[None, :2]])
+    edges = planner.graph.edges(planner.model.task(goal[None])[0])
+    pairs = np.stack([edges.source, edges.target], 1)
+    title = f"{way.total:.0f} predicted steps over {len(way.nodes)} waypoints"
+    draw_graph(picture, maze, nodes, pairs, route, start, goal, title)

@@ -1,0 +1,57 @@
+"""The data, the environment and the planners of a run: what several commands need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from iel.data import Trajectories, load
+from iel.data.catalogue import find
+from iel.envs import make_env
+from iel.errors import ConfigError, DataError
+from iel.options import PlannerSettings
+from iel.training import Run
+
+
+def training_data(env: str | None, file: Path | None, episodes: int | None) -> Trajectories:
+    """The environment's data set, or a file that stands in for it (and takes its name)."""
+    if file is None:
+        assert env is not None
+        return load(env, episodes=episodes)
+    data = load(file) if str(file).endswith(".npz") else None
+    if data is None:
+        raise DataError(f"{file} is not an npz file; convert the log to OGBench's layout (docs/formats.md).")
+    return data if env is None else Trajectories(data.observations, data.actions, data.offsets, env)
+
+
+def environment_of(run: Run) -> str:
+    """The run's environment, refused when it was trained on a file without one."""
+    try:
+        make_env(run.env)
+    except ConfigError:
+        raise ConfigError(f"{run.path} was trained on '{run.env}', which has no environment to act in.") from None
+    return run.env
+
+
+def run_data(run: Run, file: Path | None) -> Trajectories:
+    """The data a run was trained on (planners take their nodes from it); other data must be asked for."""
+    if file is not None:
+        return training_data(run.env, file, None)
+    facts = run.config["data"]
+    for episodes in (None, facts["episodes"]):
+        if path := find(facts["name"], episodes):
+            data = load(path)
+            if data.fingerprint == facts["fingerprint"]:
+                return Trajectories(data.observations, data.actions, data.offsets, run.env)
+    raise DataError(
+        f"The data {run.path} was trained on ('{facts['name']}', {facts['episodes']} episodes) is not on this machine; "
+        f"make it again with `iel data make {facts['name']} --episodes {facts['episodes']}`, or give --data FILE."
+    )
+
+
+def planner_settings(name: str, planning: PlannerSettings) -> dict[str, Any]:
+    """Only graph planners have a graph to configure."""
+    if not name.endswith("graph"):
+        return {}
+    settings: dict[str, Any] = {"nodes": planning.nodes, "neighbours": planning.neighbours}
+    return settings if planning.coreset is None else {**settings, "coreset": planning.coreset}
