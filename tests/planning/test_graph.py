@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_worlds import BETAS, KINDS, Instance, degenerate_points, instances
-from scipy.sparse.csgraph import floyd_warshall
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components, floyd_warshall
 
 from iel.errors import ConfigError, GeometryError
 from iel.planning import PlanningGraph, reference
-from iel.planning.bottleneck import euclidean_tree, line_of
+from iel.planning.bottleneck import Pairs, euclidean_tree, line_of
 from iel.planning.candidates import TooMany, nearest_pairs, tree_pairs
+from iel.planning.edges import bridges
 from iel.planning.geometry import lengths_between
 
 
@@ -112,6 +114,26 @@ def test_candidates_hold_exactly_the_pairs_of_the_two_bounds(case: Instance) -> 
     tree = tree_pairs(case.points, near, radii, case.beta, math.inf)
     assert (tree.first < tree.second).all()
     assert len(tree) >= count - 1
+
+
+def test_bridges_are_the_edges_whose_loss_disconnects_the_graph() -> None:
+    rng = np.random.default_rng(3)
+    for extra in (0, 1, 3, 10, 60):
+        count = 30
+        tree = [(int(rng.integers(node)), node) for node in range(1, count)]
+        more = {tuple(sorted(rng.choice(count, 2, replace=False).tolist())) for _ in range(extra)}
+        pairs = np.array(sorted({*tree, *more}))
+        lengths = np.ones(len(pairs))
+        needed = []
+        for left_out in range(len(pairs)):
+            rest = np.delete(pairs, left_out, axis=0)
+            parts, _ = connected_components(coo_array((np.ones(len(rest)), rest.T), shape=(count, count)))
+            needed.append(parts > 1)
+        found = bridges(Pairs(pairs[:, 0], pairs[:, 1], lengths), count)
+        if len(pairs) > 2 * count:
+            assert not found.any()
+        else:
+            assert found.tolist() == needed
 
 
 def test_a_far_larger_coreset_than_its_lists_still_gets_an_exact_tree() -> None:

@@ -18,7 +18,7 @@ from iel.planning.dpp import greedy_dpp
 from iel.planning.geometry import Floats, Integers, checked_points
 from iel.planning.screen import Screen
 
-METHODS = ("farthest", "dpp")
+METHODS = ("farthest", "dpp", "all")
 DEFAULT_NODES = 2048
 PAPER_SIGMA = 20.0
 """The kernel width of the paper's main configuration; `sigma=None` scales with the data instead."""
@@ -63,6 +63,10 @@ def select_coreset(
     points = checked_points(embeddings)
     if method not in METHODS:
         raise unknown_name("coreset method", method, METHODS)
+    if method == "all":  # the states are a coreset already, such as one exported with a model
+        if nodes not in (None, len(points)):
+            raise ConfigError(f"A coreset of {nodes} nodes was asked for, but coreset 'all' takes all {len(points)}.")
+        return Coreset(np.arange(len(points)), points, method)
     wanted = min(DEFAULT_NODES, len(points)) if nodes is None else int(nodes)
     if wanted < 1:
         raise ConfigError(f"A coreset of {wanted} nodes was asked for; it needs at least 1.")

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.spatial.distance import cdist
+from threadpoolctl import threadpool_limits
 
 from iel.errors import ConfigError
 from iel.planning.geometry import Floats, Integers, checked_points
@@ -264,12 +265,14 @@ def greedy_dpp(points: Any, count: int, sigma: float, *, width: int = 256) -> In
     table = checked_points(points)
     greedy = LazyGreedy(table, checked_sigma(sigma))
     count = min(count, len(table))
-    more = greedy.pick_plainly(min(FIRST_PICKS, count))
-    while more and greedy.picked < count:
-        before = greedy.picked
-        more = greedy.pick_block(min(width, len(table)), count - before)
-        if greedy.picked - before < width // 16:
-            width = max(width // 2, NARROWEST)
-        elif greedy.picked - before > width // 4:
-            width = min(width * 2, WIDEST)
+    # Blocks are small: threads that wait for each other after every product cost more than they compute.
+    with threadpool_limits(1, user_api="blas"):
+        more = greedy.pick_plainly(min(FIRST_PICKS, count))
+        while more and greedy.picked < count:
+            before = greedy.picked
+            more = greedy.pick_block(min(width, len(table)), count - before)
+            if greedy.picked - before < width // 16:
+                width = max(width // 2, NARROWEST)
+            elif greedy.picked - before > width // 4:
+                width = min(width * 2, WIDEST)
     return greedy.picks()

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
 
 from iel.planning.bottleneck import Pairs
 from iel.planning.geometry import (
@@ -38,24 +38,32 @@ class Cheapest:
 
     targets: Integers
     costs: Floats
+    dearest: Floats
+    """The largest of each row's costs, (N,)."""
 
     def contains(self, sources: Integers, targets: Integers, costs: Floats) -> np.ndarray:
         """Whether these edges, with these costs, are among the kept ones: by the tie rule two numbers a row decide."""
-        dearest = self.costs.max(axis=1)
-        last = np.where(self.costs == dearest[:, None], self.targets, -1).max(axis=1)
-        return (costs < dearest[sources]) | ((costs == dearest[sources]) & (targets <= last[sources]))
+        bound = self.dearest[sources]
+        kept = costs < bound
+        level = np.flatnonzero(costs == bound)
+        if len(level):
+            rows = sources[level]
+            last = np.where(self.costs[rows] == bound[level, None], self.targets[rows], -1).max(axis=1)
+            kept[level] = targets[level] <= last
+        return kept
 
 
-def keep_cheapest(costs: Floats, k: int) -> np.ndarray:
-    """Mask of the k cheapest entries of each row; among equal costs the first columns win."""
+def keep_cheapest(costs: Floats, k: int) -> tuple[Integers, Floats]:
+    """Places (in the flattened table) of the k cheapest entries of each row, in the order of columns, and the largest
+    kept cost of each row; among equal costs the first columns win."""
     kth = np.partition(costs, k - 1, axis=1)[:, k - 1]
     chosen = costs <= kth[:, None]
-    tied = np.flatnonzero(chosen.sum(axis=1) > k)
-    if len(tied):
+    if np.count_nonzero(chosen) > k * len(costs):
+        tied = np.flatnonzero(chosen.sum(axis=1) > k)
         order = np.argsort(costs[tied], axis=1, kind="stable")[:, :k]
         chosen[tied] = False
         chosen[tied[:, None], order] = True
-    return chosen
+    return np.flatnonzero(chosen), kth
 
 
 class NeighbourTable:
@@ -88,31 +96,86 @@ class NeighbourTable:
         """The k cheapest out-edges of every node for one goal."""
         targets = np.empty((self.count, self.k), dtype=np.int64)
         costs = np.empty((self.count, self.k))
+        dearest = np.empty(self.count)
         for rows, candidates, lengths in self.blocks:
             rises = projection[candidates]
             rises -= projection[rows][:, None]
             block = directed_cost(lengths, rises, beta)
-            chosen = keep_cheapest(block, self.k)
-            targets[rows] = candidates[chosen].reshape(-1, self.k)
-            costs[rows] = block[chosen].reshape(-1, self.k)
-        return Cheapest(targets, costs)
+            chosen, dearest[rows] = keep_cheapest(block, self.k)
+            targets[rows] = candidates.ravel()[chosen].reshape(-1, self.k)
+            costs[rows] = block.ravel()[chosen].reshape(-1, self.k)
+        return Cheapest(targets, costs, dearest)
 
 
-def pruned_tree(candidates: Pairs, count: int, projection: Floats, beta: float) -> Pairs:
-    """The spanning tree of S among the candidates (ordered by i, then j), as pairs i < j.
+class TreeTable:
+    """Tree candidates (pairs i < j, ordered by i, then j), those that are in every spanning tree set apart.
 
-    The tree is computed on ranks in the order (S, i, j): distinct integers leave scipy nothing to decide.
+    A candidate on no cycle of candidates is a bridge: without it there is no way across, so it belongs to the tree of
+    every goal. Once the nodes that bridges join are merged, only the few candidates on cycles are left to compare.
     """
-    rises = projection[candidates.second] - projection[candidates.first]
-    weights = symmetric_cost(candidates.lengths, rises, beta)
-    order = np.argsort(weights, kind="stable")
-    ranks = np.empty(len(weights))
-    ranks[order] = np.arange(1.0, len(weights) + 1.0)
-    starts = np.searchsorted(candidates.first, np.arange(count + 1)).astype(np.int32)
-    graph = csr_array((ranks, candidates.second, starts), shape=(count, count))
-    # Not overwrite=True: that would compress the candidates' own index table in place.
-    chosen = order[minimum_spanning_tree(graph).data.astype(np.int64) - 1]
-    return Pairs(candidates.first[chosen], candidates.second[chosen], candidates.lengths[chosen])
+
+    def __init__(self, candidates: Pairs, count: int):
+        bridge = bridges(candidates, count)
+        self.candidates = candidates
+        self.certain = np.flatnonzero(bridge)
+        doubtful = np.flatnonzero(~bridge)
+        joined = coo_array(
+            (np.ones(len(self.certain)), (candidates.first[self.certain], candidates.second[self.certain])),
+            shape=(count, count),
+        )
+        self.groups, group = connected_components(joined, directed=False)
+        first, second = group[candidates.first[doubtful]], group[candidates.second[doubtful]]
+        by_row = np.argsort(first, kind="stable")
+        self.doubtful, self.by_row = doubtful, by_row
+        self.columns = second[by_row].astype(np.int32)
+        self.starts = np.searchsorted(first[by_row], np.arange(self.groups + 1)).astype(np.int32)
+
+    def tree(self, projection: Floats, beta: float) -> Pairs:
+        """The spanning tree of S for one goal.
+
+        It is computed on ranks in the order (S, i, j): distinct integers leave scipy nothing to decide.
+        """
+        chosen = self.certain
+        if len(self.doubtful):
+            first, second = self.candidates.first[self.doubtful], self.candidates.second[self.doubtful]
+            rises = projection[second] - projection[first]
+            order = np.argsort(symmetric_cost(self.candidates.lengths[self.doubtful], rises, beta), kind="stable")
+            ranks = np.empty(len(order))
+            ranks[order] = np.arange(1.0, len(order) + 1.0)
+            graph = csr_array((ranks[self.by_row], self.columns, self.starts), shape=(self.groups, self.groups))
+            # Not overwrite=True: that would compress our own index table in place.
+            ranked = minimum_spanning_tree(graph).data.astype(np.int64) - 1
+            chosen = np.concatenate([chosen, self.doubtful[order[ranked]]])
+        return Pairs(self.candidates.first[chosen], self.candidates.second[chosen], self.candidates.lengths[chosen])
+
+
+def bridges(pairs: Pairs, count: int) -> np.ndarray:
+    """Mask of the pairs on no cycle: the edges of a spanning tree that no other pair's way through the tree uses.
+
+    With more pairs outside the tree than in it hardly any bridge is left, and none is looked for.
+    """
+    numbers = np.arange(1.0, len(pairs) + 1.0)
+    graph = coo_array((numbers, (pairs.first, pairs.second)), shape=(count, count)).tocsr()
+    spanning = minimum_spanning_tree(graph)
+    inside = np.zeros(len(pairs), dtype=bool)
+    inside[spanning.data.astype(np.int64) - 1] = True
+    if len(pairs) > 2 * count:
+        return np.zeros(len(pairs), dtype=bool)
+    order, parent = breadth_first_order(spanning, 0, directed=False)
+    depth = np.zeros(count, dtype=np.int64)
+    for node in order[1:]:
+        depth[node] = depth[parent[node]] + 1
+    crossed = np.zeros(count, dtype=bool)
+    """Whether the tree edge from a node to its parent lies on a cycle."""
+    low, high = pairs.first[~inside].astype(np.int64), pairs.second[~inside].astype(np.int64)
+    while len(low):
+        climb = depth[low] >= depth[high]
+        crossed[np.where(climb, low, high)] = True
+        low, high = np.where(climb, parent[low], low), np.where(climb, high, parent[high])
+        apart = low != high
+        low, high = low[apart], high[apart]
+    child = np.where(parent[pairs.first] == pairs.second, pairs.first, pairs.second)
+    return inside & ~crossed[child]
 
 
 class DenseRows(Protocol):
@@ -157,7 +220,7 @@ class DirectedRows:
             chosen = np.lexsort((column, exact, row))[np.searchsorted(row, own)[:, None] + np.arange(k)]
             chosen.sort(axis=1)
             targets[rows], costs[rows] = column[chosen], exact[chosen]
-        return Cheapest(targets, costs)
+        return Cheapest(targets, costs, costs.max(axis=1))
 
     def symmetric_row(self, node: int) -> Floats:
         lengths = pair_lengths(self.columns, np.array([node]), self.everyone)

@@ -27,7 +27,7 @@ from scipy.sparse.csgraph import dijkstra
 from iel.errors import ConfigError, GeometryError
 from iel.planning.bottleneck import Pairs
 from iel.planning.candidates import TooMany, nearest_pairs, tree_pairs, typical_square
-from iel.planning.edges import Cheapest, DenseRows, DirectedRows, NeighbourTable, dense_tree, pruned_tree
+from iel.planning.edges import Cheapest, DenseRows, DirectedRows, NeighbourTable, TreeTable, dense_tree
 from iel.planning.geometry import (
     CostFunction,
     Floats,
@@ -145,8 +145,9 @@ class PlanningGraph:
         self._recent: OrderedDict[bytes, Edges] = OrderedDict()
         self._capacity = max(1, recent)
         self._table: NeighbourTable | None = None
+        self._sources = np.repeat(np.arange(self.count), self.neighbours)
         self.near: Nearby | None = None
-        self._tree: Pairs | None = None
+        self._tree: TreeTable | None = None
         self._screen: Screen | None = None
         self._prepare("dense" if cost is not None else path)
 
@@ -184,8 +185,9 @@ class PlanningGraph:
                 near, radii = nearest_pairs(self.points, self.neighbours, 1.0, math.inf)
             report.seconds["neighbours"] = time.perf_counter() - started
             try:
-                self._tree = tree_pairs(self.points, near, radii, self.beta, limit)
-                report.tree_candidates = len(self._tree)
+                pairs = tree_pairs(self.points, near, radii, self.beta, limit)
+                self._tree = TreeTable(pairs, self.count)
+                report.tree_candidates = len(pairs)
             except TooMany:
                 report.tree_path = "dense"
             report.candidates_per_node = report.neighbour_candidates / self.count
@@ -222,7 +224,7 @@ class PlanningGraph:
             cheapest = rows.cheapest(self.neighbours)
         after_neighbours = time.perf_counter()
         if self._tree is not None:
-            tree = pruned_tree(self._tree, self.count, projection, self.beta)
+            tree = self._tree.tree(projection, self.beta)
         else:
             assert rows is not None
             tree = self._measured(*dense_tree(rows.symmetric_row, self.count))
@@ -245,7 +247,6 @@ class PlanningGraph:
 
     def _join(self, cheapest: Cheapest, tree: Pairs, projection: Floats, goal: Floats, direction: Floats) -> Edges:
         """The union of both edge sets; an edge in both appears once."""
-        sources = np.repeat(np.arange(self.count), self.neighbours)
         tree_sources = np.concatenate([tree.first, tree.second])
         tree_targets = np.concatenate([tree.second, tree.first])
         if self.cost is None:
@@ -255,7 +256,7 @@ class PlanningGraph:
             tree_costs = self.edge_costs(tree_sources, tree_targets, direction, goal)
         new = ~cheapest.contains(tree_sources, tree_targets, tree_costs)
         edges = Edges(
-            np.concatenate([sources, tree_sources[new]]),
+            np.concatenate([self._sources, tree_sources[new]]),
             np.concatenate([cheapest.targets.ravel(), tree_targets[new]]),
             np.concatenate([cheapest.costs.ravel(), tree_costs[new]]),
         )

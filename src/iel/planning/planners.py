@@ -218,7 +218,8 @@ class AsymGraph(Planner):
     nodes       size of the coreset; by default 2048, or as many distinct states as there are
     neighbours  cheapest out-edges kept per node
     pool        states drawn from the data, embedded, and offered to the coreset
-    coreset     "farthest" or "dpp"; sigma is the DPP's kernel width (by default half the mean pair distance)
+    coreset     "farthest", "dpp", or "all" where the data is a coreset already
+    sigma       the DPP's kernel width; by default half the mean pair distance
     beta        sharpness of the geometry; by default the model's
     hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
     cache       how many recent goals to remember

@@ -32,14 +32,15 @@ class CostRows:
     def cheapest(self, k: int) -> Cheapest:
         """The k cheapest out-edges of every node."""
         targets, costs = np.empty((self.count, k), dtype=np.int64), np.empty((self.count, k))
+        dearest = np.empty(self.count)
         height = block_height(self.count)
         for start in range(0, self.count, height):
             block = np.arange(start, min(start + height, self.count))
             table = self.rows(block)
-            chosen = keep_cheapest(table, k)
-            targets[block] = np.nonzero(chosen)[1].reshape(-1, k)
-            costs[block] = table[chosen].reshape(-1, k)
-        return Cheapest(targets, costs)
+            chosen, dearest[block] = keep_cheapest(table, k)
+            targets[block] = (chosen % self.count).reshape(-1, k)
+            costs[block] = table.ravel()[chosen].reshape(-1, k)
+        return Cheapest(targets, costs, dearest)
 
     def symmetric_row(self, node: int) -> Floats:
         """S from one node to all: the mean of the ways there and back."""
