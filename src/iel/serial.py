@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from iel.errors import RunError
+from iel.loader import read_safetensors
 
 Tree = TypeVar("Tree")
 
@@ -49,12 +49,7 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read a safetensors file."""
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing; the directory is incomplete.") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error}); use another checkpoint or train again.") from None
+    return read_safetensors(path, error=RunError)
 
 
 def _name(path: tuple) -> str:

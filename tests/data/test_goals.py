@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from iel.data import Trajectories
-from iel.data.goals import GoalSampler, draw_states, geometric, to_device
+from iel.data.goals import GoalSampler, draw_states, geometric, relabel, to_device
 from iel.errors import ConfigError
 
 DRAWS = 1_000_000
@@ -71,6 +71,33 @@ def test_trajectory_goals_are_geometric_and_clipped(data):
     )  # all the mass beyond falls on the last state
 
 
+def test_uniform_trajectory_goals_are_every_later_state_equally_often(data):
+    sampler = GoalSampler(p_trajectory=1.0, p_random=0.0, future="uniform")
+    rows = np.full(200_000, data.offsets[3], np.int32)  # the first state of the episode with eight steps
+    goal = np.asarray(sampler.goals(jax.random.key(2), to_device(data), rows))
+    shares = np.bincount(goal - rows, minlength=9) / len(rows)
+    assert len(shares) == 9 and shares[0] == 0.0
+    np.testing.assert_allclose(shares[1:], 1 / 8, atol=0.004)
+
+
+def test_relabelled_transitions(data):
+    """Value goals 0.2 own, 0.5 ahead, 0.3 anywhere; actor goals ahead; success exactly where the goal is the state."""
+    value = GoalSampler(0.9, 0.5, 0.3, p_current=0.2)
+    actor = GoalSampler(p_trajectory=1.0, p_random=0.0, future="uniform")
+    batch = jax.tree.map(np.asarray, relabel(jax.random.key(4), to_device(data), value, actor, 200_000))
+    row = {observation.tobytes(): number for number, observation in enumerate(data.observations)}
+    state, after, goal, actor_goal = (
+        np.array([row[observation.tobytes()] for observation in part[:20_000]])
+        for part in (batch.state, batch.next_state, batch.goal, batch.actor_goal)
+    )
+    assert np.array_equal(after, state + 1) and np.array_equal(batch.action[:20_000], data.actions[state])
+    assert np.array_equal(batch.success[:20_000] == 1.0, goal == state)
+    assert batch.success.mean() == pytest.approx(0.2, abs=0.004)
+    assert (actor_goal > state).all() and (actor_goal <= data.final[state]).all()
+    elsewhere = (goal < state) | (goal > data.final[state])
+    assert 0.05 < elsewhere.mean() < 0.3  # only a random goal can lie there
+
+
 def test_geometric_mean():
     assert np.asarray(geometric(jax.random.key(0), 0.99, DRAWS)).mean() == pytest.approx(100, rel=0.01)
 
@@ -88,6 +115,7 @@ def test_batches_follow_from_the_key_alone(data):
     [
         ({"p_trajectory": 0.5}, "sum to 1"),
         ({"p_trajectory": 1.5, "p_random": -0.5}, "non-negative"),
+        ({"p_current": 0.2}, "sum to 1"),
         ({"discount": 1.0}, "strictly between"),
         ({"max_steps": 0}, "at least one step"),
     ],

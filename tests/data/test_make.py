@@ -6,7 +6,7 @@ import pytest
 
 from iel.data import load
 from iel.data.catalogue import find
-from iel.data.make import make_dataset, recipe
+from iel.data.make import make_dataset, recipe, recipe_names
 from iel.data.make.pointmaze import PointMazeCollector
 from iel.envs import environment_names, make_env
 from iel.errors import ConfigError, DataError
@@ -62,7 +62,8 @@ def test_every_recipe_has_ogbenchs_size():
     assert recipe("pointmaze-giant-navigate-v0").episodes == 500
     assert recipe("pointmaze-large-navigate-v0").steps == 1000
     assert recipe("pointmaze-large-stitch-v0").episodes == 5000
-    assert [recipe(name).name for name in environment_names()] == environment_names()
+    assert [recipe(name).name for name in recipe_names()] == recipe_names()
+    assert set(recipe_names()) < set(environment_names())
 
 
 def test_bad_requests():

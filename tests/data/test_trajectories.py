@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from iel.data import Trajectories
-from iel.data.readers.ogbench import read_ogbench, write_ogbench
+from iel.data.readers import read
+from iel.data.readers.ogbench import write_ogbench
 from iel.errors import DataError
 
 
@@ -102,7 +103,7 @@ def test_flat_arrays_refused(case):
 
 def test_npz_round_trip(data, tmp_path):
     write_ogbench(tmp_path / "two.npz", data)
-    assert read_ogbench(tmp_path / "two.npz").fingerprint == data.fingerprint
+    assert read(tmp_path / "two.npz").fingerprint == data.fingerprint
     assert [path.name for path in tmp_path.iterdir()] == ["two.npz"]  # no temporary file is left
 
 
@@ -114,15 +115,15 @@ def test_damaged_files_are_refused(data, tmp_path):
     for length in range(0, len(content) - 1, max(1, len(content) // 25)):
         cut.write_bytes(content[:length])
         with pytest.raises(DataError, match=r"cut.npz|last row"):
-            read_ogbench(cut)
+            read(cut)
     with pytest.raises(DataError, match="does not exist"):
-        read_ogbench(tmp_path / "none.npz")
+        read(tmp_path / "none.npz")
     np.savez(tmp_path / "less.npz", observations=np.zeros((3, 2)))
     with pytest.raises(DataError, match="no actions, terminals"):
-        read_ogbench(tmp_path / "less.npz")
+        read(tmp_path / "less.npz")
 
 
 def test_pickled_arrays_are_not_opened(tmp_path):
     np.savez(tmp_path / "evil.npz", observations=np.array([{}], dtype=object), actions=[0], terminals=[1])
     with pytest.raises(DataError, match="evil"):
-        read_ogbench(tmp_path / "evil.npz")
+        read(tmp_path / "evil.npz")

@@ -1,19 +1,23 @@
-"""Data sets by name: `load("pointmaze-large-navigate-v0")` finds the file, or collects it when we know how.
+"""Data sets by name: `load("pointmaze-large-navigate-v0")` finds the file, collects it when we know how, or fetches it.
 
-A name is looked for in the data directory ($IEL_DATA, else the user's cache), then in OGBench's own directory.
+A name is looked for in the data directory ($IEL_DATA, else the user's cache), then where the benchmarks' own packages
+keep theirs. What is not there is collected in the simulator if there is a recipe, else downloaded by the benchmark's
+own package (`iel.data.download`).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from iel.data.readers.ogbench import read_ogbench
+from iel.data.readers import MINARI_FILE, read
 from iel.data.trajectories import Trajectories
-from iel.errors import DataError
+from iel.errors import ConfigError, DataError
 
 Split = Literal["train", "val"]
+SUFFIXES = (".npz", ".hdf5", ".h5")
 
 
 def data_directory() -> Path:
@@ -32,12 +36,43 @@ def file_name(name: str, episodes: int | None = None, seed: int = 0, split: Spli
 
 
 def find(name: str, episodes: int | None = None, seed: int = 0, split: Split = "train") -> Path | None:
-    """The stored file of this data set, or None."""
-    wanted = file_name(name, episodes, seed, split)
+    """The stored file (or Minari directory) of this data set, or None."""
+    from iel.envs.registry import ALIASES  # a name may stand for another: antmaze-large-play for ...-play-v2
+
+    names = dict.fromkeys((name, ALIASES.get(name, name)))
+    places = (place for known in names for place in _places(known, episodes, seed, split))
+    return next((place for place in places if place.exists()), None)
+
+
+def _places(name: str, episodes: int | None, seed: int, split: Split) -> Iterator[Path]:
+    wanted = Path(file_name(name, episodes, seed, split))
+    if ".." in wanted.parts:
+        return
     for directory in (data_directory(), Path("~/.ogbench/data").expanduser()):
-        if (directory / wanted).is_file():
-            return directory / wanted
-    return None
+        yield directory / wanted
+    if episodes is None and seed == 0:
+        for directory in (data_directory(), Path("~/.d4rl/datasets").expanduser()):
+            yield from (directory / f"{wanted.name.removesuffix('.npz')}{suffix}" for suffix in (".hdf5", ".h5"))
+        if split == "train":
+            for directory in minari_directories():
+                yield directory / name / "data" / MINARI_FILE
+
+
+def minari_directories() -> tuple[Path, Path]:
+    """Where Minari data sets are kept: ours, and the package's own."""
+    own = os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets"
+    return data_directory() / "minari", Path(own).expanduser()
+
+
+def resolve(source: str | Path, *, episodes: int | None = None, seed: int = 0, split: Split = "train") -> Path | None:
+    """The path that a name or path means; None for a name that is not on this machine."""
+    text = str(source)
+    if isinstance(source, Path) or text.endswith(SUFFIXES) or text.startswith((".", "/", "~")):
+        return Path(source).expanduser()
+    found = find(text, episodes, seed, split)
+    if found is None and Path(text).exists():
+        return Path(text)
+    return found
 
 
 def load(
@@ -49,21 +84,44 @@ def load(
     make: bool = True,
     progress: bool = True,
 ) -> Trajectories:
-    """Trajectories by data set name or by path of an npz file.
+    """Trajectories by data set name, or by path of an npz or HDF5 file, a Minari directory or a folder of episodes.
 
-    A PointMaze set that is not on this machine is collected in the simulator and kept (`make=False` refuses
+    A set that is not on this machine is collected in the simulator, or downloaded, and kept (`make=False` refuses
     instead). `episodes` asks for a smaller or larger set than the benchmark's own.
     """
-    if str(name).endswith(".npz"):
-        return read_ogbench(name)
-    name = str(name)
-    path = find(name, episodes, seed, split)
+    path = resolve(name, episodes=episodes, seed=seed, split=split)
     if path is None:
-        from iel.data.make import make_dataset, recipe  # the simulator is needed only here
+        path = _obtain(str(name), episodes, seed, split, make, progress)
+    return read(path, None if path == Path(name).expanduser() else str(name))
 
+
+def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool, progress: bool) -> Path:
+    """Make or download a data set, and say where it is."""
+    from iel.data.download import download, has_source  # these two reach for simulators and the network
+    from iel.data.make import make_dataset, recipe
+    from iel.envs.registry import ALIASES
+
+    try:
         recipe(name)  # an unknown name is refused, with the nearest ones, before anything starts
+    except ConfigError:
+        if not has_source(name):
+            if ALIASES.get(name) is None:
+                raise
+            raise DataError(
+                f"Data set '{name}' can be neither made nor downloaded here; "
+                f"copy its file to {data_directory()} as {name}.hdf5."
+            ) from None
         if not make:
-            raise DataError(f"Data set '{name}' is not on this machine; run `iel data make {name}` first.")
-        made = make_dataset(name, episodes=episodes, seed=seed, progress=progress)
-        path = made[split]
-    return read_ogbench(path, name)
+            raise DataError(
+                f"Data set '{name}' is not on this machine; load it without make=False to download it, "
+                f"or copy its file to {data_directory()}."
+            ) from None
+        if episodes is not None:
+            raise DataError(f"Data set '{name}' has its own size; ask for it without a number of episodes.") from None
+        files = download(name)
+        if split not in files:
+            raise DataError(f"Data set '{name}' has no validation part; give a file of your own.") from None
+        return files[split]
+    if not make:
+        raise DataError(f"Data set '{name}' is not on this machine; run `iel data make {name}` first.")
+    return make_dataset(name, episodes=episodes, seed=seed, progress=progress)[split]

@@ -1,4 +1,4 @@
-"""Finds what is wrong with trajectories and says where: episode, step, column, and what to do."""
+"""Refuses arrays nobody can train on, with the place: episode, step, column, and what to do."""
 
 from __future__ import annotations
 

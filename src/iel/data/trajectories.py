@@ -186,6 +186,7 @@ class Trajectories:
 
 def _frozen(array: ArrayLike, dtype: type) -> NDArray:
     """A read-only array of this type; the caller's own array is never made read-only."""
-    view: NDArray = np.asarray(array, dtype=dtype).view()
+    with np.errstate(over="ignore"):  # a number too large for the type becomes infinite, which the checks refuse
+        view: NDArray = np.asarray(array, dtype=dtype).view()
     view.flags.writeable = False
     return view

@@ -1,37 +1,14 @@
-"""OGBench's npz files: `observations`, `actions`, `terminals`, one row a state, terminals true on the last row.
-
-Nothing is unpickled, and a file that is cut off, misaligned or not an npz at all is refused with its name.
-"""
+"""Writes OGBench's npz files: `observations`, `actions`, `terminals`, one row a state."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from iel.data.trajectories import Trajectories
-from iel.errors import DataError
-
-FIELDS = ("observations", "actions", "terminals")
-
-
-def read_ogbench(path: Path | str, name: str | None = None) -> Trajectories:
-    """Read an OGBench npz file into a store."""
-    path = Path(path)
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [field for field in FIELDS if field not in archive.files]
-            if missing:
-                raise DataError(f"{path} has no {', '.join(missing)}; an OGBench file holds {', '.join(FIELDS)}.")
-            observations, actions, terminals = (archive[field] for field in FIELDS)
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist; check the path.") from None
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
-        raise DataError(f"{path} is not a whole npz file ({error}); remove it and make or copy it again.") from None
-    return Trajectories.from_flat(observations, actions, terminals, name or path.stem)
 
 
 def write_ogbench(path: Path | str, data: Trajectories) -> None:

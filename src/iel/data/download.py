@@ -1,0 +1,120 @@
+"""Fetches data sets with the benchmarks' own packages; the final name is only ever given to a whole file.
+
+A package downloads into a directory of its own beside the final place. What arrived is read completely there (which
+compares sizes and checksums, and finds every end that is missing) and only then renamed. A server that hangs up early
+leaves nothing behind: some downloaders take that for the end of the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from iel.data.catalogue import data_directory
+from iel.data.readers import MINARI_FILE, read
+from iel.errors import DataError
+
+OGBENCH = re.compile(
+    r"(visual-)?(pointmaze|antmaze|humanoidmaze|antsoccer)-\w+-(navigate|stitch|explore)-v0"
+    r"|(visual-)?(cube|scene|puzzle)(-\w+)*-(play|noisy)-v0|powderworld-\w+-play-v0"
+)
+MINARI = re.compile(r"\w[\w.-]*(/\w[\w.-]*)+-v\d+")
+Fetch = Callable[[str, Path], None]
+"""Download the data set of this name into this directory."""
+
+
+def has_source(name: str) -> bool:
+    """Whether a benchmark's package offers a data set of this name."""
+    return bool(OGBENCH.fullmatch(name) or MINARI.fullmatch(name))
+
+
+def download(name: str, directory: Path | None = None, fetch: Fetch | None = None) -> dict[str, Path]:
+    """Fetch a data set and return its files by split. `fetch` replaces the package that downloads."""
+    directory = directory or data_directory()
+    minari = MINARI.fullmatch(name) is not None
+    if not has_source(name) and fetch is None:
+        raise DataError(f"Nobody offers a data set '{name}' for download; copy its file to {directory}.")
+    fetch = fetch or (fetch_minari if minari else fetch_ogbench)
+    scratch = directory / f".download-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        scratch.mkdir(parents=True)
+        with contextlib.redirect_stdout(sys.stderr):
+            fetch(name, scratch)
+        return _settle_minari(name, scratch, directory) if minari else _settle_files(name, scratch, directory)
+    except DataError:
+        raise
+    except Exception as problem:  # whatever a foreign downloader may raise
+        reason = (str(problem).splitlines() or [type(problem).__name__])[0][:160]
+        raise DataError(
+            f"Data set '{name}' could not be downloaded ({reason}); check the connection, "
+            f"or copy its file to {directory}."
+        ) from problem
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def fetch_ogbench(name: str, directory: Path) -> None:
+    """OGBench's own downloader: NAME.npz and NAME-val.npz."""
+    from ogbench.utils import download_datasets
+
+    download_datasets([name], str(directory))
+
+
+def fetch_minari(name: str, directory: Path) -> None:
+    """Minari's own downloader, told to use this directory."""
+    try:
+        from minari import download_dataset
+    except ImportError:
+        raise DataError(
+            f"Downloading '{name}' needs the minari package; install it with `pip install 'iel[minari]'`."
+        ) from None
+    with _environment("MINARI_DATASETS_PATH", str(directory)):
+        download_dataset(name)
+
+
+def _settle_files(name: str, scratch: Path, directory: Path) -> dict[str, Path]:
+    """Rename what arrived, after all of it has been read."""
+    arrived = {"train": scratch / f"{name}.npz", "val": scratch / f"{name}-val.npz"}
+    if not arrived["train"].exists():
+        raise DataError(f"The download of '{name}' brought no {name}.npz; copy the file to {directory} by hand.")
+    arrived = {split: path for split, path in arrived.items() if path.exists()}
+    for path in arrived.values():
+        _verify(name, path)
+    files = {split: directory / path.name for split, path in arrived.items()}
+    for split, path in arrived.items():
+        path.replace(files[split])
+    return files
+
+
+def _settle_minari(name: str, scratch: Path, directory: Path) -> dict[str, Path]:
+    arrived, final = scratch / name, directory / "minari" / name
+    if not (arrived / "data" / MINARI_FILE).exists():
+        raise DataError(f"The download of '{name}' brought no {MINARI_FILE}; its format is another, or it was cut off.")
+    _verify(name, arrived)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError, OSError):  # somebody else was quicker: theirs is whole too
+        arrived.rename(final)
+    return {"train": final}
+
+
+def _verify(name: str, path: Path) -> None:
+    try:
+        read(path)
+    except DataError as problem:
+        raise DataError(f"The download of '{name}' is not whole and was removed ({problem}) Try again.") from None
+
+
+@contextlib.contextmanager
+def _environment(variable: str, value: str) -> Iterator[None]:
+    before = os.environ.get(variable)
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(variable) if before is None else os.environ.__setitem__(variable, before)

@@ -1,0 +1,287 @@
+"""`iel data check`: everything that looks wrong with a data set, each finding with its place and what to do.
+
+Errors are what training would refuse or learn wrongly; warnings are what a person should look at. Each kind of
+problem has one function, which sees the rows as they stand in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iel.data.catalogue import resolve
+from iel.data.check import MINIMUM_STEPS, short_episodes
+from iel.data.readers import Rows, read_rows
+from iel.errors import DataError, IELError
+
+Severity = Literal["error", "warning"]
+Place = tuple[int | None, int | None, str | None]
+SHOWN = 3
+"""Findings of one kind that are listed one by one; the last of them says how many more there are."""
+ABSURD = 1e6
+JUMP = 10.0
+"""A step is a teleport when it is this many times larger than nearly all others of its column..."""
+JUMP_SHARE = 0.5
+"""... and moves by this share of the column's standard deviation."""
+LIMITS: dict[str, tuple[float, Severity, str]] = {
+    "action": (1.0 + 1e-5, "error", "policies act in [-1, 1], so divide actions by their largest size"),
+    "observation": (ABSURD, "warning", "no network learns from numbers this large, so rescale or drop the column"),
+}
+WINDOW = 3
+"""Consecutive rows that two episodes must share to overlap: single states can repeat by chance."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem and where it is."""
+
+    kind: str
+    severity: Severity
+    file: str
+    episode: int | None
+    step: int | None
+    column: str | None
+    message: str
+    """What was found, and what to do."""
+    count: int = 1
+    """How many problems of this kind there are, in the whole file or in the column."""
+
+    def __str__(self) -> str:
+        place = [self.file]
+        place += [
+            f"{word} {value}" for word, value in (("episode", self.episode), ("step", self.step)) if value is not None
+        ]
+        place += [self.column] if self.column else []
+        return f"{self.severity}: {self.kind}: {', '.join(place)}: {self.message}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def examine(source: str | Path) -> list[Finding]:
+    """All findings about a data set on this machine, by name or path; errors first. Never raises for a bad file."""
+    path = resolve(source)
+    if path is None:
+        raise DataError(f"Data set '{source}' is not on this machine; give a file, or run `iel data make {source}`.")
+    try:
+        rows = read_rows(path, str(source) if isinstance(source, str) else None)
+    except IELError as problem:
+        return [Finding(_kind_of_refusal(str(problem)), "error", str(path), None, None, None, str(problem))]
+    return examine_rows(rows, str(path))
+
+
+def examine_rows(rows: Rows, file: str) -> list[Finding]:
+    """All findings about rows; `file` is what they are called."""
+    if len(rows.offsets) < 2 or len(rows.observations) == 0:
+        return [Finding("empty", "error", file, None, None, None, "there are no episodes; record some.")]
+    with np.errstate(all="ignore"):  # what is too large for the store's float32 is found as not finite
+        observations, actions = (np.asarray(array, np.float32) for _, array in _tables(rows))
+        rows = rows._replace(observations=observations, actions=actions)
+        findings = [finding for check in CHECKS for finding in check(rows, file)]
+    return sorted(findings, key=lambda finding: finding.severity != "error")
+
+
+def _kind_of_refusal(message: str) -> str:
+    """Files that cannot be read at all are told apart by what the reader said."""
+    for kind, words in REFUSALS.items():
+        if any(word in message for word in words):
+            return kind
+    return "unreadable"
+
+
+REFUSALS = {
+    "missing": ("does not exist",),
+    "truncated": ("cut off", "not a whole", "lacks blocks", "ever written"),
+    "overlapping": ("overlap", "not together"),
+    "misaligned": ("equally many", "do not fit", "must agree", "must be equal", "for 0 rows", "rows;"),
+}
+
+
+# -------------------------------------------------------------------------------------------------------- the checks
+
+
+def _short(rows: Rows, file: str) -> Iterator[Finding]:
+    lengths = np.diff(rows.offsets) - 1
+    yield from _listed(
+        ((int(e), None, None) for e in short_episodes(rows.offsets)),
+        lambda e, *_: f"{lengths[e]} steps, but an episode needs at least {MINIMUM_STEPS}; remove it.",
+        "single-step", "error", file,
+    )  # fmt: skip
+
+
+def _non_finite(rows: Rows, file: str) -> Iterator[Finding]:
+    for kind, array in _tables(rows):
+        if np.isfinite(array.sum(dtype=np.float64)):
+            continue
+        where, columns = np.nonzero(~np.isfinite(array))
+        keep = _read_rows(rows, where, kind)
+        where, columns = where[keep], columns[keep]
+        yield from _listed(
+            (_place(rows, row, f"{kind} column {column}") for row, column in zip(where, columns, strict=True)),
+            lambda *_: "the value is not a finite number; mend it, or drop the episode.",
+            "non-finite", "error", file, len(where),
+        )  # fmt: skip
+
+
+def _out_of_range(rows: Rows, file: str) -> Iterator[Finding]:
+    for kind, array in _tables(rows):
+        limit, severity, remedy = LIMITS[kind]
+        large = (np.abs(array) > limit) & np.isfinite(array)
+        for column in np.flatnonzero(large.any(0)):
+            where = np.flatnonzero(large[:, column])
+            where = where[_read_rows(rows, where, kind)]
+            if len(where):
+                episode, step, label = _place(rows, where[0], f"{kind} column {column}")
+                more = f" ({len(where) - 1} more in this column)" if len(where) > 1 else ""
+                message = f"the value is {array[where[0], column]:.4g}; {remedy}{more}."
+                yield Finding("out-of-range", severity, file, episode, step, label, message, len(where))
+
+
+def _constant(rows: Rows, file: str) -> Iterator[Finding]:
+    for kind, array in _tables(rows):
+        used = array[_transitions(rows)] if kind == "action" else array
+        if len(used) < 2:
+            continue
+        for column in np.flatnonzero(used.min(0) == used.max(0)):
+            message = f"every value is {used[0, column]:.4g}; drop the column, or check the sensor."
+            yield Finding("constant-column", "warning", file, None, None, f"{kind} column {column}", message)
+
+
+def _teleporting(rows: Rows, file: str) -> Iterator[Finding]:
+    """Steps far beyond the column's usual ones: most often two episodes that were glued together."""
+    steps = _transitions(rows)
+    found: list[tuple[int, int]] = []
+    for column in range(rows.observations.shape[1]):
+        values = rows.observations[:, column]
+        spread = float(np.std(values, dtype=np.float64))
+        moves = np.abs(values[steps + 1] - values[steps])
+        moving = moves[moves > 1e-6 * spread] if np.isfinite(spread) else moves[:0]
+        if len(moving) < 20:
+            continue
+        # The usual step: of a hundred steps, ninety-nine are smaller. In short logs one teleport must not hide itself.
+        usual = np.quantile(moving, 0.99) if len(moving) >= 1000 else np.quantile(moving, 0.9)
+        found += [(int(steps[i]), column) for i in np.flatnonzero(moves > max(JUMP * usual, JUMP_SHARE * spread))]
+    found.sort()
+    yield from _listed(
+        (_place(rows, row, f"observation column {column}") for row, column in found),
+        lambda *_: "the state jumps here, far beyond any usual step; if two episodes meet here, mark the boundary.",
+        "teleporting", "warning", file, len(found),
+    )  # fmt: skip
+
+
+def _repeated(rows: Rows, file: str) -> Iterator[Finding]:
+    """Episodes that occur twice, and episodes that share a stretch of rows."""
+    keys = _row_keys(rows.observations)
+    first, twice = _duplicated_episodes(rows, keys)
+    yield from _listed(
+        ((int(e), None, None) for e in twice),
+        lambda e, *_: f"it repeats episode {first[e]} state by state; drop one of them.",
+        "duplicated-episode", "warning", file,
+    )  # fmt: skip
+    episode = np.repeat(np.arange(len(rows.offsets) - 1), np.diff(rows.offsets))
+    starts = np.arange(len(keys) - WINDOW + 1)
+    starts = starts[episode[starts] == episode[starts + WINDOW - 1]]
+    # Standing still repeats a state honestly; only stretches that move can overlap.
+    starts = starts[(keys[starts] != keys[starts + 1]) & (keys[starts + 1] != keys[starts + 2])]
+    starts = starts[~np.isin(episode[starts], twice)]
+    mixed = keys[starts] * np.uint64(3) + keys[starts + 1] * np.uint64(5) + keys[starts + 2] * np.uint64(7)
+    order = np.argsort(mixed, kind="stable")
+    same = np.flatnonzero((np.diff(mixed[order]) == 0) & (np.diff(episode[starts[order]]) != 0))
+    pairs: dict[tuple[int, int], int] = {}
+    for one, other in zip(starts[order[same]], starts[order[same + 1]], strict=True):
+        pair = (int(episode[other]), int(episode[one]))
+        pairs[pair] = min(pairs.get(pair, int(other)), int(other))
+    yield from _listed(
+        (_place(rows, row, None) for _, row in sorted(pairs.items())),
+        lambda e, *_: f"its rows are also in episode {next(b for a, b in sorted(pairs) if a == e)}; "
+        "cut episodes so that no row is in two of them.",
+        "overlapping", "error", file,
+    )  # fmt: skip
+
+
+def _standing(rows: Rows, file: str) -> Iterator[Finding]:
+    keys = _row_keys(rows.observations)
+    moves = np.concatenate([[0], np.cumsum(keys[1:] != keys[:-1])])
+    still = np.flatnonzero(moves[rows.offsets[1:] - 1] == moves[rows.offsets[:-1]])
+    still = np.setdiff1d(still, short_episodes(rows.offsets))
+    yield from _listed(
+        ((int(e), None, None) for e in still),
+        lambda *_: "all of its states are equal; check the recording, or drop the episode.",
+        "standing-still", "warning", file,
+    )  # fmt: skip
+
+
+CHECKS: tuple[Callable[[Rows, str], Iterable[Finding]], ...] = (
+    _short, _non_finite, _out_of_range, _constant, _teleporting, _repeated, _standing,
+)  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------- helpers
+
+
+def _listed(
+    places: Iterable[Place],
+    message: Callable[..., str],
+    kind: str,
+    severity: Severity,
+    file: str,
+    count: int | None = None,
+) -> Iterator[Finding]:
+    """The first few as findings; the last of those counts the rest."""
+    all_places = list(places)
+    total = len(all_places) if count is None else count
+    for number, (episode, step, column) in enumerate(all_places[:SHOWN]):
+        last = number + 1 == min(SHOWN, len(all_places))
+        more = f" ({total - number - 1} more like this)" if last and total > number + 1 else ""
+        yield Finding(kind, severity, file, episode, step, column, message(episode, step, column) + more, total)
+
+
+def _place(rows: Rows, row: Any, column: str | None) -> Place:
+    episode = int(np.searchsorted(rows.offsets, row, side="right") - 1)
+    return episode, int(row - rows.offsets[episode]), column
+
+
+def _tables(rows: Rows) -> tuple[tuple[str, NDArray], ...]:
+    return ("observation", rows.observations), ("action", rows.actions)
+
+
+def _transitions(rows: Rows) -> NDArray[np.int64]:
+    """Rows that have a next one in their episode."""
+    keep = np.ones(len(rows.observations), bool)
+    keep[rows.offsets[1:] - 1] = False
+    return np.flatnonzero(keep)
+
+
+def _read_rows(rows: Rows, where: NDArray, kind: str) -> NDArray[np.bool_]:
+    """Of these rows, which are read at all: the action of a last row is not."""
+    return np.ones(len(where), bool) if kind == "observation" else ~np.isin(where, rows.offsets[1:] - 1)
+
+
+def _row_keys(table: NDArray) -> NDArray[np.uint64]:
+    """A 64-bit number a row: equal rows have equal ones, others almost surely not."""
+    keys = np.zeros(len(table), np.uint64)
+    factor = np.uint64(0x9E3779B97F4A7C15)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for column in range(table.shape[1]):
+            bits = np.ascontiguousarray(table[:, column], np.float32).view(np.uint32).astype(np.uint64)
+            keys = (keys ^ bits) * factor
+            keys ^= keys >> np.uint64(29)
+    return keys
+
+
+def _duplicated_episodes(rows: Rows, keys: NDArray[np.uint64]) -> tuple[dict[int, int], list[int]]:
+    seen: dict[bytes, int] = {}
+    first: dict[int, int] = {}
+    for e in range(len(rows.offsets) - 1):
+        content = keys[rows.offsets[e] : rows.offsets[e + 1]].tobytes()
+        if content in seen:
+            first[e] = seen[content]
+        else:
+            seen[content] = e
+    return first, list(first)

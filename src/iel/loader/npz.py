@@ -1,0 +1,184 @@
+"""npz archives: zip files of npy arrays, checked before a byte is decompressed.
+
+What a zip file says about itself can be a lie in many ways (a kilobyte that unpacks to terabytes, members that overlap
+or have one name, a header that asks for an object to be built). Each is looked at in the directory of the archive and
+in the first bytes of a member; only then is room made, exactly as much as the array needs.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from iel.errors import DataError
+from iel.loader.files import ErrorType, Field, check_budget, check_size, numeric, open_regular
+
+DIRECTORY_BYTES = 4 << 20
+"""Longest directory of an archive that is parsed: some 40,000 members."""
+HEADER_BYTES = 4096
+DEFLATE_LIMIT = 1032
+"""No deflate stream expands by more than this."""
+BLOCK = 1 << 20
+DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, struct.error, NotImplementedError, KeyError,
+           RuntimeError, IndexError, OverflowError)  # fmt: skip
+
+
+class Header(NamedTuple):
+    """What the first bytes of an npy array say."""
+
+    field: Field
+    fortran: bool
+    start: int
+    """Bytes before the data."""
+
+
+def npz_fields(path: Path | str, error: ErrorType = DataError) -> dict[str, Field]:
+    """Name, shape and type of every array, without reading them."""
+    with _archive(path, error) as (archive, members):
+        return {name: _header(archive, info, path, error).field for name, info in members.items()}
+
+
+def read_npz(
+    path: Path | str,
+    wanted: Sequence[str] | None = None,
+    budget: int | None = None,
+    error: ErrorType = DataError,
+) -> dict[str, np.ndarray]:
+    """The arrays of an npz file: all of them, or those of `wanted` that are there; others are not even looked at."""
+    with _archive(path, error) as (archive, members):
+        names = [name for name in members if wanted is None or name in wanted]
+        headers = {name: _header(archive, members[name], path, error) for name in names}
+        total = 0
+        for name, header in headers.items():
+            if header.field.dtype is None:
+                raise error(f"{path}: '{name}' does not hold plain numbers, so it is not read; save it as numbers.")
+            info = members[name]
+            check_size(f"{path}: '{name}'", info.file_size, info.compress_size, error)
+            total += info.file_size
+        check_budget(path, total, budget, error)
+        return {name: _read(archive, members[name], header, path, error) for name, header in headers.items()}
+
+
+@contextmanager
+def _archive(path: Path | str, error: ErrorType) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+    """The archive and its members by array name, after its directory has been checked."""
+    with open_regular(path, error) as (file, size):
+        try:
+            _check_directory_size(file, size)
+            with zipfile.ZipFile(file) as archive:
+                yield archive, _members(archive, path, error)
+        except error:
+            raise
+        except DAMAGED as problem:
+            reason = (str(problem).splitlines() or [""])[0][:120]
+            raise error(f"{path} is not a whole npz file ({reason}); remove it and make or copy it again.") from None
+
+
+def _check_directory_size(file: BinaryIO, size: int) -> None:
+    """Python parses the whole directory at once, so a directory of millions of members is refused before that."""
+    file.seek(max(0, size - 22 - 65535))
+    tail = file.read()
+    file.seek(0)
+    place = tail.rfind(b"PK\x05\x06")
+    if place < 0 or len(tail) - place < 22:
+        raise ValueError("it has no directory; it is cut off or no zip file")
+    length = int.from_bytes(tail[place + 12 : place + 16], "little")
+    if length == 0xFFFFFFFF:
+        record = tail.rfind(b"PK\x06\x06")
+        length = int.from_bytes(tail[record + 40 : record + 48], "little") if record >= 0 else length
+    if length > DIRECTORY_BYTES:
+        raise ValueError("its directory is too large")
+
+
+def _members(archive: zipfile.ZipFile, path: Path | str, error: ErrorType) -> dict[str, zipfile.ZipInfo]:
+    members: dict[str, zipfile.ZipInfo] = {}
+    position = 0
+    for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
+        name = info.filename.removesuffix(".npy")
+        if name in members:
+            raise error(f"{path}: '{name[:80]}' is there twice; the file is damaged, make or copy it again.")
+        if info.header_offset < position:
+            raise error(f"{path}: its members overlap; the file is damaged or a decompression bomb, do not use it.")
+        position = info.header_offset + 30 + len(info.orig_filename.encode()) + info.compress_size
+        if position > archive.start_dir:
+            raise error(f"{path} is not a whole npz file ('{name[:80]}' ends outside of it); copy it again.")
+        if info.flag_bits & 1:
+            raise error(f"{path}: '{name[:80]}' is encrypted; save it without a password.")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise error(f"{path}: '{name[:80]}' is compressed in an unusual way; save it with numpy.savez_compressed.")
+        stored = info.compress_type == zipfile.ZIP_STORED
+        largest = info.compress_size if stored else DEFLATE_LIMIT * info.compress_size + 64
+        if info.file_size > largest:
+            raise error(
+                f"{path}: '{name[:80]}' claims {info.file_size:,} bytes but {info.compress_size:,} are stored; "
+                "the file is damaged or a decompression bomb, do not use it."
+            )
+        members[name] = info
+    return members
+
+
+def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path | str, error: ErrorType) -> Header:
+    """The header of one array. numpy's own reader would first load a header of any length, so it is read here."""
+    what = f"{path}: '{info.filename.removesuffix('.npy')[:80]}'"
+    with archive.open(info) as member:
+        start = member.read(8)
+        if len(start) < 8 or start[:6] != b"\x93NUMPY" or start[6] not in (1, 2, 3):
+            return Header(Field((), None), False, 0)  # not an array: only those who want it need to know
+        width = 2 if start[6] == 1 else 4
+        length = int.from_bytes(member.read(width), "little")
+        if length > HEADER_BYTES:
+            raise error(f"{what} has an array header of {length:,} bytes; the file is damaged.")
+        text = member.read(length).decode("latin-1")
+    # Only what a description of an array needs: no signs and no dots, hence nothing to compute and no deep nesting.
+    if not re.fullmatch(r"[\w\s'\"{}():,<>|=\[\]]*", text):
+        return Header(Field((), None), False, 0)
+    try:
+        facts = ast.literal_eval(text.strip())
+        descr, fortran, shape = facts["descr"], facts["fortran_order"], facts["shape"]
+        dtype = np.dtype(descr) if isinstance(descr, str) else None
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
+        raise error(f"{what} has an array header that cannot be understood; the file is damaged.") from None
+    if type(fortran) is not bool or not isinstance(shape, tuple) or len(shape) > 32:
+        raise error(f"{what} has an impossible array header; the file is damaged.")
+    if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+        raise error(f"{what} has the impossible shape {str(shape)[:60]}; the file is damaged.")
+    if dtype is None or not numeric(dtype):
+        return Header(Field(shape, None), fortran, 0)
+    before = 8 + width + length
+    if math.prod(shape) * dtype.itemsize + before != info.file_size:
+        raise error(
+            f"{what} has the shape {shape} of type {dtype}, which does not fit its {info.file_size:,} bytes; "
+            "the file is cut off or damaged."
+        )
+    return Header(Field(shape, dtype), fortran, before)
+
+
+def _read(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: Header, path: Path | str, error: ErrorType
+) -> np.ndarray:
+    """One array, read straight into its place; the zip's checksum is compared at the end."""
+    shape, dtype = header.field
+    array = np.empty(shape[::-1] if header.fortran else shape, dtype)
+    target = array.reshape(-1).view(np.uint8).data
+    with archive.open(info) as member:
+        member.read(header.start)
+        position = 0
+        while position < len(target):
+            block = member.read(min(BLOCK, len(target) - position))
+            if not block:
+                raise error(f"{path}: '{info.filename}' is cut off; copy the file again.")
+            target[position : position + len(block)] = block
+            position += len(block)
+        member.read(1)  # reaching the end is what makes the checksum be compared
+    array = array.view(np.uint8) != 0 if array.dtype == bool else array
+    return array.T if header.fortran else array
