@@ -18,6 +18,9 @@ class Compass:
     def embed(self, observations):
         return np.asarray(observations, np.float32)
 
+    def task(self, goals):
+        return np.ones_like(goals)
+
     def act(self, observations, directions):
         return np.clip(directions, -1, 1).astype(np.float32)
 
@@ -72,6 +75,61 @@ def test_summary_has_the_documented_shape(arena):
     assert several["planners"]["compass"]["success_rate"] == numbers["success_rate"]
     assert several["protocol"]["training_seeds"] == 2
     assert table(one).row_count == 1
+
+
+def test_threads_change_nothing(arena):
+    alone = Arena(MAZE, arena.protocol, threads=1).rollout(Compass(), Compass(), "compass", progress=False)
+    shared = Arena(MAZE, arena.protocol, threads=4).rollout(Compass(), Compass(), "compass", progress=False)
+    assert np.array_equal(alone.steps, shared.steps)
+    for one, other in zip(alone.paths, shared.paths, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_teleports_are_stepped_one_after_another():
+    assert Arena("pointmaze-teleport-v0", Protocol(episodes=1), threads=4).threads == 1
+
+
+class Robot(Compass):
+    """Pushes every joint the same way, whatever the goal: enough to move."""
+
+    def __init__(self, actions: int):
+        self.actions = actions
+
+    def act(self, observations, directions):
+        return np.full((len(observations), self.actions), 0.3, np.float32)
+
+
+def test_d4rl_has_one_task_with_fresh_goals():
+    arena = Arena("antmaze-umaze-diverse", Protocol(episodes=3, max_steps=4))
+    rollouts = arena.rollout(Robot(8), Robot(8), "push", progress=False)
+    assert rollouts.tasks.tolist() == [1, 1, 1] and rollouts.steps.tolist() == [4, 4, 4]
+    assert len(np.unique(rollouts.goals[:, 0])) == 3
+    summary = rollouts.summary()
+    assert list(summary["per_task"]) == ["task1"] and "subtask_fraction" not in summary
+
+
+def test_kitchen_reports_the_fraction_of_its_subtasks(monkeypatch):
+    pytest.importorskip("gymnasium_robotics")
+    from iel.envs import registry
+
+    monkeypatch.setattr(registry, "LANES", 2)  # three episodes take turns in two kitchens
+    arena = Arena("kitchen-mixed", Protocol(episodes=3, max_steps=3))
+    assert len(arena.envs) == 2
+    for env in arena.envs:
+        kitchen = env.unwrapped
+        reset = kitchen.reset
+
+        def half_done(*, seed=None, options=None, kitchen=kitchen, reset=reset):
+            observation, info = reset(seed=seed, options=options)
+            kitchen.done[:2] = True
+            return observation, info
+
+        monkeypatch.setattr(kitchen, "reset", half_done)
+    rollouts = arena.rollout(Robot(9), Robot(9), "push", progress=False)
+    assert len(rollouts.paths) == 3 and rollouts.subtasks.tolist() == [0.5, 0.5, 0.5]
+    summary = rollouts.summary()
+    assert summary["subtask_fraction"] == 0.5 and summary["success_rate"] == 0.0
+    assert not np.array_equal(rollouts.paths[0], rollouts.paths[2])  # another seed in the same kitchen
 
 
 def test_bootstrap_interval_of_a_coin():

@@ -1,4 +1,4 @@
-"""`iel data make`, `iel data info`."""
+"""`iel data make`, `iel data info`, `iel data check`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,47 @@ from typing import Any
 import numpy as np
 
 from iel.data import load
-from iel.options import DataInfo, DataMake
+from iel.options import DataCheck, DataInfo, DataMake
 
 
 def data_make_command(options: DataMake) -> dict[str, Any]:
     """`iel data make`."""
-    from iel.data.make import make_dataset  # the simulator is needed only here
+    from iel.data.make import make_dataset  # simulator and pictures are needed only here
+    from iel.envs import make_env
+    from iel.viz.coverage import draw_coverage
 
     files = make_dataset(
-        options.name, episodes=options.episodes, seed=options.seed, workers=options.workers, directory=options.out
+        options.name,
+        episodes=options.episodes,
+        seed=options.seed,
+        workers=options.workers,
+        directory=options.out,
+        controller=options.controller,
     )
+    picture = files["train"].with_suffix(".png")
+    maze = make_env(options.name).map
+    assert maze is not None, "makers only know mazes"
+    draw_coverage(picture, maze, load(files["train"]))
     if not options.json:
-        print("\n".join(str(path) for path in files.values()))
-    return {split: str(path) for split, path in files.items()}
+        print("\n".join(str(path) for path in (*files.values(), picture)))
+    return {**{split: str(path) for split, path in files.items()}, "picture": str(picture)}
+
+
+def data_check_command(options: DataCheck) -> dict[str, Any]:
+    """`iel data check`: the findings; errors among them make the command fail."""
+    from iel.data.examine import examine
+
+    findings = examine(options.name)
+    errors = sum(finding.severity == "error" for finding in findings)
+    if not options.json:
+        print("\n".join(str(finding) for finding in findings) or f"{options.name}: nothing wrong was found")
+    return {
+        "data": options.name,
+        "errors": errors,
+        "warnings": len(findings) - errors,
+        "findings": [finding.as_dict() for finding in findings],
+        "exit_code": int(errors > 0),
+    }
 
 
 def data_info_command(options: DataInfo) -> dict[str, Any]:

@@ -38,10 +38,10 @@ def evaluate_runs(
 ) -> dict[str, Any]:
     """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run."""
     env = environment_of(runs[0])
-    arena = Arena(env, protocol)
+    stored = [run_data(run, planning.data) for run in runs]
+    arena = Arena(env, protocol, reference=stored[0].observations[0])
     results: dict[str, list[Rollouts]] = {name: [] for name in planners}
-    for run in runs:
-        data = run_data(run, planning.data)
+    for run, data in zip(runs, stored, strict=True):
         own: dict[str, Rollouts] = {}
         for name in planners:
             planner = make_planner(name, run.model, data, **planner_settings(name, planning))

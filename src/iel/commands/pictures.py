@@ -20,12 +20,13 @@ def draw_training(run: Run) -> None:
 
 
 def draw_evaluation(run: Run, arena: Arena, results: dict[str, Rollouts], planner: Any) -> None:
-    """Field of the first goal, rollouts and curves into RUN/plots."""
+    """Training curves and, where there is a maze to draw in, the field of the first goal and the rollouts."""
     from iel.viz import draw_rollouts
 
-    plots = run.folder("plots")
-    draw_fields(plots / "field.png", arena.envs[0].map, planner, next(iter(results.values())).goals[0])
-    draw_rollouts(plots / "rollouts.png", arena.envs[0].map, results)
+    plots, maze = run.folder("plots"), arena.envs[0].map
+    if maze is not None:
+        draw_fields(plots / "field.png", maze, planner, next(iter(results.values())).goals[0])
+        draw_rollouts(plots / "rollouts.png", maze, results)
     draw_training(run)
 
 

@@ -22,21 +22,23 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
         raise unknown_name("graph planner", options.planner, graphs)
     run = open_run(options.run)
     data = run_data(run, options.planning.data)
-    env = make_env(environment_of(run))
+    env = make_env(environment_of(run), reference=data.observations[0])
     observation, info = env.reset(seed=options.seed, options={"task_id": options.task})
     start = np.asarray(observation if options.start is None else options.start, np.float32)
     goal = np.asarray(info["goal"] if options.goal is None else options.goal, np.float32)
     planner = make_planner(options.planner, run.model, data, **planner_settings(options.planner, options.planning))
     planner.prepare(goal)
     way = planner.path(start)
-    picture = options.picture or run.folder("plots") / "plan.png"
-    draw_plan(picture, env.map, planner, start, goal, way)
+    picture = None
+    if env.map is not None:
+        picture = options.picture or run.folder("plots") / "plan.png"
+        draw_plan(picture, env.map, planner, start, goal, way)
     waypoints = np.asarray(way.observations)
     if not options.json:
         print(f"{len(waypoints)} waypoints, {way.total:.1f} predicted steps from start to goal")
         for number, (waypoint, remaining) in enumerate(zip(waypoints, way.steps_to_go[1:], strict=True)):
             print(f"  {number:3d}  {np.array2string(waypoint, precision=2)}  {remaining:.1f} steps to go")
-        print(f"drawn in {picture}")
+        print(f"drawn in {picture}" if picture else "not drawn: this environment has no map")
     return {
         "planner": options.planner,
         "start": start.tolist(),
@@ -44,5 +46,5 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
         "waypoints": waypoints.tolist(),
         "costs": np.asarray(way.costs).tolist(),
         "predicted_steps": way.total,
-        "picture": str(picture),
+        "picture": picture and str(picture),
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from iel.data import Trajectories, load
 from iel.data.catalogue import find
-from iel.envs import make_env
+from iel.envs import canonical_name
 from iel.errors import ConfigError, DataError
 from iel.options import PlannerSettings
 from iel.training import Run
@@ -18,16 +18,14 @@ def training_data(env: str | None, file: Path | None, episodes: int | None) -> T
     if file is None:
         assert env is not None
         return load(env, episodes=episodes)
-    data = load(file) if str(file).endswith(".npz") else None
-    if data is None:
-        raise DataError(f"{file} is not an npz file; convert the log to OGBench's layout (docs/formats.md).")
+    data = load(file)
     return data if env is None else Trajectories(data.observations, data.actions, data.offsets, env)
 
 
 def environment_of(run: Run) -> str:
     """The run's environment, refused when it was trained on a file without one."""
     try:
-        make_env(run.env)
+        canonical_name(run.env)
     except ConfigError:
         raise ConfigError(f"{run.path} was trained on '{run.env}', which has no environment to act in.") from None
     return run.env

@@ -1,21 +1,26 @@
-"""Rollouts: all episodes of all tasks are stepped together, with one batched network call a step for all of them.
+"""Rollouts: the episodes of all tasks are stepped together, with one batched network call a step for all of them.
 
-OGBench's protocol: every fixed task of the maze, N episodes each, the policy's mean action, success as the environment
-reports it. Episode e of task k starts from the seed (seed, k, e), so every planner and every model meets the same
-episodes, and two evaluations agree exactly.
+OGBench's protocol: every fixed task of an environment, N episodes each, the policy's mean action, success as the
+environment reports it. D4RL's is the same with one task; in the kitchen the score is the fraction of its four subtasks.
+Episode e of task k starts from the seed (seed, k, e), so every planner and every model meets the same episodes, and two
+evaluations agree exactly. Simulators release Python's lock while they compute, so threads step them; which thread steps
+which environment cannot change a result.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.envs import SeededMaze, make_env
+from iel.envs import GoalEnv, make_env
 from iel.errors import ConfigError
 from iel.evaluation.stats import bootstrap_interval
 from iel.progress import Progress
@@ -54,11 +59,22 @@ class Rollouts:
     paths: list[NDArray[np.float32]] = field(repr=False, default_factory=list)
     """Observations of every episode."""
     goals: NDArray[np.float32] = field(repr=False, default_factory=lambda: np.zeros((0, 0), np.float32))
+    subtasks: NDArray[np.float64] | None = None
+    """Fraction of its subtasks that each episode completed, where a task has several."""
 
     def summary(self) -> dict[str, Any]:
-        """success_rate, 95 % interval and the same per task, as JSON-safe values."""
+        """success_rate, 95 % interval and the same per task, as JSON-safe values.
+
+        Where tasks have subtasks, also `subtask_fraction` (D4RL's normalised kitchen score / 100) and its interval.
+        """
         strata = [self.success[self.tasks == task] for task in np.unique(self.tasks)]
+        parts: dict[str, Any] = {}
+        if self.subtasks is not None:
+            fractions = [self.subtasks[self.tasks == task] for task in np.unique(self.tasks)]
+            parts["subtask_fraction"] = float(np.mean([stratum.mean() for stratum in fractions]))
+            parts["subtask_interval"] = list(bootstrap_interval(fractions))
         return {
+            **parts,
             "success_rate": float(np.mean([stratum.mean() for stratum in strata])),
             "interval": list(bootstrap_interval(strata)),
             "per_task": {
@@ -76,20 +92,29 @@ class Rollouts:
 
 
 class Arena:
-    """A pool of environments, one an episode, made once and used for every planner."""
+    """A pool of environments, made once and used for every planner: one an episode, or fewer that take turns where one
+    needs much memory (`GoalEnv.lanes`).
 
-    def __init__(self, env: str, protocol: Protocol):
+    `reference` is an observation of the data set, for environments whose goals take the robot's pose from it.
+    """
+
+    def __init__(
+        self, env: str, protocol: Protocol, *, reference: NDArray[Any] | None = None, threads: int | None = None
+    ):
         self.name, self.protocol = env, protocol
-        first = make_env(env)
+        first = make_env(env, reference=reference)
         self.tasks = protocol.tasks or tuple(range(1, first.num_tasks + 1))
         unknown = [task for task in self.tasks if not 1 <= task <= first.num_tasks]
         if unknown:
             raise ConfigError(f"{env} has tasks 1 to {first.num_tasks}, not {unknown[0]}.")
         episodes = [(task, episode) for task in self.tasks for episode in range(protocol.episodes)]
         self.episodes = np.array(episodes)
-        self.envs: list[SeededMaze] = [first, *(make_env(env) for _ in episodes[1:])]
-        limit = first.spec.max_episode_steps if first.spec else None
-        self.horizon = min(protocol.max_steps or limit or 1000, limit or 1000)
+        lanes = min(len(episodes), first.lanes or len(episodes))
+        self.envs: list[GoalEnv] = [first, *(make_env(env, reference=reference) for _ in range(lanes - 1))]
+        self.horizon = min(protocol.max_steps or first.horizon, first.horizon)
+        # Environments that borrow the global generator while they step cannot do so at the same time.
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.threads = 1 if first.draws_while_stepping else min(threads or cores, lanes)
 
     def describe(self) -> dict[str, Any]:
         """The protocol as JSON-safe values."""
@@ -102,10 +127,11 @@ class Arena:
             "interval": "95 % stratified bootstrap over episodes",
         }
 
-    def reset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(observations, goals) of all episodes."""
+    def reset(self, chosen: Sequence[int] | None = None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """(observations, goals) at the start of the chosen episodes, one an environment; by default the first ones."""
         observations, goals = [], []
-        for (task, episode), env in zip(self.episodes, self.envs, strict=True):
+        chosen = range(len(self.envs)) if chosen is None else chosen
+        for env, (task, episode) in zip(self.envs, self.episodes[list(chosen)], strict=False):
             sequence = np.random.SeedSequence([self.protocol.seed, int(task), int(episode)])
             observation, info = env.reset(seed=int(sequence.generate_state(1)[0]), options={"task_id": int(task)})
             observations.append(observation)
@@ -114,42 +140,85 @@ class Arena:
 
     def rollout(self, model: Any, planner: Any, name: str, progress: bool = True) -> Rollouts:
         """Let `planner` drive every episode to success or to the horizon."""
-        started = time.perf_counter()
-        observations, goals = self.reset()
-        count = len(observations)
-        paths = [[observation.copy()] for observation in observations]
-        success, steps = np.zeros(count, bool), np.full(count, self.horizon)
-        running = np.arange(count)
+        count, lanes = len(self.episodes), len(self.envs)
+        turns = []
+        with Progress(f"evaluate {name}", count, unit="episodes", show=progress) as bar, ExitStack() as stack:
+            pool = stack.enter_context(ThreadPoolExecutor(self.threads)) if self.threads > 1 else None
+            for first in range(0, count, lanes):
+                chosen = range(first, min(first + lanes, count))
+                turn = _Turn(self, chosen, pool)
+                turn.run(model, planner, bar)
+                turns.append(turn)
+        parts = np.concatenate([turn.subtasks for turn in turns])
+        return Rollouts(
+            name,
+            self.episodes[:, 0],
+            np.concatenate([turn.success for turn in turns]),
+            np.concatenate([turn.steps for turn in turns]),
+            sum(turn.seconds for turn in turns),
+            sum(turn.planning for turn in turns),
+            [np.array(path, np.float32) for turn in turns for path in turn.paths],
+            np.concatenate([turn.goals for turn in turns]),
+            parts / self.envs[0].subtasks if self.envs[0].subtasks else None,
+        )
 
+
+class _Turn:
+    """Episodes that are stepped together, one an environment."""
+
+    def __init__(self, arena: Arena, chosen: range, pool: ThreadPoolExecutor | None):
+        self.arena, self.pool = arena, pool
+        self.started = time.perf_counter()
+        self.observations, self.goals = arena.reset(chosen)
+        count = len(chosen)
+        self.paths = [[observation.copy()] for observation in self.observations]
+        self.success, self.steps = np.zeros(count, bool), np.full(count, arena.horizon)
+        self.subtasks = np.zeros(count)
+        self.over = np.zeros(count, bool)
+        self.planning = self.seconds = 0.0
+
+    def run(self, model: Any, planner: Any, bar: Progress) -> None:
+        running = np.arange(len(self.steps))
         # Networks always see all episodes, also those that are over: one shape, compiled once, outside the clock.
-        directions = np.zeros_like(model.embed(observations))
-        model.act(observations, directions)
+        directions = np.zeros_like(model.embed(self.observations))
+        model.act(self.observations, directions)
+        model.embed(self.goals)
+        model.task(self.goals)
         mark = time.perf_counter()
-        plan = planner.plan(goals)
-        planning = time.perf_counter() - mark
-        with Progress(f"evaluate {name}", count, unit="episodes", show=progress) as bar:
-            for step in range(1, self.horizon + 1):
-                embeddings = model.embed(observations)[running]
-                mark = time.perf_counter()
-                directions[running] = plan.directions(embeddings, rows=running)
-                planning += time.perf_counter() - mark
-                actions = model.act(observations, directions)[running]
-                done = np.zeros(len(running), bool)
-                for slot, (episode, action) in enumerate(zip(running, actions, strict=True)):
-                    observation, _, terminated, truncated, info = self.envs[episode].step(action)
-                    observations[episode] = observation
-                    paths[episode].append(observations[episode].copy())
-                    if info["success"]:
-                        success[episode], steps[episode] = True, step
-                    done[slot] = terminated or truncated or bool(info["success"])
-                if done.any():
-                    bar.advance(int(done.sum()), f"success {success.sum()}/{count}")
-                    running = running[~done]
-                    if len(running) == 0:
-                        break
-        seconds = time.perf_counter() - started
-        arrays = [np.array(path, np.float32) for path in paths]
-        return Rollouts(name, self.episodes[:, 0], success, steps, seconds, planning, arrays, goals)
+        plan = planner.plan(self.goals)
+        self.planning = time.perf_counter() - mark
+        for step in range(1, self.arena.horizon + 1):
+            embeddings = model.embed(self.observations)[running]
+            mark = time.perf_counter()
+            directions[running] = plan.directions(embeddings, rows=running)
+            self.planning += time.perf_counter() - mark
+            self._step(step, running, model.act(self.observations, directions))
+            done = self.over[running]
+            if done.any():
+                bar.advance(int(done.sum()), f"success {self.success.sum()}/{len(self.success)}")
+                running = running[~done]
+                if len(running) == 0:
+                    break
+        bar.advance(len(running))
+        self.seconds = time.perf_counter() - self.started
+
+    def _step(self, step: int, running: NDArray[np.intp], actions: NDArray[np.float32]) -> None:
+        """One step of the running episodes. Each touches its own rows only, so they may share out among threads."""
+
+        def advance(share: NDArray[np.intp]) -> None:
+            for episode in share:
+                observation, _, terminated, truncated, info = self.arena.envs[episode].step(actions[episode])
+                self.observations[episode] = observation
+                self.paths[episode].append(self.observations[episode].copy())
+                self.subtasks[episode] = info.get("subtasks", 0)
+                if info["success"]:
+                    self.success[episode], self.steps[episode] = True, step
+                self.over[episode] = terminated or truncated or bool(info["success"])
+
+        if self.pool is None or len(running) == 1:
+            return advance(running)
+        for _ in self.pool.map(advance, np.array_split(running, min(self.arena.threads, len(running)))):
+            pass
 
 
 def evaluate(
@@ -166,5 +235,5 @@ def evaluate(
     from iel.planning import make_planner
 
     made = {name: make_planner(name, model, data, **(settings or {}).get(name, {})) for name in planners}
-    arena = Arena(env, protocol or Protocol())
+    arena = Arena(env, protocol or Protocol(), reference=data.observations[0])
     return {name: arena.rollout(model, planner, name, progress) for name, planner in made.items()}

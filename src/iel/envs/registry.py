@@ -1,0 +1,179 @@
+"""Names to environments. A name is that of a data set (`antmaze-large-navigate-v0`) or of an environment
+(`antmaze-large-v0`); both make the same environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from iel.envs.mazes import MazeMap
+from iel.envs.seeded import SeededEnv
+from iel.errors import ConfigError, unknown_name
+
+MAZES = ("medium", "large", "giant", "teleport")
+KINDS = ("navigate", "stitch", "explore")
+# family: (its mazes, the kinds of data collected in them)
+OGBENCH_MAZES = {
+    "pointmaze": (MAZES, KINDS),
+    "antmaze": (MAZES, KINDS),
+    "humanoidmaze": (("medium", "large", "giant"), ("navigate", "stitch")),  # its teleport model does not load
+    "antsoccer": (("arena", "medium"), ("navigate", "stitch")),
+}
+OGBENCH_TASKS = (
+    *(f"cube-{count}" for count in ("single", "double", "triple", "quadruple", "octuple")),
+    "scene",
+    *(f"puzzle-{size}" for size in ("3x3", "4x4", "4x5", "4x6")),
+)
+D4RL_MAZES = ("umaze", "medium", "large", "ultra")
+D4RL_KINDS = ("play", "diverse")
+KITCHENS = ("complete", "partial", "mixed")
+LANES = 10
+"""Robot arms come with detailed meshes, 60 to 190 MB each: no more than this many at a time."""
+
+
+def _aliases() -> dict[str, str]:
+    """Every accepted name -> the name of the data set or environment it stands for."""
+    known: dict[str, str] = {}
+    for family, (mazes, kinds) in OGBENCH_MAZES.items():
+        for maze in mazes:
+            for name in (f"{family}-{maze}", *(f"{family}-{maze}-{kind}" for kind in kinds)):
+                known[f"{name}-v0"] = f"{name}-v0"
+    for task in OGBENCH_TASKS:
+        for name in (task, f"{task}-play", f"{task}-noisy"):
+            known[f"{name}-v0"] = f"{name}-v0"
+    for maze in D4RL_MAZES:
+        for kind in D4RL_KINDS:
+            canonical = f"antmaze-{maze}-{kind}-{'v0' if maze == 'ultra' else 'v2'}"
+            spellings = [f"antmaze-{maze}-{kind}"]
+            if (maze, kind) == ("umaze", "play"):  # D4RL calls it by its maze alone
+                spellings.append("antmaze-umaze")
+            for spelling in spellings:
+                known |= dict.fromkeys((spelling, *(f"{spelling}-v{version}" for version in range(3))), canonical)
+    for kind in KITCHENS:
+        known |= dict.fromkeys((f"kitchen-{kind}", f"kitchen-{kind}-v0"), f"kitchen-{kind}-v0")
+    return known
+
+
+ALIASES = _aliases()
+
+
+def canonical_name(name: str) -> str:
+    """The one name of an environment or data set that is known by several (`antmaze-large-play` is `...-play-v2`)."""
+    if name not in ALIASES:
+        if name.startswith("visual-"):
+            raise ConfigError(f"{name} shows pictures, which no method here reads; use {name.removeprefix('visual-')}.")
+        raise unknown_name("environment", name, ALIASES)
+    return ALIASES[name]
+
+
+def environment_names() -> list[str]:
+    """Every environment `make_env` knows, by the names of its data sets."""
+    names = dict.fromkeys(ALIASES.values())
+    plain = {f"{family}-{maze}-v0" for family, (mazes, _) in OGBENCH_MAZES.items() for maze in mazes}
+    return [name for name in names if name not in plain | {f"{task}-v0" for task in OGBENCH_TASKS}]
+
+
+def make_env(name: str, *, reference: Any = None, **settings: Any) -> SeededEnv:
+    """The environment of a data set or maze, by name (`environment_names()` lists them).
+
+    `reference` is one observation of the data set that D4RL's goals take the robot's pose from (its first one in the
+    official evaluation); environments that state whole goals themselves ignore it. `settings` go to the simulator.
+    """
+    name = canonical_name(name)
+    if re.fullmatch(rf"antmaze-.*-({'|'.join(D4RL_KINDS)})-v\d", name):
+        from iel.envs.antmaze import LAYOUTS, D4RLAntMaze
+
+        layout = LAYOUTS[name.split("-")[1]]
+        maze = D4RLAntMaze(layout, reference=reference, **settings)
+        return SeededEnv(maze, name, layout.horizon, maze=layout.map)
+    if name.startswith("kitchen-"):
+        from iel.envs.kitchen import HORIZON, Kitchen
+
+        kitchen = Kitchen(name.split("-")[1], reference=reference, **settings)
+        return SeededEnv(kitchen, name, HORIZON, subtasks=len(kitchen.elements), lanes=LANES)
+    return _make_ogbench(name, settings)
+
+
+def _make_ogbench(name: str, settings: dict[str, Any]) -> SeededEnv:
+    """An environment registered by OGBench, built without Gymnasium's usual wrappers."""
+    import gymnasium
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*DISPLAY environment variable.*")  # no window is ever opened
+        warnings.filterwarnings("ignore", message=".*precision lowered.*")  # bounds of -1 and 1 lose nothing
+        import ogbench  # noqa: F401  registers the environments with Gymnasium
+
+        words = name.removesuffix("-v0").split("-")
+        kinds = {*KINDS, "play", "noisy"}
+        spec = gymnasium.spec("-".join([word for word in words if word not in kinds] + ["v0"]))
+        assert isinstance(spec.entry_point, str) and spec.max_episode_steps
+        create = gymnasium.envs.registration.load_env_creator(spec.entry_point)
+        if inspect.isclass(create):
+            create = _keep_action_space(create)
+        with _scratch_directory():
+            env: Any = create(**{**spec.kwargs, **settings})
+        assert env.action_space is env.action_space  # one to seed
+    env.spec = spec
+    walls = getattr(env, "maze_map", None)
+    maze = None if walls is None else MazeMap(walls.astype(bool), float(env._maze_unit), float(env._offset_x))
+    return SeededEnv(
+        env,
+        name,
+        spec.max_episode_steps,
+        maze=maze,
+        num_tasks=env.num_tasks,
+        lanes=LANES if maze is None else None,
+        may_draw=_near_teleport(env) if getattr(env, "_teleport_info", None) else None,
+    )
+
+
+def _near_teleport(env: Any) -> Callable[[], bool]:
+    """Whether the next step could enter a teleport, which draws its exit. Lending the generator costs as much as half a
+    step, so it is done only within a cell's width of one; nothing here moves a quarter of that in a step.
+    """
+    entries = [(float(x), float(y)) for x, y in env._teleport_info["teleport_in_xys"]]
+    reach = (1.5 * env._teleport_info["teleport_radius"] + env._maze_unit) ** 2
+    qpos = env.data.qpos
+
+    def near() -> bool:
+        here_x, here_y = qpos.item(0), qpos.item(1)  # plain numbers: this runs every step
+        return any((here_x - x) ** 2 + (here_y - y) ** 2 <= reach for x, y in entries)
+
+    return near
+
+
+def _keep_action_space(environment: Any) -> Any:
+    """The manipulation environments build a new, unseeded action space at each look and draw the robot's pose in the
+    goal from it; kept, it can be seeded.
+    """
+
+    class Kept(environment):
+        @property
+        def action_space(self):
+            if "_kept_action_space" not in vars(self):
+                space = super().action_space
+                self._kept_action_space = type(space)(-1.0, 1.0, space.shape, np.float32)
+            return self._kept_action_space
+
+    Kept.__name__ = environment.__name__
+    return Kept
+
+
+@contextlib.contextmanager
+def _scratch_directory() -> Iterator[None]:
+    """OGBench writes its model to a temporary file and forgets it; this one is removed."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="iel-") as directory:
+        tempfile.tempdir = directory
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before

@@ -1,0 +1,110 @@
+"""The one interface of every environment, and the wrapper that makes any simulator follow from a seed.
+
+OGBench draws tasks, starts, goals and teleports from numpy's global generator. `SeededEnv` lends it a generator of its
+own for the length of a call, so that two environments never disturb each other, nor anyone else's random numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium
+import numpy as np
+
+from iel.envs.mazes import MazeMap
+from iel.errors import ConfigError
+
+
+@runtime_checkable
+class GoalEnv(Protocol):
+    """What evaluation, pictures and data makers ask of an environment, besides Gymnasium's `reset` and `step`.
+
+    `reset(seed=, options={"task_id": k})` returns info["goal"], a full observation; `step` returns info["success"], and
+    info["subtasks"], how many of the `subtasks` were completed so far, where a task has several.
+    """
+
+    name: str
+    num_tasks: int
+    """Fixed evaluation tasks, numbered from 1."""
+    horizon: int
+    """Steps after which an episode is truncated."""
+    map: MazeMap | None
+    """Walls, where there are any."""
+    subtasks: int
+    """Parts a task has; 0 where success is all there is."""
+    lanes: int | None
+    """How many to keep in memory at a time; None where they are small."""
+    draws_while_stepping: bool
+    """Whether `step` borrows numpy's global generator (then two such environments must not step at the same time)."""
+    observation_space: Any
+    action_space: Any
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]: ...
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]: ...
+
+
+class SeededEnv(gymnasium.Wrapper):
+    """A raw simulator environment (`self.env`) as a `GoalEnv`: every random draw follows from the last seeded reset.
+
+    It stands directly on the simulator, without Gymnasium's checkers and limiters in between: a step costs one call and
+    one comparison more than the simulator's own.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        name: str,
+        horizon: int,
+        *,
+        maze: MazeMap | None = None,
+        num_tasks: int = 1,
+        subtasks: int = 0,
+        lanes: int | None = None,
+        may_draw: Callable[[], bool] | None = None,
+    ):
+        """`may_draw` says whether the next step could borrow the global generator; None: no step ever does."""
+        super().__init__(env)
+        self.name, self.horizon, self.map = name, horizon, maze
+        self.num_tasks, self.subtasks, self.lanes = num_tasks, subtasks, lanes
+        self.draws_while_stepping, self._may_draw = may_draw is not None, may_draw
+        self._raw_step = env.step
+        self._left = horizon
+        self._state = np.random.RandomState(0).get_state()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """`options={"task_id": k}` chooses one of the evaluation tasks, 1 to `num_tasks`."""
+        task = (options or {}).get("task_id")
+        if task is not None and not 1 <= task <= self.num_tasks:
+            raise ConfigError(f"Task {task} does not exist; {self.name} has tasks 1 to {self.num_tasks}.")
+        if seed is not None:
+            self._state = np.random.RandomState(seed % 2**32).get_state()
+            self.env.action_space.seed(seed)
+        self._left = self.horizon
+        with self.lend_generator():
+            return self.env.reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self._may_draw is not None and self._may_draw():
+            with self.lend_generator():
+                result = self._raw_step(action)
+        else:
+            result = self._raw_step(action)
+        self._left -= 1
+        if self._left > 0:
+            return result
+        observation, reward, terminated, _, info = result
+        return observation, reward, terminated, True, info
+
+    @contextlib.contextmanager
+    def lend_generator(self) -> Iterator[None]:
+        """Inside the block numpy's global generator is this environment's own; afterwards it is the caller's again."""
+        everyone = np.random.get_state()  # noqa: NPY002  OGBench leaves no other way in
+        np.random.set_state(self._state)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            self._state = np.random.get_state()  # noqa: NPY002
+            np.random.set_state(everyone)  # noqa: NPY002

@@ -1,0 +1,128 @@
+"""Pictures of a comparison: bars with intervals, performance profiles, training curves. Arrays in, one PNG out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from iel.viz.style import EDGE, INK, LINES, figure
+
+LIGHTER = (1.0, 0.72, 0.5, 0.32)
+"""Planners of one method are shades of its colour."""
+
+
+def column_colours(columns: Sequence[tuple[str, str]]) -> list[tuple[float, float, float]]:
+    """A colour a method, a shade a planner, the last planner the strongest."""
+    methods = list(dict.fromkeys(method for method, _ in columns))
+    own = {method: [column for column in columns if column[0] == method] for method in methods}
+    colours = []
+    for column in columns:
+        base = np.array(matplotlib.colors.to_rgb(LINES[methods.index(column[0]) % len(LINES)]))
+        siblings = own[column[0]]
+        weight = LIGHTER[min(len(siblings) - 1 - siblings.index(column), len(LIGHTER) - 1)]
+        red, green, blue = weight * base + (1 - weight)
+        colours.append((float(red), float(green), float(blue)))
+    return colours
+
+
+def draw_bars(
+    path: Path | str,
+    columns: Sequence[tuple[str, str]],
+    panels: Mapping[str, Mapping[tuple[str, str], tuple[ArrayLike, tuple[float, float]]]],
+    published: Mapping[str, Mapping[tuple[str, str], float]] | None = None,
+) -> None:
+    """One panel an environment: a bar a method and planner with its interval, a dot a seed, a diamond if published.
+
+    `panels` hold (scores of the seeds, interval) by column; everything is in [0, 1] and drawn in per cent.
+    """
+    colours = dict(zip(columns, column_colours(columns), strict=True))
+    height = 1.1 + 0.3 * len(columns)
+    with figure(path, 1, len(panels), size=(1.6 + 3.4 * len(panels), height)) as axes:
+        for number, (panel, (env, entries)) in enumerate(zip(axes[0], panels.items(), strict=True)):
+            for row, column in enumerate(columns):
+                if column in entries:
+                    scores, (low, high) = entries[column]
+                    values = 100 * np.asarray(scores, np.float64)
+                    mean = values.mean()
+                    panel.barh(row, mean, color=colours[column], height=0.72, zorder=2)
+                    panel.plot([100 * low, 100 * high], [row, row], color=INK, linewidth=1.3, zorder=4)
+                    panel.scatter(
+                        values, np.full(len(values), row), s=9, color="white", edgecolor=INK, linewidth=0.7, zorder=5
+                    )
+                theirs = (published or {}).get(env, {}).get(column)
+                if theirs is not None:
+                    style = {"marker": "D", "s": 26, "color": "none", "edgecolor": EDGE, "linewidth": 1.4}
+                    panel.scatter(100 * theirs, row, zorder=6, **style)
+            labels = [f"{method}  {planner}" for method, planner in columns] if number == 0 else []
+            panel.set_yticks(range(len(columns)) if number == 0 else [], labels)
+            panel.set(xlim=(-1, 101), ylim=(len(columns) - 0.4, -0.6), title=env.removesuffix("-v0"))
+            panel.set_xlabel("success, per cent" + ("   (◇ published)" if (published or {}).get(env) else ""))
+            panel.grid(axis="x", color=EDGE, alpha=0.25, linewidth=0.6, zorder=0)
+            panel.tick_params(axis="y", length=0)
+
+
+def draw_profiles(
+    path: Path | str,
+    columns: Sequence[tuple[str, str]],
+    thresholds: ArrayLike,
+    profiles: Mapping[tuple[str, str], tuple[NDArray, tuple[NDArray, NDArray] | None]],
+) -> None:
+    """Share of runs (seeds of all environments) above every score: a panel a method, a shade and a band a planner.
+
+    The other methods are grey in the background of each panel.
+    """
+    colours = dict(zip(columns, column_colours(columns), strict=True))
+    x = 100 * np.asarray(thresholds)
+    methods = list(dict.fromkeys(method for method, _ in profiles))
+    across = min(3, len(methods))
+    rows = -(-len(methods) // across)
+    with figure(path, rows, across, size=(3.9 * across + 0.4, 3.0 * rows + 0.3)) as axes:
+        for panel in axes.flat[len(methods) :]:
+            panel.set_visible(False)
+        for panel, method in zip(axes.flat, methods, strict=False):
+            for column, (line, band) in profiles.items():
+                if column[0] != method:
+                    panel.step(x, 100 * line, where="post", color=EDGE, alpha=0.25, linewidth=0.9, zorder=1)
+                    continue
+                panel.step(x, 100 * line, where="post", color=colours[column], linewidth=2.0, label=column[1], zorder=3)
+                if band is not None:
+                    low, high = 100 * band[0], 100 * band[1]
+                    panel.fill_between(x, low, high, step="post", color=colours[column], alpha=0.13, lw=0, zorder=2)
+            panel.set(xlim=(0, 100), ylim=(-2, 102), title=method)
+            panel.set(xlabel="score t, per cent", ylabel="runs above t, per cent")
+            panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
+            panel.legend(fontsize=8, loc="upper right")
+
+
+def draw_learning(path: Path | str, curves: Mapping[str, Mapping[str, Sequence[tuple[NDArray, NDArray]]]]) -> None:
+    """Training losses: a panel a method, a colour an environment, a thin line a seed and a thick one for their mean.
+
+    `curves` are (steps, values) of every seed by method and environment; seeds are logged at the same steps.
+    """
+    columns = min(3, len(curves))
+    rows = -(-len(curves) // columns)
+    environments = list(dict.fromkeys(env for panels in curves.values() for env in panels))
+    with figure(path, rows, columns, size=(4.0 * columns + 0.4, 2.7 * rows + 0.5)) as axes:
+        for panel in axes.flat[len(curves) :]:
+            panel.set_visible(False)
+        for panel, (method, panels) in zip(axes.flat, curves.items(), strict=False):
+            for env, seeds in panels.items():
+                colour = LINES[environments.index(env) % len(LINES)]
+                for steps, values in seeds:
+                    panel.plot(steps / 1000, values, color=colour, linewidth=0.6, alpha=0.35)
+                length = min(len(values) for _, values in seeds)
+                mean = np.mean([values[:length] for _, values in seeds], axis=0)
+                panel.plot(
+                    seeds[0][0][:length] / 1000, mean, color=colour, linewidth=1.6, label=env.removesuffix("-v0")
+                )
+            panel.set_yscale("symlog", linthresh=0.1)
+            panel.set_title(method)
+            panel.set_xlabel("thousand steps")
+            panel.set_ylabel("loss")
+            panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
+        handles, labels = axes.flat[0].get_legend_handles_labels()
+        axes.flat[0].figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
