@@ -1,0 +1,93 @@
+"""How long one action takes: the numpy runtime, ONNX Runtime and JAX beside each other, one observation at a time.
+
+A robot asks for one action, waits, and asks again; what counts is the latency of a single row, not throughput. Three
+hidden layers, 29 observations, 8 actions, 32 latent dimensions: the ant with the paper's networks at width 512.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from iel.algos.model import GoalModel, Model, ModelConfig, empty_networks
+from iel.export import build_graphs
+from iel.planning import make_planner
+from iel.runtime import Pack, load_runtime
+
+
+def trained_like(config: ModelConfig, seed: int = 0) -> Model:
+    """A model with random weights of the size that training leaves, no bias or offset zero."""
+    generator = np.random.default_rng(seed)
+
+    def draw(leaf: Any) -> np.ndarray:
+        array = generator.standard_normal(leaf.shape)
+        is_kernel = len(leaf.shape) >= 2 and leaf.shape[-2] > config.heads
+        return np.asarray(array / np.sqrt(leaf.shape[-2]) if is_kernel else 0.3 * array, np.float32)
+
+    kind = Model if config.conditioning == "direction" else GoalModel
+    return kind(config, jax.tree.map(draw, empty_networks(config)))
+
+
+def run(widths: Sequence[int] = (128, 256, 512), repeats: int = 2000, nodes: int = 2048) -> dict[str, Any]:
+    """{"rows": [{width, act_ms, act_99_ms, plan_act_ms, onnx_ms, jax_ms}]}: medians, and the 99th percentile of act.
+
+    `plan_act_ms` is a whole step of asym-graph in numpy: embed, find the node, choose the hop, act. `onnx_ms` is None
+    without onnxruntime.
+    """
+    return {"rows": [_row(width, repeats, nodes) for width in widths]}
+
+
+def _row(width: int, repeats: int, nodes: int) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    model = trained_like(ModelConfig("iel", 29, 8, 32, (width,) * 3, 0.1, 0.99))
+    with tempfile.TemporaryDirectory() as directory:
+        model.save(directory)
+        runtime = load_runtime(Path(directory))
+    observations = generator.standard_normal((nodes, 29)).astype(np.float32)
+
+    planner = make_planner("asym-graph", runtime, Pack(observations, runtime.embed(observations)), coreset="all")
+    planner.prepare(observations[0])
+    one, direction = observations[1:2], runtime.task(observations[:1])
+    own = _times(lambda: runtime.act(one, direction), repeats)
+    return {
+        "width": width,
+        "act_ms": _milliseconds(own, 50),
+        "act_99_ms": _milliseconds(own, 99),
+        "plan_act_ms": _milliseconds(_times(lambda: planner.act(one[0]), repeats), 50),
+        "onnx_ms": _onnx(runtime, one, direction, repeats),
+        "jax_ms": _milliseconds(_times(lambda: model.act(one, direction), repeats), 50),
+    }
+
+
+def _onnx(runtime: Any, one: np.ndarray, direction: np.ndarray, repeats: int) -> float | None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # one row is too little work to share
+    content = build_graphs(runtime)["act.onnx"].SerializeToString()
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return _milliseconds(_times(lambda: session.run(None, {"observation": one, "direction": direction}), repeats), 50)
+
+
+def _times(function: Callable[[], Any], repeats: int) -> np.ndarray:
+    for _ in range(20):
+        function()
+    taken = np.empty(repeats)
+    for index in range(repeats):
+        started = time.perf_counter()
+        function()
+        taken[index] = time.perf_counter() - started
+    return taken
+
+
+def _milliseconds(taken: np.ndarray, percentile: float) -> float:
+    return round(float(np.percentile(taken, percentile)) * 1e3, 4)

@@ -1,0 +1,162 @@
+"""A trained run as a directory to copy to a robot.
+
+    DIR/
+      config.json, model.safetensors               the frozen model, as in RUN/model
+      model.onnx, embed.onnx, task.onnx, act.onnx  the same as ONNX graphs (`iel.export.graphs`)
+      planner.safetensors                          states to plan over: observations, embeddings (with --nodes)
+      card.json, README.txt                        where it comes from and how to use it, for programs and for people
+      manifest.json                                sha256 and size of every file above
+
+It is written beside its final name, verified, and only then renamed: a directory of that name is whole.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+import iel
+from iel.errors import ConfigError, RunError
+from iel.export.agreement import measure
+from iel.export.graphs import IR_VERSION, OPSET, build_graphs, require_onnx, signatures
+from iel.planning import AsymGraph
+from iel.planning.geometry import States
+from iel.runtime import Runtime, load_runtime
+from iel.runtime.files import MANIFEST_FORMAT, file_facts, verify_manifest
+from iel.serial import save_arrays
+from iel.training import Run
+from iel.training.files import flush, partial_name, write_json
+
+CARD_FORMAT = 1
+
+
+def export_run(
+    run: Run,
+    out: Path,
+    *,
+    data: States | None = None,
+    nodes: int | None = None,
+    coreset: str = "farthest",
+    onnx: bool = True,
+) -> dict[str, Any]:
+    """Write the run's model to `out` and return its card; with `nodes`, states of `data` are taken along."""
+    if onnx:
+        require_onnx()  # said before anything is written
+    model = run.model
+    if nodes is not None and not model.has_geometry:
+        raise ConfigError(f"{run.config['algo']} has no latent space to plan in; export it without --nodes.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"{out} already exists; choose another --out, or remove it.")
+    states = None if data is None or nodes is None else AsymGraph(model, data, nodes=nodes, coreset=coreset)
+    partial = partial_name(out.parent)
+    try:
+        partial.mkdir(parents=True)
+        model.save(partial)
+        if states is not None:
+            observations = np.asarray(states.observations[states.states], np.float32)
+            save_arrays(
+                partial / "planner.safetensors",
+                {"observations": observations, "embeddings": states.coreset.points.astype(np.float32)},
+            )
+        runtime = load_runtime(partial)
+        graphs = build_graphs(runtime) if onnx else {}
+        for name, graph in graphs.items():
+            (partial / name).write_bytes(graph.SerializeToString(deterministic=True))
+        card = _card(run, runtime, coreset, graphs)
+        card["agreement"] = measure(model, runtime, partial, runtime.pack.observations if runtime.pack else None)
+        write_json(partial / "card.json", card)
+        (partial / "README.txt").write_text(readme(card))
+        _seal(partial)
+        partial.rename(out)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{out} could not be written ({reason}); free some space, or choose another --out.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return card
+
+
+def _seal(directory: Path) -> None:
+    """Flush every file, list it in the manifest, and read all of it back."""
+    files = sorted(directory.iterdir())
+    write_json(
+        directory / "manifest.json",
+        {"format": MANIFEST_FORMAT, "versions": versions(), "files": {path.name: file_facts(path) for path in files}},
+    )
+    for path in (*files, directory):
+        flush(path)
+    verify_manifest(directory)
+
+
+def versions() -> dict[str, str]:
+    """Of everything that had a hand in the files."""
+    found = {"iel": iel.__version__, "python": platform.python_version()}
+    for package in ("jax", "numpy", "onnx", "onnxruntime"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _card(run: Run, runtime: Runtime, coreset: str, graphs: dict[str, Any]) -> dict[str, Any]:
+    config, facts = runtime.config, run.config
+    return {
+        "format": CARD_FORMAT,
+        "env": run.env,
+        "algo": facts["algo"],
+        "seed": run.seed,
+        "status": run.status,
+        "step": facts.get("step"),
+        "settings": facts["settings"],
+        "data": facts.get("data"),
+        "versions": versions(),
+        "interface": {
+            "observation": {"size": config.observation_size, "type": "float32"},
+            "action": {"size": config.action_size, "type": "float32", "low": -1.0, "high": 1.0},
+            "embedding": {"size": config.dimension, "beta": config.beta, "discount": config.discount},
+        },
+        "onnx": {"opset": OPSET, "ir_version": IR_VERSION, "files": signatures(graphs)} if graphs else None,
+        "planner": {"nodes": len(runtime.pack.observations), "coreset": coreset} if runtime.pack else None,
+    }
+
+
+def readme(card: dict[str, Any]) -> str:
+    """README.txt of an export."""
+    interface, data, agreement = card["interface"], card["data"] or {}, card["agreement"]
+    size, actions = interface["observation"]["size"], interface["action"]["size"]
+    lines = [
+        f"A goal-reaching policy: {card['algo']} trained on {card['env']}, seed {card['seed']}, step {card['step']}.",
+        f"Data: {data.get('name', 'unknown')}, {data.get('transitions', '?')} transitions, "
+        f"fingerprint {data.get('fingerprint', 'unknown')}.",
+        "Written with " + ", ".join(f"{name} {number}" for name, number in card["versions"].items()) + ".",
+        "",
+        f"Observations and goals are {size} float32 numbers in the order and units of that data; goals are full",
+        f"observations. Actions are {actions} float32 numbers within [-1, 1].",
+        "",
+        "Python without JAX (needs numpy and scipy):",
+        "    from iel.runtime import load_runtime",
+        "    model = load_runtime('.')",
+    ]
+    if card["planner"]:
+        lines.append(
+            f"    planner = model.planner('asym-graph')    # over {card['planner']['nodes']} states of the data"
+        )
+    else:
+        lines.append("    planner = model.planner('direct')    # straight for the goal")
+    lines += ["    planner.prepare(goal)", "    action = planner.act(observation)"]
+    if card["onnx"]:
+        lines += ["", f"ONNX (opset {card['onnx']['opset']}, float32, first axis is the batch):"]
+        lines += [f"    {name:<12} {signature}" for name, signature in card["onnx"]["files"].items()]
+    lines += ["", f"Largest differences from JAX on {agreement['rows']} inputs (action; distance, relative):"]
+    for name in ("numpy", "onnx"):
+        if agreement[name]:
+            lines.append(f"    {name:<6} " + "; ".join(f"{value:.1e}" for value in agreement[name].values()))
+    lines += ["", "manifest.json holds sha256 sums of all files."]
+    return "\n".join(lines) + "\n"

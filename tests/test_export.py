@@ -1,0 +1,173 @@
+"""`iel export`: what is written elsewhere says the same as the run it came from, whole or not at all."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from iel.algos import IEL
+from iel.algos.contract import Spec
+from iel.algos.model import ModelConfig, goal_model_config, load_model
+from iel.bench.runtime import trained_like
+from iel.cli import run as iel_command
+from iel.data import Trajectories
+from iel.errors import ConfigError, RunError
+from iel.export import build_graphs, export_run
+from iel.planning import AsymGraph, Direct
+from iel.runtime import load_runtime
+from iel.runtime.files import verify_manifest
+from iel.training import open_run, train
+
+onnxruntime = pytest.importorskip("onnxruntime")
+SPEC = Spec(5, 3)
+KINDS = {
+    "directed": ModelConfig("iel", 5, 3, 8, (64, 64), 0.3, 0.99),
+    "euclidean": ModelConfig("hilp", 5, 3, 8, (64, 64), 0.0, 0.99, directed=False),
+    "goal": goal_model_config("gcbc", SPEC, (64, 64), 0.99),
+    "goal-value": goal_model_config("gcivl", SPEC, (64, 64), 0.99, value="state"),
+    "goal-critic": goal_model_config("gccql", SPEC, (64, 64), 0.99, value="action", squashed=True),
+}
+
+
+def session(graph) -> "onnxruntime.InferenceSession":
+    return onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.fixture(scope="module")
+def walks() -> Trajectories:
+    generator = np.random.default_rng(0)
+    actions = generator.uniform(-1, 1, (5, 40, 2))
+    return Trajectories.from_episodes([(np.concatenate([np.ones((1, 2)), a.cumsum(0)]), a) for a in actions], "walks")
+
+
+@pytest.fixture(scope="module")
+def trained(walks, tmp_path_factory):
+    """A really trained run."""
+    out = tmp_path_factory.mktemp("run") / "a"
+    settings = {"steps": 60, "hidden": (16, 16), "batch_size": 16, "dimension": 4}
+    train(walks, IEL(preset="smoke", **settings), [0], out=out, progress=False)
+    return open_run(out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_onnx_agrees_with_jax(kind, tmp_path):
+    model = trained_like(KINDS[kind])
+    model.save(tmp_path)
+    graphs = build_graphs(load_runtime(tmp_path))
+    whole = session(graphs["model.onnx"])
+    for scale in (0.0, 1.0, 1e3):
+        states, goals = (scale * np.random.default_rng(3).standard_normal((2, 33, 5))).astype(np.float32)
+        goals[:4] = states[:4]  # no displacement: the goal's own direction is followed, as the planner does
+        tolerance = 1e-5 * max(1.0, scale)
+        planner = Direct(model, load_like(states))
+        directions = planner.plan(goals).directions(model.embed(states)).astype(np.float32)
+        action, *rest = whole.run(None, {"observation": states, "goal": goals})
+        np.testing.assert_allclose(action, model.act(states, directions), atol=tolerance)
+        assert bool(rest) == model.has_distance
+        if model.has_distance:
+            np.testing.assert_allclose(rest[0], model.distance(states, goals, goals), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(rest[1], model.hitting_time(states, goals), rtol=2e-4, atol=2e-4)
+        if model.has_geometry:
+            (phi,) = session(graphs["embed.onnx"]).run(None, {"observation": states})
+            (omega,) = session(graphs["task.onnx"]).run(None, {"goal": goals})
+            (action,) = session(graphs["act.onnx"]).run(None, {"observation": states, "direction": omega})
+            np.testing.assert_allclose(phi, model.embed(states), atol=1e-5)
+            np.testing.assert_allclose(omega, model.task(goals), atol=1e-5)
+            np.testing.assert_allclose(action, model.act(states, omega), atol=tolerance)
+        else:
+            assert graphs.keys() == {"model.onnx"}
+
+
+def load_like(observations):
+    """What a planner calls data."""
+    return Trajectories.from_episodes([(observations, np.zeros((len(observations) - 1, 3)))], "rows")
+
+
+def test_batch_axis_is_free_and_names_are_the_documented_ones(tmp_path):
+    trained_like(KINDS["directed"]).save(tmp_path)
+    whole = session(build_graphs(load_runtime(tmp_path))["model.onnx"])
+    assert [(value.name, value.shape) for value in whole.get_inputs()] == [
+        ("observation", ["batch", 5]),
+        ("goal", ["batch", 5]),
+    ]
+    assert [value.name for value in whole.get_outputs()] == ["action", "distance", "hitting_time"]
+    for rows in (1, 7):
+        assert (
+            whole.run(None, dict.fromkeys(("observation", "goal"), np.ones((rows, 5), np.float32)))[0].shape[0] == rows
+        )
+
+
+def test_export_of_a_run_is_whole_and_plans_like_the_run(trained, walks, tmp_path):
+    out = tmp_path / "robot"
+    card = export_run(trained, out, data=walks, nodes=32)
+    verify_manifest(out)
+    assert {path.name for path in tmp_path.iterdir()} == {"robot"}  # nothing is left beside it
+    assert card["data"]["fingerprint"] == walks.fingerprint and card["planner"]["nodes"] == 32
+    for who in ("numpy", "onnx"):
+        assert max(card["agreement"][who].values()) < 1e-5
+    assert "asym-graph" in (out / "README.txt").read_text()
+    assert json.loads((out / "card.json").read_text()) == card
+
+    runtime, model = load_runtime(out), load_model(out)  # an export is a model directory too
+    ours, theirs = runtime.planner("asym-graph"), AsymGraph(trained.model, walks, nodes=32)
+    state, goal = walks.observations[3], walks.observations[150]
+    for planner in (ours, theirs):
+        planner.prepare(goal)
+    np.testing.assert_allclose(ours.path(state).observations, theirs.path(state).observations)
+    np.testing.assert_allclose(ours.act(state), theirs.act(state), atol=1e-5)
+    assert np.array_equal(model.embed(state[None]), trained.model.embed(state[None]))
+
+
+def test_the_same_run_exports_the_same_bytes(trained, walks, tmp_path):
+    for name in ("a", "b"):
+        export_run(trained, tmp_path / name, data=walks, nodes=8)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_the_command_exports_and_never_overwrites(trained, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert iel_command(["export", str(trained.path), "--out", str(out), "--no-onnx", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["onnx"] is None and not list(out.glob("*.onnx")) and result["files"].keys() >= {"model.safetensors"}
+    before = (out / "manifest.json").read_bytes()
+    with pytest.raises(RunError, match="already exists"):
+        iel_command(["export", str(trained.path), "--out", str(out), "--no-onnx"])
+    assert (out / "manifest.json").read_bytes() == before
+
+
+def test_missing_onnx_names_the_extra_and_writes_nothing(trained, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ConfigError, match=r"iel\[onnx\].*--no-onnx"):
+        export_run(trained, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    export_run(trained, tmp_path / "out", onnx=False)
+    load_runtime(tmp_path / "out").planner("direct").prepare(np.zeros(2))
+
+
+def test_a_failed_export_leaves_nothing(trained, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("iel.export.directory._seal", full)
+    with pytest.raises(RunError, match="No space left"):
+        export_run(trained, tmp_path / "out", onnx=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_that_disagrees_is_refused(trained, tmp_path, monkeypatch):
+    """The negative control of the agreement check: a runtime with another GELU does not pass."""
+    monkeypatch.setattr("iel.runtime.networks.GELU_CUBIC", 0.0)
+    with pytest.raises(RunError, match="differs from the model"):
+        export_run(trained, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_planning_states_need_a_latent_space(tmp_path):
+    class GoalRun:
+        model = trained_like(KINDS["goal"])
+        config = {"algo": "gcbc"}  # noqa: RUF012
+
+    with pytest.raises(ConfigError, match="without --nodes"):
+        export_run(GoalRun(), tmp_path / "out", data=object(), nodes=4)
