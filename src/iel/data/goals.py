@@ -3,7 +3,9 @@
     states of an episode     x_i  x_{i+1} ... x_{i+H_max} ........ x_final(i)
     next state                    ^ x'
     intermediate u                ^----------^   uniform, 1 <= H <= min(H_max, final(i) - i, goal - i if g is ahead)
-    trajectory goal               ^------------------------------^   i + k, P(k) = (1 - gamma) gamma^(k - 1), clipped
+    trajectory goal               ^------------------------------^   i + k, P(k) = (1 - gamma) gamma^(k - 1), clipped,
+                                                                     or uniform
+    own state as goal        ^   the only goal that is reached already
     random goal              any state of the data set
 
 Nothing drawn for x_i ever leaves the episode of x_i, except a random goal, which is meant to.
@@ -12,7 +14,7 @@ Nothing drawn for x_i ever leaves the episode of x_i, except a random goal, whic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +42,17 @@ class Draw(NamedTuple):
     steps: jax.Array
 
 
+class Relabelled(NamedTuple):
+    """Transitions with goals: (x, a, x', g, x = g), and a goal for the actor that is drawn on its own."""
+
+    state: jax.Array
+    action: jax.Array
+    next_state: jax.Array
+    goal: jax.Array
+    success: jax.Array
+    actor_goal: jax.Array
+
+
 @dataclass(frozen=True)
 class GoalSampler:
     """Which goals and intermediate states accompany a state."""
@@ -48,12 +61,15 @@ class GoalSampler:
     p_trajectory: float = 0.625
     p_random: float = 0.375
     max_steps: int = 10
+    p_current: float = 0.0
+    future: Literal["geometric", "uniform"] = "geometric"
 
     def __post_init__(self) -> None:
-        if abs(self.p_trajectory + self.p_random - 1.0) > 1e-6 or min(self.p_trajectory, self.p_random) < 0:
+        shares = (self.p_trajectory, self.p_random, self.p_current)
+        if abs(sum(shares) - 1.0) > 1e-6 or min(shares) < -1e-9:
             raise ConfigError(
-                f"Goal probabilities must be non-negative and sum to 1, but are {self.p_trajectory} (trajectory) "
-                f"and {self.p_random} (random)."
+                f"Goal probabilities must be non-negative and sum to 1, but are {self.p_trajectory:g} (trajectory), "
+                f"{self.p_random:g} (random) and {self.p_current:g} (the state itself)."
             )
         if not 0.0 < self.discount < 1.0:
             raise ConfigError(f"The discount must lie strictly between 0 and 1, but is {self.discount}.")
@@ -65,10 +81,7 @@ class GoalSampler:
         state_key, kind_key, ahead_key, random_key, between_key = jax.random.split(key, 5)
         state = draw_states(state_key, data, size)
         last = data.final[state]
-
-        ahead = jnp.minimum(state + geometric(ahead_key, self.discount, size), last)
-        anywhere = jax.random.randint(random_key, (size,), 0, len(data.observations))
-        goal = jnp.where(jax.random.uniform(kind_key, (size,)) < self.p_trajectory, ahead, anywhere)
+        goal = self._goals(kind_key, ahead_key, random_key, data, state)
 
         # An intermediate state lies on the way: when the goal is ahead on the same episode, never beyond it.
         on_the_way = (goal > state) & (goal <= last)
@@ -76,10 +89,45 @@ class GoalSampler:
         steps = 1 + jax.random.randint(between_key, (size,), 0, furthest - state)
         return Draw(state, goal, state + steps, steps)
 
+    def goals(self, key: jax.Array, data: DeviceData, state: jax.Array) -> jax.Array:
+        """A goal row for every state row."""
+        kind_key, ahead_key, random_key = jax.random.split(key, 3)
+        return self._goals(kind_key, ahead_key, random_key, data, state)
+
+    def _goals(
+        self, kind_key: jax.Array, ahead_key: jax.Array, random_key: jax.Array, data: DeviceData, state: jax.Array
+    ) -> jax.Array:
+        size, last = len(state), data.final[state]
+        if self.future == "geometric":
+            ahead = jnp.minimum(state + geometric(ahead_key, self.discount, size), last)
+        else:
+            ahead = state + 1 + jax.random.randint(ahead_key, (size,), 0, last - state)
+        anywhere = jax.random.randint(random_key, (size,), 0, len(data.observations))
+        kind = jax.random.uniform(kind_key, (size,))
+        goal = jnp.where(kind < self.p_trajectory, ahead, anywhere)
+        return jnp.where(kind >= 1.0 - self.p_current, state, goal) if self.p_current > 0 else goal
+
 
 def draw_states(key: jax.Array, data: DeviceData, size: int) -> jax.Array:
     """Uniform over all rows that have a next state."""
     return data.transitions[jax.random.randint(key, (size,), 0, len(data.transitions))]
+
+
+def relabel(
+    key: jax.Array, data: DeviceData, value_goals: GoalSampler, actor_goals: GoalSampler, size: int
+) -> Relabelled:
+    """`size` transitions, each with a goal for the value and another for the actor; success is equality of rows."""
+    state_key, value_key, actor_key = jax.random.split(key, 3)
+    state = draw_states(state_key, data, size)
+    goal, actor_goal = value_goals.goals(value_key, data, state), actor_goals.goals(actor_key, data, state)
+    return Relabelled(
+        data.observations[state],
+        data.actions[state],
+        data.observations[state + 1],
+        data.observations[goal],
+        (goal == state).astype(jnp.float32),
+        data.observations[actor_goal],
+    )
 
 
 def geometric(key: jax.Array, discount: float, size: int) -> jax.Array:

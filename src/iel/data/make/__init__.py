@@ -1,6 +1,6 @@
-"""Collects data sets in the simulator: seeded, and the same bits for any number of processes."""
+"""Collects data sets in the simulator: seeded, resumable, and the same bits for any number of processes."""
 
-from iel.data.make.collect import make_dataset
-from iel.data.make.pointmaze import Recipe, recipe
+from iel.data.make.collect import make_collector, make_dataset
+from iel.data.make.recipes import Recipe, recipe, recipe_names
 
-__all__ = ["Recipe", "make_dataset", "recipe"]
+__all__ = ["Recipe", "make_collector", "make_dataset", "recipe", "recipe_names"]

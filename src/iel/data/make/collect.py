@@ -1,29 +1,44 @@
-"""Runs a collector in several processes and joins their episodes in order.
+"""Runs a collector in several processes and joins their episodes in order; stopped half-way, it goes on from there.
 
-The workers are plain subprocesses (`python -m iel.data.make.collect ...`): no pickling, and a script that calls
+The workers are plain subprocesses (`python -m iel.data.make.collect JOB`): no pickling, and a script that calls
 `iel.load` at its top level is not imported again. Each prints one line an episode, which drives the progress bar.
+
+Episodes are collected in blocks. A finished block is a file in a directory beside the final one, which says what it was
+collected with; a later call with the same settings reuses its blocks, and the directory goes when the data is written.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import secrets
+import shutil
 import subprocess
 import sys
-import tempfile
 import threading
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iel.data.catalogue import Split, data_directory, file_name
-from iel.data.make.pointmaze import PointMazeCollector, recipe
+from iel.data.make.ant import WEIGHTS
+from iel.data.make.episodes import MazeCollector
+from iel.data.make.recipes import Recipe, recipe
 from iel.data.readers.ogbench import write_ogbench
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, DataError
+from iel.loader import read_json, read_npz
 from iel.progress import Progress
 
 VALIDATION_SHARE = 10
 """One validation episode for this many training episodes, as in OGBench."""
+BLOCK_STEPS = 10_000
+"""Transitions a block: some ten seconds of an ant, which is what a kill can cost a worker."""
 
 
 def make_dataset(
@@ -34,60 +49,131 @@ def make_dataset(
     directory: Path | None = None,
     workers: int | None = None,
     progress: bool = True,
+    controller: Path | None = None,
 ) -> dict[str, Path]:
-    """Collect the training and validation episodes of a data set; returns the two files."""
+    """Collect the training and validation episodes of a data set; returns the two files.
+
+    `controller` is the file of another ant controller than our own (`iel.data.make.ant.load_controller`).
+    """
     plan = recipe(name)
     count = plan.episodes if episodes is None else episodes
     if count < 1:
         raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")
     held_out = max(1, count // VALIDATION_SHARE)
     directory = directory or data_directory()
-    workers = workers or available_cores()
+    parts = directory / f".{file_name(plan.name, episodes, seed)}.parts"
+    _open_parts(parts, _settings(plan, seed, controller))
 
-    splits: tuple[tuple[Split, int], ...] = (("train", count), ("val", held_out))
-    with Progress(f"collect {name}", count + held_out, unit="episodes", show=progress) as bar:
-        collected = {
-            split: _collect(name, seed, split, size, min(workers, size), bar.advance) for split, size in splits
-        }
+    sizes: dict[Split, int] = {"train": count, "val": held_out}
+    blocks = [block for split, size in sizes.items() for block in _blocks(plan, split, size, parts)]
+    with Progress(f"collect {plan.name}", count + held_out, unit="episodes", show=progress) as bar:
+        todo = [block for block in blocks if _read_block(block, plan) is None]
+        bar.advance(count + held_out - sum(block["count"] for block in todo))
+        _collect(plan, seed, controller, todo, workers or available_cores(), bar.advance)
     files: dict[str, Path] = {}
-    for split, data in collected.items():
-        files[split] = directory / file_name(name, episodes, seed, split)
-        write_ogbench(files[split], data)
+    for split in sizes:
+        joined = _join(plan, [block for block in blocks if block["split"] == split])
+        files[split] = directory / file_name(plan.name, episodes, seed, split)
+        write_ogbench(files[split], joined)
+    shutil.rmtree(parts)
     return files
 
 
-def _collect(name: str, seed: int, split: Split, size: int, workers: int, advance) -> Trajectories:
-    with tempfile.TemporaryDirectory(prefix="iel-make-") as scratch:
-        parts = [Path(scratch) / f"part{w}.npz" for w in range(workers)]
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "iel.data.make.collect", *map(str, (name, seed, split, size, w, workers, part))],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for w, part in enumerate(parts)
-        ]
+def _settings(plan: Recipe, seed: int, controller: Path | None) -> dict[str, Any]:
+    """Everything an episode depends on besides its number."""
+    weights = (controller or WEIGHTS) if plan.body == "antmaze" else None
+    if weights is not None and not weights.is_file():
+        raise DataError(f"There is no ant controller at {weights}; give the path of a .safetensors or .npz file.")
+    digest = None if weights is None else hashlib.sha256(weights.read_bytes()).hexdigest()
+    return {"recipe": asdict(plan), "seed": seed, "controller": digest}
+
+
+def _open_parts(parts: Path, settings: dict[str, Any]) -> None:
+    """The directory of blocks; blocks that were collected with other settings are thrown away."""
+    label = parts / "settings.json"
+    if label.is_file():
         try:
-            watchers = [threading.Thread(target=_watch, args=(p.stdout, advance), daemon=True) for p in processes]
-            for watcher in watchers:
-                watcher.start()
-            for process in processes:
-                complaint = process.stderr.read() if process.stderr else ""
-                if process.wait() != 0:
-                    reason = complaint.strip().splitlines()[-1] if complaint.strip() else "no message"
-                    raise DataError(f"Collecting {name} failed in a worker process: {reason}")
-            for watcher in watchers:
-                watcher.join()
-        finally:
-            for process in processes:
-                process.kill()
-        episodes: list = [None] * size
-        for w, part in enumerate(parts):
-            with np.load(part, allow_pickle=False) as archive:
-                for row, e in enumerate(range(w, size, workers)):
-                    episodes[e] = archive["observations"][row], archive["actions"][row]
-    return Trajectories.from_episodes(episodes, name)
+            if read_json(label, DataError) == settings:
+                return
+        except DataError:
+            pass  # a damaged label: nothing is known about the blocks
+    shutil.rmtree(parts, ignore_errors=True)
+    parts.mkdir(parents=True)
+    _write(label, lambda file: file.write(json.dumps(settings).encode()))
+
+
+def _blocks(plan: Recipe, split: str, size: int, parts: Path) -> list[dict[str, Any]]:
+    """The episodes of a split in blocks of about `BLOCK_STEPS` transitions."""
+    length = max(1, BLOCK_STEPS // plan.steps)
+    return [
+        {"split": split, "first": first, "count": count, "file": str(parts / f"{split}-{first:06d}-{count}.npz")}
+        for first in range(0, size, length)
+        for count in [min(length, size - first)]
+    ]
+
+
+def _read_block(block: dict[str, Any], plan: Recipe) -> dict[str, NDArray] | None:
+    """The arrays of a finished block, or None where it is missing or not whole."""
+    try:
+        arrays = read_npz(block["file"], ("observations", "actions"))
+    except DataError:
+        return None
+    whole = {name: array.shape[:2] for name, array in arrays.items()}
+    expected = {"observations": (block["count"], plan.steps + 1), "actions": (block["count"], plan.steps)}
+    return arrays if whole == expected else None
+
+
+def _join(plan: Recipe, blocks: list[dict[str, Any]]) -> Trajectories:
+    episodes: list[tuple[NDArray, NDArray]] = []
+    for block in blocks:
+        arrays = _read_block(block, plan)
+        if arrays is None:
+            raise DataError(f"{block['file']} is missing or damaged; run the same command again to collect it anew.")
+        episodes.extend(zip(arrays["observations"], arrays["actions"], strict=True))
+    return Trajectories.from_episodes(episodes, plan.name)
+
+
+def _collect(
+    plan: Recipe,
+    seed: int,
+    controller: Path | None,
+    blocks: list[dict[str, Any]],
+    workers: int,
+    advance: Callable[[int], None],
+) -> None:
+    """Collect blocks in `workers` processes."""
+    job = {"name": plan.name, "seed": seed, "controller": None if controller is None else str(controller)}
+    # One thread each: the matrices are small, and the workers are as many as the cores.
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "iel.data.make.collect"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for _ in range(min(workers, len(blocks)))
+    ]
+    try:
+        watchers = [threading.Thread(target=_watch, args=(p.stdout, advance), daemon=True) for p in processes]
+        for number, (process, watcher) in enumerate(zip(processes, watchers, strict=True)):
+            watcher.start()
+            assert process.stdin is not None
+            process.stdin.write(json.dumps({**job, "blocks": blocks[number :: len(processes)]}))
+            process.stdin.close()
+        for process in processes:
+            complaint = process.stderr.read() if process.stderr else ""
+            if process.wait() != 0:
+                reason = complaint.strip().splitlines()[-1] if complaint.strip() else "no message"
+                raise DataError(f"Collecting {plan.name} failed in a worker process: {reason}")
+        for watcher in watchers:
+            watcher.join()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def available_cores() -> int:
@@ -100,18 +186,40 @@ def _watch(lines, advance) -> None:
         advance(1)
 
 
-def _work(arguments: list[str]) -> None:
-    """One worker: every `workers`-th episode, written as two stacked arrays."""
-    name, seed, split, size, worker, workers, part = arguments
-    collector = PointMazeCollector(recipe(name), int(seed))
-    observations, actions = [], []
-    for index in range(int(worker), int(size), int(workers)):
-        states, controls = collector.episode(index, split)
-        observations.append(states)
-        actions.append(controls)
-        print(index, flush=True)
-    np.savez(part, observations=np.stack(observations), actions=np.stack(actions))
+def make_collector(plan: Recipe, seed: int, controller: Path | None = None) -> MazeCollector:
+    """The collector of a recipe's body."""
+    if plan.body == "antmaze":
+        from iel.data.make.antmaze import AntMazeCollector
+
+        return AntMazeCollector(plan, seed, controller)
+    from iel.data.make.pointmaze import PointMazeCollector
+
+    return PointMazeCollector(plan, seed)
+
+
+def _write(path: Path, fill: Callable[[Any], Any]) -> None:
+    """A file under a temporary name first."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with partial.open("wb") as file:
+            fill(file)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _work(job: dict[str, Any]) -> None:
+    """One worker: its blocks, one after another, each written when it is whole."""
+    controller = None if job["controller"] is None else Path(job["controller"])
+    collector = make_collector(recipe(job["name"]), job["seed"], controller)
+    for block in job["blocks"]:
+        episodes = []
+        for index in range(block["first"], block["first"] + block["count"]):
+            episodes.append(collector.episode(index, block["split"]))
+            print(index, flush=True)  # a parent that is gone closes the pipe, which ends this process too
+        observations, actions = (np.stack(column) for column in zip(*episodes, strict=True))
+        _write(Path(block["file"]), lambda file: np.savez(file, observations=observations, actions=actions))  # noqa: B023
 
 
 if __name__ == "__main__":
-    _work(sys.argv[1:])
+    _work(json.loads(sys.stdin.read()))
