@@ -12,13 +12,18 @@ import iel
 SOURCE = Path(iel.__file__).parent
 # A room may import rooms of its own rank or below.
 RANKS = {
-    "errors": 0, "progress": 0, "data": 1, "envs": 1, "nn": 1, "losses": 1, "distances": 1, "serial": 1, "theory": 1,
-    "planning": 2, "algos": 2, "training": 3, "evaluation": 3, "viz": 4, "bench": 4, "options": 0,
+    "errors": 0, "progress": 0, "loader": 0,
+    "data": 1, "envs": 1, "nn": 1, "losses": 1, "distances": 1, "serial": 1, "theory": 1,
+    "planning": 2, "runtime": 2, "algos": 2, "training": 3, "evaluation": 3, "viz": 4, "bench": 4, "compare": 4, "export": 4,
+    "options": 0,
     "commands": 5, "cli": 6,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("room", ["iel", "iel.data", "iel.envs", "iel.planning", "iel.theory", "iel.evaluation.stats"])
+@pytest.mark.parametrize(
+    "room",
+    ["iel", "iel.data", "iel.envs", "iel.planning", "iel.runtime", "iel.theory", "iel.evaluation.stats"],
+)
 def test_numpy_rooms_do_not_import_jax(room):
     code = f"import sys, {room}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

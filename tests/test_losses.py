@@ -7,7 +7,10 @@ import pytest
 
 from iel.losses import (
     awr_loss,
+    conservative_gap,
+    ddpg_bc_loss,
     expectile_weight,
+    goal_reward,
     info_nce_loss,
     iql_critic_loss,
     iql_value_loss,
@@ -83,6 +86,28 @@ def test_awr_weights_are_exponential_and_capped_at_one_hundred():
     advantage = jnp.array([0.0, 0.1, 50.0])
     expected = -(1.0 * -1.0 + np.exp(1.0) * -2.0 + 100.0 * -3.0) / 3
     assert awr_loss(log_prob, advantage, 10.0) == pytest.approx(expected, rel=1e-5)
+
+
+def test_reward_and_mask_end_at_the_goal():
+    reward, mask = goal_reward(jnp.array([0.0, 1.0]))
+    assert reward.tolist() == [-1.0, 0.0] and mask.tolist() == [1.0, 0.0]
+
+
+def test_ddpg_bc_by_hand_and_whatever_the_scale_of_q():
+    q, log_prob = jnp.array([-4.0, -2.0, 3.0]), jnp.array([-1.0, -2.0, -6.0])
+    assert ddpg_bc_loss(q, log_prob, 0.5) == pytest.approx(1.0 / 3.0 + 0.5 * 3.0, rel=1e-5)
+    assert ddpg_bc_loss(1000 * q, log_prob, 0.5) == pytest.approx(float(ddpg_bc_loss(q, log_prob, 0.5)), rel=1e-5)
+    # E|q| = 3 carries no gradient: only the numerator pulls, upwards
+    np.testing.assert_allclose(jax.grad(lambda q: ddpg_bc_loss(q, log_prob, 0.5))(q), -1 / 9, rtol=1e-5)
+
+
+def test_conservative_gap_by_hand():
+    q_sampled = jnp.array([[[1.0, -50.0], [2.0, -50.0]]])  # one head, two samples, two rows
+    log_density = jnp.array([[0.5, 0.0], [-0.5, 0.0]])
+    q_data = jnp.array([[1.0, 0.0]])
+    first = 2.0 * np.log(np.exp(0.5 / 2) + np.exp(2.5 / 2)) - 1.0
+    expected = (first + -3.0) / 2  # the second row would be about -48.6, but the floor is -3
+    np.testing.assert_allclose(conservative_gap(q_sampled, log_density, q_data, 2.0, -3.0), [expected], rtol=1e-5)
 
 
 def test_info_nce_by_hand():

@@ -1,11 +1,23 @@
 """Networks against plain numpy."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from iel.nn import MLP, GaussianPolicy, LayerNorm, apply_heads, ensemble, head, normalise, polyak, unit
+from iel.nn import (
+    MLP,
+    GaussianPolicy,
+    LayerNorm,
+    TanhGaussianPolicy,
+    apply_heads,
+    ensemble,
+    head,
+    normalise,
+    polyak,
+    unit,
+)
 
 
 def test_layer_norm_centres_and_scales_the_last_axis():
@@ -48,6 +60,27 @@ def test_gaussian_log_probability_is_scipys():
     x = jax.random.normal(jax.random.key(1), (6, 3))
     action = jax.random.normal(jax.random.key(2), (6, 2))
     np.testing.assert_allclose(policy.log_prob(x, action), norm.logpdf(action, policy(x), 1.0).sum(-1), rtol=1e-5)
+
+
+def test_unit_log_probability_ignores_the_learned_sigma():
+    policy = eqx.tree_at(lambda p: p.log_std, GaussianPolicy(jax.random.key(0), 3, (8,), 2), jnp.ones(2))
+    x, action = jnp.ones((1, 3)), jnp.array([[0.3, -0.4]])
+    np.testing.assert_allclose(policy.unit_log_prob(x, action), norm.logpdf(action, policy(x), 1.0).sum(-1), rtol=1e-5)
+
+
+def test_the_density_of_a_squashed_gaussian_integrates_to_one_and_its_samples_follow_it():
+    policy = TanhGaussianPolicy(jax.random.key(0), 3, (8,), 1)
+    x = jnp.ones((1, 3))
+    grid = jnp.linspace(-0.998, 0.998, 4001)[:, None]
+    density = np.exp(policy.log_prob(jnp.tile(x, (4001, 1)), grid))
+    cumulative = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(grid[:, 0]))])
+    assert abs(cumulative[-1] - 1.0) < 0.01
+    action, log_prob = policy.sample(jax.random.key(1), x, 20_000)
+    assert action.shape == (20_000, 1, 1) and log_prob.shape == (20_000, 1)
+    expected = np.interp([-0.3, 0.0, 0.4], grid[:, 0], cumulative)
+    np.testing.assert_allclose([(action < a).mean() for a in (-0.3, 0.0, 0.4)], expected, atol=0.015)
+    np.testing.assert_allclose(log_prob[:50, 0], policy.log_prob(jnp.tile(x, (50, 1)), action[:50, 0]), atol=1e-3)
+    np.testing.assert_allclose(policy(x), jnp.tanh(policy.network(x)[:, :1]))
 
 
 def test_polyak_moves_the_target_a_little():

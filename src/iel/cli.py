@@ -26,13 +26,21 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "demo": (options.Demo, "demo:demo_command"),
     "train": (options.Train, "train:train_command"),
     "evaluate": (options.Evaluate, "evaluate:evaluate_command"),
+    "compare": (options.CompareCommand, "compare:compare_command"),
+    "report": (options.ReportCommand, "report:report_command"),
     "plan": (options.PlanCommand, "plan:plan_command"),
+    "video": (options.VideoCommand, "video:video_command"),
     "audit": (options.AuditCommand, "audit:audit_command"),
+    "export": (options.ExportCommand, "export:export_command"),
     "data make": (options.DataMake, "data:data_make_command"),
     "data info": (options.DataInfo, "data:data_info_command"),
+    "data check": (options.DataCheck, "data:data_check_command"),
     "doctor": (options.Doctor, "doctor:doctor_command"),
     "bench training": (options.BenchTraining, "bench:bench_training_command"),
     "bench planning": (options.BenchPlanning, "bench:bench_planning_command"),
+    "bench stepping": (options.BenchStepping, "bench:bench_stepping_command"),
+    "bench checkpoints": (options.BenchCheckpoints, "bench:bench_checkpoints_command"),
+    "bench runtime": (options.BenchRuntime, "bench:bench_runtime_command"),
 }
 """Command -> its options, and the module and function of `iel.commands` that does it (imported when it is run)."""
 
@@ -73,7 +81,7 @@ def run(argv: list[str]) -> int:
     result: dict[str, Any] = getattr(importlib.import_module(f"iel.commands.{module}"), function)(chosen)
     if chosen.json:
         print(json.dumps(result))
-    return 0
+    return result.get("exit_code", 0)
 
 
 def _parse(options_type: type[Any], name: str, arguments: list[str]) -> Any:
@@ -91,10 +99,19 @@ def _train_options(arguments: list[str]) -> type[Any]:
     """`iel train` shows and takes the settings of the chosen method, with the chosen preset's values as defaults."""
     from iel.algos import get_algo
 
-    method = get_algo(_value_of("--algo", arguments) or "iel")
-    defaults = method(preset=_value_of("--preset", arguments) or DEFAULT_PRESET)
-    settings = (Annotated[method, tyro.conf.arg(name="")], field(default=defaults))
-    chosen = make_dataclass("Train", [("settings", *settings)], bases=(options.Train,), frozen=True, kw_only=True)
+    fields: list[Any] = []
+    if run := _value_of("--resume", arguments):  # the run's own settings; one that is given all the same must agree
+        from iel.training import open_runs
+
+        config, defaults = (first := open_runs(run)[0]).config, first.algo
+        fields += [("algo", str, config["algo"]), ("checkpoint_every", int | None, config.get("checkpoint_every"))]
+        fields += [("seeds", tuple[int, ...], tuple(config.get("seeds", [first.seed])))]
+    else:
+        defaults = get_algo(_value_of("--algo", arguments) or "iel")(
+            preset=_value_of("--preset", arguments) or DEFAULT_PRESET
+        )
+    fields += [("settings", Annotated[type(defaults), tyro.conf.arg(name="")], field(default=defaults))]
+    chosen = make_dataclass("Train", fields, bases=(options.Train,), frozen=True, kw_only=True)
     chosen.__doc__ = options.Train.__doc__
     return chosen
 

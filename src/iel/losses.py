@@ -26,8 +26,7 @@ def ivl_loss(
     where V' is the Polyak target, r = -1 and m = 1 unless s is the goal (then r = m = 0). With tau near 1 the weight
     is large where the target value is larger, that is where the target *cost is smaller*: short ways win.
     """
-    reward = success - 1.0
-    mask = 1.0 - success
+    reward, mask = goal_reward(success)
     targets = jax.lax.stop_gradient(reward + discount * mask * target_next)
     advantage = jax.lax.stop_gradient(targets.min(0) - target_values.mean(0))
     weight = expectile_weight(advantage, tau)
@@ -53,10 +52,36 @@ def iql_critic_loss(q: jax.Array, reward: jax.Array, next_value: jax.Array, disc
     return jnp.square(q - target).mean(-1).sum()
 
 
+def goal_reward(success: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(r, m) of reaching a goal: r = -1 and m = 1 before it, r = m = 0 at it, so that -V counts discounted steps."""
+    return success - 1.0, 1.0 - success
+
+
 def awr_loss(log_prob: jax.Array, advantage: jax.Array, temperature: float) -> jax.Array:
     """-E[min(exp(alpha A), 100) log pi(a | s)]."""
     weight = jnp.minimum(jnp.exp(temperature * jax.lax.stop_gradient(advantage)), AWR_WEIGHT_CAP)
     return -(weight * log_prob).mean()
+
+
+def ddpg_bc_loss(q: jax.Array, log_prob: jax.Array, bc_weight: float) -> jax.Array:
+    """-E[q] / E|q| - alpha E[log pi(a | s)], with q = min_e Q_e(s, pi(s)) differentiable in the policy's action.
+
+    The scale E|q| carries no gradient: alpha means the same whatever the size of Q.
+    """
+    scale = jax.lax.stop_gradient(jnp.abs(q).mean() + 1e-6)
+    return -q.mean() / scale - bc_weight * log_prob.mean()
+
+
+def conservative_gap(
+    q_sampled: jax.Array, log_density: jax.Array, q_data: jax.Array, temperature: float, floor: float
+) -> jax.Array:
+    """How much higher a critic rates other actions than the data's, averaged over the batch: (heads,).
+
+    max(T log sum_j exp((Q(s, a_j) - log mu(a_j)) / T) - Q(s, a), floor), where a_j was drawn with density mu(a_j).
+    `q_sampled` is (heads, samples, batch), `log_density` (samples, batch), `q_data` (heads, batch).
+    """
+    soft_maximum = temperature * jax.nn.logsumexp((q_sampled - log_density) / temperature, axis=1)
+    return jnp.maximum(soft_maximum - q_data, floor).mean(-1)
 
 
 def info_nce_loss(anchors: jax.Array, positives: jax.Array, temperature: float) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Networks and nothing else: an MLP with LayerNorm, ensembles, and a Gaussian head.
+"""Networks and nothing else: an MLP with LayerNorm, ensembles, Gaussian heads, and one step of an optimiser.
 
 Modules are Equinox dataclasses whose leaves are arrays only, so a module is a pytree that scan, vmap, grad and the
 checkpoint writer all understand. Every module takes a whole batch: a layer is one matrix product.
@@ -11,8 +11,11 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 
 LOG_STD_RANGE = (-5.0, 2.0)
+LARGEST_SQUASHED = 0.999
+"""Actions of the data are clipped to this before they are un-squashed: tanh never reaches 1."""
 
 
 class Dense(eqx.Module):
@@ -121,6 +124,48 @@ class GaussianPolicy(eqx.Module):
         z = (action - self.mean(x)) * jnp.exp(-log_std)
         return -0.5 * jnp.sum(jnp.square(z) + 2.0 * log_std + jnp.log(2.0 * jnp.pi), axis=-1)
 
+    def unit_log_prob(self, x: jax.Array, action: jax.Array) -> jax.Array:
+        """log N(a; mu(x), 1), up to a constant -||a - mu(x)||^2 / 2: the learned sigma plays no part."""
+        return -0.5 * jnp.sum(jnp.square(action - self.mean(x)) + jnp.log(2.0 * jnp.pi), axis=-1)
+
+
+class TanhGaussianPolicy(eqx.Module):
+    """a = tanh(u), u ~ N(mu(x), diag(sigma(x)^2)), with log sigma(x) clipped to [-5, 2] and starting near -1.
+
+    log pi(a | x) = log N(u; mu, sigma) - sum_j log(1 - tanh(u_j)^2).
+    """
+
+    network: MLP
+
+    def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int):
+        self.network = MLP(key, inputs, hidden, 2 * actions, layer_norm=False, last_scale=1e-2)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The action at the Gaussian's mean, tanh(mu(x))."""
+        return jnp.tanh(self._moments(x)[0])
+
+    def sample(self, key: jax.Array, x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+        """`count` actions for every row, (count, batch, actions), and their log-probabilities, (count, batch)."""
+        mean, log_std = self._moments(x)
+        u = mean + jnp.exp(log_std) * jax.random.normal(key, (count, *mean.shape))
+        return jnp.tanh(u), _squashed_log_prob(u, mean, log_std)
+
+    def log_prob(self, x: jax.Array, action: jax.Array) -> jax.Array:
+        """log pi(a | x), summed over action dimensions; actions are first clipped to +-0.999."""
+        u = jnp.arctanh(jnp.clip(action, -LARGEST_SQUASHED, LARGEST_SQUASHED))
+        return _squashed_log_prob(u, *self._moments(x))
+
+    def _moments(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        mean, log_std = jnp.split(self.network(x), 2, axis=-1)
+        return mean, jnp.clip(log_std - 1.0, *LOG_STD_RANGE)
+
+
+def _squashed_log_prob(u: jax.Array, mean: jax.Array, log_std: jax.Array) -> jax.Array:
+    z = (u - mean) * jnp.exp(-log_std)
+    gaussian = -0.5 * (jnp.square(z) + 2.0 * log_std + jnp.log(2.0 * jnp.pi))
+    # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which does not overflow
+    return (gaussian - 2.0 * (jnp.log(2.0) - u - jax.nn.softplus(-2.0 * u))).sum(-1)
+
 
 def ensemble(key: jax.Array, heads: int, inputs: int, hidden: Sequence[int], outputs: int) -> MLP:
     """`heads` independent MLPs as one MLP whose arrays have a leading axis of heads."""
@@ -146,3 +191,24 @@ def unit(x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
     """x / (||x|| + epsilon) along the last axis; the norm is floored so that its gradient is finite at zero."""
     norm = jnp.sqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-12))
     return x / (norm + epsilon)
+
+
+def scalars(heads: MLP, *parts: jax.Array) -> jax.Array:
+    """An ensemble with one output on the concatenated inputs: (heads, batch)."""
+    return apply_heads(heads, jnp.concatenate(parts, -1))[..., 0]
+
+
+def in_blocks(network, rows: jax.Array, block: int = 8192) -> jax.Array:
+    """`network` on all rows, a block at a time, so that a million states need no gigabytes of activations."""
+    block = min(block, len(rows))
+    padding = -len(rows) % block
+    blocks = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, block, rows.shape[1])
+    result = jax.lax.map(network, blocks)
+    return result.reshape(-1, result.shape[-1])[: len(rows)]
+
+
+def descend(optimiser: optax.GradientTransformation, loss, parameters, moments, *arguments):
+    """One step of `optimiser` on loss(parameters, *arguments) -> (loss, metrics): (parameters, moments, metrics)."""
+    gradient, metrics = jax.grad(loss, has_aux=True)(parameters, *arguments)
+    change, moments = optimiser.update(gradient, moments, parameters)
+    return optax.apply_updates(parameters, change), moments, metrics

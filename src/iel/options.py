@@ -38,7 +38,7 @@ class Train(Output):
     env: str | None = None
     """Data set and environment, e.g. pointmaze-large-navigate-v0; collected first if it is not on this machine."""
     data: Path | None = None
-    """Train on this npz file instead of the environment's own data set."""
+    """Train on this file or folder (docs/formats.md) instead of the environment's own data set."""
     episodes: int | None = None
     """Use a collected data set of this many episodes instead of the benchmark's own size."""
     algo: str = "iel"
@@ -47,8 +47,10 @@ class Train(Output):
     """Training seeds; several are trained at once, each with a run directory of its own."""
     out: Path | None = None
     """Run directory (default: the next free runs/ENV-ALGO-NNN)."""
+    resume: Path | None = None
+    """Continue this run (or a directory of several seeds) from its newest whole checkpoint, with its own settings."""
     checkpoint_every: int | None = None
-    """Save a checkpoint every this many steps (the last step is always saved)."""
+    """Save a checkpoint every this many steps (default: about once a minute; first and last are always saved)."""
     tensorboard: bool = False
     """Also write TensorBoard files (needs the extra `tensorboard`)."""
     settings: Annotated[Any, tyro.conf.arg(name="")] = None
@@ -66,7 +68,7 @@ class PlannerSettings:
     coreset: Literal["farthest", "dpp"] | None = None
     """How nodes are chosen (default: the planner's own)."""
     data: Path | None = None
-    """Take states from this npz file instead of the data the run was trained on."""
+    """Take states from this file or folder instead of the data the run was trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,19 +126,40 @@ class AuditCommand(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportCommand(Output):
+    """Write a trained model for machines without JAX: weights, ONNX graphs, and states to plan over."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    out: Path | None = None
+    """Directory to write, which must not exist yet (default: RUN/export)."""
+    nodes: int | None = None
+    """Take this many states of the training data along, so that graph planners need no data (2048 is usual)."""
+    coreset: Literal["farthest", "dpp"] = "farthest"
+    """How those states are chosen."""
+    data: Path | None = None
+    """Take states from this file or folder instead of the data the run was trained on."""
+    onnx: bool = True
+    """Write ONNX files (needs the extra `onnx`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataMake(Output):
     """Collect a data set in the simulator, with a validation set a tenth of its size."""
 
     name: tyro.conf.Positional[str]
-    """pointmaze-{medium,large,giant,teleport}-{navigate,stitch,explore}-v0."""
+    """{pointmaze,antmaze}-{medium,large,giant,teleport}-{navigate,stitch,explore}-v0, or D4RL's
+    antmaze-{umaze,medium,large}-{play,diverse}-v2 and antmaze-ultra-{play,diverse}-v0."""
     episodes: int | None = None
-    """Number of episodes (default: OGBench's)."""
+    """Number of episodes (default: the benchmark's)."""
     seed: int = 0
     """The same seed gives the same file, bit for bit."""
     workers: int | None = None
     """Processes (default: all cores; does not change the result)."""
     out: Path | None = None
     """Directory (default: $IEL_DATA, else the user's cache)."""
+    controller: Path | None = None
+    """Another controller for the ant than our own: a safetensors file, or D4RL's as npz."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +170,31 @@ class DataInfo(Output):
     """Name of a data set on this machine, or path of an npz file."""
     episodes: int | None = None
     """The size it was made with, if not the benchmark's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCheck(Output):
+    """Look for everything that is wrong with a data set, and say what to do. Exit code 1 if training would fail."""
+
+    name: tyro.conf.Positional[str]
+    """A file (npz, hdf5), a folder of npz episodes or a Minari data set, or the name of a data set on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoCommand(Output):
+    """Film one episode of a run, with the planned waypoints drawn in: a video and a strip of pictures."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    planner: str = "asym-graph"
+    """direct, rec-mid, sym-graph or asym-graph."""
+    task: int = 1
+    """Which task of the environment."""
+    seed: int = 0
+    """Seed of the start and the goal."""
+    out: Path | None = None
+    """Where to write, MP4 or GIF (default: RUN/plots/video.mp4)."""
+    planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,3 +224,50 @@ class BenchPlanning(Output):
     """Values of beta (default: 0 to 1)."""
     quick: bool = False
     """Only the small cases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchStepping(Output):
+    """What our environments cost over the simulators they stand on."""
+
+    seconds: float = 4.0
+    """Time spent on each environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchCheckpoints(Output):
+    """What checkpoints cost of the training time at the laptop preset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRuntime(Output):
+    """How long one action takes without JAX, with ONNX, and with JAX."""
+
+    widths: tuple[int, ...] = (128, 256, 512)
+    """Hidden widths of the networks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand(Output):
+    """Train and evaluate a grid of environments, methods, planners and seeds; goes on where it was stopped."""
+
+    grid: tyro.conf.Positional[str]
+    """A TOML file (docs/comparing.md), or a grid of the package: paper-table-2, paper-sensitivity, pointmaze."""
+    out: Path | None = None
+    """Directory of the results (default: runs/compare-GRID-SCALE)."""
+    scale: str | None = None
+    """One of the grid's scales; those of the package have smoke, laptop (the default) and paper."""
+    jobs: int | None = None
+    """Cells at a time, each with its share of the cores (default: one a core; use 1 with an accelerator)."""
+    list: bool = False
+    """Only say which cells there are and which are done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportCommand(Output):
+    """Turn the results of a comparison into a Markdown table, pictures and one HTML page."""
+
+    sources: tyro.conf.Positional[tuple[Path, ...]]
+    """A directory of `iel compare`, or evaluated run directories."""
+    out: Path | None = None
+    """Directory to write (default: report in the first of them)."""

@@ -9,11 +9,12 @@ import pytest
 
 from iel.algos import ALGOS, IEL, check_algo
 from iel.algos.contract import Spec, config_dict, config_from_dict
-from iel.algos.iel import GoalBatch, SkillBatch, in_blocks
+from iel.algos.iel import GoalBatch
+from iel.algos.skills import SkillBatch
 from iel.data import Trajectories
 from iel.data.goals import to_device
 from iel.errors import ConfigError
-from iel.nn import apply_heads, head, unit
+from iel.nn import apply_heads, head, in_blocks, unit
 
 TINY = IEL(preset="smoke", hidden=(16, 16), batch_size=32, dimension=4)
 

@@ -1,12 +1,20 @@
-"""Methods by name, with the facts the paper's first table states about each."""
+"""Methods by name, with the facts the paper's first table states about each.
+
+IEL and HILP have a row in that table. The goal-conditioned reference methods do not; theirs is written in its terms.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from iel.algos.contract import check_algo
+from iel.algos.gcbc import GCBC
+from iel.algos.gccql import GCCQL
+from iel.algos.gciql import GCIQL
+from iel.algos.gcivl import GCIVL
+from iel.algos.hilp import HILP
 from iel.algos.iel import IEL
-from iel.algos.model import Model, load_model
+from iel.algos.model import GoalModel, Model, load_model
 from iel.errors import unknown_name
 
 
@@ -31,6 +39,11 @@ class Entry(NamedTuple):
 
 ALGOS: dict[str, Entry] = {
     "iel": Entry(IEL, Facts("hitting time", "hitting time", "directed displacement", True, True, True, True)),
+    "hilp": Entry(HILP, Facts("hitting time", "hitting time", "Euclidean feature", False, True, True, True)),
+    "gcbc": Entry(GCBC, Facts("goal-conditioned", "actions", "none", False, False, False, False)),
+    "gcivl": Entry(GCIVL, Facts("goal-conditioned", "values", "negative value", True, False, True, False)),
+    "gciql": Entry(GCIQL, Facts("goal-conditioned", "Q-values", "negative value", True, False, True, False)),
+    "gccql": Entry(GCCQL, Facts("goal-conditioned", "Q-values", "negative Q-value", True, False, True, False)),
 }
 
 
@@ -41,4 +54,19 @@ def get_algo(name: str) -> Any:
     return ALGOS[name].config
 
 
-__all__ = ["ALGOS", "IEL", "Entry", "Facts", "Model", "check_algo", "get_algo", "load_model"]
+__all__ = [
+    "ALGOS",
+    "GCBC",
+    "GCCQL",
+    "GCIQL",
+    "GCIVL",
+    "HILP",
+    "IEL",
+    "Entry",
+    "Facts",
+    "GoalModel",
+    "Model",
+    "check_algo",
+    "get_algo",
+    "load_model",
+]

@@ -108,6 +108,13 @@ def require_fraction(algo: Any, *names: str) -> None:
             raise ConfigError(f"{name} must lie strictly between 0 and 1, but is {getattr(algo, name)}.")
 
 
+def require_share(algo: Any, *names: str) -> None:
+    """Refuse settings that must lie between 0 and 1, ends included, and do not."""
+    for name in names:
+        if not 0.0 <= getattr(algo, name) <= 1.0:
+            raise ConfigError(f"{name} is a share and must lie between 0 and 1, but is {getattr(algo, name)}.")
+
+
 # ---------------------------------------------------------------- the check
 
 
@@ -171,13 +178,18 @@ def _check_model(algo: Any, state: State, spec: Spec, data: Trajectories) -> Non
     observations = data.observations[:7]
     goals = data.observations[-7:]
     directions = model.task(goals)
-    for name, mine, theirs in (
+    answers = [
         ("embed", model.embed(observations), loaded.embed(observations)),
-        ("distance", model.hitting_time(observations, goals), loaded.hitting_time(observations, goals)),
+        ("task", directions, loaded.task(goals)),
         ("act", model.act(observations, directions), loaded.act(observations, directions)),
-    ):
+    ]
+    if model.has_distance:
+        distances = model.hitting_time(observations, goals), loaded.hitting_time(observations, goals)
+        answers.append(("hitting_time", *distances))
+    for name, mine, theirs in answers:
         assert isinstance(mine, np.ndarray) and np.isfinite(mine).all(), f"model.{name} is not a finite numpy array"
         assert np.array_equal(mine, theirs), f"model.{name} changes when saved and loaded"
+    assert np.allclose(np.linalg.norm(directions, axis=1), 1.0, atol=1e-3), "model.task does not give unit vectors"
     assert model.act(observations, directions).shape == (7, spec.action_size), "model.act has the wrong shape"
 
 

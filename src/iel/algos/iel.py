@@ -17,20 +17,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, with_presets
+from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, require_share, with_presets
 from iel.algos.model import Model, ModelConfig, Networks
-from iel.data.goals import DeviceData, GoalSampler, draw_states
+from iel.algos.skills import Skills, SkillSettings, draw_skill_batch, new_skills, skill_loss
+from iel.data.goals import DeviceData, GoalSampler
 from iel.distances import directed, discounted_steps, projection
 from iel.errors import ConfigError
-from iel.losses import (
-    awr_loss,
-    info_nce_loss,
-    iql_critic_loss,
-    iql_value_loss,
-    ivl_loss,
-    regression_expectile_loss,
-)
-from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head, polyak, unit
+from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
+from iel.nn import MLP, apply_heads, descend, ensemble, head, in_blocks, polyak, unit
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -117,12 +111,23 @@ class IEL:
     """Expectile of the policy's IQL."""
     awr_temperature: float = 10.0
     """alpha of AWR: how much better actions are preferred."""
+    future_share: float = 0.0
+    """Share of the policy's directions that are where the trajectory itself went (the paper: none, all uniform)."""
+    future_steps: int = 20
+    """How many steps ahead such a direction may look."""
+    standardise: bool = False
+    """Train on observations with mean 0 and spread 1 in every column (the paper: as they are)."""
 
     def __post_init__(self) -> None:
         require_positive(
             self, "steps", "batch_size", "learning_rate", "hidden", "dimension", "temperature", "max_steps"
         )
         require_fraction(self, "discount", "expectile", "hitting_expectile", "policy_discount", "policy_expectile")
+        require_share(self, "future_share")
+        if self.future_steps < 1:
+            raise ConfigError(f"future_steps must be at least 1, but is {self.future_steps}.")
+        if self.standardise and self.noise_units == "raw":
+            raise ConfigError("noise_units raw means nothing on standardised observations; choose column.")
         if self.beta < 0 or self.kappa < 0 or self.noise < 0:
             raise ConfigError(
                 f"beta, kappa and noise may not be negative, but are {self.beta}, {self.kappa}, {self.noise}."
@@ -139,6 +144,10 @@ class IEL:
         return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory, self.max_steps)
 
     @property
+    def skills(self) -> SkillSettings:
+        return SkillSettings(self.policy_discount, self.policy_expectile, self.awr_temperature, self.future_share)
+
+    @property
     def optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)
 
@@ -150,14 +159,9 @@ class IEL:
     def init(self, key: jax.Array, spec: Spec) -> State:
         """Fresh networks, targets equal to them, and one optimiser a phase."""
         keys = jax.random.split(key, 5)
-        size, skill = spec.observation_size, spec.observation_size + self.dimension
-        task = MLP(keys[0], size, self.hidden, self.dimension)
-        embedding = ensemble(keys[1], 2, size, self.hidden, self.dimension)
-        skills = Skills(
-            MLP(keys[2], skill, self.hidden, 1),
-            ensemble(keys[3], 2, skill + spec.action_size, self.hidden, 1),
-            GaussianPolicy(keys[4], skill, self.hidden, spec.action_size),
-        )
+        task = MLP(keys[0], spec.observation_size, self.hidden, self.dimension)
+        embedding = ensemble(keys[1], 2, spec.observation_size, self.hidden, self.dimension)
+        skills = new_skills(keys[2:], spec, self.dimension, self.hidden)
         start = self.optimiser.init
         return State(
             task, embedding, embedding, skills, skills.critic, Optimisers(start(task), start(embedding), start(skills))
@@ -177,9 +181,8 @@ class IEL:
         """The batch of one step."""
         if phase == "policy":
             assert tables is not None
-            rows = draw_states(key, data, self.batch_size)
-            displacement = tables[rows + 1] - tables[rows]
-            return SkillBatch(data.observations[rows], data.actions[rows], data.observations[rows + 1], displacement)
+            ahead = self.future_steps if self.future_share > 0 else None
+            return draw_skill_batch(key, data, tables, self.batch_size, ahead)
         draw = self.sampler(key, data, self.batch_size)
         state, goal = data.observations[draw.state], data.observations[draw.goal]
         intermediate = data.observations[draw.intermediate]
@@ -233,61 +236,27 @@ class IEL:
             ).mean(),
         }
 
-    def policy_loss(
-        self, skills: Skills, target_critic: MLP, batch: SkillBatch, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
-        """IQL and AWR on random directions: reward <phi(x') - phi(x), z>, never terminal."""
-        z = unit(jax.random.normal(key, (len(batch.state), self.dimension)))
-        reward = (batch.displacement * z).sum(-1)
-        here = jnp.concatenate([batch.state, z], -1)
-        after = jnp.concatenate([batch.next_state, z], -1)
-        with_action = jnp.concatenate([here, batch.action], -1)
-
-        value = skills.value(here)[:, 0]
-        next_value = jax.lax.stop_gradient(skills.value(after)[:, 0])
-        target_q = jax.lax.stop_gradient(apply_heads(target_critic, with_action)[..., 0])
-        q = apply_heads(skills.critic, with_action)[..., 0]
-        advantage = target_q.min(0) - value
-
-        value_loss = iql_value_loss(value, target_q, self.policy_expectile)
-        critic_loss = iql_critic_loss(q, reward, next_value, self.policy_discount)
-        actor_loss = awr_loss(skills.policy.log_prob(here, batch.action), advantage, self.awr_temperature)
-        loss = value_loss + critic_loss + actor_loss
-        return loss, {
-            "policy/loss": loss,
-            "policy/value": value_loss,
-            "policy/critic": critic_loss,
-            "policy/actor": actor_loss,
-            "policy/advantage": advantage.mean(),
-            "policy/reward": jnp.abs(reward).mean(),
-        }
-
     # ---------------------------------------------------------------- updates
 
     def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
         """One gradient step of a phase. Everything the phase does not train is returned untouched, bit for bit."""
         optimisers = state.optimisers
         if phase == "task":
-            task, moments, metrics = self._descend(self.task_loss, state.task, optimisers.task, batch, key)
+            task, moments, metrics = descend(self.optimiser, self.task_loss, state.task, optimisers.task, batch, key)
             return state._replace(task=task, optimisers=optimisers._replace(task=moments)), metrics
         if phase == "embedding":
             loss = lambda embedding, *rest: self.embedding_loss(embedding, state.embedding_target, *rest)  # noqa: E731
-            embedding, moments, metrics = self._descend(loss, state.embedding, optimisers.embedding, batch)
+            embedding, moments, metrics = descend(self.optimiser, loss, state.embedding, optimisers.embedding, batch)
             target = polyak(state.embedding_target, state.embedding, self.target_rate)
             return state._replace(
                 embedding=embedding, embedding_target=target, optimisers=optimisers._replace(embedding=moments)
             ), metrics
-        loss = lambda skills, *rest: self.policy_loss(skills, state.critic_target, *rest)  # noqa: E731
-        skills, moments, metrics = self._descend(loss, state.skills, optimisers.skills, batch, key)
+        policy_loss = lambda skills, batch: skill_loss(skills, state.critic_target, batch, key, self.skills)  # noqa: E731
+        skills, moments, metrics = descend(self.optimiser, policy_loss, state.skills, optimisers.skills, batch)
         target = polyak(state.critic_target, state.skills.critic, self.target_rate)
         return state._replace(
             skills=skills, critic_target=target, optimisers=optimisers._replace(skills=moments)
         ), metrics
-
-    def _descend(self, loss, parameters, moments, *arguments):
-        gradient, metrics = jax.grad(loss, has_aux=True)(parameters, *arguments)
-        change, moments = self.optimiser.update(gradient, moments, parameters)
-        return optax.apply_updates(parameters, change), moments, metrics
 
     # ---------------------------------------------------------------- what is shipped
 
@@ -297,14 +266,6 @@ class IEL:
             self.name, spec.observation_size, spec.action_size, self.dimension, self.hidden, self.beta, self.discount
         )
         return Model(config, Networks(head(state.embedding, 0), state.task, state.skills.policy))
-
-
-class Skills(NamedTuple):
-    """The networks of phase `policy`: V(x, z), Q(x, z, a) with two heads, pi(a | x, z)."""
-
-    value: MLP
-    critic: MLP
-    policy: GaussianPolicy
 
 
 class Optimisers(NamedTuple):
@@ -343,21 +304,3 @@ class GoalBatch(NamedTuple):
     omega: jax.Array
     steps: jax.Array
     success: jax.Array
-
-
-class SkillBatch(NamedTuple):
-    """(x, a, x', phi(x') - phi(x))."""
-
-    state: jax.Array
-    action: jax.Array
-    next_state: jax.Array
-    displacement: jax.Array
-
-
-def in_blocks(network, rows: jax.Array, block: int = 8192) -> jax.Array:
-    """`network` on all rows, a block at a time, so that a million states need no gigabytes of activations."""
-    block = min(block, len(rows))
-    padding = -len(rows) % block
-    blocks = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, block, rows.shape[1])
-    result = jax.lax.map(network, blocks)
-    return result.reshape(-1, result.shape[-1])[: len(rows)]

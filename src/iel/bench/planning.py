@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from iel.loader import read_json
 from iel.planning import reference
 from iel.planning.coreset import select_coreset
 from iel.planning.edges import dense_tree
@@ -277,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(CASES[chosen.case[0]](**json.loads(chosen.case[1]))))
         return
     if chosen.source:
-        result = json.loads(Path(chosen.source).read_text())
+        result = read_json(chosen.source)
     else:
         result = run(chosen.nodes, chosen.beta, chosen.quick, goals=chosen.goals)
     if chosen.json:

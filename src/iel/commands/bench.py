@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from iel.errors import ConfigError
-from iel.options import BenchPlanning, BenchTraining
+from iel.options import BenchCheckpoints, BenchPlanning, BenchRuntime, BenchStepping, BenchTraining
 
 
 def bench_training_command(options: BenchTraining) -> dict[str, Any]:
@@ -30,6 +30,36 @@ def bench_planning_command(options: BenchPlanning) -> dict[str, Any]:
     # Each case is described in a line as soon as it is done; with --json those lines are only progress.
     stream = sys.stderr if options.json else sys.stdout
     return planning.run(**chosen, quick=options.quick, progress=lambda line: print(line, file=stream, flush=True))
+
+
+def bench_stepping_command(options: BenchStepping) -> dict[str, Any]:
+    """`iel bench stepping`."""
+    from iel.bench import stepping
+
+    result = stepping.run(seconds=options.seconds)
+    if not options.json:
+        print_rows(result["rows"])
+    return result
+
+
+def bench_checkpoints_command(options: BenchCheckpoints) -> dict[str, Any]:
+    """`iel bench checkpoints`."""
+    from iel.bench import checkpoints
+
+    result = checkpoints.run()
+    if not options.json:
+        print_rows([result])
+    return result
+
+
+def bench_runtime_command(options: BenchRuntime) -> dict[str, Any]:
+    """`iel bench runtime`."""
+    from iel.bench import runtime
+
+    result = runtime.run(options.widths)
+    if not options.json:
+        print_rows(result["rows"])
+    return result
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:

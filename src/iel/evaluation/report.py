@@ -9,14 +9,14 @@ import numpy as np
 from rich.table import Table
 
 from iel.evaluation.rollout import Arena, Rollouts
-from iel.evaluation.stats import bootstrap_interval
+from iel.evaluation.stats import SUCCESS_INTERVAL, success_interval
 
 
 def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> dict[str, Any]:
     """`env`, `protocol` and `planners.<name>.{success_rate, interval, per_task}`.
 
     `results` holds one `Rollouts` a training seed for every planner. With several seeds, rates are means over seeds and
-    the interval resamples episodes within every task of every seed.
+    the interval is that of a newly trained agent (`success_interval`).
     """
     planners = {}
     for name, runs in results.items():
@@ -24,24 +24,31 @@ def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> 
         if len(runs) == 1:
             planners[name] = summaries[0]
             continue
-        tasks = {task: [run.success[run.tasks == task] for run in runs] for task in np.unique(runs[0].tasks)}
+        tasks = np.unique(runs[0].tasks)
+        rates = np.array([[run.success[run.tasks == task].mean() for task in tasks] for run in runs])
+        episodes = arena.protocol.episodes
+        parts = [summary["subtask_fraction"] for summary in summaries if "subtask_fraction" in summary]
         planners[name] = {
+            **({"subtask_fraction": float(np.mean(parts))} if parts else {}),
             "success_rate": float(np.mean([summary["success_rate"] for summary in summaries])),
-            "interval": list(bootstrap_interval([stratum for strata in tasks.values() for stratum in strata])),
+            "interval": list(success_interval(rates, episodes)),
             "per_seed": [summary["success_rate"] for summary in summaries],
             "per_task": {
                 f"task{task}": {
-                    "success_rate": float(np.mean([stratum.mean() for stratum in strata])),
-                    "interval": list(bootstrap_interval(strata)),
+                    "success_rate": float(rates[:, column].mean()),
+                    "interval": list(success_interval(rates[:, [column]], episodes)),
                 }
-                for task, strata in tasks.items()
+                for column, task in enumerate(tasks)
             },
             "mean_steps": float(np.mean([summary["mean_steps"] for summary in summaries])),
             "seconds": round(sum(summary["seconds"] for summary in summaries), 3),
             "planning_seconds": round(sum(summary["planning_seconds"] for summary in summaries), 3),
         }
     seeds = len(next(iter(results.values())))
-    return {"env": env, "protocol": {**arena.describe(), "training_seeds": seeds}, "planners": planners}
+    protocol = {**arena.describe(), "training_seeds": seeds}
+    if seeds > 1:
+        protocol["interval"] = SUCCESS_INTERVAL
+    return {"env": env, "protocol": protocol, "planners": planners}
 
 
 def table(summary: Mapping[str, Any]) -> Table:

@@ -1,23 +1,43 @@
-"""Statistics of success rates, reproducible from a seed. numpy only."""
+"""Statistics of success rates, reproducible from a seed. numpy and scipy's special functions only.
+
+Two kinds of chance are kept apart: which episodes an agent met, and which training seed it came from. Tables compare
+methods, so their intervals are about new training seeds:
+
+    success_interval     one method in one environment: (seeds, tasks) success rates
+    stratified_interval  any statistic of several environments' scores, such as their interquartile mean
+    bootstrap_interval   one trained agent: its episodes only
+
+How often each of them contains the truth is measured by `iel.evaluation.coverage`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri, stdtrit
 
 RESAMPLES = 10_000
+SUCCESS_INTERVAL = "95 % score interval over training seeds"
+"""What tables call `success_interval`."""
+
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+Statistic = Callable[[Floats], Floats]
+"""(..., runs) scores of all environments -> (...)."""
 
 
 def bootstrap_interval(
     strata: Sequence[ArrayLike], level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
-) -> tuple[float, float]:
+) -> Interval:
     """Stratified percentile bootstrap of the mean of stratum means.
 
     Each stratum (a task, or a task of one training seed) is resampled with replacement on its own:
 
         m* = mean_k mean(x_k*),   interval = quantiles (1 - level)/2 and (1 + level)/2 of m*
+
+    Episodes are all it knows: it says nothing about another training seed.
     """
     rng = np.random.default_rng(seed)
     means = np.zeros(resamples)
@@ -26,3 +46,190 @@ def bootstrap_interval(
         means += values[rng.integers(len(values), size=(resamples, len(values)))].mean(1)
     low, high = np.quantile(means / len(strata), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+# ---------------------------------------------------------------- one environment
+
+
+def mean_and_deviation(scores: ArrayLike) -> tuple[float, float | None]:
+    """Mean and sample standard deviation (n - 1) across seeds, as tables print them; one seed has no deviation."""
+    values = np.asarray(scores, np.float64)
+    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
+
+
+def success_interval(rates: ArrayLike, episodes: int, level: float = 0.95) -> Interval:
+    """Interval of the expected success rate of a newly trained agent, from (seeds, tasks) rates of `episodes` each."""
+    low, high = score_bounds(np.asarray(rates, np.float64)[None], episodes, level)
+    return float(low[0]), float(high[0])
+
+
+def score_bounds(rates: Floats, episodes: int, level: float = 0.95) -> tuple[Floats, Floats]:
+    """`success_interval` for (..., seeds, tasks) rates at once.
+
+    A score interval (Wilson's): all theta for which the mean m of n seeds is not too far away, with the variance that
+    theta itself implies, times the dispersion seen between seeds:
+
+        (m - theta)^2 <= t^2 (f / n) theta (1 - theta),   f = s^2 / (m~ (1 - m~)),   t Student's with n - 1
+
+    It stays within [0, 1] and is not empty of width at 0 or 1. Seeds that agree by luck could make it too narrow, so
+    the same interval with the dispersion of independent episodes and the normal quantile is always contained in it.
+    """
+    seeds, tasks = rates.shape[-2:]
+    scores = rates.mean(-1)
+    mean, trials = scores.mean(-1), seeds * tasks * episodes
+    inner = (mean * trials + 1) / (trials + 2)  # away from 0 and 1, where no dispersion could be told
+    unit = inner * (1 - inner)
+    task_rates = (rates.mean(-2) * seeds * episodes + 0.5) / (seeds * episodes + 1)
+    by_chance = (task_rates * (1 - task_rates)).sum(-1) / (tasks**2 * episodes) / unit
+    quantile = (1 + level) / 2
+    low, high = _wilson(mean, ndtri(quantile) ** 2 * by_chance / seeds)
+    if seeds > 1:
+        between = scores.var(-1, ddof=1) / unit
+        wide = _wilson(mean, stdtrit(seeds - 1, quantile) ** 2 * between / seeds)
+        low, high = np.minimum(low, wide[0]), np.maximum(high, wide[1])
+    return low, high
+
+
+def _wilson(mean: Floats, a: Floats) -> tuple[Floats, Floats]:
+    """The two roots theta of (m - theta)^2 = a theta (1 - theta)."""
+    half = np.sqrt(a * mean * (1 - mean) + a**2 / 4)
+    return np.clip((mean + a / 2 - half) / (1 + a), 0, 1), np.clip((mean + a / 2 + half) / (1 + a), 0, 1)
+
+
+# ---------------------------------------------------------------- several environments
+
+
+def average(scores: Floats) -> Floats:
+    """The mean over the last axis."""
+    return scores.mean(-1)
+
+
+def interquartile_mean(scores: ArrayLike) -> Floats:
+    """IQM over the last axis: the mean without the lowest and the highest quarter (rounded down) of the runs."""
+    values = np.sort(np.asarray(scores, np.float64), axis=-1)
+    cut = values.shape[-1] // 4
+    return values[..., cut : values.shape[-1] - cut].mean(-1)
+
+
+def stratified_interval(
+    groups: Sequence[ArrayLike],
+    statistic: Statistic = average,
+    level: float = 0.95,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    *,
+    corrected: bool = True,
+    bounds: Interval | None = (0.0, 1.0),
+) -> Interval | None:
+    """Bootstrap interval of a statistic of all runs; the runs (seeds) of each environment are resampled on their own.
+
+    The plain percentile interval is too short with few seeds: resampled runs vary by (n - 1) / n of the variance, and
+    normal quantiles do not know how uncertain it is. `corrected` stretches it around the estimate by
+
+        sqrt(n / (n - 1)) t_nu / z,   n runs an environment, nu degrees of freedom (Welch and Satterthwaite's)
+
+    None where no environment has two runs.
+    """
+    values = [np.asarray(group, np.float64) for group in groups]
+    if max(len(group) for group in values) < 2:
+        return None
+    drawn = resample(values, np.random.default_rng(seed), resamples)
+    factor = stretch(values, level) if corrected else 1.0
+    return _stretched(statistic(np.concatenate(values)), statistic(drawn), factor, level, bounds)
+
+
+def resample(groups: Sequence[Floats], rng: np.random.Generator, resamples: int) -> Floats:
+    """(resamples, runs): every group drawn with replacement from itself."""
+    return np.concatenate([group[rng.integers(len(group), size=(resamples, len(group)))] for group in groups], axis=1)
+
+
+def stretch(groups: Sequence[Floats], level: float = 0.95) -> float:
+    """How much a percentile interval of these groups is too short.
+
+    With v_e the variance of environment e's runs, nu = (sum v_e / n_e)^2 / sum (v_e / n_e)^2 / (n_e - 1): where one
+    environment varies most, the others' runs tell nothing about how much.
+    """
+    several = [group for group in groups if len(group) > 1]
+    sizes = np.array([len(group) for group in several])
+    parts = np.array([group.var(ddof=1) for group in several]) / sizes
+    spread = (parts**2 / (sizes - 1)).sum()
+    freedom = parts.sum() ** 2 / spread if spread > 0 else float((sizes - 1).sum())
+    quantile, size = (1 + level) / 2, sizes.mean()
+    return float(np.sqrt(size / (size - 1)) * stdtrit(freedom, quantile) / ndtri(quantile))
+
+
+def _stretched(estimate: Floats, drawn: Floats, factor: float, level: float, bounds: Interval | None) -> Interval:
+    low, high = estimate + factor * (np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]) - estimate)
+    if bounds is not None:
+        low, high = np.clip([low, high], *bounds)
+    return float(low), float(high)
+
+
+def performance_profile(groups: Sequence[ArrayLike], thresholds: ArrayLike) -> Floats:
+    """Share of runs whose score is above each threshold, every environment counting the same."""
+    levels = np.asarray(thresholds, np.float64)
+    return np.mean([(np.asarray(group, np.float64)[:, None] > levels).mean(0) for group in groups], axis=0)
+
+
+def profile_band(
+    groups: Sequence[ArrayLike], thresholds: ArrayLike, level: float = 0.95, seed: int = 0, resamples: int = 2000
+) -> tuple[Floats, Floats] | None:
+    """Pointwise corrected bootstrap band of the performance profile.
+
+    Where all runs lie on one side of a threshold, resampling sees no variation; the band always contains the score
+    interval of as many independent runs.
+    """
+    values = [np.asarray(group, np.float64) for group in groups]
+    levels = np.asarray(thresholds, np.float64)
+    if max(len(group) for group in values) < 2:
+        return None
+    rng = np.random.default_rng(seed)
+    drawn = np.zeros((resamples, len(levels)))
+    for group in values:
+        picks = rng.integers(len(group), size=(resamples, len(group)))
+        drawn += (group[:, None] > levels)[picks].mean(1) / len(values)
+    centre = performance_profile(values, levels)
+    quantiles = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    low, high = np.clip(centre + stretch(values, level) * (quantiles - centre), 0, 1)
+    shares = np.stack([(group[:, None] > levels).mean(0) for group in values], axis=-1)  # (thresholds, environments)
+    few_low, few_high = score_bounds(shares[:, None], min(len(group) for group in values), level)
+    return np.minimum(low, few_low), np.maximum(high, few_high)
+
+
+def probability_of_improvement(ours: Sequence[ArrayLike], theirs: Sequence[ArrayLike]) -> float:
+    """P(X > Y) + P(X = Y) / 2 for a run X of ours and a run Y of theirs, averaged over environments."""
+    return float(np.mean([_share_above(np.asarray(x, np.float64), np.asarray(y, np.float64))
+                          for x, y in zip(ours, theirs, strict=True)]))  # fmt: skip
+
+
+def improvement_interval(
+    ours: Sequence[ArrayLike],
+    theirs: Sequence[ArrayLike],
+    level: float = 0.95,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Interval | None:
+    """Corrected bootstrap interval of the probability of improvement; runs of both sides are resampled.
+
+    Where all runs of one side are better, resampling sees no variation at all. The interval therefore always contains
+    the score interval of min(n, m) independent comparisons an environment, whose variance P (1 - P) / min(n, m) is the
+    largest that P(X > Y) can have.
+    """
+    x, y = ([np.asarray(group, np.float64) for group in side] for side in (ours, theirs))
+    sizes = [len(group) for group in (*x, *y)]
+    if max(sizes) < 2:
+        return None
+    rng, drawn = np.random.default_rng(seed), np.zeros(resamples)
+    for mine, other in zip(x, y, strict=True):
+        wins = (mine[:, None] > other) + 0.5 * (mine[:, None] == other)
+        rows = rng.integers(len(mine), size=(resamples, len(mine)))
+        columns = rng.integers(len(other), size=(resamples, len(other)))
+        drawn += wins[rows[:, :, None], columns[:, None, :]].mean((1, 2)) / len(x)
+    shares = np.array([_share_above(mine, other) for mine, other in zip(x, y, strict=True)])
+    low, high = _stretched(shares.mean(), drawn, stretch([*x, *y], level), level, (0.0, 1.0))
+    few_low, few_high = success_interval(shares[None], min(sizes), level)
+    return min(low, few_low), max(high, few_high)
+
+
+def _share_above(x: Floats, y: Floats) -> float:
+    return float(((x[:, None] > y) + 0.5 * (x[:, None] == y)).mean())

@@ -3,87 +3,163 @@
     step_000020000/
       state.safetensors     everything training changes, one array a leaf
       config.json           the run's settings
-      state.json            step, phase, seed
-      manifest.json         sha256 and size of every file above, and the versions that wrote them
+      state.json            step, phase, seed, and how long metrics.csv was
+      manifest.json         sha256 and size of every file above, of the data, of itself; the versions that wrote them
 
-A checkpoint is written beside its final name, flushed, read back and verified, and only then renamed. Whether it is
-complete is told by its own manifest, so it can be copied anywhere.
+A checkpoint is written beside its final name, flushed, read back and verified, and only then renamed; older ones are
+removed afterwards. Whether it is complete is told by its own manifest, so it can be copied anywhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
+import re
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from safetensors import SafetensorError
 
 import iel
 from iel.errors import RunError
+from iel.loader import read_json
 from iel.serial import fill, load_arrays, named_arrays, save_arrays
+from iel.training.files import (
+    flush,
+    partial_name,
+    remove_directory,
+    replace_directory,
+    require_space,
+    sha256,
+    write_error,
+    write_json,
+)
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
+FILES = {"config.json", "state.json", "state.safetensors"}
+
+
+def checkpoint_name(step: int) -> str:
+    """The directory of a step."""
+    return f"step_{step:09d}"
 
 
 def save_checkpoint(root: Path, step: int, state: Any, config: dict[str, Any], facts: dict[str, Any]) -> Path:
-    """Write the checkpoint of `step` under `root` and return its directory."""
-    final = root / f"step_{step:09d}"
-    partial = root / f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
-    partial.mkdir(parents=True)
+    """Write the checkpoint of `step` under `root` and return its directory. One that is there and whole is kept."""
+    final = root / checkpoint_name(step)
+    if final.exists() and is_whole(final):
+        return final
+    require_space(root, state_bytes(state), f"the checkpoint of step {step} and what follows it")
+    partial = partial_name(root)
     try:
+        partial.mkdir()
         save_arrays(partial / "state.safetensors", named_arrays(state))
         write_json(partial / "config.json", config)
         write_json(partial / "state.json", {"step": step, **facts})
-        files = sorted(path for path in partial.iterdir())
-        for path in files:
-            _flush(path)
-        manifest = {
-            "format": FORMAT,
-            "versions": {"iel": iel.__version__, "jax": jax.__version__, "numpy": np.__version__},
-            "files": {path.name: {"sha256": _sha256(path), "size": path.stat().st_size} for path in files},
-        }
-        write_json(partial / MANIFEST, manifest)
-        _flush(partial / MANIFEST)
+        flush(partial / "state.safetensors")
+        write_json(partial / MANIFEST, _manifest(partial, config))
+        flush(partial)
         verify_checkpoint(partial)
-        if final.exists():
-            shutil.rmtree(final)
-        partial.rename(final)
-        _flush(root)
-    except OSError as error:
-        raise RunError(
-            f"The checkpoint of step {step} could not be written to {root} ({error}); free some space."
-        ) from error
+        replace_directory(partial, final)
+    except (OSError, SafetensorError) as error:
+        raise write_error(f"The checkpoint of step {step}", root, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return final
 
 
-def verify_checkpoint(directory: Path) -> None:
-    """Refuse a checkpoint whose files are not the ones its manifest lists."""
-    manifest = read_json(directory / MANIFEST)
+def state_bytes(state: Any) -> int:
+    """Size of a state on disk, headers aside."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+
+
+def versions() -> dict[str, str]:
+    """What the last bits of a result depend on besides the run's own settings."""
+    return {
+        "iel": iel.__version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+def _manifest(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
+    content = {
+        "format": FORMAT,
+        "versions": versions(),
+        "data": config.get("data", {}).get("fingerprint"),
+        "files": {
+            name: {"sha256": sha256(directory / name), "size": (directory / name).stat().st_size}
+            for name in sorted(FILES)
+        },
+    }
+    return {**content, "sha256": _digest(content)}
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def verify_checkpoint(directory: Path) -> dict[str, Any]:
+    """Refuse a checkpoint whose files are not the ones its manifest lists; returns the manifest."""
+    path = directory / MANIFEST
+    manifest = read_json(path)
     if manifest.get("format") != FORMAT:
-        raise RunError(f"{directory} has checkpoint format {manifest.get('format')}; this version reads {FORMAT}.")
+        raise RunError(f"{path} has checkpoint format {manifest.get('format')}; this version reads {FORMAT}.")
+    content = {name: value for name, value in manifest.items() if name != "sha256"}
+    text = (json.dumps(manifest, indent=2) + "\n").encode()
+    if manifest.get("sha256") != _digest(content) or sha256(path) != hashlib.sha256(text).hexdigest():
+        raise RunError(f"{path} is damaged (it does not match its own sha256); use an older checkpoint.")
+    if manifest["files"].keys() != FILES:
+        raise RunError(f"{path} does not list {', '.join(sorted(FILES))}; use an older checkpoint.")
     for name, facts in manifest["files"].items():
-        path = directory / name
-        if not path.is_file() or path.stat().st_size != facts["size"] or _sha256(path) != facts["sha256"]:
-            raise RunError(f"{path} is missing or damaged; use an older checkpoint.")
+        file = directory / name
+        if not file.is_file() or file.stat().st_size != facts["size"] or sha256(file) != facts["sha256"]:
+            raise RunError(f"{file} is missing or damaged; use an older checkpoint.")
+    return manifest
+
+
+def is_whole(directory: Path) -> bool:
+    """Whether a checkpoint verifies."""
+    try:
+        verify_checkpoint(directory)
+    except RunError:
+        return False
+    return True
+
+
+def saved_steps(root: Path) -> dict[int, Path]:
+    """step -> directory of everything that has a checkpoint's name, whole or not."""
+    named = ((re.fullmatch(r"step_(\d{9,})", path.name), path) for path in root.glob("step_*"))
+    return {int(match[1]): path for match, path in named if match}
+
+
+def newest_common(
+    roots: Sequence[Path], check: Callable[[Path], object] = verify_checkpoint
+) -> tuple[int | None, list[str]]:
+    """The newest step whose checkpoint passes `check` under every root, or None; and what was wrong with newer ones."""
+    problems: list[str] = []
+    common = set.intersection(*(set(saved_steps(root)) for root in roots))
+    for step in sorted(common, reverse=True):
+        try:
+            for root in roots:
+                check(root / checkpoint_name(step))
+        except RunError as error:
+            problems.append(str(error))
+        else:
+            return step, problems
+    return None, problems
 
 
 def latest_checkpoint(root: Path) -> Path | None:
     """The newest checkpoint that verifies, or None."""
-    for directory in sorted(root.glob("step_*"), reverse=True):
-        try:
-            verify_checkpoint(directory)
-        except RunError:
-            continue
-        return directory
-    return None
+    step, _ = newest_common([root])
+    return None if step is None else root / checkpoint_name(step)
 
 
 def load_checkpoint(directory: Path, like: Any) -> tuple[Any, dict[str, Any]]:
@@ -95,38 +171,12 @@ def load_checkpoint(directory: Path, like: Any) -> tuple[Any, dict[str, Any]]:
 
 def prune(root: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints; called only after a newer one verified."""
-    for directory in sorted(root.glob("step_*"))[:-keep]:
-        shutil.rmtree(directory)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """JSON with a final newline, under a temporary name first."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.write_text(json.dumps(value, indent=2) + "\n")
-    partial.replace(path)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; anything else is refused."""
+    steps = saved_steps(root)
     try:
-        value = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing; the directory is incomplete.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise RunError(f"{path} is not JSON; the directory is damaged.") from None
-    if not isinstance(value, dict):
-        raise RunError(f"{path} does not hold a JSON object; the directory is damaged.")
-    return value
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        for step in sorted(steps)[:-keep]:
+            remove_directory(steps[step])
+    except OSError as error:
+        raise RunError(
+            f"Old checkpoints in {root} could not be removed ({error.strerror}); make it writable, then continue with "
+            "`iel train --resume`."
+        ) from error

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM between chunks of training instead of in the middle of one.
+"""Ctrl-C, SIGTERM and SIGUSR1 (how SLURM announces the end) between chunks of training, never in the middle of one.
 
 The first signal only raises a flag: the chunk under way is finished, a checkpoint and the model are saved, and then
 training stops. A second signal stops at once, as usual.
@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
 class Interrupted(KeyboardInterrupt):
@@ -37,7 +39,7 @@ def deferred_signals() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def restore() -> None:
         for number, handler in before.items():

@@ -1,11 +1,13 @@
 """The training loop: all phases of a method, one or many seeds, on data that stays on the device.
 
 Step t of a run draws its batch and its noise from fold_in(key(seed), t) and from nothing else. Steps are executed in
-chunks inside one compiled loop; what happens between chunks (progress, metrics, checkpoints) cannot change the result.
+chunks inside one compiled loop; what happens between chunks (progress, metrics, checkpoints, being killed and resumed)
+cannot change the result.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -16,21 +18,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors import SafetensorError
 
 from iel.algos.contract import Metrics, Spec, State, Tables, config_dict
 from iel.algos.model import Model
+from iel.algos.scaling import for_raw_observations, scaling_of, standardised
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.progress import Progress
-from iel.training.checkpoint import prune, save_checkpoint
+from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes
+from iel.training.files import locked, partial_name, replace_directory, require_space, write_error
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
-from iel.training.run import Run, create_run
+from iel.training.resume import Resumed, find_checkpoint, open_or_create
+from iel.training.run import Run, open_runs
 from iel.training.trackers import CSVTracker, TensorBoardTracker, Tracker
 
 CHUNK = 100
 """Steps between two looks at the metrics."""
 KEPT_CHECKPOINTS = 2
+SAVE_SECONDS = 60.0
+"""By default, a checkpoint is saved whenever so much time has passed since the last one..."""
+SAVE_SHARE = 0.01
+"""...but saving may take no more than this share of the time: a slow disk is written to less often."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +68,35 @@ def train(
     seeds: Sequence[int] = (0,),
     *,
     out: Path | str | None = None,
+    resume: bool = False,
     checkpoint_every: int | None = None,
     tensorboard: bool = False,
     progress: bool = True,
+    data_file: Path | str | None = None,
 ) -> Trained:
     """Train `algo` on `data`, all seeds at once.
 
-    With `out`, everything is written there as it happens (OUT itself for one seed, OUT/seed_K for several).
-    `checkpoint_every` is in steps; the last state is always saved. Ctrl-C (or
-    SIGTERM) finishes the steps under way, saves a checkpoint and the model, then stops.
+    With `out`, everything is written there as it happens (OUT itself for one seed, OUT/seed_K for several): a
+    checkpoint before the first step and after the last one, and between them every `checkpoint_every` steps, or about
+    once a minute when that is None. With `resume`, a run that is there already is continued, to the
+    bits it would have ended with had it never been stopped; a run with other settings or data is refused. Ctrl-C,
+    SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. `data_file` is noted
+    for `iel train --resume`.
     """
     seeds = list(seeds)
     if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
         raise ConfigError(f"Seeds must be different non-negative integers, but are {seeds}.")
     if checkpoint_every is not None and checkpoint_every < 1:
         raise ConfigError(f"checkpoint_every must be at least 1, but is {checkpoint_every}.")
-    runs = _create_runs(Path(out), data, algo, seeds) if out is not None else {}
+    if resume and out is None:
+        raise ConfigError("resume=True needs `out`, the directory of the run to continue.")
     with ExitStack() as stack, deferred_signals() as stop:
-        trackers = {seed: _open_trackers(run, tensorboard, stack) for seed, run in runs.items()}
-        trainer = Trainer(data, algo, seeds, runs, trackers)
+        runs: dict[int, Run] = {}
+        if out is not None:
+            stack.enter_context(locked(Path(out)))
+            runs = open_or_create(Path(out), seeds, run_config(data, algo, seeds, checkpoint_every, data_file), resume)
+        trainer = Trainer(data, algo, seeds, runs)
+        trainer.open(stack, tensorboard)
         started = time.monotonic()
         try:
             trainer.fit(stop, checkpoint_every, progress)
@@ -87,25 +107,80 @@ def train(
     return Trained(trainer.models(), runs, time.monotonic() - started)
 
 
-class Trainer:
-    """The state of training between chunks. `fit` runs it to the end."""
+def resume(out: Path | str, data: Trajectories, *, progress: bool = True) -> Trained:
+    """Continue the run (or all seeds) in `out` with the settings it was started with; a finished one stays as it is."""
+    run = open_runs(out)[0]
+    return train(
+        data,
+        run.algo,
+        run.config.get("seeds", [run.seed]),
+        out=out,
+        resume=True,
+        checkpoint_every=run.config.get("checkpoint_every"),
+        tensorboard=(run.path / "tensorboard").is_dir(),
+        progress=progress,
+        data_file=run.config["data"].get("file"),
+    )
 
-    def __init__(
-        self,
-        data: Trajectories,
-        algo: Any,
-        seeds: list[int],
-        runs: dict[int, Run],
-        trackers: dict[int, list[Tracker]],
-    ):
-        self.algo, self.seeds, self.runs, self.trackers = algo, seeds, runs, trackers
+
+class SaveClock:
+    """When a checkpoint is due: every so many steps, or by default every so many seconds."""
+
+    def __init__(self, every: int | None):
+        self.every, self._last, self._wait = every, time.monotonic(), SAVE_SECONDS
+
+    def stops(self, step: int) -> list[int]:
+        """The next step at which steps must pause for a save. Saves by the clock wait for the end of a chunk, so that
+        the clock cannot change how metrics are averaged."""
+        return [(step // self.every + 1) * self.every] if self.every else []
+
+    def due(self, step: int) -> bool:
+        if self.every:
+            return step % self.every == 0
+        return time.monotonic() - self._last >= self._wait
+
+    def saved(self, seconds: float) -> None:
+        """A save has just ended, and took so long."""
+        self._last, self._wait = time.monotonic(), max(SAVE_SECONDS, seconds / SAVE_SHARE)
+
+
+class Trainer:
+    """The state of training between chunks. `open` begins or continues its runs, `fit` trains to the end."""
+
+    def __init__(self, data: Trajectories, algo: Any, seeds: list[int], runs: dict[int, Run]):
+        self.algo, self.seeds, self.runs = algo, seeds, runs
+        self.trackers: dict[int, list[Tracker]] = {}
         self.spec = Spec(data.observation_size, data.action_size)
-        self.data = to_device(data)
+        self.scaling = scaling_of(data) if getattr(algo, "standardise", False) else None
+        self.data = to_device(data if self.scaling is None else standardised(data, self.scaling))
         self.step, self.phase = 0, algo.phases()[0].name
         keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
         self.keys = self._join([train_key for _, train_key in keys])
         initialise = self._each(lambda key: algo.init(key, self.spec))
         self.state: State = jax.jit(initialise)(self._join([init_key for init_key, _ in keys]))
+
+    def open(self, stack: ExitStack, tensorboard: bool) -> None:
+        """Continue from the newest checkpoint, or save the first one; both show that the directory can be written."""
+        if not self.runs:
+            return
+        like = jax.eval_shape(lambda key: self.algo.init(key, self.spec), jax.random.key(0))
+        resumed = find_checkpoint(self.runs, like)
+        if resumed is not None:
+            self.restore(resumed)
+        roots = [run.folder("checkpoints") for run in self.runs.values()]
+        more = KEPT_CHECKPOINTS + 1 - min(KEPT_CHECKPOINTS, *(len(saved_steps(root)) for root in roots))
+        require_space(roots[0], more * state_bytes(self.state), "the checkpoints of this training")
+        for seed, run in self.runs.items():
+            facts = resumed.facts[seed] if resumed else None
+            self.trackers[seed] = _open_trackers(run, tensorboard, facts, stack)
+            run.update(status="running", step=self.step)
+        if resumed is None:
+            self.checkpoint()
+
+    def restore(self, resumed: Resumed) -> None:
+        """Take over a saved state. Keys need no restoring: step t's is f(seed, t)."""
+        self.step = resumed.step
+        self.state = self._join([jax.tree.map(jnp.asarray, state) for state in resumed.states])
 
     # One seed trains without a mapped axis: the same arithmetic, and nothing to slice.
     def _each(self, function: Callable, shared: int = 0) -> Callable:
@@ -121,36 +196,37 @@ class Trainer:
         return tree if len(self.seeds) == 1 else jax.tree.map(lambda leaf: leaf[index], tree)
 
     def fit(self, stop: StopRequest, checkpoint_every: int | None, progress: bool) -> None:
-        """Run every phase to its end, or until `stop` is requested."""
+        """Run every phase from the current step to its end, or until `stop` is requested."""
         phases = self.algo.phases()
         total = sum(phase.steps for phase in phases)
+        clock = SaveClock(checkpoint_every)
         with Progress(f"train {self.algo.name}", total, show=progress) as bar:
+            bar.advance(self.step)
             end = 0
             for phase in phases:
                 end += phase.steps
-                if phase.steps == 0:
-                    continue
-                self.phase = phase.name
-                self._run_phase(phase.name, end, stop, checkpoint_every, bar)
+                if self.step < end:
+                    self.phase = phase.name
+                    self._run_phase(phase.name, end, stop, clock, bar)
 
-    def _run_phase(self, phase: str, end: int, stop: StopRequest, checkpoint_every: int | None, bar: Progress) -> None:
+    def _run_phase(self, phase: str, end: int, stop: StopRequest, clock: SaveClock, bar: Progress) -> None:
+        # What the tables are computed from is frozen in this phase, so a resumed run computes the same ones.
         make_tables = self._each(lambda state, data: self.algo.tables(phase, state, data), shared=1)
         tables = jax.block_until_ready(jax.jit(make_tables)(self.state, self.data))
         chunk = compile_chunk(self.algo, phase, self._each)
         mark = time.monotonic()
         while self.step < end:
-            stops = [end, (self.step // CHUNK + 1) * CHUNK]
-            if checkpoint_every:
-                stops.append((self.step // checkpoint_every + 1) * checkpoint_every)
-            count = min(stops) - self.step
+            count = min(end, (self.step // CHUNK + 1) * CHUNK, *clock.stops(self.step)) - self.step
             state, metrics = chunk(self.state, self.keys, tables, self.data, self.step, count)
             metrics = {name: np.atleast_1d(np.asarray(value)) for name, value in metrics.items()}
             self.state, self.step = state, self.step + count
             now = time.monotonic()
             self._report(phase, metrics, count / (now - mark), count, bar)
             mark = now
-            if checkpoint_every and self.step % checkpoint_every == 0:
+            if self.runs and clock.due(self.step):
                 self.checkpoint()
+                mark = time.monotonic()
+                clock.saved(mark - now)
             stop.check()
 
     def _report(self, phase: str, metrics: dict[str, np.ndarray], rate: float, count: int, bar: Progress) -> None:
@@ -168,20 +244,23 @@ class Trainer:
         bar.advance(count, f"{phase}  loss {loss:.4g}  {rate:.0f} steps/s")
 
     def models(self) -> dict[int, Model]:
-        """The frozen model of every seed, as of now."""
-        return {
-            seed: self.algo.model(jax.tree.map(np.asarray, self._part(self.state, i)), self.spec)
-            for i, seed in enumerate(self.seeds)
-        }
+        """The frozen model of every seed, as of now; it takes observations as they are in the data."""
+        states = {seed: jax.tree.map(np.asarray, self._part(self.state, i)) for i, seed in enumerate(self.seeds)}
+        models = {seed: self.algo.model(state, self.spec) for seed, state in states.items()}
+        if self.scaling is None:
+            return models
+        return {seed: for_raw_observations(model, self.scaling) for seed, model in models.items()}
 
     def checkpoint(self) -> None:
-        """Save the state of every run."""
-        for index, seed in enumerate(self.seeds):
-            if run := self.runs.get(seed):
-                root = run.folder("checkpoints")
-                facts = {"phase": self.phase, "seed": seed}
-                save_checkpoint(root, self.step, self._part(self.state, index), run.config, facts)
-                prune(root, KEPT_CHECKPOINTS)
+        """Save the state of every run. Older checkpoints are removed when all runs have the new one."""
+        state = jax.tree.map(np.asarray, self.state)
+        for index, (seed, run) in enumerate(self.runs.items()):
+            facts: dict[str, Any] = {"phase": self.phase, "seed": seed}
+            for tracker in self.trackers[seed]:
+                facts |= tracker.sync()
+            save_checkpoint(run.folder("checkpoints"), self.step, self._part(state, index), run.config, facts)
+        for run in self.runs.values():
+            prune(run.folder("checkpoints"), KEPT_CHECKPOINTS)
 
     def save(self, status: str) -> None:
         """Checkpoint, model and status: after this a run directory can be evaluated."""
@@ -189,7 +268,15 @@ class Trainer:
             return
         self.checkpoint()
         for seed, model in self.models().items():
-            model.save(self.runs[seed].path / "model")
+            final = self.runs[seed].path / "model"
+            partial = partial_name(final.parent)
+            try:
+                model.save(partial)
+                replace_directory(partial, final)
+            except (OSError, SafetensorError) as error:
+                raise write_error("The model", final, error) from error
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
             self.runs[seed].update(status=status, step=self.step)
 
 
@@ -222,27 +309,37 @@ def compile_chunk(algo: Any, phase: str, each: Callable) -> Callable:
     return jax.jit(each(many_steps, shared=3), donate_argnums=0)
 
 
-def _create_runs(out: Path, data: Trajectories, algo: Any, seeds: list[int]) -> dict[int, Run]:
-    config = {
+def run_config(
+    data: Trajectories,
+    algo: Any,
+    seeds: list[int],
+    checkpoint_every: int | None,
+    data_file: Path | str | None = None,
+) -> dict[str, Any]:
+    """What a run's config.json holds when it begins, its seed aside."""
+    facts = {
+        "name": data.name,
+        "fingerprint": data.fingerprint,
+        "episodes": len(data),
+        "transitions": data.num_transitions,
+    }
+    if data_file is not None:
+        facts["file"] = str(Path(data_file).absolute())
+    return {
         "env": data.name,
         "algo": algo.name,
         "settings": config_dict(algo),
-        "data": {
-            "name": data.name,
-            "fingerprint": data.fingerprint,
-            "episodes": len(data),
-            "transitions": data.num_transitions,
-        },
+        "data": facts,
+        "seeds": seeds,
+        "checkpoint_every": checkpoint_every,
         "status": "running",
     }
-    paths = {seed: out if len(seeds) == 1 else out / f"seed_{seed}" for seed in seeds}
-    return {seed: create_run(path, {**config, "seed": seed}) for seed, path in paths.items()}
 
 
-def _open_trackers(run: Run, tensorboard: bool, stack: ExitStack) -> list[Tracker]:
-    trackers: list[Tracker] = [CSVTracker(run.path / "metrics.csv")]
+def _open_trackers(run: Run, tensorboard: bool, resumed: dict[str, Any] | None, stack: ExitStack) -> list[Tracker]:
+    trackers: list[Tracker] = [CSVTracker(run.path / "metrics.csv", resumed)]
     if tensorboard:
-        trackers.append(TensorBoardTracker(run.folder("tensorboard")))
+        trackers.append(TensorBoardTracker(run.folder("tensorboard"), resumed))
     for tracker in trackers:
         stack.callback(tracker.close)
     return trackers

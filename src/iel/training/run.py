@@ -4,6 +4,7 @@
       config.json        format, environment, method, settings, seed, data fingerprint, status
       metrics.csv        step, phase, metric, value
       checkpoints/       step_*/ directories, see `iel.training.checkpoint`
+      .lock              held by the process that is training
       model/             the frozen model: config.json, model.safetensors
       evaluations/       one JSON file an evaluation
       plots/             pictures
@@ -20,7 +21,8 @@ from typing import Any
 from iel.algos.contract import config_from_dict
 from iel.algos.model import Model, load_model
 from iel.errors import RunError
-from iel.training.checkpoint import read_json, write_json
+from iel.loader import read_json
+from iel.training.files import write_error, write_json
 
 FORMAT = 1
 
@@ -64,17 +66,24 @@ class Run:
     def folder(self, name: str) -> Path:
         """A subdirectory, made when first asked for."""
         folder = self.path / name
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise write_error(f"The directory '{name}'", self.path, error) from error
         return folder
 
     def update(self, **changes: Any) -> None:
         """Change entries of config.json, atomically."""
-        self.config = {**self.config, **changes}
-        write_json(self.path / "config.json", self.config)
+        config = {**self.config, **changes}
+        try:
+            write_json(self.path / "config.json", config)
+        except OSError as error:
+            raise write_error("The run's status", self.path / "config.json", error) from error
+        self.config = config
 
 
 def create_run(path: Path, config: dict[str, Any]) -> Run:
-    """A new run directory; an existing run is never overwritten."""
+    """A new run directory; an existing run is never overwritten. Two processes are kept apart by `files.locked`."""
     if (path / "config.json").exists():
         raise RunError(f"{path} already holds a run; choose another --out, or remove it.")
     try:

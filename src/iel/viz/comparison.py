@@ -71,13 +71,14 @@ def draw_profiles(
     thresholds: ArrayLike,
     profiles: Mapping[tuple[str, str], tuple[NDArray, tuple[NDArray, NDArray] | None]],
 ) -> None:
-    """Share of runs (seeds of all environments) above every score: a panel a method, a shade and a band a planner.
+    """Share of runs (seeds of all environments) above every score: a panel a method, a shade a planner.
 
-    The other methods are grey in the background of each panel.
+    The band is the last planner's. The other methods are grey in the background of each panel.
     """
     colours = dict(zip(columns, column_colours(columns), strict=True))
     x = 100 * np.asarray(thresholds)
     methods = list(dict.fromkeys(method for method, _ in profiles))
+    last = {column[0]: column for column in profiles}  # four bands would hide each other
     across = min(3, len(methods))
     rows = -(-len(methods) // across)
     with figure(path, rows, across, size=(3.9 * across + 0.4, 3.0 * rows + 0.3)) as axes:
@@ -89,7 +90,7 @@ def draw_profiles(
                     panel.step(x, 100 * line, where="post", color=EDGE, alpha=0.25, linewidth=0.9, zorder=1)
                     continue
                 panel.step(x, 100 * line, where="post", color=colours[column], linewidth=2.0, label=column[1], zorder=3)
-                if band is not None:
+                if band is not None and column == last[method]:
                     low, high = 100 * band[0], 100 * band[1]
                     panel.fill_between(x, low, high, step="post", color=colours[column], alpha=0.13, lw=0, zorder=2)
             panel.set(xlim=(0, 100), ylim=(-2, 102), title=method)

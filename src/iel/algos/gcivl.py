@@ -1,0 +1,164 @@
+"""Goal-conditioned implicit V-learning (GCIVL), top to bottom: settings, the losses, the update, the model.
+
+here           what it is
+value          V(x, g), two heads: minus the discounted steps from x to g
+policy         pi(a | x, g), extracted by AWR
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, with_presets
+from iel.algos.model import GoalModel, GoalNetworks, goal_model_config
+from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.losses import awr_loss, ivl_loss
+from iel.nn import MLP, GaussianPolicy, descend, ensemble, polyak, scalars
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128)},
+    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
+    "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
+}
+
+
+@with_presets(PRESETS)
+@dataclass(frozen=True, kw_only=True)
+class GCIVL:
+    """Goal-conditioned implicit V-learning: a value of (x, g) from transitions alone, then advantage-weighted cloning.
+
+        L_V = IVL(V; expectile, discount)                                with r = -1 until x is g
+        L_pi = -E[min(exp(alpha A), 100) log N(a; mu(x, g), 1)],         A = mean_e V_e(x', g) - mean_e V_e(x, g)
+
+    The value never sees an action: where the same action may lead to several places, it believes in the luckiest.
+
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests).
+    """
+
+    name: ClassVar[str] = "gcivl"
+    presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
+
+    preset: str = "paper"
+    """Named set of values; anything given explicitly wins over it."""
+    steps: int = 1_000_000
+    """Gradient steps; each trains value and policy."""
+    batch_size: int = 1024
+    """Transitions a step."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    hidden: tuple[int, ...] = (512, 512, 512)
+    """Widths of the hidden layers of every network."""
+    discount: float = 0.99
+    """gamma, for values and goals."""
+    target_rate: float = 0.005
+    """Polyak rate of the target copy."""
+    expectile: float = 0.9
+    """tau of the TD loss: near 1, short ways win."""
+    awr_temperature: float = 10.0
+    """alpha of AWR: how much better actions are preferred."""
+    p_current: float = 0.2
+    """Share of the value's goals that are the state itself."""
+    p_trajectory: float = 0.5
+    """Share of the value's goals from the same trajectory (geometric in the discount); the rest are random states."""
+    actor_p_trajectory: float = 1.0
+    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "steps", "batch_size", "learning_rate", "hidden", "awr_temperature")
+        require_fraction(self, "discount", "expectile")
+        _ = self.value_goals, self.actor_goals  # refuses impossible goal probabilities now
+
+    @property
+    def value_goals(self) -> GoalSampler:
+        p_random = 1.0 - self.p_trajectory - self.p_current
+        return GoalSampler(self.discount, self.p_trajectory, p_random, p_current=self.p_current)
+
+    @property
+    def actor_goals(self) -> GoalSampler:
+        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        return optax.adam(self.learning_rate)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """There is only one."""
+        return (Phase("train", self.steps),)
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks and a target equal to the value."""
+        value_key, policy_key = jax.random.split(key)
+        pair = 2 * spec.observation_size
+        networks = Trained(
+            ensemble(value_key, 2, pair, self.hidden, 1),
+            GaussianPolicy(policy_key, pair, self.hidden, spec.action_size),
+        )
+        return State(networks, networks.value, self.optimiser.init(networks))
+
+    # ---------------------------------------------------------------- batches
+
+    def tables(self, phase: str, state: State, data: DeviceData) -> None:
+        """Nothing is frozen."""
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
+        """Transitions with a goal for the value and another for the actor."""
+        return relabel(key, data, self.value_goals, self.actor_goals, self.batch_size)
+
+    # ---------------------------------------------------------------- losses
+
+    def value_loss(self, value: MLP, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """IVL with the target copy on the right-hand side."""
+        v = scalars(value, batch.state, batch.goal)
+        old, old_next = scalars(target, batch.state, batch.goal), scalars(target, batch.next_state, batch.goal)
+        loss = ivl_loss(v, old, old_next, batch.success, self.expectile, self.discount)
+        return loss, {"train/value": loss, "train/mean_value": v.mean()}
+
+    def actor_loss(self, policy: GaussianPolicy, value: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """AWR with the advantage of the state that followed over the state itself."""
+        after = scalars(value, batch.next_state, batch.actor_goal).mean(0)
+        advantage = jax.lax.stop_gradient(after - scalars(value, batch.state, batch.actor_goal).mean(0))
+        inputs = jnp.concatenate([batch.state, batch.actor_goal], -1)
+        loss = awr_loss(policy.unit_log_prob(inputs, batch.action), advantage, self.awr_temperature)
+        return loss, {"train/actor": loss, "train/advantage": advantage.mean()}
+
+    def loss(self, networks: Trained, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """The sum; no gradient flows from the actor's loss to the value."""
+        value_loss, value_metrics = self.value_loss(networks.value, target, batch)
+        actor_loss, actor_metrics = self.actor_loss(networks.policy, networks.value, batch)
+        return value_loss + actor_loss, {"train/loss": value_loss + actor_loss, **value_metrics, **actor_metrics}
+
+    # ---------------------------------------------------------------- the update
+
+    def update(self, phase: str, state: State, batch: Relabelled, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step; the target follows the parameters before it."""
+        loss = lambda networks, batch: self.loss(networks, state.target, batch)  # noqa: E731
+        networks, moments, metrics = descend(self.optimiser, loss, state.networks, state.moments, batch)
+        return State(networks, polyak(state.target, state.networks.value, self.target_rate), moments), metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> GoalModel:
+        """The policy, and both heads of the value, whose mean is minus the distance."""
+        config = goal_model_config(self.name, spec, self.hidden, self.discount, value="state")
+        return GoalModel(config, GoalNetworks(state.networks.policy, state.networks.value))
+
+
+class Trained(NamedTuple):
+    """What the optimiser moves."""
+
+    value: MLP
+    policy: GaussianPolicy
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    networks: Trained
+    target: MLP
+    moments: optax.OptState

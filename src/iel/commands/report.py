@@ -1,0 +1,78 @@
+"""`iel report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iel.compare.page import html_page
+from iel.compare.results import THRESHOLDS, Comparison, collect
+from iel.compare.tables import markdown
+from iel.errors import RunError
+from iel.options import ReportCommand
+from iel.training.files import write_json
+from iel.training.trackers import read_metrics
+from iel.viz.comparison import draw_bars, draw_learning, draw_profiles
+
+
+def report_command(options: ReportCommand) -> dict[str, Any]:
+    """`iel report`."""
+    comparison = collect(options.sources)
+    if not comparison.entries:
+        raise RunError(f"{options.sources[0]} holds no finished result yet; let `iel compare` finish a cell first.")
+    out = options.out or options.sources[0] / "report"
+    out.mkdir(parents=True, exist_ok=True)
+    pictures = draw_pictures(comparison, out)
+    relative = {title: path.name for title, path in pictures.items()}
+    files = {"markdown": out / "report.md", "html": out / "report.html", "json": out / "results.json"}
+    files["markdown"].write_text(markdown(comparison, relative), encoding="utf-8")
+    files["html"].write_text(html_page(comparison, pictures), encoding="utf-8")
+    write_json(files["json"], comparison.describe())
+    if not options.json:
+        print("\n".join(str(path) for path in (*files.values(), *pictures.values())))
+    return {
+        **{kind: str(path) for kind, path in files.items()},
+        "pictures": [str(path) for path in pictures.values()],
+        "results": comparison.describe()["results"],
+        "unfinished": comparison.unfinished,
+    }
+
+
+def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
+    """Title -> file of every picture there is data for."""
+    pictures: dict[str, Path] = {}
+    panels: dict[str, Any] = {
+        env: {c: (e.scores, e.interval) for c in comparison.columns if (e := comparison.entries.get((env, c)))}
+        for env in comparison.environments
+    }
+    published = {
+        env: {c: n[0] / 100 for c in comparison.columns if (n := comparison.published.get((env, c)))}
+        for env in comparison.environments
+    }
+    pictures["Success with 95 % intervals"] = out / "success.png"
+    draw_bars(out / "success.png", comparison.columns, panels, published)
+    if comparison.complete:
+        profiles = {column: comparison.profile(column) for column in comparison.complete}
+        pictures["Performance profiles"] = out / "profiles.png"
+        draw_profiles(out / "profiles.png", comparison.columns, THRESHOLDS, profiles)
+    if curves := _curves(comparison):
+        pictures["Training losses"] = out / "learning.png"
+        draw_learning(out / "learning.png", curves)
+    return pictures
+
+
+def _curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]:
+    """Losses of all phases, one after the other, by method and environment."""
+    curves: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
+    for (env, method, _), run in comparison.runs.items():
+        if not (run / "metrics.csv").exists():
+            continue
+        metrics = read_metrics(run / "metrics.csv")
+        losses = [metrics[name] for name in metrics if name.endswith("/loss")]
+        if losses:
+            steps, values = (np.concatenate([np.asarray(loss[part], float) for loss in losses]) for part in (0, 1))
+            order = np.argsort(steps, kind="stable")
+            curves.setdefault(method, {}).setdefault(env, []).append((steps[order], values[order]))
+    return curves

@@ -1,0 +1,166 @@
+"""One cell: train a method with one seed, then evaluate it under each of its planners.
+
+    CELL/
+      job.json                 what to do, and the fingerprints that make a result count
+      run/                     the training run (continued from its checkpoint when it was stopped)
+      evaluations/LABEL.json   scores of every episode, written whole or not at all
+      evaluations/LABEL.png    the ways taken, for the first seed in a maze
+      times.json               seconds of training and evaluation
+      log.txt                  what the process said
+      error.json               why it failed, if it did
+
+`iel.compare.worker` runs it in a process of its own, so that a crash, or a machine out of memory, costs
+one cell.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iel.compare.grid import Cell, Variant
+from iel.data import Trajectories, load
+from iel.errors import RunError
+from iel.evaluation import Arena, Protocol, Rollouts
+from iel.loader import read_json
+from iel.training import train
+from iel.training.files import write_json
+
+FORMAT = 1
+CHECKPOINT = "last"
+"""Which model of a run is measured: the one training ended with, never the best of several."""
+
+
+def write_job(directory: Path, cell: Cell, data_fingerprint: str, draw: bool) -> None:
+    """Describe the work of one cell."""
+    (directory / "evaluations").mkdir(parents=True, exist_ok=True)
+    job = {
+        "format": FORMAT,
+        "env": cell.env,
+        "method": cell.method,
+        "algo": cell.algo,
+        "settings": cell.settings,
+        "seed": cell.seed,
+        "data": {**cell.data, "fingerprint": data_fingerprint},
+        "protocol": cell.protocol,
+        "draw": draw,
+        "planners": [
+            {
+                "label": variant.label,
+                "planner": variant.planner,
+                "settings": variant.settings,
+                "fingerprint": cell.evaluation_fingerprint(data_fingerprint, variant),
+            }
+            for variant in cell.planners
+        ],
+    }
+    write_json(directory / "job.json", job)
+
+
+def evaluation_file(directory: Path, label: str) -> Path:
+    """Where the scores under a planner are kept; its picture has the same name."""
+    slug = "".join(letter if letter.isalnum() or letter in "-.=" else "_" for letter in label)
+    return directory / "evaluations" / f"{slug}.json"
+
+
+def read_evaluation(directory: Path, cell: Cell, data_fingerprint: str, variant: Variant) -> dict[str, Any] | None:
+    """A finished evaluation of exactly this cell; None for one that is missing, half-written or of something else."""
+    try:
+        result = read_json(evaluation_file(directory, variant.label))
+        expected = cell.evaluation_fingerprint(data_fingerprint, variant)
+        counts = {len(task["scores"]) for task in result["tasks"].values()}
+    except (RunError, KeyError, TypeError, AttributeError):
+        return None
+    if result.get("format") != FORMAT or result.get("fingerprint") != expected:
+        return None
+    return result if counts == {cell.protocol["episodes"]} else None
+
+
+def missing(directory: Path, cell: Cell, data_fingerprint: str) -> list[Variant]:
+    """The planners still to be evaluated."""
+    return [v for v in cell.planners if read_evaluation(directory, cell, data_fingerprint, v) is None]
+
+
+def run_cell(directory: Path) -> None:
+    """Do what is not done yet of a cell."""
+    from iel.algos import get_algo
+    from iel.algos.contract import config_from_dict
+
+    job = read_json(directory / "job.json")
+    data = load(job["env"], episodes=job["data"]["episodes"], seed=job["data"]["seed"], make=False, progress=False)
+    if data.fingerprint != job["data"]["fingerprint"]:
+        raise RunError(f"The data of {job['env']} changed since this comparison looked at it; start it again.")
+    algo = config_from_dict(get_algo(job["algo"]), job["settings"])
+    times = Times(directory / "times.json")
+    started = time.monotonic()
+    trained = train(data, algo, [job["seed"]], out=directory / "run", resume=True)
+    times.add("training", time.monotonic() - started)
+    evaluate_cell(directory, job, trained.models[job["seed"]], data, times)
+
+
+def evaluate_cell(directory: Path, job: dict[str, Any], model: Any, data: Trajectories, times: Times) -> None:
+    """Measure the planners whose results are not there yet."""
+    from iel.planning import make_planner
+
+    protocol = {**job["protocol"], "tasks": tuple(job["protocol"]["tasks"] or ()) or None}
+    arena: Arena | None = None
+    for planner in job["planners"]:
+        file = evaluation_file(directory, planner["label"])
+        if file.exists() and _holds(file, planner["fingerprint"]):
+            continue
+        arena = arena or Arena(job["env"], Protocol(**protocol), reference=data.observations[0])
+        started = time.monotonic()
+        made = make_planner(planner["planner"], model, data, **planner["settings"])
+        rollouts = arena.rollout(model, made, planner["label"])
+        seconds = time.monotonic() - started
+        times.add("evaluation", seconds)
+        if job["draw"] and (maze := arena.envs[0].map) is not None:
+            from iel.viz import draw_rollouts
+
+            draw_rollouts(file.with_suffix(".png"), maze, {planner["label"]: rollouts})
+        write_json(file, _scores(job, planner, rollouts, seconds))
+
+
+def _scores(job: dict[str, Any], planner: dict[str, Any], rollouts: Rollouts, seconds: float) -> dict[str, Any]:
+    """Score and length of every episode. Where tasks have subtasks the score is the fraction of them, as in D4RL."""
+    scores = rollouts.success.astype(float) if rollouts.subtasks is None else rollouts.subtasks
+    return {
+        "format": FORMAT,
+        "fingerprint": planner["fingerprint"],
+        "checkpoint": CHECKPOINT,
+        "env": job["env"],
+        "method": job["method"],
+        "planner": planner["label"],
+        "seed": job["seed"],
+        "metric": "success_rate" if rollouts.subtasks is None else "subtask_fraction",
+        "tasks": {
+            str(task): {
+                "scores": scores[rollouts.tasks == task].tolist(),
+                "steps": rollouts.steps[rollouts.tasks == task].tolist(),
+            }
+            for task in np.unique(rollouts.tasks)
+        },
+        "seconds": round(seconds, 2),
+        "planning_seconds": round(rollouts.planning_seconds, 2),
+    }
+
+
+class Times:
+    """Seconds spent on a cell, added up over all the processes that worked on it (a killed one does not report)."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def add(self, kind: str, seconds: float) -> None:
+        before = read_json(self.path) if self.path.exists() else {}
+        write_json(self.path, {**before, kind: round(before.get(kind, 0.0) + seconds, 2)})
+
+
+def _holds(file: Path, fingerprint: str) -> bool:
+    try:
+        return read_json(file).get("fingerprint") == fingerprint
+    except RunError:
+        return False

@@ -1,0 +1,223 @@
+"""Runs the cells of a grid: several at a time, each in a process of its own, and only what is not finished.
+
+DIR/
+  grid.json      the grid as it was run, and the fingerprints of its data
+  cells/*/       see `iel.compare.cells`
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from iel.compare.cells import CHECKPOINT, missing, write_job
+from iel.compare.grid import Cell, Grid, Variant
+from iel.compare.progress import Board
+from iel.data import load
+from iel.data.catalogue import data_directory
+from iel.data.make.collect import available_cores
+from iel.errors import ConfigError, IELError
+from iel.loader import read_json
+from iel.training.files import locked, write_json
+
+FORMAT = 1
+POLL_SECONDS = 0.2
+PATIENCE = 30.0
+"""Seconds a process has to save its state after it was asked to stop."""
+
+
+@dataclass
+class Task:
+    """A cell, where it lives, and what became of it."""
+
+    cell: Cell
+    directory: Path
+    fingerprint: str
+    """Of its data; empty where there is none."""
+    state: str = "waiting"
+    """waiting, running, done, failed"""
+    error: str = ""
+    started: float = 0.0
+    seconds: float = 0.0
+    process: subprocess.Popen | None = field(default=None, repr=False)
+    log: TextIO | None = field(default=None, repr=False)
+    cores: tuple[int, ...] = ()
+
+    @property
+    def total_steps(self) -> int:
+        return int(self.cell.settings.get("steps", 0))
+
+
+def execute(grid: Grid, out: Path, jobs: int | None = None, quiet: bool = False) -> list[Task]:
+    """Run all unfinished cells of a grid into `out`; returns every cell with its state."""
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, but is {jobs}.")
+    with locked(out):
+        fingerprints, errors = prepare_data(grid, quiet)
+        write_grid(out, grid, fingerprints)
+        tasks = list_tasks(grid, out, fingerprints, errors)
+        waiting = [task for task in tasks if task.state == "waiting"]
+        for task in waiting:
+            write_job(task.directory, task.cell, task.fingerprint, draw=task.cell.seed == grid.seeds[0])
+        jobs = min(jobs or available_cores(), max(len(waiting), 1))
+        with Board(tasks, jobs, quiet) as board:
+            _run(waiting, _shares(jobs), board)
+    return tasks
+
+
+def prepare_data(grid: Grid, quiet: bool = False) -> tuple[dict[str, str], dict[str, str]]:
+    """Every data set, made or found once: (fingerprints, reasons why there is none) by environment."""
+    fingerprints, errors = {}, {}
+    for cell in {cell.env: cell for cell in grid.cells}.values():
+        try:
+            with _one_at_a_time(data_directory() / f".{cell.env}.lock"):
+                data = load(cell.env, episodes=cell.data["episodes"], seed=cell.data["seed"], progress=not quiet)
+            fingerprints[cell.env] = data.fingerprint
+        except IELError as error:
+            errors[cell.env] = str(error)
+    return fingerprints, errors
+
+
+def list_tasks(
+    grid: Grid, out: Path, fingerprints: Mapping[str, str], errors: Mapping[str, str] | None = None
+) -> list[Task]:
+    """All cells with what is known of them: finished ones by their results, others waiting."""
+    tasks = []
+    for cell in grid.cells:
+        fingerprint = fingerprints.get(cell.env, "")
+        task = Task(cell, out / "cells" / cell.directory(fingerprint), fingerprint)
+        if cell.env in (errors or {}):
+            task.state, task.error = "failed", (errors or {})[cell.env]
+        elif fingerprint and not missing(task.directory, cell, fingerprint):
+            task.state = "done"
+        tasks.append(task)
+    return tasks
+
+
+def write_grid(out: Path, grid: Grid, fingerprints: Mapping[str, str]) -> None:
+    """Keep the grid beside its results, so that a report needs nothing else."""
+    described = {"format": FORMAT, "checkpoint": CHECKPOINT, **asdict(grid), "data": dict(fingerprints)}
+    write_json(out / "grid.json", described)
+
+
+def read_recorded(out: Path) -> tuple[Grid, dict[str, str]]:
+    """The grid of a comparison's directory and the fingerprints of its data."""
+    table = read_json(out / "grid.json")
+    if table.get("format") != FORMAT:
+        raise ConfigError(f"{out} has comparison format {table.get('format')}, but this version reads {FORMAT}.")
+    cells = tuple(
+        Cell(**{**cell, "planners": tuple(Variant(**variant) for variant in cell["planners"])})
+        for cell in table["cells"]
+    )
+    fields: dict[str, Any] = {name: table[name] for name in ("name", "title", "scale", "protocol", "published")}
+    fields |= {name: tuple(table[name]) for name in ("environments", "methods", "seeds")}
+    fields["variants"] = {method: tuple(labels) for method, labels in table["variants"].items()}
+    return Grid(**fields, cells=cells), table["data"]
+
+
+# ---------------------------------------------------------------- processes
+
+
+def _run(waiting: list[Task], shares: list[tuple[int, ...]], board: Board) -> None:
+    queue, free = list(waiting), list(shares)
+    running: list[Task] = []
+    try:
+        while queue or running:
+            while queue and free:
+                task = queue.pop(0)
+                task.cores = free.pop(0)
+                _start(task)
+                running.append(task)
+            time.sleep(POLL_SECONDS)
+            for task in [task for task in running if task.process and task.process.poll() is not None]:
+                running.remove(task)
+                free.append(task.cores)
+                _finish(task)
+            board.update()
+    except BaseException:
+        _stop(running)
+        raise
+
+
+def _start(task: Task) -> None:
+    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if len(task.cores) == 1:  # as many threads as cores, so that cells do not fight over them
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
+        environment["XLA_FLAGS"] = flags.strip()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment[name] = str(len(task.cores))
+    (task.directory / "error.json").unlink(missing_ok=True)
+    task.log = (task.directory / "log.txt").open("w")
+    command = [sys.executable, "-m", "iel.compare.worker", str(task.directory), ",".join(map(str, task.cores))]
+    task.process = subprocess.Popen(command, stdout=task.log, stderr=subprocess.STDOUT, env=environment)
+    task.state, task.started = "running", time.monotonic()
+
+
+def _finish(task: Task) -> None:
+    assert task.process is not None and task.log is not None
+    task.log.close()
+    code, task.seconds = task.process.returncode, time.monotonic() - task.started
+    if code == 0 and not missing(task.directory, task.cell, task.fingerprint):
+        task.state = "done"
+        return
+    task.state, task.error = "failed", _reason(task.directory / "log.txt", code)
+    write_json(task.directory / "error.json", {"error": task.error, "exit_code": code, "traceback": "log.txt"})
+
+
+def _reason(log: Path, code: int) -> str:
+    if code < 0:
+        hint = "; the machine was probably out of memory" if -code == signal.SIGKILL else ""
+        return f"The process was ended by {signal.Signals(-code).name}{hint}."
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:500] if lines else f"The process ended with code {code} and said nothing."
+
+
+def _stop(running: list[Task]) -> None:
+    """Let every process save its state. Ctrl-C in a terminal has reached them already, and a second signal would stop
+    them at once, so they are asked again only when they do not end by themselves.
+    """
+    for ask in (None, signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + (3.0 if ask is None else PATIENCE)
+        for task in running:
+            if ask is not None and task.process and task.process.poll() is None:
+                task.process.send_signal(ask)
+        while time.monotonic() < deadline and any(t.process and t.process.poll() is None for t in running):
+            time.sleep(POLL_SECONDS)
+    for task in running:
+        if task.log:
+            task.log.close()
+
+
+def _shares(jobs: int) -> list[tuple[int, ...]]:
+    """The cores this process may use, dealt out to `jobs` processes."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    return [tuple(cores[job::jobs]) or (cores[job % len(cores)],) for job in range(jobs)]
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Wait until no other process holds this file: a data set is made once, also by two comparisons at a time."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def summary_of(tasks: list[Task]) -> dict[str, Any]:
+    """How many cells are in which state, and the errors of those that failed."""
+    states = [task.state for task in tasks]
+    return {
+        "cells": len(tasks),
+        **{state: states.count(state) for state in ("done", "failed", "waiting")},
+        "errors": {task.cell.name: task.error for task in tasks if task.state == "failed"},
+    }

@@ -1,0 +1,338 @@
+"""A grid: environments x methods x planners x seeds, with the protocol they are measured by.
+
+    environments = ["pointmaze-large-navigate-v0"]
+    seeds = [0, 1, 2]
+    preset = "laptop"
+
+    [protocol]                      # `episodes` a task, evaluation `seed`; also `tasks`, `max_steps`
+    episodes = 20
+    seed = 1000
+
+    [data]                          # `episodes` and `seed` of collected sets (default: the benchmark's own)
+    episodes = 300
+
+    [planners.wide]                 # a planner with settings of its own, under a name of its own
+    planner = "asym-graph"
+    nodes = 4096
+
+    [[methods]]
+    algo = "iel"
+    label = "IEL"                   # default: the algorithm's name
+    planners = ["direct", "wide"]
+    settings = { beta = 0.3 }
+    [methods.where."*-stitch-*"]    # settings only in environments that match
+    beta = 0.1
+
+    [scales.smoke]                  # anything above but methods, replaced when this scale is chosen
+    seeds = [0]
+
+Everything is checked before anything runs, and all mistakes are told at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import iel
+from iel.algos import ALGOS
+from iel.algos.contract import config_dict
+from iel.envs.registry import canonical_name
+from iel.errors import ConfigError, IELError, unknown_name
+from iel.loader import read_toml
+from iel.planning import PLANNERS
+
+SHIPPED = Path(__file__).parent / "grids"
+SCALED = ("title", "environments", "seeds", "preset", "protocol", "data", "planners")
+KEYS = (*SCALED, "methods", "scales", "published")
+PROTOCOL = {"episodes": 20, "seed": 1000, "tasks": None, "max_steps": None}
+"""The evaluation seed is one that nobody used while choosing settings."""
+DATA = {"episodes": None, "seed": 0}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A planner with its settings, under the name it has in tables."""
+
+    label: str
+    planner: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run and the planners it is evaluated under."""
+
+    env: str
+    method: str
+    algo: str
+    settings: dict[str, Any]
+    seed: int
+    data: dict[str, Any]
+    planners: tuple[Variant, ...]
+    protocol: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.env} {self.method} seed {self.seed}"
+
+    def training_fingerprint(self, data_fingerprint: str) -> str:
+        """Hash of all that decides the trained model."""
+        parts = (self.env, self.data, data_fingerprint, self.algo, self.settings, self.seed, iel.__version__)
+        return _digest(parts)
+
+    def evaluation_fingerprint(self, data_fingerprint: str, variant: Variant) -> str:
+        """Hash of all that decides the measured scores."""
+        return _digest(
+            (self.training_fingerprint(data_fingerprint), variant.planner, variant.settings, self.protocol, "last")
+        )
+
+    def directory(self, data_fingerprint: str) -> str:
+        """Name of the cell's directory: readable, and another one for another training."""
+        method = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in self.method)
+        return f"{self.env}--{method}--seed{self.seed}--{self.training_fingerprint(data_fingerprint)[:8]}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A checked grid at one scale."""
+
+    name: str
+    title: str
+    scale: str | None
+    environments: tuple[str, ...]
+    methods: tuple[str, ...]
+    variants: dict[str, tuple[str, ...]]
+    """Method -> labels of its planners, in the order of the table."""
+    seeds: tuple[int, ...]
+    protocol: dict[str, Any]
+    published: str | None
+    """Which of the published tables stands beside ours."""
+    cells: tuple[Cell, ...]
+
+
+def shipped_grids() -> list[str]:
+    """Names of the grids that come with the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def read_grid(source: str | Path, scale: str | None = None) -> Grid:
+    """A grid by the name of a shipped one or by the path of a TOML file; `scale` is one of its `[scales.*]`."""
+    path = Path(source)
+    if not str(source).endswith(".toml"):
+        if str(source) not in shipped_grids():
+            raise unknown_name("grid", str(source), shipped_grids())
+        path = SHIPPED / f"{source}.toml"
+    return check_grid(read_toml(path), path.stem, scale)
+
+
+def check_grid(table: Mapping[str, Any], name: str, scale: str | None = None) -> Grid:
+    """The grid a TOML table describes; raises one error that lists everything wrong with it."""
+    mistakes = Mistakes()
+    mistakes.unknown("key", table, KEYS, "")
+    scales = mistakes.expect(table.get("scales", {}), dict, "scales")
+    if scale is None and scales:
+        scale = "laptop" if "laptop" in scales else next(iter(scales))
+    chosen = dict(table)
+    if scale is not None:
+        if scale in scales:
+            replaced = mistakes.expect(scales[scale], dict, f"scales.{scale}")
+            mistakes.unknown("key", replaced, SCALED, f"scales.{scale}.")
+            chosen |= {
+                key: {**chosen[key], **value}
+                if isinstance(value, dict) and isinstance(chosen.get(key), dict)
+                else value
+                for key, value in replaced.items()
+            }
+        else:
+            mistakes.add(str(unknown_name("scale", scale, scales)) if scales else f"There is no scale '{scale}' in it.")
+    grid = _assemble(chosen, name, scale, mistakes)
+    mistakes.raise_for(name)
+    assert grid is not None
+    return grid
+
+
+class Mistakes:
+    """Everything wrong with a grid, in the order it was met."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def add(self, mistake: str) -> None:
+        if mistake not in self.found:
+            self.found.append(mistake)
+
+    def unknown(self, kind: str, table: Mapping[str, Any], known: Any, where: str) -> None:
+        for key in table:
+            if key not in known:
+                self.add(str(unknown_name(kind, f"{where}{key}", [f"{where}{name}" for name in known])))
+
+    def expect(self, value: Any, kind: type, where: str) -> Any:
+        """`value` if it is of this kind, else an empty one and a mistake."""
+        if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+            return value
+        self.add(f"{where} must be a {_kind_name(kind)}, but is {value!r}.")
+        return kind()
+
+    def numbers(self, value: Any, where: str) -> tuple[int, ...]:
+        """A list of different non-negative integers."""
+        good = isinstance(value, list) and value and all(type(item) is int and item >= 0 for item in value)
+        if not good or len(set(value)) != len(value):
+            self.add(f"{where} must be a list of different non-negative integers, but is {value!r}.")
+            return ()
+        return tuple(value)
+
+    def raise_for(self, name: str) -> None:
+        if self.found:
+            count = "1 mistake" if len(self.found) == 1 else f"{len(self.found)} mistakes"
+            raise ConfigError(f"The grid '{name}' has {count}: " + " ".join(self.found))
+
+
+def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: Mistakes) -> Grid | None:
+    environments = _environments(table.get("environments", []), mistakes)
+    seeds = mistakes.numbers(table.get("seeds", [0]), "seeds")
+    protocol = _section(table, "protocol", PROTOCOL, mistakes)
+    data = _section(table, "data", DATA, mistakes)
+    variants = _variants(table.get("planners", {}), mistakes)
+    methods = table.get("methods", [])
+    if not isinstance(methods, list) or not methods:
+        mistakes.add("There are no [[methods]]; name at least one.")
+        methods = []
+    cells: list[Cell] = []
+    chosen: dict[str, tuple[str, ...]] = {}
+    for number, method in enumerate(methods, 1):
+        if not isinstance(method, dict):
+            mistakes.add(f"Method {number} must be a table, but is {method!r}.")
+            continue
+        label = str(method.get("label", method.get("algo", f"number {number}")))
+        if label in chosen:
+            mistakes.add(f"Two methods are called '{label}'; give them different labels.")
+        labels = _planners_of(method, label, variants, mistakes)
+        chosen[label] = labels
+        planners = tuple(variants[known] for known in labels)
+        for env in environments or ("",):  # a method is checked even where there is no place for it
+            settings = _settings(method, label, env, table.get("preset"), mistakes)
+            if settings is not None:
+                cells += [Cell(env, label, method["algo"], settings, s, data, planners, protocol) for s in seeds]
+    if mistakes.found:
+        return None
+    cells.sort(key=lambda cell: cell.seed)  # every method once before any a second time: something to see early
+    title, published = str(table.get("title", name)), table.get("published")
+    return Grid(
+        name, title, scale, environments, tuple(chosen), chosen, seeds, protocol, published, tuple(cells)
+    )  # fmt: skip
+
+
+def _environments(names: Any, mistakes: Mistakes) -> tuple[str, ...]:
+    if not isinstance(names, list) or not names:
+        mistakes.add("`environments` must be a list of at least one name.")
+        return ()
+    known: dict[str, None] = {}
+    for name in names:
+        try:
+            known[canonical_name(str(name))] = None
+        except ConfigError as error:
+            mistakes.add(str(error))
+    return tuple(known)
+
+
+def _section(table: Mapping[str, Any], key: str, defaults: dict[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    """A table of whole numbers."""
+    given = mistakes.expect(table.get(key, {}), dict, key)
+    mistakes.unknown("key", given, defaults, f"{key}.")
+    for name, value in given.items():
+        if name == "tasks":
+            mistakes.numbers(value, f"{key}.tasks")
+        elif name in defaults and (type(value) is not int or value < (0 if name == "seed" else 1)):
+            mistakes.add(
+                f"{key}.{name} must be a whole number of at least {0 if name == 'seed' else 1}, not {value!r}."
+            )
+    return {**defaults, **{name: value for name, value in given.items() if name in defaults}}
+
+
+def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
+    """Every planner under its own name, and those the grid defines (which may also change the usual ones)."""
+    variants = {name: Variant(name, name, {}) for name in PLANNERS}
+    for label, table in mistakes.expect(tables, dict, "planners").items():
+        settings = dict(mistakes.expect(table, dict, f"planners.{label}"))
+        planner = str(settings.pop("planner", label))
+        if planner not in PLANNERS:
+            mistakes.add(str(unknown_name("planner", planner, PLANNERS)))
+            variants[label] = Variant(label, "direct", {})
+            continue
+        mistakes.unknown("setting", settings, planner_fields(planner), f"planners.{label}.")
+        variants[label] = Variant(label, planner, settings)
+    return variants
+
+
+def planner_fields(planner: str) -> list[str]:
+    """What can be set of a planner from a file."""
+    kinds = [kind for kind in PLANNERS[planner].__mro__ if "__init__" in vars(kind) and kind is not object]
+    names = {name for kind in kinds for name in inspect.signature(vars(kind)["__init__"]).parameters}
+    return sorted(names - {"self", "model", "data", "cost", "settings"})
+
+
+def _planners_of(
+    method: Mapping[str, Any], label: str, variants: Mapping[str, Variant], mistakes: Mistakes
+) -> tuple[str, ...]:
+    names = method.get("planners", ["direct"])
+    if not isinstance(names, list) or not names:
+        mistakes.add(f"The planners of method '{label}' must be a list of at least one name.")
+        return ()
+    known = [str(name) for name in names if str(name) in variants]
+    for name in names:
+        if str(name) not in variants:
+            mistakes.add(str(unknown_name("planner", str(name), variants)))
+    entry = ALGOS.get(str(method.get("algo")))
+    if entry is not None and not entry.facts.goal_agnostic_policy:
+        for name in known:
+            if variants[name].planner != "direct":
+                mistakes.add(
+                    f"Method '{label}' takes the goal itself and has no geometry to plan in, so planner '{name}' "
+                    "cannot drive it; use direct."
+                )
+    return tuple(dict.fromkeys(known))
+
+
+def _settings(
+    method: Mapping[str, Any], label: str, env: str, preset: Any, mistakes: Mistakes
+) -> dict[str, Any] | None:
+    """The full settings of a method in an environment, or None with the reason among the mistakes."""
+    mistakes.unknown("key", method, ("algo", "label", "planners", "settings", "where"), f"methods.{label}.")
+    algo = str(method.get("algo", ""))
+    if algo not in ALGOS:
+        mistakes.add(str(unknown_name("method", algo, ALGOS)))
+        return None
+    config = ALGOS[algo].config
+    fields = [field.name for field in dataclasses.fields(config)]
+    given = {} if preset is None else {"preset": preset}
+    given |= mistakes.expect(method.get("settings", {}), dict, f"methods.{label}.settings")
+    for pattern, table in mistakes.expect(method.get("where", {}), dict, f"methods.{label}.where").items():
+        special = mistakes.expect(table, dict, f"methods.{label}.where.{pattern}")
+        mistakes.unknown(f"setting of {config.__name__}", special, fields, "")
+        if fnmatch.fnmatch(env, pattern):
+            given |= special
+    mistakes.unknown(f"setting of {config.__name__}", given, fields, "")
+    known = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items() if key in fields}
+    try:
+        return config_dict(config(**known))
+    except IELError as error:
+        mistakes.add(f"Method '{label}': {error}")
+    except (TypeError, ValueError) as error:
+        mistakes.add(f"Method '{label}' has a setting of the wrong kind ({error}).")
+    return None
+
+
+def _kind_name(kind: type) -> str:
+    return {dict: "table", list: "list", int: "whole number", str: "text"}[kind]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,292 @@
+"""What came out of a comparison: scores of every seed and task, and the statistics that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iel.compare.cells import CHECKPOINT, evaluation_file, read_evaluation
+from iel.compare.execute import list_tasks, read_recorded
+from iel.errors import IELError, RunError
+from iel.evaluation.stats import (
+    SUCCESS_INTERVAL,
+    Interval,
+    improvement_interval,
+    interquartile_mean,
+    mean_and_deviation,
+    performance_profile,
+    probability_of_improvement,
+    profile_band,
+    stratified_interval,
+    success_interval,
+)
+from iel.loader import read_json, read_toml
+
+Column = tuple[str, str]
+"""(method, planner)."""
+THRESHOLDS = np.linspace(0, 1, 101)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method under a planner in one environment."""
+
+    seeds: tuple[int, ...]
+    rates: NDArray[np.float64]
+    """(seeds, tasks) mean scores."""
+    episodes: int
+    """Episodes a task and seed."""
+    steps: float
+    metric: str = "success_rate"
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """One number a seed."""
+        return self.rates.mean(1)
+
+    @cached_property
+    def interval(self) -> Interval:
+        return success_interval(self.rates, self.episodes)
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-safe."""
+        mean, deviation = mean_and_deviation(self.scores)
+        return {
+            "metric": self.metric,
+            "mean": mean,
+            "standard_deviation": deviation,
+            "interval": list(self.interval),
+            "per_seed": dict(zip(map(str, self.seeds), self.scores.tolist(), strict=True)),
+            "per_task": self.rates.mean(0).tolist(),
+            "episodes_per_task": self.episodes,
+            "mean_steps": self.steps,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All finished results, in the order of the grid."""
+
+    title: str
+    environments: tuple[str, ...]
+    columns: tuple[Column, ...]
+    entries: dict[tuple[str, Column], Entry]
+    published: dict[tuple[str, Column], tuple[float, float | None]]
+    """Mean and standard deviation as printed by others, in per cent."""
+    published_source: str = ""
+    protocol: dict[str, Any] = field(default_factory=dict)
+    scale: str | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+    """Cells that failed, and why."""
+    unfinished: int = 0
+    runs: dict[tuple[str, str, int], Path] = field(default_factory=dict)
+    """(environment, method, seed) -> directory of its training run."""
+    pictures: dict[tuple[str, Column], Path] = field(default_factory=dict)
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Method -> mean seconds of training and evaluation of a cell."""
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+
+    def groups(self, column: Column) -> list[NDArray[np.float64]] | None:
+        """Scores of the seeds in every environment; None where one is missing."""
+        entries = [self.entries.get((env, column)) for env in self.environments]
+        return None if any(entry is None for entry in entries) else [entry.scores for entry in entries if entry]
+
+    @property
+    def complete(self) -> list[Column]:
+        """Columns that have a result in every environment, which aggregates need."""
+        return [column for column in self.columns if self.groups(column) is not None]
+
+    @property
+    def reference(self) -> Column | None:
+        """What the others are compared with: IEL (or the first method) under its last planner."""
+        ours = [column for column in self.complete if column[0] == "IEL"] or self.complete[:1]
+        return ours[-1] if ours else None
+
+    def aggregates(self) -> dict[Column, dict[str, Any]]:
+        """Interquartile mean, mean and probability of improvement of the reference over each column."""
+        result: dict[Column, dict[str, Any]] = {}
+        for column in self.complete:
+            groups = self.groups(column)
+            assert groups is not None
+            numbers: dict[str, Any] = {
+                "iqm": float(interquartile_mean(np.concatenate(groups))),
+                "iqm_interval": _listed(stratified_interval(groups, interquartile_mean)),
+                "mean": float(np.mean([group.mean() for group in groups])),
+                "mean_interval": _listed(stratified_interval(groups)),
+            }
+            if self.reference and column != self.reference:
+                best = self.groups(self.reference)
+                assert best is not None
+                numbers["improvement"] = probability_of_improvement(best, groups)
+                numbers["improvement_interval"] = _listed(improvement_interval(best, groups))
+            result[column] = numbers
+        return result
+
+    def profile(self, column: Column) -> tuple[NDArray, tuple[NDArray, NDArray] | None]:
+        """Share of runs above each of THRESHOLDS, and its band."""
+        groups = self.groups(column)
+        assert groups is not None
+        return performance_profile(groups, THRESHOLDS), profile_band(groups, THRESHOLDS)
+
+    def describe(self) -> dict[str, Any]:
+        """Everything a table shows, JSON-safe; the same results give the same description, bit for bit."""
+        return {
+            "title": self.title,
+            "scale": self.scale,
+            "checkpoint": CHECKPOINT,
+            "interval": SUCCESS_INTERVAL,
+            "protocol": self.protocol,
+            "results": {
+                env: {label_of(c): self.entries[env, c].describe() for c in self.columns if (env, c) in self.entries}
+                for env in self.environments
+            },
+            "aggregates": {label_of(column): numbers for column, numbers in self.aggregates().items()},
+            "reference": label_of(self.reference) if self.reference else None,
+            "published": {
+                "source": self.published_source,
+                "results": {
+                    env: {label_of(c): list(self.published[env, c]) for c in self.columns if (env, c) in self.published}
+                    for env in self.environments
+                },
+            },
+            "failed": self.errors,
+            "unfinished": self.unfinished,
+        }
+
+
+def label_of(column: Column) -> str:
+    """A method and its planner in words."""
+    return f"{column[0]}/{column[1]}"
+
+
+def collect(sources: Sequence[Path]) -> Comparison:
+    """The results of a directory `iel compare` wrote, or of several run directories with evaluations in them."""
+    if len(sources) == 1 and (sources[0] / "grid.json").exists():
+        return collect_grid(sources[0])
+    return collect_runs(sources)
+
+
+def collect_grid(out: Path) -> Comparison:
+    """Only results that are whole and belong to the grid count."""
+    grid, fingerprints = read_recorded(out)
+    columns = tuple((method, label) for method in grid.methods for label in grid.variants[method])
+    found: dict[tuple[str, Column], list[dict[str, Any]]] = {}
+    pictures: dict[tuple[str, Column], Path] = {}
+    runs: dict[tuple[str, str, int], Path] = {}
+    errors: dict[str, str] = {}
+    spent: dict[str, list[dict[str, float]]] = {}
+    tasks = list_tasks(grid, out, fingerprints)
+    for task in tasks:
+        cell = task.cell
+        if task.state != "done" and (task.directory / "error.json").exists():
+            errors[cell.name] = str(read_json(task.directory / "error.json").get("error"))
+        if (task.directory / "run" / "config.json").exists():
+            runs[cell.env, cell.method, cell.seed] = task.directory / "run"
+        if task.state == "done" and (task.directory / "times.json").exists():
+            spent.setdefault(cell.method, []).append(read_json(task.directory / "times.json"))
+        for variant in cell.planners if task.fingerprint else ():
+            result = read_evaluation(task.directory, cell, task.fingerprint, variant)
+            if result is not None:
+                key = cell.env, (cell.method, variant.label)
+                found.setdefault(key, []).append(result)
+                picture = evaluation_file(task.directory, variant.label).with_suffix(".png")
+                if picture.exists():
+                    pictures.setdefault(key, picture)
+    published, source = published_numbers(grid.published, grid.environments, columns)
+    sessions = read_json(out / "sessions.json").get("sessions", []) if (out / "sessions.json").exists() else []
+    return Comparison(
+        title=grid.title,
+        environments=grid.environments,
+        columns=columns,
+        entries={key: _entry(results) for key, results in found.items()},
+        published=published,
+        published_source=source,
+        protocol=grid.protocol,
+        scale=grid.scale,
+        errors=errors,
+        unfinished=sum(task.state != "done" for task in tasks),
+        runs=runs,
+        pictures=pictures,
+        seconds={method: _mean_times(times) for method, times in spent.items()},
+        sessions=sessions,
+    )
+
+
+def collect_runs(sources: Sequence[Path]) -> Comparison:
+    """Runs of `iel train` that `iel evaluate` measured; of several evaluations, each planner's newest counts."""
+    from iel.training import open_runs
+
+    found: dict[tuple[str, Column], list[dict[str, Any]]] = {}
+    runs: dict[tuple[str, str, int], Path] = {}
+    protocols: list[dict[str, Any]] = []
+    for run in (run for source in sources for run in open_runs(source)):
+        files = sorted((run.path / "evaluations").glob("*.json"))
+        if not files:
+            raise RunError(f"{run.path} was not evaluated yet; run `iel evaluate {run.path}` first.")
+        newest: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+        for file in files:
+            summary = read_json(file)
+            newest |= {planner: (numbers, summary["protocol"]) for planner, numbers in summary["planners"].items()}
+        method = str(run.config["algo"])
+        runs[run.env, method, run.seed] = run.path
+        for planner, (numbers, protocol) in newest.items():
+            protocols.append({"episodes": protocol["episodes_per_task"], "seed": protocol["seed"]})
+            tasks = {task: {"scores": [n["success_rate"]]} for task, n in numbers["per_task"].items()}
+            found.setdefault((run.env, (method, planner)), []).append(
+                {"seed": run.seed, "tasks": tasks, "steps": numbers["mean_steps"],
+                 "episodes": protocol["episodes_per_task"], "metric": "success_rate"}
+            )  # fmt: skip
+    if any(protocol != protocols[0] for protocol in protocols):
+        raise RunError("These runs were evaluated by different protocols; evaluate them again with equal options.")
+    environments = tuple(dict.fromkeys(env for env, _ in found))
+    columns = tuple(dict.fromkeys(column for _, column in found))
+    entries = {key: _entry(results) for key, results in found.items()}
+    return Comparison("runs", environments, columns, entries, {}, protocol=protocols[0], runs=runs)
+
+
+def _entry(results: list[dict[str, Any]]) -> Entry:
+    results = sorted(results, key=lambda result: result["seed"])
+    seeds = tuple(result["seed"] for result in results)
+    if len(set(seeds)) != len(seeds):
+        raise RunError(f"Seed {max(seeds, key=seeds.count)} of one method and environment is given twice.")
+    if len({tuple(result["tasks"]) for result in results}) != 1:
+        raise RunError("Seeds of one method were evaluated on different tasks; evaluate them again with equal options.")
+    rates = np.array([[np.mean(task["scores"]) for task in result["tasks"].values()] for result in results])
+    first = next(iter(results[0]["tasks"].values()))
+    steps = [result.get("steps") or np.mean([t["steps"] for t in result["tasks"].values()]) for result in results]
+    episodes = int(results[0].get("episodes") or len(first["scores"]))
+    return Entry(seeds, rates, episodes, float(np.mean(steps)), results[0]["metric"])
+
+
+def published_numbers(
+    name: str | None, environments: Sequence[str], columns: Sequence[Column]
+) -> tuple[dict[tuple[str, Column], tuple[float, float | None]], str]:
+    """The numbers of a published table for these environments and columns, and where they are from."""
+    tables = read_toml(Path(__file__).parent / "published.toml")
+    if name is None:
+        return {}, ""
+    if name not in tables:
+        raise IELError(f"There is no published table '{name}'; there are {', '.join(tables)}.")
+    rows: Mapping[str, Any] = tables[name]["rows"]
+    numbers = {
+        (env, column): tuple(rows[env][label_of(column)])
+        for env in environments
+        for column in columns
+        if label_of(column) in rows.get(env, {})
+    }
+    return numbers, f"{tables[name]['source']}: {tables[name]['note']}"
+
+
+def _mean_times(times: list[dict[str, float]]) -> dict[str, float]:
+    kinds = dict.fromkeys(kind for entry in times for kind in entry)
+    return {kind: float(np.mean([entry.get(kind, 0.0) for entry in times])) for kind in kinds}
+
+
+def _listed(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else list(interval)

@@ -1,0 +1,233 @@
+"""`iel compare` and `iel report` on a tiny real grid: killed and resumed, crashed, half-written, reported."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from iel.compare.cells import read_evaluation
+from iel.compare.execute import execute, list_tasks, prepare_data, read_recorded
+from iel.compare.grid import check_grid
+from iel.compare.results import collect_grid
+from iel.compare.tables import interval_table, main_table
+
+pytestmark = pytest.mark.slow
+
+GRID = """
+title = "tiny"
+published = "ogbench"
+environments = ["pointmaze-medium-navigate-v0"]
+seeds = [0, 1]
+preset = "smoke"
+
+[protocol]
+episodes = 1
+seed = 1000
+tasks = [1, 2]
+max_steps = 60
+
+[data]
+episodes = 60
+
+[planners.sym-graph]
+nodes = 64
+
+[[methods]]
+algo = "iel"
+label = "IEL"
+planners = ["direct", "sym-graph"]
+settings = { steps = 300, hidden = [16, 16], batch_size = 16, dimension = 4 }
+
+[[methods]]
+algo = "gcbc"
+label = "GCBC"
+settings = { steps = 300, hidden = [16, 16], batch_size = 16 }
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, maze_data) -> Path:
+    """The grid file, beside data that is there already."""
+    path = tmp_path_factory.mktemp("compare")
+    (path / "smoke.toml").write_text(GRID)
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compile_once(tmp_path_factory):
+    """The processes of a comparison compile the same few programs; here they share them, to save a minute."""
+    names = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+        "JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    yield
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+def start(place: Path, out: str) -> subprocess.Popen:
+    """`iel compare` in a process group of its own."""
+    words = ["-m", "iel.cli", "compare", "smoke.toml", "--out", out, "--jobs", "2", "--json"]
+    return subprocess.Popen([sys.executable, *words], cwd=place, stdout=subprocess.PIPE, text=True, process_group=0)
+
+
+def finish(process: subprocess.Popen) -> dict:
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 0
+    return json.loads(out.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def whole(place) -> Path:
+    """A comparison that nobody disturbed."""
+    result = finish(start(place, "whole"))
+    assert result["done"] == result["cells"] == 4 and not result["errors"]
+    return place / "whole"
+
+
+@pytest.fixture(scope="module")
+def stopped(place, whole) -> Path:
+    """The same, its whole process group killed in training and again between evaluations, then resumed."""
+    out = place / "stopped"
+    moments = (
+        lambda: any(out.glob("cells/*IEL*/run/metrics.csv")),
+        lambda: any(out.glob("cells/*/evaluations/*.json")),
+    )
+    for moment in moments:
+        process = start(place, "stopped")
+        deadline = time.monotonic() + 400
+        while not moment() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert process.poll() is None, "it was over before it could be killed"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    finish(start(place, "stopped"))
+    return out
+
+
+def test_killed_and_resumed_gives_the_identical_table(whole, stopped):
+    one, other = collect_grid(whole), collect_grid(stopped)
+    assert len(one.entries) == 3 and not one.unfinished
+    assert one.describe() == other.describe()
+    assert main_table(one) == main_table(other) and interval_table(one) == interval_table(other)
+    for model in whole.glob("cells/*/run/model/model.safetensors"):
+        assert model.read_bytes() == (stopped / model.relative_to(whole)).read_bytes()
+
+
+def test_a_finished_comparison_runs_nothing(place, whole):
+    before = {path: path.stat().st_mtime_ns for path in whole.glob("cells/**/*")}
+    result = finish(start(place, "whole"))
+    assert result["done"] == 4
+    assert before == {path: path.stat().st_mtime_ns for path in whole.glob("cells/**/*")}
+
+
+def test_half_written_or_foreign_results_are_not_counted(place, whole, tmp_path):
+    out = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
+    grid, data = read_recorded(out)
+    task = next(task for task in list_tasks(grid, out, data) if task.cell.method == "GCBC" and task.cell.seed == 1)
+    file = task.directory / "evaluations" / "direct.json"
+    text = file.read_text()
+    variant = task.cell.planners[0]
+    assert read_evaluation(task.directory, task.cell, task.fingerprint, variant) is not None
+    foreign = json.dumps({**json.loads(text), "fingerprint": "0" * 64})
+    short = json.loads(text)
+    short["tasks"]["1"]["scores"] = []
+    for broken in (text[: len(text) // 2], "", "[]", "{}", foreign, json.dumps(short)):
+        file.write_text(broken)
+        assert read_evaluation(task.directory, task.cell, task.fingerprint, variant) is None
+        comparison = collect_grid(out)
+        assert (
+            comparison.unfinished == 1 and len(comparison.entries[grid.environments[0], ("GCBC", "direct")].seeds) == 1
+        )
+    file.unlink()
+    assert "1 cells are not finished" in _report(out)["markdown"]
+
+
+def test_a_crash_is_recorded_and_the_others_go_on(tmp_path, maze_data):
+    """One method asks for more than the machine has, one data set cannot be had: the third cell is done."""
+    table = {
+        "environments": ["pointmaze-medium-navigate-v0", "kitchen-partial"],
+        "protocol": {"episodes": 1, "tasks": [1], "max_steps": 5},
+        "data": {"episodes": 60},
+        "methods": [
+            {"algo": "gcbc", "label": "huge", "settings": {"preset": "smoke", "hidden": [2_000_000, 2_000_000]}},
+            {"algo": "gcbc", "label": "good", "settings": {"preset": "smoke", "steps": 10, "hidden": [8]}},
+        ],
+    }
+    tasks = execute(check_grid(table, "crash"), tmp_path / "out", jobs=1, quiet=True)
+    states = {(task.cell.env, task.cell.method): task for task in tasks}
+    assert states["pointmaze-medium-navigate-v0", "good"].state == "done"
+    crashed = states["pointmaze-medium-navigate-v0", "huge"]
+    recorded = json.loads((crashed.directory / "error.json").read_text())
+    assert crashed.state == "failed" and recorded["exit_code"] != 0 and recorded["error"] == crashed.error
+    assert "Traceback" in (crashed.directory / recorded["traceback"]).read_text()
+    assert {task.state for key, task in states.items() if key[0].startswith("kitchen")} == {"failed"}
+    comparison = collect_grid(tmp_path / "out")
+    assert set(comparison.entries) == {("pointmaze-medium-navigate-v0", ("good", "direct"))}
+    assert "pointmaze-medium-navigate-v0 huge seed 0" in comparison.errors
+
+
+def test_data_is_prepared_once_and_named_when_it_cannot_be(maze_data):
+    grid = check_grid({"environments": [maze_data.name], "data": {"episodes": 60}, "methods": [{"algo": "gcbc"}]}, "d")
+    assert prepare_data(grid, quiet=True) == ({maze_data.name: maze_data.fingerprint}, {})
+
+
+def _report(out: Path) -> dict[str, str]:
+    from iel.commands.report import report_command
+    from iel.options import ReportCommand
+
+    result = report_command(ReportCommand(sources=(out,), json=True))
+    return {kind: Path(result[kind]).read_text() for kind in ("markdown", "html", "json")}
+
+
+def test_report_writes_the_papers_layout_and_a_page_that_needs_nothing_else(whole):
+    written = _report(whole)
+    text, page = written["markdown"], written["html"]
+    assert "| data set | IEL<br>direct | IEL<br>sym-graph | GCBC<br>direct |" in text
+    assert "| *published* |  |  | *9 ± 6* |" in text and "were not measured here" in text
+    assert "`iel compare smoke.toml --jobs 2`" in text and "last checkpoint" in text
+    assert re.search(r"\| pointmaze-medium-navigate-v0 \| GCBC \| direct \| 2 \| [\d.]+ ± [\d.]+ \| \[", text)
+    for picture in ("success", "profiles", "learning"):
+        assert (whole / "report" / f"{picture}.png").stat().st_size > 5000
+    assert not re.search(r"""(src|href)=['"](?!data:)""", page) and "http" not in page and "@import" not in page
+    assert page.count("data:image/png;base64,") == 3 + 3  # three pictures and a rollout of every method and planner
+    assert "class='sortable'" in page and 'addEventListener("click"' in page
+    host = os.uname().nodename
+    for content in (text, page):
+        assert str(Path.home()) not in content and str(whole) not in content and (len(host) < 4 or host not in content)
+
+
+def test_list_says_what_is_done(place, whole, capsys):
+    from iel.cli import run
+
+    assert run(["compare", str(place / "smoke.toml"), "--out", str(whole), "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 and all(line.startswith("done") for line in lines)
+
+
+def test_report_of_run_directories(whole, tmp_path, capsys):
+    """Runs made by hand: trained, evaluated, reported together."""
+    from iel.cli import run
+
+    runs = sorted(whole.glob("cells/*GCBC*/run"))
+    words = ["--planners", "direct", "--episodes", "1", "--tasks", "1", "--no-pictures", "--json"]
+    copies = []
+    for number, source in enumerate(runs):
+        subprocess.run(["cp", "-r", str(source), str(tmp_path / f"run{number}")], check=True)
+        copies.append(str(tmp_path / f"run{number}"))
+        run(["evaluate", copies[-1], *words])
+    capsys.readouterr()
+    run(["report", *copies, "--out", str(tmp_path / "report"), "--json"])
+    result = json.loads(capsys.readouterr().out)
+    entry = result["results"]["pointmaze-medium-navigate-v0"]["gcbc/direct"]
+    assert set(entry["per_seed"]) == {"0", "1"} and entry["episodes_per_task"] == 1
+    assert (tmp_path / "report" / "report.html").exists()

@@ -1,0 +1,102 @@
+"""Grids: shipped ones are sound, and a bad one is refused with everything that is wrong with it."""
+
+import pytest
+
+from iel.algos import ALGOS
+from iel.cli import main
+from iel.compare.grid import check_grid, read_grid, shipped_grids
+from iel.compare.results import published_numbers
+from iel.errors import ConfigError
+from iel.planning import PLANNERS
+
+MAZE = "pointmaze-medium-navigate-v0"
+GOOD = {"environments": [MAZE], "seeds": [0, 1], "methods": [{"algo": "iel", "planners": ["direct", "sym-graph"]}]}
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+@pytest.mark.parametrize("name", ["paper-table-2", "paper-sensitivity", "pointmaze"])
+def test_shipped_grids_are_sound_at_every_scale(name, scale):
+    grid = read_grid(name, scale)
+    assert name in shipped_grids() and grid.cells
+    assert grid.protocol["seed"] == 1000
+    assert {cell.settings["preset"] for cell in grid.cells} == {scale}
+    assert len({cell.directory("x") for cell in grid.cells}) == len(grid.cells)
+
+
+def test_the_point_mazes_at_laptop_scale():
+    grid = read_grid("pointmaze", "laptop")
+    assert grid.environments == tuple(
+        f"pointmaze-{maze}-v0" for maze in ("large-navigate", "giant-stitch", "teleport-navigate")
+    )
+    assert grid.seeds == (0, 1, 2) and {cell.algo for cell in grid.cells} == set(ALGOS)
+    assert grid.variants["IEL"] == grid.variants["HILP"] == tuple(PLANNERS)
+    stitched = {cell.env: cell.settings["actor_p_trajectory"] for cell in grid.cells if cell.algo == "gciql"}
+    assert stitched["pointmaze-giant-stitch-v0"] == 0.5 and stitched["pointmaze-large-navigate-v0"] == 1.0
+
+
+def test_the_papers_tables_have_a_published_number_for_every_cell():
+    for name, count in (("paper-table-2", 6 * 7), ("paper-sensitivity", 6 * 20)):
+        grid = read_grid(name, "paper")
+        columns = [(method, label) for method in grid.methods for label in grid.variants[method]]
+        numbers, source = published_numbers(grid.published, grid.environments, columns)
+        assert len(numbers) == count and "paper" in source
+    assert numbers["antmaze-large-diverse-v2", ("H_max=10", "asym sigma=20")] == (71.8, 6.5)
+    assert numbers["kitchen-mixed-v0", ("H_max=20", "sym sigma=50")] == (56.4, 3.2)
+
+
+MISTAKES = {
+    "environments": [MAZE, "pointmaze-hugo-navigate-v0"],
+    "seeds": [0, 0],
+    "colour": "red",
+    "protocol": {"episodes": 0, "sed": 1},
+    "planners": {"wide": {"planner": "asym-grap"}, "sym-graph": {"nods": 7}},
+    "methods": [
+        {"algo": "iel", "planners": ["direct", "rec-mit"], "settings": {"betta": 0.1}},
+        {"algo": "gcbq"},
+        {"algo": "gcbc", "planners": ["sym-graph"], "settings": {"steps": "many"}},
+        {"algo": "hilp", "settings": {"discount": 2.0}},
+        {"algo": "hilp"},
+    ],
+}
+
+
+def test_all_mistakes_are_listed_at_once():
+    with pytest.raises(ConfigError) as error:
+        check_grid(MISTAKES, "bad")
+    for part in (
+        "'pointmaze-hugo-navigate-v0'", "seeds must be", "'colour'", "protocol.episodes", "'protocol.sed'",
+        "'asym-grap'", "'planners.sym-graph.nods'", "'rec-mit'", "'betta'", "'gcbq'", "cannot drive it",
+        "wrong kind", "strictly between", "Two methods are called 'hilp'",
+    ):  # fmt: skip
+        assert part in str(error.value), part
+    assert "14 mistakes" in str(error.value)
+
+
+def test_mistakes_stop_the_command_before_anything_is_written(tmp_path, capsys):
+    (tmp_path / "bad.toml").write_text('environments = ["nowhere"]\n[[methods]]\nalgo = "nothing"\n')
+    with pytest.raises(SystemExit) as end:
+        main(["compare", str(tmp_path / "bad.toml"), "--scale", "huge", "--out", str(tmp_path / "out")])
+    message = capsys.readouterr().err
+    assert end.value.code == 2 and message.count("\n") == 1
+    assert all(word in message for word in ("'nowhere'", "'nothing'", "'huge'"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_fingerprints_follow_everything_that_decides_a_result():
+    base = check_grid(GOOD, "good").cells[0]
+    train, evaluation = base.training_fingerprint("d"), base.evaluation_fingerprint("d", base.planners[1])
+    changes = (
+        {"data": {"episodes": 30}},
+        {"methods": [{"algo": "iel", "planners": ["direct", "sym-graph"], "settings": {"beta": 0.2}}]},
+        {"seeds": [2]},
+    )
+    for change in changes:
+        cell = check_grid({**GOOD, **change}, "other").cells[0]
+        assert cell.training_fingerprint("d") != train
+    assert base.training_fingerprint("other data") != train
+    for change in ({"protocol": {"episodes": 3}}, {"protocol": {"seed": 1}}, {"planners": {"sym-graph": {"nodes": 9}}}):
+        cell = check_grid({**GOOD, **change}, "other").cells[0]
+        assert cell.training_fingerprint("d") == train  # the model is the same and is not trained again
+        assert cell.evaluation_fingerprint("d", cell.planners[1]) != evaluation
+    renamed = check_grid({**GOOD, "title": "other"}, "renamed").cells[0]
+    assert renamed.evaluation_fingerprint("d", renamed.planners[1]) == evaluation

@@ -1,0 +1,215 @@
+"""Resuming: the same bits wherever a run was stopped, and a refusal that names what differs."""
+
+import dataclasses
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import iel.training.loop as loop
+from iel.algos import IEL
+from iel.data import Trajectories
+from iel.errors import ConfigError, RunError
+from iel.training import open_run, resume, train
+from iel.training.checkpoint import latest_checkpoint
+from iel.training.files import sha256
+from iel.training.interrupt import Interrupted, StopRequest
+from iel.training.loop import SaveClock, Trainer
+from iel.training.trackers import CSVTracker, read_metrics
+
+TINY = IEL(preset="smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, task_share=0.2, embedding_share=0.4)
+"""Phases end at steps 12 and 36, saves come every 10 steps and chunks every 4: sometimes together, mostly not."""
+
+
+@pytest.fixture(scope="module")
+def walks() -> Trajectories:
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (5, 40, 2))
+    return Trajectories.from_episodes([(np.concatenate([np.ones((1, 2)), a.cumsum(0)]), a) for a in actions], "walks")
+
+
+@pytest.fixture(autouse=True)
+def _short_chunks(monkeypatch):
+    monkeypatch.setattr(loop, "CHUNK", 4)
+
+
+def fit(walks, out, seeds=(0,), algo=TINY, **options):
+    return train(walks, algo, seeds, out=out, checkpoint_every=10, resume=True, progress=False, **options)
+
+
+def stop_at(step: int, monkeypatch) -> None:
+    """The signal comes during the chunk that ends at `step`."""
+    ends = []
+    report = Trainer._report
+
+    def remember(self, *arguments):
+        ends.append(self.step)
+        return report(self, *arguments)
+
+    def check(self) -> None:
+        if ends[-1] >= step:
+            raise Interrupted
+
+    monkeypatch.setattr(Trainer, "_report", remember)
+    monkeypatch.setattr(StopRequest, "check", check)
+
+
+def results(out) -> tuple[str, str]:
+    return sha256(latest_checkpoint(out / "checkpoints") / "state.safetensors"), sha256(out / "metrics.csv")
+
+
+@pytest.fixture(scope="module")
+def whole(walks, tmp_path_factory):
+    """Runs nobody stopped: one seed, and two together."""
+    root = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "CHUNK", 4)
+        fit(walks, root / "one")
+        fit(walks, root / "two", seeds=(3, 0))
+    return root
+
+
+@pytest.mark.parametrize("step", [8, 12, 20, 36, 52])
+def test_a_stopped_run_ends_with_the_same_bits(walks, whole, tmp_path, monkeypatch, step):
+    """Inside every phase, at both of their boundaries, on a save and off it."""
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(step, patch)
+        fit(walks, tmp_path / "run")
+    assert open_run(tmp_path / "run").config["step"] == step
+    model = resume(tmp_path / "run", walks, progress=False).model
+    assert results(tmp_path / "run") == results(whole / "one")
+    assert open_run(tmp_path / "run").status == "finished"
+    assert np.array_equal(model.embed(walks.observations), open_run(whole / "one").model.embed(walks.observations))
+
+
+def test_several_seeds_are_resumed_together(walks, whole, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(24, patch)
+        fit(walks, out, seeds=(3, 0))
+    shutil.rmtree(out / "seed_0" / "checkpoints" / "step_000000024")  # as if killed between the two saves
+    steps = []
+    with monkeypatch.context() as patch:
+        restore = Trainer.restore
+        patch.setattr(Trainer, "restore", lambda self, found: (steps.append(found.step), restore(self, found)))
+        resume(out, walks, progress=False)
+    assert steps == [20]
+    for seed in (0, 3):
+        assert results(out / f"seed_{seed}") == results(whole / "two" / f"seed_{seed}")
+    with pytest.raises(RunError, match="seeds"):
+        resume(out / "seed_0", walks, progress=False)
+
+
+def test_the_comparison_would_notice_a_key_that_is_not_restored(walks, whole, tmp_path, monkeypatch):
+    """Negative control: a resumed run that draws other batches does not end with the same bits."""
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(20, patch)
+        fit(walks, tmp_path / "run")
+    restore = Trainer.restore
+
+    def forget_the_key(self, found):
+        restore(self, found)
+        self.keys = jax.random.split(jax.random.key(1))[1]
+
+    monkeypatch.setattr(Trainer, "restore", forget_the_key)
+    resume(tmp_path / "run", walks, progress=False)
+    mine, other = results(tmp_path / "run"), results(whole / "one")
+    assert mine[0] != other[0] and mine[1] != other[1]
+
+
+def test_resuming_a_finished_run_changes_nothing_and_a_missing_one_starts(walks, whole, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(whole / "one", out)
+    shutil.rmtree(out / "model")
+    resume(out, walks, progress=False)
+    assert results(out) == results(whole / "one") and (out / "model" / "model.safetensors").exists()
+    with pytest.raises(RunError, match="does not exist"):
+        resume(tmp_path / "none", walks, progress=False)
+
+
+def test_leftovers_of_a_killed_process_are_removed(walks, whole, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(whole / "one", out)
+    (out / "checkpoints" / ".tmp-1-abc").mkdir()
+    (out / "checkpoints" / ".tmp-1-abc" / "state.safetensors").write_bytes(b"half")
+    (out / ".tmp-2-def").write_text("half a config")
+    resume(out, walks, progress=False)
+    assert not list(out.rglob(".tmp-*"))
+
+
+def change(name, value):
+    return lambda walks: (walks, dataclasses.replace(TINY, **{name: value}), {})
+
+
+REFUSED = {
+    "a setting": (change("beta", 0.3), "settings.beta is 0.1 in the run and 0.3 now"),
+    "the shape of the networks": (change("hidden", (8,)), r"settings.hidden is \[16\] in the run and \[8\] now"),
+    "more steps": (change("steps", 90), "settings.steps is 60 in the run and 90 now.*a longer run is another run"),
+    "other data": (lambda walks: (walks.select([0, 1, 2]), TINY, {}), "data.fingerprint is .*5 episodes.*3 episodes"),
+    "another interval": (lambda walks: (walks, TINY, {"checkpoint_every": 7}), "checkpoint_every is 10 .* and 7 now"),
+    "another seed": (lambda walks: (walks, TINY, {"seeds": (1,)}), "seed is 0 in the run and 1 now"),
+    "more seeds": (lambda walks: (walks, TINY, {"seeds": (0, 1)}), "other seeds"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_another_run_is_not_continued_and_the_field_is_named(walks, whole, case):
+    before = results(whole / "one")
+    data, algo, options = REFUSED[case][0](walks)
+    with pytest.raises(RunError, match=REFUSED[case][1]):
+        train(data, algo, **{"seeds": (0,), "checkpoint_every": 10, **options}, out=whole / "one", resume=True)
+    assert results(whole / "one") == before
+
+
+def test_resuming_needs_a_directory(walks):
+    with pytest.raises(ConfigError, match="resume=True needs"):
+        train(walks, TINY, resume=True)
+
+
+# ---------------------------------------------------------------- metrics and the clock
+
+
+def test_metrics_continue_where_the_checkpoint_was(tmp_path):
+    path = tmp_path / "metrics.csv"
+    tracker = CSVTracker(path)
+    tracker.log(10, "task", {"task/loss": 0.5})
+    facts = {"step": 10, **tracker.sync()}
+    upto = path.read_bytes()
+    tracker.log(20, "task", {"task/loss": 0.25})
+    tracker.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])  # killed while the last line was being written
+    tracker = CSVTracker(path, facts)
+    assert path.read_bytes() == upto
+    tracker.log(20, "task", {"task/loss": 0.25})
+    assert path.read_bytes() == whole and tracker.sync()["metrics"]["sha256"] == sha256(path)
+    tracker.close()
+
+
+def test_a_damaged_log_does_not_stop_a_run_but_is_said(tmp_path, capsys):
+    path = tmp_path / "metrics.csv"
+    tracker = CSVTracker(path)
+    for step in (10, 20, 30):
+        tracker.log(step, "task", {"task/loss": step / 10})
+    facts = {"step": 20, **tracker.sync()}
+    tracker.close()
+    path.write_bytes(path.read_bytes().replace(b"10,task", b"ab,task"))
+    CSVTracker(path, facts).close()
+    assert "not what was written" in capsys.readouterr().err
+    assert read_metrics(path) == {"task/loss": ([20], [2.0])}
+
+
+def test_a_slow_disk_is_written_to_less_often(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    clock = SaveClock(None)
+    assert not clock.due(1000) and clock.stops(1000) == []
+    now[0] = loop.SAVE_SECONDS
+    assert clock.due(1)
+    clock.saved(10.0)  # ten seconds are one per cent of a thousand
+    now[0] += 999.0
+    assert not clock.due(2)
+    now[0] += 1.0
+    assert clock.due(2)
+    assert SaveClock(20).due(40) and not SaveClock(20).due(50) and SaveClock(20).stops(40) == [60]
