@@ -14,8 +14,8 @@ SOURCE = Path(iel.__file__).parent
 RANKS = {
     "errors": 0, "progress": 0, "loader": 0,
     "data": 1, "envs": 1, "nn": 1, "losses": 1, "distances": 1, "serial": 1, "theory": 1,
-    "planning": 2, "runtime": 2, "algos": 2, "training": 3, "evaluation": 3, "viz": 4, "bench": 4, "compare": 4, "export": 4,
-    "options": 0,
+    "planning": 2, "runtime": 2, "algos": 2, "training": 3, "evaluation": 3, "options": 0,
+    "viz": 4, "bench": 4, "compare": 4, "export": 4,
     "commands": 5, "cli": 6,
 }  # fmt: skip
 

@@ -10,7 +10,6 @@ from algo_worlds import PLACES, act, action, cosine, ring, steps
 
 from iel.algos import HILP, IEL
 from iel.algos.contract import Spec
-from iel.algos.model import Model, ModelConfig, Networks
 from iel.algos.skills import SkillBatch
 from iel.data.goals import to_device
 from iel.errors import ConfigError
@@ -146,10 +145,14 @@ def test_frozen_networks_stay_bit_identical(world, phase, frozen):
 
 @pytest.mark.slow
 def test_hilp_learns_the_ring():
-    """Nearly the length of the short way where two lead to the goal, and the policy takes it."""
-    algo = HILP(preset="smoke", hidden=(64, 64), batch_size=64, learning_rate=2e-3, steps=1500)
-    model = train(ring(), algo, progress=False).model
-    assert steps(model, 0, 4) == pytest.approx(4.2, abs=0.8)
+    """Nearly the length of the short way where two lead to the goal, and the policy parts for either at place 0.
+
+    A lower discount than usual: with 0.99 nearly all later goals would be the last states of these short episodes.
+    """
+    settings = {"hidden": (64, 64), "batch_size": 64, "learning_rate": 2e-3, "discount": 0.9}
+    model = train(ring(), HILP(preset="smoke", **settings, steps=2500), progress=False).model
+    assert steps(model, 0, 4) == pytest.approx(4.2, abs=0.6)
+    assert steps(model, 0, 2) == pytest.approx(2, abs=0.4)
     assert steps(model, 3, 4) == pytest.approx(1, abs=0.4)
     assert cosine(act(model, 0, 2), action(0, 1)) > 0.8
     assert cosine(act(model, 0, 9), action(0, 11)) > 0.8
@@ -161,12 +164,3 @@ def test_settings():
     assert HILP(preset="laptop").steps == 21_000
     with pytest.raises(ConfigError, match="embedding_share is a share"):
         HILP(embedding_share=1.5)
-
-
-def test_a_model_without_omega_is_the_model_with_any_omega_at_beta_zero():
-    config = ModelConfig("hilp", 2, 2, 4, (16,), 0.0, 0.99, directed=False)
-    state = jax.jit(lambda key: PLAIN.init(key, SPEC))(jax.random.key(7))
-    without = Model(config, Networks(head(state.embedding, 0), None, state.skills.policy))
-    x, y = PLACES[:6].astype(np.float32), PLACES[6:12].astype(np.float32)
-    assert np.array_equal(without.distance(x, y, y), PLAIN.model(state, SPEC).distance(x, y, y))
-    np.testing.assert_allclose(np.linalg.norm(without.task(y), axis=1), 1.0)

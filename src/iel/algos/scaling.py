@@ -45,9 +45,8 @@ def standardised(data: Trajectories, scaling: Scaling) -> Trajectories:
 def for_raw_observations(model: Model, scaling: Scaling) -> Model:
     """A model trained on standardised observations, as one that takes them raw: the same function, to rounding."""
     size, networks = model.config.observation_size, model.networks
-    if isinstance(networks, GoalNetworks):
-        seen = {"policy": (0, size), "value": (0, size)}  # the state, then the goal
-    else:
+    seen: dict[str, tuple[int, ...]] = {"policy": (0, size), "value": (0, size)}  # the state, then the goal
+    if not isinstance(networks, GoalNetworks):
         seen = {"embedding": (0,), "task": (0,), "policy": (0,)}
     folded = {name: _folded(getattr(networks, name), starts, scaling) for name, starts in seen.items()}
     return type(model)(model.config, networks._replace(**folded))

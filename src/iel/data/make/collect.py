@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from iel.errors import ConfigError, DataError
 from iel.loader import read_json, read_npz
 from iel.progress import Progress
 
+SPLITS: tuple[Split, ...] = ("train", "val")
 VALIDATION_SHARE = 10
 """One validation episode for this many training episodes, as in OGBench."""
 BLOCK_STEPS = 10_000
@@ -59,9 +61,26 @@ def make_dataset(
     count = plan.episodes if episodes is None else episodes
     if count < 1:
         raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")
-    held_out = max(1, count // VALIDATION_SHARE)
     directory = directory or data_directory()
-    parts = directory / f".{file_name(plan.name, episodes, seed)}.parts"
+    files = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
+    with _alone(directory / f".{files['train'].name}.lock") as waited:
+        if not (waited and all(path.is_file() for path in files.values())):  # else someone has just made them
+            _make(plan, count, seed, workers or available_cores(), progress, controller, files)
+    return {str(split): path for split, path in files.items()}
+
+
+def _make(
+    plan: Recipe,
+    count: int,
+    seed: int,
+    workers: int,
+    progress: bool,
+    controller: Path | None,
+    files: dict[Split, Path],
+) -> None:
+    """Collect what is missing of both splits, and write their files."""
+    held_out = max(1, count // VALIDATION_SHARE)
+    parts = files["train"].with_name(f".{files['train'].name}.parts")
     _open_parts(parts, _settings(plan, seed, controller))
 
     sizes: dict[Split, int] = {"train": count, "val": held_out}
@@ -69,14 +88,40 @@ def make_dataset(
     with Progress(f"collect {plan.name}", count + held_out, unit="episodes", show=progress) as bar:
         todo = [block for block in blocks if _read_block(block, plan) is None]
         bar.advance(count + held_out - sum(block["count"] for block in todo))
-        _collect(plan, seed, controller, todo, workers or available_cores(), bar.advance)
-    files: dict[str, Path] = {}
-    for split in sizes:
-        joined = _join(plan, [block for block in blocks if block["split"] == split])
-        files[split] = directory / file_name(plan.name, episodes, seed, split)
-        write_ogbench(files[split], joined)
+        _collect(plan, seed, controller, todo, workers, bar.advance)
+    for split in SPLITS:
+        write_ogbench(files[split], _join(plan, [block for block in blocks if block["split"] == split]))
     shutil.rmtree(parts)
-    return files
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[bool]:
+    """Be the only process that makes these files, waiting for another one if need be; says whether it had to.
+
+    The kernel frees the lock of a killed process. The lock file goes with its last holder, so whoever was waiting looks
+    whether the file it waited for is still the one that others would find.
+    """
+    import fcntl
+
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    waited = False
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waited = True
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not (lock.exists() and os.path.samestat(os.fstat(descriptor), lock.stat())):
+                continue
+            try:
+                yield waited
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+        finally:
+            os.close(descriptor)
 
 
 def _settings(plan: Recipe, seed: int, controller: Path | None) -> dict[str, Any]:

@@ -1,0 +1,32 @@
+"""The fault suite: quick tests always, those marked `faults` with IEL_FAULTS=1 (`make faults`)."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # the helpers of this directory
+
+
+def pytest_collection_modifyitems(items):
+    if os.environ.get("IEL_FAULTS") != "1":
+        for item in items:
+            if item.get_closest_marker("faults"):
+                item.add_marker(pytest.mark.skip(reason="the long part of the fault suite: run `make faults`"))
+
+
+@pytest.fixture(scope="session")
+def lab(maze_data, tmp_path_factory):
+    """Runs trainees on three episodes of the real maze; what they compile is kept between processes."""
+    from processes import Lab
+
+    return Lab(tmp_path_factory.mktemp("lab"), maze_data.select([0, 1, 2]))
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(lab):
+    """The run nobody disturbed."""
+    out = lab.root / "uninterrupted"
+    lab.finish(out)
+    return out

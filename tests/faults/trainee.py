@@ -1,0 +1,112 @@
+"""A real training in a process of its own, for others to kill: `python trainee.py OUT DATA.npz [options]`.
+
+It starts the run or continues it, whichever is the case, exactly as a user's script would. Prints `step N` with
+the step it starts from as soon as training begins.
+"""
+
+import argparse
+import os
+import resource
+import signal
+from pathlib import Path
+
+import iel.training.loop as loop
+from iel.algos import IEL
+from iel.data import load
+from iel.training import checkpoint, files, train
+from iel.training.loop import Trainer
+
+STEPS, EVERY = 400, 20
+TINY = {
+    "preset": "smoke",
+    "steps": STEPS,
+    "hidden": (16,),
+    "batch_size": 16,
+    "dimension": 4,
+    "task_share": 0.2,
+    "embedding_share": 0.35,
+}
+"""All three phases; their ends (80 and 220) coincide with a save, and with `every=30` they do not."""
+
+
+def kill_during_save(number: int, part: str) -> None:
+    """SIGKILL this process inside its `number`-th save, at the moment called `part`."""
+    saves = 0
+    original = {name: getattr(loop, name) for name in ("save_checkpoint", "prune")}
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def half_a_file(path: Path, arrays: dict) -> None:
+        write(path, arrays)
+        os.truncate(path, path.stat().st_size // 2)
+        die()
+
+    write = checkpoint.save_arrays
+
+    def save(*arguments, **keywords):
+        nonlocal saves
+        saves += 1
+        if saves == number:
+            if part == "half a file":
+                checkpoint.save_arrays = half_a_file
+            elif part == "no manifest":
+                checkpoint._manifest = die
+            elif part == "before the rename":
+                checkpoint.replace_directory = die
+            elif part == "after the rename":
+                files.flush, before = die, files.flush  # replace_directory flushes the parent after renaming
+                checkpoint.flush = before
+            elif part == "before the old one goes":
+                loop.prune = die
+        return original["save_checkpoint"](*arguments, **keywords)
+
+    loop.save_checkpoint = save
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--every", type=int, default=EVERY)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--die", nargs=2, metavar=("SAVE", "PART"))
+    parser.add_argument("--user", type=int, help="give up being root")
+    parser.add_argument("--blind", action="store_true", help="do not look at the free space before writing")
+    parser.add_argument("--file-size", type=int, help="largest file this process may write, in bytes")
+    options = parser.parse_args()
+    if options.die:
+        kill_during_save(int(options.die[0]), options.die[1])
+    if options.blind:
+        checkpoint.require_space = lambda *_: None
+    fit = Trainer.fit
+
+    def announce(self, *arguments):
+        print(f"step {self.step}", flush=True)
+        if options.file_size:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (options.file_size, options.file_size))
+        if options.user is not None and os.getuid() == 0:
+            os.seteuid(options.user)
+        return fit(self, *arguments)
+
+    Trainer.fit = announce  # type: ignore[method-assign]
+    algo = IEL(**{**TINY, "steps": options.steps})
+    train(
+        load(options.data),
+        algo,
+        options.seeds,
+        out=options.out,
+        resume=True,
+        checkpoint_every=options.every,
+        progress=False,
+    )
+
+
+if __name__ == "__main__":
+    from iel.errors import IELError
+
+    try:
+        main()
+    except IELError as error:
+        raise SystemExit(f"iel: {error}") from None
