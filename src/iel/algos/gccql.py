@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "batch_size": 256,
         "hidden": (128, 128, 128),
         "policy_learning_rate": 3e-4,
-        "action_samples": 4,
+        "action_samples": 2,
     },
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
@@ -42,7 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-3,
         "policy_learning_rate": 1e-3,
         "target_rate": 0.05,
-        "action_samples": 4,
+        "action_samples": 2,
     },
 }
 
