@@ -77,8 +77,8 @@ class Evaluate(Output):
 
     run: tyro.conf.Positional[Path]
     """Run directory, or a directory of several seeds."""
-    planners: tuple[str, ...] = PLANNER_NAMES
-    """Ways of acting: direct, rec-mid, sym-graph, asym-graph."""
+    planners: tuple[str, ...] | None = None
+    """Ways of acting: direct, rec-mid, sym-graph, asym-graph (default: all that the method has a geometry for)."""
     episodes: int = 20
     """Episodes a task."""
     tasks: tuple[int, ...] | None = None

@@ -395,3 +395,19 @@ def test_a_broken_model_is_named(model: LinearModel) -> None:
 def test_planning_never_imports_jax() -> None:
     code = "import sys, iel.planning; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_model_without_a_geometry_is_only_pursued_directly(model: LinearModel) -> None:
+    """Goal-conditioned policies are told the goal; nothing else can be planned for them, and nobody pretends."""
+
+    class Told(LinearModel):
+        has_geometry = False
+
+    told = Told.__new__(Told)
+    told.__dict__.update(model.__dict__)
+    for name in ("rec-mid", "sym-graph", "asym-graph"):
+        with pytest.raises(GeometryError, match="planner direct"):
+            make_planner(name, told, corridor())
+    direct = make_planner("direct", told, corridor())
+    with pytest.raises(GeometryError, match="single states"):
+        direct.prepare_region(np.stack([START, END]))

@@ -11,6 +11,7 @@ from iel.commands.runs import run_data
 from iel.data import Trajectories, load
 from iel.data.catalogue import find
 from iel.envs import make_env
+from iel.errors import ConfigError
 from iel.options import AuditCommand
 from iel.theory import Teleports, audit_embedding, draw_audit, maze_from_map, steps_between
 from iel.training import Run, open_run
@@ -19,6 +20,8 @@ from iel.training import Run, open_run
 def audit_command(options: AuditCommand) -> dict[str, Any]:
     """`iel audit`."""
     run = open_run(options.run)
+    if not run.model.has_geometry:
+        raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learns no geometry to audit.")
     data = audit_data(run, options.data)
     observations, model = data.observations, run.model
     audit = audit_embedding(

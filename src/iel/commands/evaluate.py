@@ -21,12 +21,14 @@ from iel.training.checkpoint import write_json
 
 def evaluate_command(options: Evaluate) -> dict[str, Any]:
     """`iel evaluate`."""
-    for name in options.planners:
+    runs = open_runs(options.run)
+    usual = list(PLANNERS) if runs[0].model.has_geometry else ["direct"]
+    planners = options.planners or usual
+    for name in planners:
         if name not in PLANNERS:
             raise unknown_name("planner", name, PLANNERS)
-    runs = open_runs(options.run)
     protocol = Protocol(options.episodes, options.tasks, options.seed)
-    summary = evaluate_runs(runs, options.planners, protocol, options.planning, options.pictures)
+    summary = evaluate_runs(runs, planners, protocol, options.planning, options.pictures)
     if not options.json:
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")

@@ -24,8 +24,9 @@ def draw_evaluation(run: Run, arena: Arena, results: dict[str, Rollouts], planne
     from iel.viz import draw_rollouts
 
     plots, maze = run.folder("plots"), arena.envs[0].map
-    if maze is not None:
+    if maze is not None and run.model.has_distance:
         draw_fields(plots / "field.png", maze, planner, next(iter(results.values())).goals[0])
+    if maze is not None:
         draw_rollouts(plots / "rollouts.png", maze, results)
     draw_training(run)
 

@@ -41,8 +41,12 @@ class Planner(ABC):
     """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
 
     name: ClassVar[str]
+    searches: ClassVar[bool] = True
+    """Whether it measures between embeddings, and so needs a model that has a geometry."""
 
     def __init__(self, model: Geometry, data: States, *, beta: float | None = None):
+        if self.searches and not getattr(model, "has_geometry", True):
+            raise GeometryError(f"This model has no embedding for {self.name} to plan in; use the planner direct.")
         observations = np.asarray(data.observations)
         if observations.ndim != 2 or len(observations) == 0:
             raise GeometryError(
@@ -180,6 +184,15 @@ class Direct(Planner):
     """Head straight for phi(g)."""
 
     name = "direct"
+    searches = False
+
+    def plan(self, goals: Any) -> Plan:
+        """As every planner; a policy that takes the goal itself can only be given single states."""
+        if not getattr(self.model, "has_geometry", True) and any(
+            isinstance(goal, (Region, Sequence)) for goal in goals
+        ):
+            raise GeometryError("This model has no distances between embeddings; give it single states as goals.")
+        return super().plan(goals)
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         return Straight(*_stacked(goals), self.beta)
