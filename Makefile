@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test faults lint bench clean
+.PHONY: help install demo test long faults lint bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -25,7 +25,10 @@ demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (under six minut
 test: $(STAMP)  ## lint, type-check and run all tests (under ten minutes on two cores)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+long: $(STAMP)  ## the tests that train for minutes
+	IEL_LONG=1 $(BIN)/python -m pytest -m long
 
 faults: $(STAMP)  ## the long fault suite: kills, flipped bits, full disks (about twenty minutes)
 	IEL_FAULTS=1 $(BIN)/python -m pytest tests/faults -m faults

@@ -10,6 +10,17 @@ MAZE = "pointmaze-medium-navigate-v0"
 EPISODES = 60
 
 
+# Marker -> the variable that asks for it, and the command that sets it.
+ON_REQUEST = {"long": ("IEL_LONG", "make long"), "faults": ("IEL_FAULTS", "make faults")}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for marker, (variable, command) in ON_REQUEST.items():
+            if item.get_closest_marker(marker) and os.environ.get(variable) != "1":
+                item.add_marker(pytest.mark.skip(reason=f"takes long: run `{command}`"))
+
+
 @pytest.fixture(scope="session")
 def data_directory(tmp_path_factory, worker_id) -> str:
     """Every test process has a data directory of its own; nothing of the user's is read or written."""

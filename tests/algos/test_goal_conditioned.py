@@ -222,6 +222,7 @@ def test_a_goal_model_survives_its_files(tmp_path):
     assert isinstance(loaded, GoalModel) and loaded.config.squashed and loaded.config.value == "action"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["hilp", "gcbc", "gcivl", "gciql", "gccql"])
 def test_seeds_trained_together_are_the_seeds_trained_alone(name):
     """To float tolerance, as for IEL: a mapped matrix product rounds differently."""

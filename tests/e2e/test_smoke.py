@@ -55,7 +55,7 @@ def test_the_agent_beats_a_random_one(model, maze_data):
             return self.rng.standard_normal(embeddings.shape)
 
     class RandomActions(Random):
-        embed = staticmethod(model.embed)
+        embed, task = staticmethod(model.embed), staticmethod(model.task)
 
         def act(self, observations, directions):
             return self.rng.uniform(-1, 1, (len(observations), 2)).astype(np.float32)

@@ -1,19 +1,11 @@
 """The fault suite: quick tests always, those marked `faults` with IEL_FAULTS=1 (`make faults`)."""
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the helpers of this directory
-
-
-def pytest_collection_modifyitems(items):
-    if os.environ.get("IEL_FAULTS") != "1":
-        for item in items:
-            if item.get_closest_marker("faults"):
-                item.add_marker(pytest.mark.skip(reason="the long part of the fault suite: run `make faults`"))
 
 
 @pytest.fixture(scope="session")
