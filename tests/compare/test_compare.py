@@ -17,7 +17,7 @@ from iel.compare.grid import check_grid
 from iel.compare.results import collect_grid
 from iel.compare.tables import interval_table, main_table
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 GRID = """
 title = "tiny"
