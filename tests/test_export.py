@@ -23,6 +23,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 SPEC = Spec(5, 3)
 KINDS = {
     "directed": ModelConfig("iel", 5, 3, 8, (64, 64), 0.3, 0.99),
+    "normed-policy": ModelConfig("iel", 5, 3, 8, (64, 64), 0.3, 0.99, policy_norm=True),
     "euclidean": ModelConfig("hilp", 5, 3, 8, (64, 64), 0.0, 0.99, directed=False),
     "goal": goal_model_config("gcbc", SPEC, (64, 64), 0.99),
     "goal-value": goal_model_config("gcivl", SPEC, (64, 64), 0.99, value="state"),

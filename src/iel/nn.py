@@ -110,8 +110,8 @@ class GaussianPolicy(eqx.Module):
     mean: MLP
     log_std: jax.Array
 
-    def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int):
-        self.mean = MLP(key, inputs, hidden, actions, layer_norm=False, last_scale=1e-2)
+    def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int, *, layer_norm: bool = False):
+        self.mean = MLP(key, inputs, hidden, actions, layer_norm=layer_norm, last_scale=1e-2)
         self.log_std = jnp.zeros(actions)
 
     def __call__(self, x: jax.Array) -> jax.Array:

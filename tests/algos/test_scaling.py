@@ -98,3 +98,20 @@ def test_impossible_settings_are_refused():
         iel.IEL(future_steps=0)
     with pytest.raises(ConfigError, match="noise_units"):
         iel.IEL(standardise=True, noise_units="raw")
+
+
+@pytest.mark.parametrize("training", ["joint", "phased"])
+def test_hilp_takes_the_same_options(uneven, training):
+    """Each of them changes what is learned, and the policy with LayerNorm is the one that is shipped."""
+    import iel
+
+    plain = {"preset": "smoke", "steps": 20, "training": training}
+    options = ({}, {"policy_norm": True}, {"future_share": 0.5, "future_steps": 3}, {"standardise": True})
+    actions = []
+    for option in options:
+        model = iel.train(uneven, get_algo("hilp")(**plain, **option), progress=False).model
+        assert bool(model.networks.policy.mean.norms) == option.get("policy_norm", False) == model.config.policy_norm
+        z = np.tile(np.eye(1, model.config.dimension, dtype=np.float32), (len(uneven.observations), 1))
+        actions.append(model.act(uneven.observations, z))
+    for other in actions[1:]:
+        assert not np.array_equal(actions[0], other)

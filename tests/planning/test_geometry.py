@@ -15,6 +15,7 @@ from iel.planning.geometry import (
     checked_points,
     directed_cost,
     lengths_between,
+    lengths_to,
     pair_lengths,
     projections,
     symmetric_cost,
@@ -100,6 +101,8 @@ def test_a_length_is_the_same_number_however_pairs_are_batched(case: Instance) -
     first, second = np.nonzero(np.ones((len(case.points), len(case.points))))
     listed = pair_lengths(np.ascontiguousarray(case.points.T), first, second)
     assert np.array_equal(listed, lengths_between(case.points, case.points).ravel())
+    to_last = lengths_to(np.ascontiguousarray(case.points.T), case.points[-1])
+    assert np.array_equal(to_last, lengths_between(case.points, case.points)[:, -1])
     alone = pair_lengths(np.ascontiguousarray(case.points.T), first[-1:], second[-1:])
     assert alone[0] == listed[-1]
 
@@ -113,7 +116,7 @@ def test_duplicates_cost_the_floor_and_never_zero() -> None:
 
 def test_a_zero_vector_takes_the_first_fallback_with_a_direction() -> None:
     zero, other = np.zeros((1, 3)), np.array([[0.0, 2.0, 0.0]])
-    assert unit(zero, (zero, other)).tolist() == [[0.0, 1.0, 0.0]]
+    assert unit(zero, lambda: zero, lambda: other).tolist() == [[0.0, 1.0, 0.0]]
     assert unit(zero).tolist() == [[1.0, 0.0, 0.0]]
 
 

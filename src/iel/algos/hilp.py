@@ -19,7 +19,7 @@ import optax
 
 from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, require_share, with_presets
 from iel.algos.model import Model, ModelConfig, Networks
-from iel.algos.skills import SkillBatch, Skills, SkillSettings, draw_skill_batch, new_skills, skill_loss
+from iel.algos.skills import SkillBatch, Skills, SkillSettings, draw_future, draw_skill_batch, new_skills, skill_loss
 from iel.data.goals import DeviceData, GoalSampler
 from iel.distances import euclidean
 from iel.losses import ivl_loss
@@ -93,11 +93,20 @@ class HILP:
     """Expectile of the policy's IQL."""
     awr_temperature: float = 10.0
     """alpha of AWR: how much better actions are preferred."""
+    policy_norm: bool = False
+    """LayerNorm in the policy's hidden layers, as in all other networks (the paper: none)."""
+    future_share: float = 0.0
+    """Share of the policy's directions that are where the trajectory itself went (published: none, all uniform)."""
+    future_steps: int = 20
+    """How many steps ahead such a direction may look."""
+    standardise: bool = False
+    """Train on observations with mean 0 and spread 1 in every column (published: as they are)."""
 
     def __post_init__(self) -> None:
         require_positive(self, "steps", "batch_size", "learning_rate", "hidden", "dimension", "awr_temperature")
         require_fraction(self, "discount", "expectile", "policy_discount", "policy_expectile")
-        require_share(self, "embedding_share")
+        require_share(self, "embedding_share", "future_share")
+        require_positive(self, "future_steps")
         _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property
@@ -106,7 +115,11 @@ class HILP:
 
     @property
     def skills(self) -> SkillSettings:
-        return SkillSettings(self.policy_discount, self.policy_expectile, self.awr_temperature)
+        return SkillSettings(self.policy_discount, self.policy_expectile, self.awr_temperature, self.future_share)
+
+    @property
+    def _ahead(self) -> int | None:
+        return self.future_steps if self.future_share > 0 else None
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -123,7 +136,7 @@ class HILP:
         """Fresh networks, the same as IEL's for the same key (whose first part is omega's)."""
         keys = jax.random.split(key, 5)[1:]
         embedding = ensemble(keys[0], 2, spec.observation_size, self.hidden, self.dimension)
-        skills = new_skills(keys[1:], spec, self.dimension, self.hidden)
+        skills = new_skills(keys[1:], spec, self.dimension, self.hidden, self.policy_norm)
         moments = Optimisers(self.optimiser.init(embedding), self.optimiser.init(skills))
         return State(embedding, embedding, skills, skills.critic, moments)
 
@@ -137,14 +150,16 @@ class HILP:
         """The batch of one step; a joint step uses the same transitions for both losses."""
         if phase == "policy":
             assert tables is not None
-            return draw_skill_batch(key, data, tables, self.batch_size)
+            return draw_skill_batch(key, data, tables, self.batch_size, self._ahead)
         draw = self.sampler(key, data, self.batch_size)
+        future = None if self._ahead is None else data.observations[draw_future(key, data, draw.state, self._ahead)]
         return GoalBatch(
             state=data.observations[draw.state],
             action=data.actions[draw.state],
             next_state=data.observations[draw.state + 1],
             goal=data.observations[draw.goal],
             success=(draw.goal == draw.state).astype(jnp.float32),
+            future=future,
         )
 
     # ---------------------------------------------------------------- the loss of the embedding
@@ -169,7 +184,8 @@ class HILP:
             return self._update_policy(state, batch, key)
         phi = head(state.embedding, 0)  # of the moment, before this step moves it
         here, after = jnp.split(phi(jnp.concatenate([batch.state, batch.next_state])), 2)
-        skill_batch = SkillBatch(batch.state, batch.action, batch.next_state, after - here)
+        future = None if batch.future is None else phi(batch.future) - here
+        skill_batch = SkillBatch(batch.state, batch.action, batch.next_state, after - here, future)
         state, embedding_metrics = self._update_embedding(state, batch)
         state, metrics = self._update_policy(state, skill_batch, key)
         loss = embedding_metrics["embedding/loss"] + metrics["policy/loss"]
@@ -204,6 +220,7 @@ class HILP:
             0.0,
             self.discount,
             directed=False,
+            policy_norm=self.policy_norm,
         )
         return Model(config, Networks(head(state.embedding, 0), None, state.skills.policy))
 
@@ -226,10 +243,11 @@ class State(NamedTuple):
 
 
 class GoalBatch(NamedTuple):
-    """(x, a, x', g, x = g)."""
+    """(x, a, x', g, x = g), and a state ahead on the trajectory if directions are to be taken from there."""
 
     state: jax.Array
     action: jax.Array
     next_state: jax.Array
     goal: jax.Array
     success: jax.Array
+    future: jax.Array | None = None

@@ -111,6 +111,8 @@ class IEL:
     """Expectile of the policy's IQL."""
     awr_temperature: float = 10.0
     """alpha of AWR: how much better actions are preferred."""
+    policy_norm: bool = False
+    """LayerNorm in the policy's hidden layers, as in all other networks (the paper: none)."""
     future_share: float = 0.0
     """Share of the policy's directions that are where the trajectory itself went (the paper: none, all uniform)."""
     future_steps: int = 20
@@ -161,7 +163,7 @@ class IEL:
         keys = jax.random.split(key, 5)
         task = MLP(keys[0], spec.observation_size, self.hidden, self.dimension)
         embedding = ensemble(keys[1], 2, spec.observation_size, self.hidden, self.dimension)
-        skills = new_skills(keys[2:], spec, self.dimension, self.hidden)
+        skills = new_skills(keys[2:], spec, self.dimension, self.hidden, self.policy_norm)
         start = self.optimiser.init
         return State(
             task, embedding, embedding, skills, skills.critic, Optimisers(start(task), start(embedding), start(skills))
@@ -263,7 +265,14 @@ class IEL:
     def model(self, state: State, spec: Spec) -> Model:
         """Head 0 of phi, omega and the policy."""
         config = ModelConfig(
-            self.name, spec.observation_size, spec.action_size, self.dimension, self.hidden, self.beta, self.discount
+            self.name,
+            spec.observation_size,
+            spec.action_size,
+            self.dimension,
+            self.hidden,
+            self.beta,
+            self.discount,
+            policy_norm=self.policy_norm,
         )
         return Model(config, Networks(head(state.embedding, 0), state.task, state.skills.policy))
 

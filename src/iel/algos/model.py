@@ -55,6 +55,8 @@ class ModelConfig:
     """Of a `GoalModel`: heads of that value."""
     squashed: bool = False
     """Of a `GoalModel`: whether the policy's actions pass through tanh."""
+    policy_norm: bool = False
+    """Of a policy over directions: whether its hidden layers are Dense-GELU-LayerNorm rather than Dense-ReLU."""
 
     def settings(self) -> dict[str, Any]:
         """JSON-safe; a field that has its default is left out, so that the common model's file stays short."""
@@ -264,7 +266,7 @@ def empty_networks(config: ModelConfig) -> Networks | GoalNetworks:
         return Networks(
             MLP(key, size, hidden, dimension),
             MLP(key, size, hidden, dimension) if config.directed else None,
-            GaussianPolicy(key, size + dimension, hidden, actions),
+            GaussianPolicy(key, size + dimension, hidden, actions, layer_norm=config.policy_norm),
         )
 
     def goals(key: jax.Array) -> GoalNetworks:

@@ -52,13 +52,19 @@ class SkillBatch(NamedTuple):
     """Where the trajectory went, if directions are to be taken from it."""
 
 
-def new_skills(keys: Sequence[jax.Array] | jax.Array, spec: Spec, dimension: int, hidden: tuple[int, ...]) -> Skills:
-    """Fresh networks from three keys."""
+def new_skills(
+    keys: Sequence[jax.Array] | jax.Array,
+    spec: Spec,
+    dimension: int,
+    hidden: tuple[int, ...],
+    policy_norm: bool = False,
+) -> Skills:
+    """Fresh networks from three keys; values have LayerNorm, the policy has it if asked to."""
     inputs = spec.observation_size + dimension
     return Skills(
         MLP(keys[0], inputs, hidden, 1),
         ensemble(keys[1], 2, inputs + spec.action_size, hidden, 1),
-        GaussianPolicy(keys[2], inputs, hidden, spec.action_size),
+        GaussianPolicy(keys[2], inputs, hidden, spec.action_size, layer_norm=policy_norm),
     )
 
 
@@ -69,9 +75,15 @@ def draw_skill_batch(
     rows = draw_states(key, data, size)
     displacement, future = phi[rows + 1] - phi[rows], None
     if future_steps is not None:
-        ahead = jax.random.randint(jax.random.fold_in(key, 1), rows.shape, 1, future_steps + 1)
-        future = phi[jnp.minimum(rows + ahead, data.final[rows])] - phi[rows]
+        future = phi[draw_future(key, data, rows, future_steps)] - phi[rows]
     return SkillBatch(data.observations[rows], data.actions[rows], data.observations[rows + 1], displacement, future)
+
+
+def draw_future(key: jax.Array, data: DeviceData, rows: jax.Array, future_steps: int) -> jax.Array:
+    """Rows 1 to `future_steps` ahead on the same trajectory, its last state at most."""
+    # Not fold_in(key, 1): jax.random.split(key) may hand out the same keys, and a sampler splits this one in five.
+    ahead = jax.random.randint(jax.random.fold_in(key, 99), rows.shape, 1, future_steps + 1)
+    return jnp.minimum(rows + ahead, data.final[rows])
 
 
 def draw_directions(key: jax.Array, batch: SkillBatch, share: float) -> jax.Array:

@@ -81,6 +81,14 @@ def lengths_between(sources: Floats, targets: Floats) -> Floats:
     return floored_root(total)
 
 
+def lengths_to(columns: Floats, point: Floats) -> Floats:
+    """l from every column of the transposed table (d, N) to one point; the same numbers as `pair_lengths`."""
+    difference = columns - point[:, None]
+    difference *= difference
+    # Along the first axis numpy adds row after row, in the order of `pair_lengths`.
+    return floored_root(np.add.reduce(difference, axis=0))
+
+
 def floored_root(squares: Floats) -> Floats:
     """sqrt(max(squares, FLOOR^2)), in place."""
     np.maximum(squares, FLOOR * FLOOR, out=squares)
@@ -89,6 +97,8 @@ def floored_root(squares: Floats) -> Floats:
 
 def directed_cost(lengths: Floats, rises: Floats, beta: float) -> Floats:
     """C = l exp(beta (1 - clip(rise / l, -1, 1))) with rise = p_j - p_i."""
+    if beta == 0.0:
+        return lengths.copy()
     cost = rises / lengths
     np.clip(cost, -1.0, 1.0, out=cost)
     np.subtract(1.0, cost, out=cost)
@@ -112,15 +122,19 @@ def projections(points: Floats, direction: Floats) -> Floats:
     return np.einsum("nd,d->n", points, direction)
 
 
-def unit(vectors: Floats, fallbacks: tuple[Floats, ...] = ()) -> Floats:
+def unit(vectors: Floats, *fallbacks: Callable[[], Floats]) -> Floats:
     """Rows scaled to length one; a row too short to have a direction takes the first fallback that has one.
 
     The last resort is the first coordinate axis: a planner never answers NaN.
     """
+    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    if (norms > 1e-9).all():
+        return vectors / norms[:, None]
     result = np.zeros_like(vectors, dtype=np.float64)
     result[:, 0] = 1.0
     missing = np.ones(len(vectors), dtype=bool)
-    for candidate in (vectors, *fallbacks):
+    for make in (lambda: vectors, *fallbacks):
+        candidate = make()
         norms = np.sqrt(np.einsum("nd,nd->n", candidate, candidate, dtype=np.float64))
         usable = missing & (norms > 1e-9)
         result[usable] = candidate[usable] / norms[usable, None]

@@ -149,7 +149,7 @@ def _alternatives(phi: Floats, omega: Floats, weights: Floats | None) -> list[La
         return [LatentGoal(point, direction) for point, direction in zip(phi, omega, strict=True)]
     # Directions that cancel leave none; the heaviest state's own direction then stands for all.
     heaviest = omega[[int(np.argmax(weights))]]
-    return [LatentGoal(weights @ phi, unit((weights @ omega)[None, :], (heaviest,))[0])]
+    return [LatentGoal(weights @ phi, unit((weights @ omega)[None, :], lambda: heaviest)[0])]
 
 
 def _finite(table: Floats, what: str) -> Floats:

@@ -35,7 +35,7 @@ from iel.planning.geometry import (
     checked_beta,
     checked_points,
     directed_cost,
-    lengths_between,
+    lengths_to,
     pair_lengths,
     projections,
 )
@@ -81,11 +81,29 @@ class Field:
 
 @dataclass(frozen=True)
 class Nearby:
-    """Lists of near nodes: nodes[starts[i]:starts[i + 1]] are all nodes within radii[i] of node i."""
+    """Lists of near nodes, one width for all: nodes[i] holds i and, ascending, every node within radii[i] of it.
 
-    starts: Integers
+    Short lists are filled up with i itself. A list too long for the width has radius -1 and holds nothing for certain.
+    """
+
     nodes: Integers
     radii: Floats
+    own: Integers
+    """The column in which i stands in its own list."""
+
+    @classmethod
+    def of(cls, near: Pairs, radii: Floats, count: int) -> Nearby:
+        """`near` lists all pairs within radii[first], ordered by first, then second."""
+        starts = np.searchsorted(near.first, np.arange(count + 1))
+        sizes = np.diff(starts)
+        width = int(np.quantile(sizes, 0.98, method="higher"))
+        place = np.arange(width)
+        inside = place < sizes[:, None]
+        everyone = np.arange(count)
+        nodes = np.repeat(everyone[:, None], width + 1, axis=1)
+        nodes[:, :-1][inside] = near.second[(starts[:-1, None] + place)[inside]]
+        nodes.sort(axis=1)
+        return cls(nodes, np.where(sizes <= width, radii, -1.0), (nodes < everyone[:, None]).sum(axis=1))
 
 
 @dataclass
@@ -126,6 +144,7 @@ class PlanningGraph:
         recent: int = 4,
     ):
         self.points = checked_points(points, "coreset embeddings")
+        self.columns = np.ascontiguousarray(self.points.T)
         self.beta = checked_beta(beta)
         if neighbours < 1:
             raise ConfigError(f"neighbours is {neighbours}; every node needs at least 1.")
@@ -178,7 +197,7 @@ class PlanningGraph:
             try:
                 near, radii = nearest_pairs(self.points, self.neighbours, math.exp(2.0 * self.beta), limit)
                 self._table = NeighbourTable(near, self.count, self.neighbours)
-                self.near = Nearby(np.searchsorted(near.first, np.arange(self.count + 1)), near.second, radii)
+                self.near = Nearby.of(near, radii, self.count)
                 report.neighbour_candidates = len(near)
             except TooMany:
                 report.neighbours_path = "dense"
@@ -243,7 +262,7 @@ class PlanningGraph:
         return None
 
     def _measured(self, first: Integers, second: Integers) -> Pairs:
-        return Pairs(first, second, pair_lengths(np.ascontiguousarray(self.points.T), first, second))
+        return Pairs(first, second, pair_lengths(self.columns, first, second))
 
     def _join(self, cheapest: Cheapest, tree: Pairs, projection: Floats, goal: Floats, direction: Floats) -> Edges:
         """The union of both edge sets; an edge in both appears once."""
@@ -288,7 +307,7 @@ class PlanningGraph:
                 self.points, self.cost, sources, targets, self.points[0] if goal is None else goal, direction
             )
         projection = projections(self.points, direction) if projection is None else projection
-        lengths = pair_lengths(np.ascontiguousarray(self.points.T), sources, targets)
+        lengths = pair_lengths(self.columns, sources, targets)
         return directed_cost(lengths, projection[targets] - projection[sources], self.beta)
 
     def field(
@@ -312,7 +331,7 @@ class PlanningGraph:
         node = int(np.argmin(to_goal))
         if nodes_off is not None and nodes_off[node]:
             distance = np.full(self.count, np.inf)
-            next_hop: Integers = np.full(self.count, NO_HOP, dtype=np.int32)
+            next_hop: Integers = np.full(self.count, NO_HOP)
         else:
             distance, next_hop = search(edges, self.count, node)
             if nodes_off is not None:
@@ -325,7 +344,7 @@ class PlanningGraph:
         if self.cost is not None:
             rows = CostRows(self.points, self.cost, goal, direction)
             return rows.between(self.points, goal[None, :])[:, 0]
-        lengths = lengths_between(self.points, goal[None, :])[:, 0]
+        lengths = lengths_to(self.columns, goal)
         return directed_cost(lengths, float(goal @ direction) - projection, self.beta)
 
     def _checked_goal(self, goal: Any, direction: Any) -> tuple[Floats, Floats]:
@@ -359,12 +378,14 @@ def search(edges: Edges, count: int, node: int) -> tuple[Floats, Integers]:
     # No edge is listed twice, so there is nothing to sum: saves a sort.
     reverse.has_canonical_format = True
     distance, predecessor = dijkstra(reverse.tocsr(), directed=True, indices=node, return_predecessors=True)
-    onward = distance[edges.target]
-    best = (onward + edges.cost == distance[edges.source]) & (onward < distance[edges.source])
-    next_hop = np.full(count, count, dtype=np.int64)
+    here, onward = distance.take(edges.source), distance.take(edges.target)
+    best = np.flatnonzero(onward + edges.cost == here)
+    best = best[onward[best] < here[best]]
+    next_hop = np.full(count, count)
     np.minimum.at(next_hop, edges.source[best], edges.target[best])
-    # Where a cost drowns in the distance's rounding no edge shortens it strictly: keep the search's own tree there.
-    next_hop = np.where(next_hop == count, predecessor, next_hop)
-    next_hop[(next_hop < 0) | (next_hop == count)] = NO_HOP
+    # Where a cost drowns in the distance's rounding no edge shortens it strictly: keep the search's own tree there,
+    # which says -9999 where there is no way.
+    left = np.flatnonzero(next_hop == count)
+    next_hop[left] = np.maximum(predecessor[left], NO_HOP)
     next_hop[node] = NO_HOP
-    return distance, next_hop.astype(np.int32)
+    return distance, next_hop

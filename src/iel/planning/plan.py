@@ -114,7 +114,8 @@ class Plan:
         """
         states = np.asarray(embeddings, dtype=np.float64)
         aim, goals = self._reachable_aim(states, rows)
-        return unit(aim.targets - states, (self.pursuit.goals[goals] - states, self.pursuit.directions[goals]))
+        pursuit = self.pursuit
+        return unit(aim.targets - states, lambda: pursuit.goals[goals] - states, lambda: pursuit.directions[goals])
 
     def costs(self, embeddings: Any, rows: Integers | None = None) -> Floats:
         """Predicted steps from each embedding to the goal of its current stage; infinite where there is no way."""

@@ -84,8 +84,8 @@ class AlongGraph(Straight):
     """Next hops of prepared fields, re-matched at every call.
 
     Matching is exact: d(x, x_i; g) is least among the nodes with l <= e^{2 beta} l_min. A state near the node v it was
-    matched to last time, at length l, can only be matched to nodes within (1 + e^{2 beta}) l of v; while the list
-    of v reaches that far, nothing else is looked at. Otherwise one matrix product finds the few nodes in question.
+    matched to last time is compared with the list of v first; if that list provably holds the best node, nothing else
+    is looked at.
 
     With hysteresis h an episode stays at its node until another one is cheaper by more than the fraction h.
     """
@@ -117,12 +117,15 @@ class AlongGraph(Straight):
         nodes, costs = self.match(states, goals, memory)
         if self.hysteresis > 0.0:
             nodes, costs = self._stay(states, goals, memory, nodes, costs)
-        hops = self.next_hops[goals, nodes]
-        targets = np.where((hops != NO_HOP)[:, None], self.graph.points[hops], self.goals[goals])
-        totals = costs + self.distances[goals, nodes] + self.last_costs[goals]
-        # Standing at the goal's own node there is no detour over it.
-        arrived = np.flatnonzero((nodes == self.goal_nodes[goals]) & np.isfinite(totals))
-        if len(arrived):
+        place = goals * self.graph.count + nodes
+        hops = self.next_hops.take(place)
+        targets = self.graph.points.take(hops, axis=0, mode="wrap")
+        totals = costs + self.distances.take(place) + self.last_costs[goals]
+        last = np.flatnonzero(hops == NO_HOP)
+        if len(last):
+            targets[last] = self.goals[goals[last]]
+            # Standing at the goal's own node there is no detour over it.
+            arrived = last[(nodes[last] == self.goal_nodes[goals[last]]) & np.isfinite(totals[last])]
             totals[arrived] = self.direct_costs(states[arrived], goals[arrived])
         return Aim(targets, totals, nodes)
 
@@ -130,16 +133,39 @@ class AlongGraph(Straight):
         """argmin_i d(x, x_i; g) over the nodes in use, the smallest index among equals, and its cost."""
         if self.graph.cost is not None:
             return self._match_user(states, goals)
-        local = self._listed(states, memory)
-        if local.all():
-            row, node = self._near_memory(memory)
-        elif not local.any():
-            row, node = self._near_anything(states)
+        # A switched-off node makes the least length larger than the distance to it: then look everywhere.
+        if self.graph.near is None or self.nodes_off is not None:
+            return self._match_anywhere(states, goals)
+        nodes, costs, certain = self._match_listed(states, goals, memory)
+        if not certain.all():
+            away = np.flatnonzero(~certain)
+            nodes[away], costs[away] = self._match_anywhere(states[away], goals[away])
+        return nodes, costs
+
+    def _match_listed(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats, np.ndarray]:
+        """The best node in the list of each remembered one, its cost, and whether it is the best of all for certain.
+
+        The best node lies within e^{2 beta} l_min of x, hence within ||x - x_v|| + e^{2 beta} l_min of the node v.
+        """
+        near = self.graph.near
+        assert near is not None
+        listed, rows = near.nodes[memory], np.arange(len(states))
+        difference = self.graph.points.take(listed, axis=0)
+        difference -= states[:, None, :]
+        lengths = floored_root(np.einsum("rwd,rwd->rw", difference, difference))
+        if self.beta == 0.0:
+            costs = lengths
         else:
-            here, away = np.flatnonzero(local), np.flatnonzero(~local)
-            near_row, near_node = self._near_memory(memory[here])
-            far_row, far_node = self._near_anything(states[away])
-            row, node = np.concatenate([here[near_row], away[far_row]]), np.concatenate([near_node, far_node])
+            rises = self.projections.take(listed + (goals * self.graph.count)[:, None])
+            rises -= row_products(states, self.directions[goals])[:, None]
+            costs = directed_cost(lengths, rises, self.beta)
+        best = costs.argmin(axis=1)
+        reach = (lengths[rows, near.own[memory]] + self.spread * lengths.min(axis=1)) * WIDEN
+        return listed[rows, best], costs[rows, best], (memory >= 0) & (reach <= near.radii[memory])
+
+    def _match_anywhere(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
+        """The same over all nodes: one matrix product finds the few in question."""
+        row, node = self._near_anything(states)
         costs = self._costs(states, goals, row, node)
         if self.nodes_off is not None:
             costs[self.nodes_off[node]] = np.inf
@@ -149,26 +175,6 @@ class AlongGraph(Straight):
         nodes = np.full(len(states), self.graph.count, dtype=np.int64)
         np.minimum.at(nodes, row[best], node[best])
         return nodes, cheapest
-
-    def _listed(self, states: Floats, memory: Integers) -> np.ndarray:
-        """Whether the list of each state's remembered node certainly holds the node it must be matched to."""
-        near = self.graph.near
-        # A switched-off node makes the least length larger than the distance to it: then look everywhere.
-        if near is None or self.nodes_off is not None:
-            return np.zeros(len(states), dtype=bool)
-        lengths = row_lengths(states, self.graph.points[memory])
-        return (memory >= 0) & ((1.0 + self.spread) * lengths * WIDEN <= near.radii[memory])
-
-    def _near_memory(self, memory: Integers) -> tuple[Integers, Integers]:
-        """Pairs (row, node) for the remembered node of each row and all nodes of its list."""
-        near = self.graph.near
-        assert near is not None
-        starts = near.starts[memory]
-        sizes = near.starts[memory + 1] - starts
-        row = np.repeat(np.arange(len(memory)), sizes)
-        offset = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        listed = near.nodes[starts[row] + offset]
-        return np.concatenate([row, np.arange(len(memory))]), np.concatenate([listed, memory])
 
     def _near_anything(self, states: Floats) -> tuple[Integers, Integers]:
         """Pairs (row, node) with l <= e^{2 beta} l_min, from rows of squared distances."""

@@ -33,6 +33,7 @@ LARGEST = 65536
 CHOICES: dict[str, tuple[Any, ...]] = {
     "directed": (True, False),
     "squashed": (True, False),
+    "policy_norm": (True, False),
     "conditioning": ("direction", "goal"),
     "value": ("none", "state", "action"),
 }
@@ -154,7 +155,7 @@ def _build(config: RuntimeConfig, arrays: dict[str, np.ndarray], source: str) ->
     if config.conditioning == "direction":
         embedding = perceptron(arrays, "embedding", (inputs, *hidden, dimension), True, source)
         task = perceptron(arrays, "task", (inputs, *hidden, dimension), True, source) if config.directed else None
-        policy = perceptron(arrays, "policy.mean", (inputs + dimension, *hidden, actions), False, source)
+        policy = perceptron(arrays, "policy.mean", (inputs + dimension, *hidden, actions), config.policy_norm, source)
         parts = Parts(policy, embedding, task)
     else:
         name, outputs = ("policy.network", 2 * actions) if config.squashed else ("policy.mean", actions)

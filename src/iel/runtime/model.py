@@ -39,6 +39,7 @@ class RuntimeConfig:
     value: str = "none"
     heads: int = 2
     squashed: bool = False
+    policy_norm: bool = False
 
 
 class Parts(NamedTuple):
