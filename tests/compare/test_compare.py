@@ -231,3 +231,20 @@ def test_report_of_run_directories(whole, tmp_path, capsys):
     entry = result["results"]["pointmaze-medium-navigate-v0"]["gcbc/direct"]
     assert set(entry["per_seed"]) == {"0", "1"} and entry["episodes_per_task"] == 1
     assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_earlier_checkpoints_are_measured_and_the_best_is_labelled(tmp_path, maze_data):
+    table = {
+        "environments": [maze_data.name],
+        "seeds": [0, 1],
+        "protocol": {"episodes": 1, "tasks": [1, 2], "max_steps": 30, "checkpoints": 3},
+        "data": {"episodes": 60},
+        "methods": [{"algo": "gcbc", "settings": {"preset": "smoke", "steps": 300, "hidden": [8]}}],
+    }
+    execute(check_grid(table, "curves"), tmp_path / "out", jobs=1, quiet=True)
+    (entry,) = collect_grid(tmp_path / "out").entries.values()
+    assert sorted(entry.curve) == [100, 200] and all(rates.shape == (2, 2) for rates in entry.curve.values())
+    written = _report(tmp_path / "out")
+    assert "## Best checkpoint" in written["markdown"] and "these numbers flatter" in written["markdown"]
+    assert "best checkpoint" in written["html"] and "these numbers flatter" in written["html"]
+    assert (tmp_path / "out" / "report" / "progress.png").stat().st_size > 5000

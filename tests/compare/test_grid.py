@@ -1,11 +1,12 @@
 """Grids: shipped ones are sound, and a bad one is refused with everything that is wrong with it."""
 
+import numpy as np
 import pytest
 
 from iel.algos import ALGOS
 from iel.cli import main
 from iel.compare.grid import check_grid, read_grid, shipped_grids
-from iel.compare.results import published_numbers
+from iel.compare.results import Entry, published_numbers
 from iel.errors import ConfigError
 from iel.planning import PLANNERS
 
@@ -100,3 +101,21 @@ def test_fingerprints_follow_everything_that_decides_a_result():
         assert cell.evaluation_fingerprint("d", cell.planners[1]) != evaluation
     renamed = check_grid({**GOOD, "title": "other"}, "renamed").cells[0]
     assert renamed.evaluation_fingerprint("d", renamed.planners[1]) == evaluation
+
+
+def test_the_best_checkpoint_is_each_seeds_own_and_never_below_the_last():
+    last, earlier = np.array([[0.2, 0.4], [0.6, 0.6]]), {100: np.array([[0.5, 0.5], [0.1, 0.1]])}
+    entry = Entry((0, 1), last, 10, 50.0, curve=earlier)
+    assert entry.best is not None and entry.best.tolist() == [0.5, 0.6]
+    assert entry.describe()["best_checkpoint"]["mean"] == pytest.approx(0.55)
+    assert entry.describe()["mean"] == pytest.approx(0.45)
+    assert Entry((0, 1), last, 10, 50.0).best is None
+
+
+def test_measuring_earlier_checkpoints_trains_anew_and_the_default_is_the_last_alone():
+    one, same, three = (
+        check_grid({**GOOD, "protocol": protocol}, "g").cells[0]
+        for protocol in ({"episodes": 5}, {"episodes": 5, "checkpoints": 1}, {"episodes": 5, "checkpoints": 3})
+    )
+    assert one.directory("x") == same.directory("x") != three.directory("x")
+    assert one.evaluation_fingerprint("x", one.planners[0]) == same.evaluation_fingerprint("x", same.planners[0])

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import iel.training.loop as loop
-from iel.algos import IEL
+from iel.algos import IEL, get_algo
+from iel.algos.model import load_model
 from iel.data import Trajectories
 from iel.errors import ConfigError, IELError, RunError
 from iel.serial import named_arrays
@@ -120,7 +121,8 @@ def test_directories_that_are_no_runs(tmp_path, spoil, message):
 def test_signals_save_and_leave_a_readable_run(tmp_path, name):
     script = f"""
 import numpy as np
-from iel.algos import IEL
+from iel.algos import IEL, get_algo
+from iel.algos.model import load_model
 from iel.data import Trajectories
 from iel.training import train
 states = np.random.default_rng(0).standard_normal((50, 2))
@@ -141,3 +143,17 @@ train(data, IEL(preset="smoke", steps=10**9, hidden=(16,)), out={str(tmp_path / 
     last = read_metrics(metrics)["task/loss"][0][-1]
     newest = latest_checkpoint(run.path / "checkpoints")
     assert json.loads((newest / "state.json").read_text())["step"] == last == run.config["step"] > 0
+
+
+def test_snapshots_are_the_models_of_shorter_trainings(walks, tmp_path):
+    """GCBC has one phase, so its model of step 100 is that of a training of 100 steps, to the bit."""
+    gcbc = get_algo("gcbc")
+    settings = {"preset": "smoke", "hidden": (8,), "batch_size": 8}
+    train(walks, gcbc(steps=350, **settings), out=tmp_path / "a", snapshots=3, progress=False)
+    kept = sorted(path.name for path in (tmp_path / "a" / "models").iterdir())
+    assert kept == ["step_100", "step_200"]  # 117 and 233, to the nearest end of a chunk
+    short = train(walks, gcbc(steps=100, **settings), progress=False).model
+    for name, array in weights(load_model(tmp_path / "a" / "models" / "step_100")).items():
+        assert np.array_equal(array, weights(short)[name])
+    with pytest.raises(ConfigError, match="snapshots"):
+        train(walks, gcbc(steps=10, **settings), snapshots=2, progress=False)

@@ -19,7 +19,16 @@ import optax
 
 from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, require_share, with_presets
 from iel.algos.model import Model, ModelConfig, Networks
-from iel.algos.skills import SkillBatch, Skills, SkillSettings, draw_future, draw_skill_batch, new_skills, skill_loss
+from iel.algos.skills import (
+    FOR_BODIES,
+    SkillBatch,
+    Skills,
+    SkillSettings,
+    draw_future,
+    draw_skill_batch,
+    new_skills,
+    skill_loss,
+)
 from iel.data.goals import DeviceData, GoalSampler
 from iel.distances import euclidean
 from iel.losses import ivl_loss
@@ -31,6 +40,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # A joint step trains both halves, so 21,000 of them are as many updates of each network as IEL's 42,000.
     "laptop": {"steps": 21_000, **LAPTOP},
     "laptop-phased": {"steps": 42_000, "training": "phased", **LAPTOP},
+    "laptop-body": {"steps": 60_000, "batch_size": 256, "training": "phased", **FOR_BODIES},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 1_500,
@@ -57,7 +67,7 @@ class HILP:
     the embedding of the moment; `phased` training finishes the embedding first, as IEL does.
 
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-phased` (the same number of updates,
-    in two phases), `smoke` (seconds, for tests).
+    in two phases), `laptop-body` (the same for robots with joints, as IEL's), `smoke` (seconds, for tests).
     """
 
     name: ClassVar[str] = "hilp"

@@ -19,7 +19,7 @@ import optax
 
 from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, require_share, with_presets
 from iel.algos.model import Model, ModelConfig, Networks
-from iel.algos.skills import Skills, SkillSettings, draw_skill_batch, new_skills, skill_loss
+from iel.algos.skills import FOR_BODIES, Skills, SkillSettings, draw_skill_batch, new_skills, skill_loss
 from iel.data.goals import DeviceData, GoalSampler
 from iel.distances import directed, discounted_steps, projection
 from iel.errors import ConfigError
@@ -29,6 +29,7 @@ from iel.nn import MLP, apply_heads, descend, ensemble, head, in_blocks, polyak,
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128)},
+    "laptop-body": {"steps": 60_000, "batch_size": 256, **FOR_BODIES},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 3_000,
@@ -60,8 +61,9 @@ class IEL:
     Phase `policy` trains pi(a | x, z) with phi frozen, by IQL and AWR on the reward <phi(x') - phi(x), z>, z uniform on
     the unit sphere. The policy never sees a goal.
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests), and `official`
-    (the values of the authors' code where they differ from the paper's table).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (half an hour, for robots with
+    joints: several departures from the paper, see `FOR_BODIES`), `smoke` (seconds, for tests), and `official` (the
+    values of the authors' code where they differ from the paper's table).
     """
 
     name: ClassVar[str] = "iel"

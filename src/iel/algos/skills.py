@@ -12,7 +12,7 @@ No goal is ever shown to the policy; a goal becomes a direction when it is asked
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,18 @@ from iel.algos.contract import Metrics, Spec
 from iel.data.goals import DeviceData, draw_states
 from iel.losses import awr_loss, iql_critic_loss, iql_value_loss
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, unit
+
+FOR_BODIES: dict[str, Any] = {
+    "hidden": (256, 256, 256),
+    "learning_rate": 1e-3,
+    "target_rate": 0.02,
+    "awr_temperature": 1.0,
+    "policy_norm": True,
+    "future_share": 1.0,
+    "standardise": True,
+}
+"""What a body with joints needs to learn within an hour on a laptop (docs/results.md): its columns have very different
+spreads, its gait hides the direction, and an advantage that is still noise must not choose the samples."""
 
 
 class Skills(NamedTuple):

@@ -57,10 +57,27 @@ def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
         profiles = {column: comparison.profile(column) for column in comparison.complete}
         pictures["Performance profiles"] = out / "profiles.png"
         draw_profiles(out / "profiles.png", comparison.columns, THRESHOLDS, profiles)
+    if success := _success_curves(comparison):
+        pictures["Success during training"] = out / "progress.png"
+        draw_learning(out / "progress.png", success, "success, per cent")
     if curves := _curves(comparison):
         pictures["Training losses"] = out / "learning.png"
         draw_learning(out / "learning.png", curves)
     return pictures
+
+
+def _success_curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]:
+    """Success in per cent at every measured checkpoint, by method (under its last planner) and environment."""
+    curves: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
+    last = {method: (method, planner) for method, planner in comparison.columns}
+    for (env, column), entry in comparison.entries.items():
+        if column != last[column[0]] or not entry.curve:
+            continue
+        total = comparison.total_steps(env, column[0])
+        steps = np.array([*entry.curve, total], float)
+        values = 100 * np.array([*(rates.mean(1) for rates in entry.curve.values()), entry.scores])
+        curves.setdefault(" ".join(column), {})[env] = [(steps, seed) for seed in values.T]
+    return curves
 
 
 def _curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]:

@@ -28,10 +28,12 @@ from iel.evaluation import Arena, Protocol, Rollouts
 from iel.loader import read_json
 from iel.training import train
 from iel.training.files import write_json
+from iel.training.loop import snapshot_model, snapshot_steps
 
 FORMAT = 1
 CHECKPOINT = "last"
-"""Which model of a run is measured: the one training ended with, never the best of several."""
+"""Which model of a run the tables show: the one training ended with. With `checkpoints` above 1 in the protocol earlier
+ones are measured as well, for learning curves and for a table of the best ones, which is labelled as such."""
 
 
 def write_job(directory: Path, cell: Cell, data_fingerprint: str, draw: bool) -> None:
@@ -88,6 +90,7 @@ def run_cell(directory: Path) -> None:
     """Do what is not done yet of a cell."""
     from iel.algos import get_algo
     from iel.algos.contract import config_from_dict
+    from iel.algos.model import load_model
 
     job = read_json(directory / "job.json")
     data = load(job["env"], episodes=job["data"]["episodes"], seed=job["data"]["seed"], make=False, progress=False)
@@ -96,16 +99,22 @@ def run_cell(directory: Path) -> None:
     algo = config_from_dict(get_algo(job["algo"]), job["settings"])
     times = Times(directory / "times.json")
     started = time.monotonic()
-    trained = train(data, algo, [job["seed"]], out=directory / "run", resume=True)
+    kept = job["protocol"]["checkpoints"]
+    trained = train(data, algo, [job["seed"]], out=directory / "run", resume=True, snapshots=kept)
     times.add("training", time.monotonic() - started)
-    evaluate_cell(directory, job, trained.models[job["seed"]], data, times)
+    earlier = {step: snapshot_model(directory / "run", step) for step in snapshot_steps(algo, kept)[:-1]}
+    models = {step: load_model(path) for step, path in earlier.items()}
+    evaluate_cell(directory, job, trained.models[job["seed"]], models, data, times)
 
 
-def evaluate_cell(directory: Path, job: dict[str, Any], model: Any, data: Trajectories, times: Times) -> None:
-    """Measure the planners whose results are not there yet."""
+def evaluate_cell(
+    directory: Path, job: dict[str, Any], model: Any, earlier: dict[int, Any], data: Trajectories, times: Times
+) -> None:
+    """Measure the planners whose results are not there yet: with the last model, and with those of earlier steps."""
     from iel.planning import make_planner
 
     protocol = {**job["protocol"], "tasks": tuple(job["protocol"]["tasks"] or ()) or None}
+    del protocol["checkpoints"]
     arena: Arena | None = None
     for planner in job["planners"]:
         file = evaluation_file(directory, planner["label"])
@@ -115,18 +124,21 @@ def evaluate_cell(directory: Path, job: dict[str, Any], model: Any, data: Trajec
         started = time.monotonic()
         made = make_planner(planner["planner"], model, data, **planner["settings"])
         rollouts = arena.rollout(model, made, planner["label"])
+        before = {}
+        for step, young in earlier.items():
+            made = make_planner(planner["planner"], young, data, **planner["settings"])
+            before[step] = _by_task(arena.rollout(young, made, f"{planner['label']}, step {step}"))
         seconds = time.monotonic() - started
         times.add("evaluation", seconds)
         if job["draw"] and (maze := arena.envs[0].map) is not None:
             from iel.viz import draw_rollouts
 
             draw_rollouts(file.with_suffix(".png"), maze, {planner["label"]: rollouts})
-        write_json(file, _scores(job, planner, rollouts, seconds))
+        write_json(file, {**_scores(job, planner, rollouts, seconds), "earlier": before})
 
 
 def _scores(job: dict[str, Any], planner: dict[str, Any], rollouts: Rollouts, seconds: float) -> dict[str, Any]:
-    """Score and length of every episode. Where tasks have subtasks the score is the fraction of them, as in D4RL."""
-    scores = rollouts.success.astype(float) if rollouts.subtasks is None else rollouts.subtasks
+    """Scores of the last model, and what they are the scores of."""
     return {
         "format": FORMAT,
         "fingerprint": planner["fingerprint"],
@@ -136,15 +148,21 @@ def _scores(job: dict[str, Any], planner: dict[str, Any], rollouts: Rollouts, se
         "planner": planner["label"],
         "seed": job["seed"],
         "metric": "success_rate" if rollouts.subtasks is None else "subtask_fraction",
-        "tasks": {
-            str(task): {
-                "scores": scores[rollouts.tasks == task].tolist(),
-                "steps": rollouts.steps[rollouts.tasks == task].tolist(),
-            }
-            for task in np.unique(rollouts.tasks)
-        },
+        "tasks": _by_task(rollouts),
         "seconds": round(seconds, 2),
         "planning_seconds": round(rollouts.planning_seconds, 2),
+    }
+
+
+def _by_task(rollouts: Rollouts) -> dict[str, dict[str, list]]:
+    """Score and length of every episode. Where tasks have subtasks the score is the fraction of them, as in D4RL."""
+    scores = rollouts.success.astype(float) if rollouts.subtasks is None else rollouts.subtasks
+    return {
+        str(task): {
+            "scores": scores[rollouts.tasks == task].tolist(),
+            "steps": rollouts.steps[rollouts.tasks == task].tolist(),
+        }
+        for task in np.unique(rollouts.tasks)
     }
 
 

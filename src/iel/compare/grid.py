@@ -4,7 +4,7 @@
     seeds = [0, 1, 2]
     preset = "laptop"
 
-    [protocol]                      # `episodes` a task, evaluation `seed`; also `tasks`, `max_steps`
+    [protocol]                      # `episodes` a task, evaluation `seed`; also `tasks`, `max_steps`, `checkpoints`
     episodes = 20
     seed = 1000
 
@@ -52,7 +52,7 @@ from iel.planning import PLANNERS
 SHIPPED = Path(__file__).parent / "grids"
 SCALED = ("title", "environments", "seeds", "preset", "protocol", "data", "planners")
 KEYS = (*SCALED, "methods", "scales", "published")
-PROTOCOL = {"episodes": 20, "seed": 1000, "tasks": None, "max_steps": None}
+PROTOCOL = {"episodes": 20, "seed": 1000, "tasks": None, "max_steps": None, "checkpoints": 1}
 """The evaluation seed is one that nobody used while choosing settings."""
 DATA = {"episodes": None, "seed": 0}
 
@@ -86,13 +86,14 @@ class Cell:
     def training_fingerprint(self, data_fingerprint: str) -> str:
         """Hash of all that decides the trained model."""
         parts = (self.env, self.data, data_fingerprint, self.algo, self.settings, self.seed, iel.__version__)
-        return _digest(parts)
+        kept = self.protocol["checkpoints"]
+        return _digest(parts if kept == 1 else (*parts, kept))
 
     def evaluation_fingerprint(self, data_fingerprint: str, variant: Variant) -> str:
         """Hash of all that decides the measured scores."""
-        return _digest(
-            (self.training_fingerprint(data_fingerprint), variant.planner, variant.settings, self.protocol, "last")
-        )
+        protocol = {name: value for name, value in self.protocol.items() if name != "checkpoints"}
+        trained = self.training_fingerprint(data_fingerprint)
+        return _digest((trained, variant.planner, variant.settings, protocol, "last"))
 
     def directory(self, data_fingerprint: str) -> str:
         """Name of the cell's directory: readable, and another one for another training."""

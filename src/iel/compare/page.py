@@ -9,6 +9,7 @@ from pathlib import Path
 
 from iel.compare.results import Comparison, label_of
 from iel.compare.tables import (
+    BEST_NOTE,
     best_in,
     interval_text,
     machine_facts,
@@ -62,6 +63,7 @@ def html_page(comparison: Comparison, pictures: Mapping[str, Path]) -> str:
         f"<h1>{escape(comparison.title)}</h1><p class='note'>{escape(protocol_text(comparison))}</p>",
         _failures(comparison),
         "<h2>Results</h2><p class='note'>A click on a heading sorts. Bars: mean and 95 % interval, from 0 to 100 %."
+        + (f" {BEST_NOTE}" if any(entry.best is not None for entry in comparison.entries.values()) else "")
         + (f" <em>Published</em>: {escape(comparison.published_source)}." if comparison.published else "")
         + "</p>",
         _card("\n".join(_result_rows(comparison))),
@@ -81,7 +83,9 @@ def html_page(comparison: Comparison, pictures: Mapping[str, Path]) -> str:
 
 def _result_rows(comparison: Comparison) -> Iterator[str]:
     names = ["data set", "method", "planner", "seeds", "mean ± std", "95 % interval", "", "per task", "steps"]
-    heads = "".join(f"<th>{name}</th>" for name in names + ["published"] * bool(comparison.published))
+    with_best = any(entry.best is not None for entry in comparison.entries.values())
+    names += ["best checkpoint"] * with_best + ["published"] * bool(comparison.published)
+    heads = "".join(f"<th>{name}</th>" for name in names)
     yield f"<table class='sortable'><thead><tr>{heads}</tr></thead><tbody>"
     for (env, column), entry in ordered(comparison):
         mean, deviation = mean_and_deviation(entry.scores)
@@ -96,6 +100,9 @@ def _result_rows(comparison: Comparison) -> Iterator[str]:
             f"<td data-value='{mean:.6f}'>{_range(mean, low, high)}</td>",
             f"<td>{tasks}</td><td data-value='{entry.steps:.1f}'>{entry.steps:.0f}</td>",
         ]
+        if with_best:
+            top = mean_and_deviation(entry.best) if entry.best is not None else None
+            cells.append(f"<td data-value='{top[0]:.6f}'>{number(*top)}</td>" if top else "<td data-value=''></td>")
         if comparison.published:
             theirs = comparison.published.get((env, column))
             value, text = ("", "") if theirs is None else (theirs[0], number(theirs[0] / 100, (theirs[1] or 0) / 100))

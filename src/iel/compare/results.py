@@ -44,6 +44,18 @@ class Entry:
     """Episodes a task and seed."""
     steps: float
     metric: str = "success_rate"
+    curve: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    """Step -> (seeds, tasks) mean scores of earlier checkpoints."""
+
+    @property
+    def best(self) -> NDArray[np.float64] | None:
+        """Each seed's highest score over its checkpoints, or None where only the last one was measured.
+
+        Chosen by the episodes it is judged by, so it flatters: most where checkpoints are many and episodes few.
+        """
+        if not self.curve:
+            return None
+        return np.max([self.scores, *(rates.mean(1) for rates in self.curve.values())], axis=0)
 
     @property
     def scores(self) -> NDArray[np.float64]:
@@ -66,7 +78,15 @@ class Entry:
             "per_task": self.rates.mean(0).tolist(),
             "episodes_per_task": self.episodes,
             "mean_steps": self.steps,
+            **self._describe_best(),
         }
+
+    def _describe_best(self) -> dict[str, Any]:
+        if self.best is None:
+            return {}
+        mean, deviation = mean_and_deviation(self.best)
+        curve = {str(step): rates.mean(1).tolist() for step, rates in self.curve.items()}
+        return {"best_checkpoint": {"mean": mean, "standard_deviation": deviation}, "earlier": curve}
 
 
 @dataclass(frozen=True)
@@ -127,6 +147,13 @@ class Comparison:
                 numbers["improvement_interval"] = _listed(improvement_interval(best, groups))
             result[column] = numbers
         return result
+
+    def total_steps(self, env: str, method: str) -> int:
+        """Gradient steps of a method's trainings in an environment."""
+        from iel.training import open_run
+
+        runs = [path for (name, label, _), path in self.runs.items() if (name, label) == (env, method)]
+        return sum(phase.steps for phase in open_run(runs[0]).algo.phases())
 
     def profile(self, column: Column) -> tuple[NDArray, tuple[NDArray, NDArray] | None]:
         """Share of runs above each of THRESHOLDS, and its band."""
@@ -261,7 +288,13 @@ def _entry(results: list[dict[str, Any]]) -> Entry:
     first = next(iter(results[0]["tasks"].values()))
     steps = [result.get("steps") or np.mean([t["steps"] for t in result["tasks"].values()]) for result in results]
     episodes = int(results[0].get("episodes") or len(first["scores"]))
-    return Entry(seeds, rates, episodes, float(np.mean(steps)), results[0]["metric"])
+    curve = {
+        int(step): np.array(
+            [[np.mean(task["scores"]) for task in result["earlier"][step].values()] for result in results]
+        )
+        for step in results[0].get("earlier", ())
+    }
+    return Entry(seeds, rates, episodes, float(np.mean(steps)), results[0]["metric"], curve)
 
 
 def published_numbers(

@@ -126,6 +126,24 @@ def aggregate_table(comparison: Comparison) -> list[str]:
     return lines
 
 
+def best_table(comparison: Comparison) -> list[str]:
+    """The best of several checkpoints beside the last one; empty where only the last was measured."""
+    rows = [(key, entry, entry.best) for key, entry in ordered(comparison) if entry.best is not None]
+    if not rows:
+        return []
+    lines = ["| data set | method | planner | last checkpoint | best checkpoint of |", "|---|---|---|---|---|"]
+    for (env, (method, planner)), entry, best in rows:
+        last, top = number(*mean_and_deviation(entry.scores)), number(*mean_and_deviation(best))
+        lines.append(f"| {env} | {method} | {planner} | {last} | {top} of {len(entry.curve) + 1} |")
+    return lines
+
+
+BEST_NOTE = (
+    "The best checkpoint of each seed was chosen by the very episodes it is judged by, so these numbers flatter; all "
+    "other tables show the last checkpoint."
+)
+
+
 def _shares(interval: Any) -> str:
     return "–" if interval is None else f"[{interval[0]:.2f}, {interval[1]:.2f}]"
 
@@ -179,6 +197,8 @@ def markdown(comparison: Comparison, pictures: dict[str, str]) -> str:
     if aggregate := aggregate_table(comparison):
         lines += ["## All environments together", "", *aggregate, ""]
     lines += ["## Every result", "", *interval_table(comparison), ""]
+    if best := best_table(comparison):
+        lines += ["## Best checkpoint", "", BEST_NOTE, "", *best, ""]
     for title, path in pictures.items():
         lines += [f"![{title}]({path})", ""]
     lines += ["## How it was made", "", *(f"- {line}" for line in (*session_lines(comparison), *machine_facts())), ""]

@@ -73,6 +73,7 @@ def train(
     tensorboard: bool = False,
     progress: bool = True,
     data_file: Path | str | None = None,
+    snapshots: int = 1,
 ) -> Trained:
     """Train `algo` on `data`, all seeds at once.
 
@@ -81,13 +82,16 @@ def train(
     once a minute when that is None. With `resume`, a run that is there already is continued, to the
     bits it would have ended with had it never been stopped; a run with other settings or data is refused. Ctrl-C,
     SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. `data_file` is noted
-    for `iel train --resume`.
+    for `iel train --resume`. With `snapshots` above 1 so many models are kept, evenly spaced over the training: the
+    last one as always in RUN/model, the others in RUN/models/step_N.
     """
     seeds = list(seeds)
     if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
         raise ConfigError(f"Seeds must be different non-negative integers, but are {seeds}.")
     if checkpoint_every is not None and checkpoint_every < 1:
         raise ConfigError(f"checkpoint_every must be at least 1, but is {checkpoint_every}.")
+    if snapshots < 1 or (snapshots > 1 and out is None):
+        raise ConfigError(f"snapshots is {snapshots}; it must be at least 1, and more than 1 needs `out`.")
     if resume and out is None:
         raise ConfigError("resume=True needs `out`, the directory of the run to continue.")
     with ExitStack() as stack, deferred_signals() as stop:
@@ -96,6 +100,7 @@ def train(
             stack.enter_context(locked(Path(out)))
             runs = open_or_create(Path(out), seeds, run_config(data, algo, seeds, checkpoint_every, data_file), resume)
         trainer = Trainer(data, algo, seeds, runs)
+        trainer.snapshots = frozenset(snapshot_steps(algo, snapshots)[:-1])
         trainer.open(stack, tensorboard)
         started = time.monotonic()
         try:
@@ -121,6 +126,17 @@ def resume(out: Path | str, data: Trajectories, *, progress: bool = True) -> Tra
         progress=progress,
         data_file=run.config["data"].get("file"),
     )
+
+
+def snapshot_steps(algo: Any, count: int) -> list[int]:
+    """`count` evenly spaced steps of a training up to its last one; the earlier ones end a chunk."""
+    total = sum(phase.steps for phase in algo.phases())
+    return [*(round(total * number / count / CHUNK) * CHUNK for number in range(1, count)), total]
+
+
+def snapshot_model(run: Path, step: int) -> Path:
+    """Where the model of an earlier step is kept."""
+    return run / "models" / f"step_{step}"
 
 
 class SaveClock:
@@ -150,6 +166,7 @@ class Trainer:
     def __init__(self, data: Trajectories, algo: Any, seeds: list[int], runs: dict[int, Run]):
         self.algo, self.seeds, self.runs = algo, seeds, runs
         self.trackers: dict[int, list[Tracker]] = {}
+        self.snapshots: frozenset[int] = frozenset()
         self.spec = Spec(data.observation_size, data.action_size)
         self.scaling = scaling_of(data) if getattr(algo, "standardise", False) else None
         self.data = to_device(data if self.scaling is None else standardised(data, self.scaling))
@@ -223,6 +240,8 @@ class Trainer:
             now = time.monotonic()
             self._report(phase, metrics, count / (now - mark), count, bar)
             mark = now
+            if self.step in self.snapshots:
+                self._save_models(lambda run: snapshot_model(run, self.step))
             if self.runs and clock.due(self.step):
                 self.checkpoint()
                 mark = time.monotonic()
@@ -267,8 +286,15 @@ class Trainer:
         if not self.runs:
             return
         self.checkpoint()
+        self._save_models(lambda run: run / "model")
+        for run in self.runs.values():
+            run.update(status=status, step=self.step)
+
+    def _save_models(self, place: Callable[[Path], Path]) -> None:
+        """Write the model of every run, whole or not at all."""
         for seed, model in self.models().items():
-            final = self.runs[seed].path / "model"
+            final = place(self.runs[seed].path)
+            final.parent.mkdir(exist_ok=True)
             partial = partial_name(final.parent)
             try:
                 model.save(partial)
@@ -277,7 +303,6 @@ class Trainer:
                 raise write_error("The model", final, error) from error
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
-            self.runs[seed].update(status=status, step=self.step)
 
 
 def compile_chunk(algo: Any, phase: str, each: Callable) -> Callable:

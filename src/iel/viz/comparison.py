@@ -99,8 +99,10 @@ def draw_profiles(
             panel.legend(fontsize=8, loc="upper right")
 
 
-def draw_learning(path: Path | str, curves: Mapping[str, Mapping[str, Sequence[tuple[NDArray, NDArray]]]]) -> None:
-    """Training losses: a panel a method, a colour an environment, a thin line a seed and a thick one for their mean.
+def draw_learning(
+    path: Path | str, curves: Mapping[str, Mapping[str, Sequence[tuple[NDArray, NDArray]]]], unit: str = "loss"
+) -> None:
+    """Losses or success against steps: a panel a method, a colour an environment, a thin line a seed, a thick mean.
 
     `curves` are (steps, values) of every seed by method and environment; seeds are logged at the same steps.
     """
@@ -120,10 +122,13 @@ def draw_learning(path: Path | str, curves: Mapping[str, Mapping[str, Sequence[t
                 panel.plot(
                     seeds[0][0][:length] / 1000, mean, color=colour, linewidth=1.6, label=env.removesuffix("-v0")
                 )
-            panel.set_yscale("symlog", linthresh=0.1)
+            if unit == "loss":
+                panel.set_yscale("symlog", linthresh=0.1)
+            else:
+                panel.set_ylim(-2, 102)
             panel.set_title(method)
             panel.set_xlabel("thousand steps")
-            panel.set_ylabel("loss")
+            panel.set_ylabel(unit)
             panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
         handles, labels = axes.flat[0].get_legend_handles_labels()
         axes.flat[0].figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
