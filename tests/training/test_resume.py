@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import iel.training.loop as loop
-from iel.algos import IEL
+from iel.algos import ALGOS, IEL, get_algo
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
 from iel.training import open_run, resume, train
@@ -81,6 +81,18 @@ def test_a_stopped_run_ends_with_the_same_bits(walks, whole, tmp_path, monkeypat
     assert results(tmp_path / "run") == results(whole / "one")
     assert open_run(tmp_path / "run").status == "finished"
     assert np.array_equal(model.embed(walks.observations), open_run(whole / "one").model.embed(walks.observations))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(set(ALGOS) - {"iel"}))
+def test_every_method_is_resumed_to_the_same_bits(walks, tmp_path, monkeypatch, name):
+    algo = get_algo(name)(preset="smoke", steps=40, hidden=(16,), batch_size=16)
+    fit(walks, tmp_path / "whole", algo=algo)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(24, patch)
+        fit(walks, tmp_path / "run", algo=algo)
+    resume(tmp_path / "run", walks, progress=False)
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
 
 
 def test_several_seeds_are_resumed_together(walks, whole, tmp_path, monkeypatch):

@@ -1,7 +1,10 @@
-"""How long one action takes: the numpy runtime, ONNX Runtime and JAX beside each other, one observation at a time.
+"""How long one action takes, and how well they agree: the numpy runtime, ONNX Runtime and JAX beside each other.
 
 A robot asks for one action, waits, and asks again; what counts is the latency of a single row, not throughput. Three
 hidden layers, 29 observations, 8 actions, 32 latent dimensions: the ant with the paper's networks at width 512.
+
+Agreement is the largest difference from JAX over 500 inputs and a random model of every kind at width 128: actions as
+they are, distances relative to max(1, d).
 """
 
 from __future__ import annotations
@@ -15,10 +18,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from iel.algos.model import GoalModel, Model, ModelConfig, empty_networks
+from iel.algos.contract import Spec
+from iel.algos.model import GoalModel, Model, ModelConfig, empty_networks, goal_model_config
 from iel.export import build_graphs
 from iel.planning import make_planner
 from iel.runtime import Pack, load_runtime
+
+SCALES = (1.0, 30.0, 1000.0)
 
 
 def trained_like(config: ModelConfig, seed: int = 0) -> Model:
@@ -35,12 +41,13 @@ def trained_like(config: ModelConfig, seed: int = 0) -> Model:
 
 
 def run(widths: Sequence[int] = (128, 256, 512), repeats: int = 2000, nodes: int = 2048) -> dict[str, Any]:
-    """{"rows": [{width, act_ms, act_99_ms, plan_act_ms, onnx_ms, jax_ms}]}: medians, and the 99th percentile of act.
+    """{"rows": [{width, act_ms, act_99_ms, plan_act_ms, onnx_ms, jax_ms}], "agreement": [...]}: medians, and the 99th
+    percentile of act; then {scale, numpy_actions, numpy_distances, onnx_actions, onnx_distances} by size of the inputs.
 
     `plan_act_ms` is a whole step of asym-graph in numpy: embed, find the node, choose the hop, act. `onnx_ms` is None
     without onnxruntime.
     """
-    return {"rows": [_row(width, repeats, nodes) for width in widths]}
+    return {"rows": [_row(width, repeats, nodes) for width in widths], "agreement": [agreement(s) for s in SCALES]}
 
 
 def _row(width: int, repeats: int, nodes: int) -> dict[str, Any]:
@@ -65,7 +72,57 @@ def _row(width: int, repeats: int, nodes: int) -> dict[str, Any]:
     }
 
 
+def every_kind(width: int = 128) -> list[ModelConfig]:
+    """A configuration of every kind of model there is: 29 observations, 8 actions."""
+    spec, hidden = Spec(29, 8), (width,) * 3
+    return [
+        ModelConfig("iel", 29, 8, 32, hidden, 0.1, 0.99),
+        ModelConfig("iel", 29, 8, 32, hidden, 0.1, 0.99, policy_norm=True),
+        ModelConfig("hilp", 29, 8, 32, hidden, 0.0, 0.99, directed=False),
+        goal_model_config("gcbc", spec, hidden, 0.99),
+        goal_model_config("gcivl", spec, hidden, 0.99, value="state"),
+        goal_model_config("gccql", spec, hidden, 0.99, value="action", squashed=True),
+    ]
+
+
+def agreement(scale: float, rows: int = 500) -> dict[str, Any]:
+    """Largest differences from JAX over all kinds of models, for inputs drawn from N(0, scale^2)."""
+    states, goals = (scale * np.random.default_rng(1).standard_normal((2, rows, 29))).astype(np.float32)
+    worst: dict[str, float] = {}
+
+    def compare(name: str, ours: np.ndarray, reference: np.ndarray, size: np.ndarray | float = 1.0) -> None:
+        worst[name] = max(worst.get(name, 0.0), float((np.abs(ours - reference) / size).max()))
+
+    for config in every_kind():
+        model = trained_like(config)
+        with tempfile.TemporaryDirectory() as directory:
+            model.save(directory)
+            runtime = load_runtime(Path(directory))
+        direction = make_planner("direct", model, Pack(states, states)).plan(goals).directions(model.embed(states))
+        action = model.act(states, direction.astype(np.float32))
+        compare("numpy_actions", runtime.act(states, direction), action)
+        distance = model.distance(states, goals, goals) if model.has_distance else None
+        if distance is not None:
+            size = np.maximum(1.0, distance)
+            compare("numpy_distances", runtime.distance(states, goals, goals), distance, size)
+        if (session := _session(runtime, "model.onnx")) is not None:
+            theirs = session.run(None, {"observation": states, "goal": goals})
+            compare("onnx_actions", theirs[0], action)
+            if distance is not None:
+                compare("onnx_distances", theirs[1], distance, size)
+    names = ("numpy_actions", "numpy_distances", "onnx_actions", "onnx_distances")
+    return {"scale": scale, **{name: worst.get(name) for name in names}}
+
+
 def _onnx(runtime: Any, one: np.ndarray, direction: np.ndarray, repeats: int) -> float | None:
+    session = _session(runtime, "act.onnx")
+    if session is None:
+        return None
+    return _milliseconds(_times(lambda: session.run(None, {"observation": one, "direction": direction}), repeats), 50)
+
+
+def _session(runtime: Any, graph: str) -> Any:
+    """ONNX Runtime on one of the graphs, or None where it is not installed."""
     try:
         import onnx  # noqa: F401
         import onnxruntime
@@ -73,9 +130,8 @@ def _onnx(runtime: Any, one: np.ndarray, direction: np.ndarray, repeats: int) ->
         return None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # one row is too little work to share
-    content = build_graphs(runtime)["act.onnx"].SerializeToString()
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return _milliseconds(_times(lambda: session.run(None, {"observation": one, "direction": direction}), repeats), 50)
+    content = build_graphs(runtime)[graph].SerializeToString()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def _times(function: Callable[[], Any], repeats: int) -> np.ndarray:

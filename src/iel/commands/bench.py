@@ -59,6 +59,10 @@ def bench_runtime_command(options: BenchRuntime) -> dict[str, Any]:
     result = runtime.run(options.widths)
     if not options.json:
         print_rows(result["rows"])
+        print("\nlargest differences from JAX, by size of the inputs")
+        print_rows(
+            [{name: f"{value:.0e}" if value else value for name, value in row.items()} for row in result["agreement"]]
+        )
     return result
 
 
