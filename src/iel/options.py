@@ -252,7 +252,7 @@ class CompareCommand(Output):
     """Train and evaluate a grid of environments, methods, planners and seeds; goes on where it was stopped."""
 
     grid: tyro.conf.Positional[str]
-    """A TOML file (docs/comparing.md), or a grid of the package: antmaze, paper-table-2, paper-sensitivity, pointmaze."""
+    """A TOML file (docs/comparing.md) or a shipped grid: antmaze, paper-table-2, paper-sensitivity, pointmaze."""
     out: Path | None = None
     """Directory of the results (default: runs/compare-GRID-SCALE)."""
     scale: str | None = None

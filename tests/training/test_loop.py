@@ -19,6 +19,7 @@ from iel.serial import named_arrays
 from iel.training import open_run, open_runs, train
 from iel.training.checkpoint import latest_checkpoint, load_checkpoint
 from iel.training.files import sha256
+from iel.training.loop import snapshot_steps
 from iel.training.trackers import read_metrics
 
 TINY = IEL(preset="smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, task_share=0.2, embedding_share=0.4)
@@ -121,8 +122,7 @@ def test_directories_that_are_no_runs(tmp_path, spoil, message):
 def test_signals_save_and_leave_a_readable_run(tmp_path, name):
     script = f"""
 import numpy as np
-from iel.algos import IEL, get_algo
-from iel.algos.model import load_model
+from iel.algos import IEL
 from iel.data import Trajectories
 from iel.training import train
 states = np.random.default_rng(0).standard_normal((50, 2))
@@ -155,5 +155,10 @@ def test_snapshots_are_the_models_of_shorter_trainings(walks, tmp_path):
     short = train(walks, gcbc(steps=100, **settings), progress=False).model
     for name, array in weights(load_model(tmp_path / "a" / "models" / "step_100")).items():
         assert np.array_equal(array, weights(short)[name])
+    phased = snapshot_steps(IEL(preset="laptop"), 4)
+    assert phased == [26_200, 31_500, 36_800, 42_000]  # the policy's phase begins at 21,000
+    assert snapshot_steps(gcbc(steps=150, **settings), 9) == [100, 150]  # no step twice, none that is never reached
+    with pytest.raises(RunError, match="snapshots is 3 in the run and 2 now"):
+        train(walks, gcbc(steps=350, **settings), out=tmp_path / "a", snapshots=2, resume=True, progress=False)
     with pytest.raises(ConfigError, match="snapshots"):
         train(walks, gcbc(steps=10, **settings), snapshots=2, progress=False)

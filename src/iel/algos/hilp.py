@@ -104,7 +104,7 @@ class HILP:
     awr_temperature: float = 10.0
     """alpha of AWR: how much better actions are preferred."""
     policy_norm: bool = False
-    """LayerNorm in the policy's hidden layers, as in all other networks (the paper: none)."""
+    """Hidden layers Dense-GELU-LayerNorm in the policy, as in all other networks (published: Dense-ReLU)."""
     future_share: float = 0.0
     """Share of the policy's directions that are where the trajectory itself went (published: none, all uniform)."""
     future_steps: int = 20

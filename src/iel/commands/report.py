@@ -73,8 +73,7 @@ def _success_curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np
     for (env, column), entry in comparison.entries.items():
         if column != last[column[0]] or not entry.curve:
             continue
-        total = comparison.total_steps(env, column[0])
-        steps = np.array([*entry.curve, total], float)
+        steps = np.array([*entry.curve, entry.last_step], float)
         values = 100 * np.array([*(rates.mean(1) for rates in entry.curve.values()), entry.scores])
         curves.setdefault(" ".join(column), {})[env] = [(steps, seed) for seed in values.T]
     return curves

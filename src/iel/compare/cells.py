@@ -46,6 +46,7 @@ def write_job(directory: Path, cell: Cell, data_fingerprint: str, draw: bool) ->
         "algo": cell.algo,
         "settings": cell.settings,
         "seed": cell.seed,
+        "steps": cell.settings["steps"],
         "data": {**cell.data, "fingerprint": data_fingerprint},
         "protocol": cell.protocol,
         "draw": draw,
@@ -99,7 +100,7 @@ def run_cell(directory: Path) -> None:
     algo = config_from_dict(get_algo(job["algo"]), job["settings"])
     times = Times(directory / "times.json")
     started = time.monotonic()
-    kept = job["protocol"]["checkpoints"]
+    kept = job["protocol"].get("checkpoints", 1)
     trained = train(data, algo, [job["seed"]], out=directory / "run", resume=True, snapshots=kept)
     times.add("training", time.monotonic() - started)
     earlier = {step: snapshot_model(directory / "run", step) for step in snapshot_steps(algo, kept)[:-1]}
@@ -114,7 +115,7 @@ def evaluate_cell(
     from iel.planning import make_planner
 
     protocol = {**job["protocol"], "tasks": tuple(job["protocol"]["tasks"] or ()) or None}
-    del protocol["checkpoints"]
+    protocol.pop("checkpoints", None)
     arena: Arena | None = None
     for planner in job["planners"]:
         file = evaluation_file(directory, planner["label"])
@@ -134,7 +135,7 @@ def evaluate_cell(
             from iel.viz import draw_rollouts
 
             draw_rollouts(file.with_suffix(".png"), maze, {planner["label"]: rollouts})
-        write_json(file, {**_scores(job, planner, rollouts, seconds), "earlier": before})
+        write_json(file, {**_scores(job, planner, rollouts, seconds), "step": job["steps"], "earlier": before})
 
 
 def _scores(job: dict[str, Any], planner: dict[str, Any], rollouts: Rollouts, seconds: float) -> dict[str, Any]:

@@ -80,14 +80,18 @@ class Cell:
     protocol: dict[str, Any]
 
     @property
+    def checkpoints(self) -> int:
+        """Models measured of a training; older records know only the last one."""
+        return self.protocol.get("checkpoints", 1)
+
+    @property
     def name(self) -> str:
         return f"{self.env} {self.method} seed {self.seed}"
 
     def training_fingerprint(self, data_fingerprint: str) -> str:
         """Hash of all that decides the trained model."""
         parts = (self.env, self.data, data_fingerprint, self.algo, self.settings, self.seed, iel.__version__)
-        kept = self.protocol["checkpoints"]
-        return _digest(parts if kept == 1 else (*parts, kept))
+        return _digest(parts if self.checkpoints == 1 else (*parts, self.checkpoints))
 
     def evaluation_fingerprint(self, data_fingerprint: str, variant: Variant) -> str:
         """Hash of all that decides the measured scores."""

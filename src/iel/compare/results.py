@@ -46,6 +46,8 @@ class Entry:
     metric: str = "success_rate"
     curve: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     """Step -> (seeds, tasks) mean scores of earlier checkpoints."""
+    last_step: int = 0
+    """The step of the last checkpoint, if it was noted."""
 
     @property
     def best(self) -> NDArray[np.float64] | None:
@@ -147,13 +149,6 @@ class Comparison:
                 numbers["improvement_interval"] = _listed(improvement_interval(best, groups))
             result[column] = numbers
         return result
-
-    def total_steps(self, env: str, method: str) -> int:
-        """Gradient steps of a method's trainings in an environment."""
-        from iel.training import open_run
-
-        runs = [path for (name, label, _), path in self.runs.items() if (name, label) == (env, method)]
-        return sum(phase.steps for phase in open_run(runs[0]).algo.phases())
 
     def profile(self, column: Column) -> tuple[NDArray, tuple[NDArray, NDArray] | None]:
         """Share of runs above each of THRESHOLDS, and its band."""
@@ -294,7 +289,8 @@ def _entry(results: list[dict[str, Any]]) -> Entry:
         )
         for step in results[0].get("earlier", ())
     }
-    return Entry(seeds, rates, episodes, float(np.mean(steps)), results[0]["metric"], curve)
+    last_step = int(results[0].get("step", 0))
+    return Entry(seeds, rates, episodes, float(np.mean(steps)), results[0]["metric"], curve, last_step)
 
 
 def published_numbers(

@@ -85,8 +85,9 @@ def lengths_to(columns: Floats, point: Floats) -> Floats:
     """l from every column of the transposed table (d, N) to one point; the same numbers as `pair_lengths`."""
     difference = columns - point[:, None]
     difference *= difference
-    # Along the first axis numpy adds row after row, in the order of `pair_lengths`.
-    return floored_root(np.add.reduce(difference, axis=0))
+    # Along the first axis numpy adds row after row, in the order of `pair_lengths`; but it pairs up a single column.
+    several = difference.shape[1] > 1
+    return floored_root(np.add.reduce(difference, axis=0) if several else np.add.accumulate(difference, axis=0)[-1])
 
 
 def floored_root(squares: Floats) -> Floats:

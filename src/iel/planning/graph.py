@@ -96,7 +96,8 @@ class Nearby:
         """`near` lists all pairs within radii[first], ordered by first, then second."""
         starts = np.searchsorted(near.first, np.arange(count + 1))
         sizes = np.diff(starts)
-        width = int(np.quantile(sizes, 0.98, method="higher"))
+        # Nearly all lists; but where a few are long, the table may not grow far beyond the lists themselves.
+        width = min(int(np.quantile(sizes, 0.98, method="higher")), 2 * len(near) // count + 8)
         place = np.arange(width)
         inside = place < sizes[:, None]
         everyone = np.arange(count)

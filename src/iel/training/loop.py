@@ -28,7 +28,7 @@ from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes
-from iel.training.files import locked, partial_name, replace_directory, require_space, write_error
+from iel.training.files import flush, locked, partial_name, replace_directory, require_space, write_error
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
 from iel.training.resume import Resumed, find_checkpoint, open_or_create
 from iel.training.run import Run, open_runs
@@ -82,7 +82,7 @@ def train(
     once a minute when that is None. With `resume`, a run that is there already is continued, to the
     bits it would have ended with had it never been stopped; a run with other settings or data is refused. Ctrl-C,
     SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. `data_file` is noted
-    for `iel train --resume`. With `snapshots` above 1 so many models are kept, evenly spaced over the training: the
+    for `iel train --resume`. With `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the
     last one as always in RUN/model, the others in RUN/models/step_N.
     """
     seeds = list(seeds)
@@ -98,7 +98,8 @@ def train(
         runs: dict[int, Run] = {}
         if out is not None:
             stack.enter_context(locked(Path(out)))
-            runs = open_or_create(Path(out), seeds, run_config(data, algo, seeds, checkpoint_every, data_file), resume)
+            config = run_config(data, algo, seeds, checkpoint_every, data_file, snapshots)
+            runs = open_or_create(Path(out), seeds, config, resume)
         trainer = Trainer(data, algo, seeds, runs)
         trainer.snapshots = frozenset(snapshot_steps(algo, snapshots)[:-1])
         trainer.open(stack, tensorboard)
@@ -125,13 +126,16 @@ def resume(out: Path | str, data: Trajectories, *, progress: bool = True) -> Tra
         tensorboard=(run.path / "tensorboard").is_dir(),
         progress=progress,
         data_file=run.config["data"].get("file"),
+        snapshots=run.config.get("snapshots", 1),
     )
 
 
 def snapshot_steps(algo: Any, count: int) -> list[int]:
-    """`count` evenly spaced steps of a training up to its last one; the earlier ones end a chunk."""
-    total = sum(phase.steps for phase in algo.phases())
-    return [*(round(total * number / count / CHUNK) * CHUNK for number in range(1, count)), total]
+    """At most `count` evenly spaced steps of the last phase, up to its end; the earlier ones end a chunk."""
+    total, last = sum(phase.steps for phase in algo.phases()), algo.phases()[-1].steps
+    spaced = (total - last + last * number / count for number in range(1, count))
+    rounded = {round(step / CHUNK) * CHUNK for step in spaced}
+    return [*sorted(step for step in rounded if total - last < step < total), total]
 
 
 def snapshot_model(run: Path, step: int) -> Path:
@@ -242,6 +246,7 @@ class Trainer:
             mark = now
             if self.step in self.snapshots:
                 self._save_models(lambda run: snapshot_model(run, self.step))
+                mark = now = time.monotonic()
             if self.runs and clock.due(self.step):
                 self.checkpoint()
                 mark = time.monotonic()
@@ -294,10 +299,12 @@ class Trainer:
         """Write the model of every run, whole or not at all."""
         for seed, model in self.models().items():
             final = place(self.runs[seed].path)
-            final.parent.mkdir(exist_ok=True)
             partial = partial_name(final.parent)
             try:
+                final.parent.mkdir(exist_ok=True)
                 model.save(partial)
+                for file in (*partial.iterdir(), partial):
+                    flush(file)
                 replace_directory(partial, final)
             except (OSError, SafetensorError) as error:
                 raise write_error("The model", final, error) from error
@@ -340,6 +347,7 @@ def run_config(
     seeds: list[int],
     checkpoint_every: int | None,
     data_file: Path | str | None = None,
+    snapshots: int = 1,
 ) -> dict[str, Any]:
     """What a run's config.json holds when it begins, its seed aside."""
     facts = {
@@ -357,6 +365,7 @@ def run_config(
         "data": facts,
         "seeds": seeds,
         "checkpoint_every": checkpoint_every,
+        "snapshots": snapshots,
         "status": "running",
     }
 

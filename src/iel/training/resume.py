@@ -75,6 +75,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         "seed": config.get("seed"),
         "seeds": config.get("seeds"),
         "checkpoint_every": config.get("checkpoint_every"),
+        "snapshots": config.get("snapshots", 1),
         "data.fingerprint": config.get("data", {}).get("fingerprint"),
     }
 
@@ -123,6 +124,8 @@ def find_checkpoint(runs: dict[int, Run], like: Any) -> Resumed | None:
     roots = {seed: run.folder("checkpoints") for seed, run in runs.items()}
     for seed, run in runs.items():
         remove_partials(run.path)
+        if (run.path / "models").is_dir():
+            remove_partials(run.path / "models")
         remove_partials(roots[seed])
     owners = {roots[seed]: run for seed, run in runs.items()}
     step, problems = newest_common(list(owners), lambda directory: _require_own(directory, owners[directory.parent]))
