@@ -24,7 +24,7 @@ def kill_at_random(lab, out, rng) -> dict:
     if rng.random() < 0.1:
         time.sleep(rng.uniform(0, 3))  # while it imports, compiles or restores
     else:
-        wait_for_step(process, out, int(rng.integers(begin, STEPS - EVERY)))
+        wait_for_step(process, out, int(rng.integers(begin, max(begin + 1, STEPS - EVERY))))
         time.sleep(rng.uniform(0, 0.1))
     process.kill()
     ended(process)

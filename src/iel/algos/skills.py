@@ -31,8 +31,8 @@ FOR_BODIES: dict[str, Any] = {
     "future_share": 1.0,
     "standardise": True,
 }
-"""What a body with joints needs to learn within an hour on a laptop (docs/results.md): its columns have very different
-spreads, its gait hides the direction, and an advantage that is still noise must not choose the samples."""
+"""What let an ant learn within an hour on a laptop (docs/results.md): its columns have very different spreads, its gait
+hides the direction, and an advantage that is still noise must not choose the samples."""
 
 
 class Skills(NamedTuple):
