@@ -30,7 +30,7 @@ test: $(STAMP)  ## lint, type-check and run all tests (under ten minutes on two 
 long: $(STAMP)  ## the tests that train for minutes
 	IEL_LONG=1 $(BIN)/python -m pytest -m long -n 2
 
-faults: $(STAMP)  ## the long fault suite: kills, flipped bits, full disks (about twenty minutes)
+faults: $(STAMP)  ## the long fault suite: kills, flipped bits, full disks (about 25 minutes)
 	IEL_FAULTS=1 $(BIN)/python -m pytest tests/faults -m faults
 
 lint: $(STAMP)  ## format and lint
