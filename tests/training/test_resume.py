@@ -61,12 +61,11 @@ def results(out) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def whole(walks, tmp_path_factory):
-    """Runs nobody stopped: one seed, and two together."""
+    """A run nobody stopped."""
     root = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "CHUNK", 4)
         fit(walks, root / "one")
-        fit(walks, root / "two", seeds=(3, 0))
     return root
 
 
@@ -95,8 +94,10 @@ def test_every_method_is_resumed_to_the_same_bits(walks, tmp_path, monkeypatch, 
     assert results(tmp_path / "run") == results(tmp_path / "whole")
 
 
-def test_several_seeds_are_resumed_together(walks, whole, tmp_path, monkeypatch):
+@pytest.mark.long
+def test_several_seeds_are_resumed_together(walks, tmp_path, monkeypatch):
     out = tmp_path / "run"
+    fit(walks, tmp_path / "two", seeds=(3, 0))
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         stop_at(24, patch)
         fit(walks, out, seeds=(3, 0))
@@ -108,7 +109,7 @@ def test_several_seeds_are_resumed_together(walks, whole, tmp_path, monkeypatch)
         resume(out, walks, progress=False)
     assert steps == [20]
     for seed in (0, 3):
-        assert results(out / f"seed_{seed}") == results(whole / "two" / f"seed_{seed}")
+        assert results(out / f"seed_{seed}") == results(tmp_path / "two" / f"seed_{seed}")
     with pytest.raises(RunError, match="seeds"):
         resume(out / "seed_0", walks, progress=False)
 

@@ -22,7 +22,7 @@ def call(capsys, *words: object) -> tuple[int, str, str]:
     return exit_.value.code or 0, output.out, output.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_resume_needs_one_flag_and_names_what_differs(capsys, tmp_path):
     states = np.random.default_rng(0).standard_normal((4, 31, 3))
     write_ogbench(
