@@ -61,7 +61,7 @@ class IEL:
     Phase `policy` trains pi(a | x, z) with phi frozen, by IQL and AWR on the reward <phi(x') - phi(x), z>, z uniform on
     the unit sphere. The policy never sees a goal.
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (half an hour, for robots with
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (an hour, for robots with
     joints: several departures from the paper, see `FOR_BODIES`), `smoke` (seconds, for tests), and `official` (the
     values of the authors' code where they differ from the paper's table).
     """
