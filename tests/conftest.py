@@ -2,6 +2,12 @@
 
 import os
 
+# Tests train tiny networks for a few steps, so compiling is what takes time: XLA leaves most of its optimisations out,
+# here and in the processes tests start. Tests marked `learns` train for longer and switch them on again.
+if not any(os.environ.get(name) == "1" for name in ("IEL_LONG", "IEL_FAULTS")):
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+import jax
 import pytest
 
 from iel.data import Trajectories, load
@@ -19,6 +25,15 @@ def pytest_collection_modifyitems(items):
         for marker, (variable, command) in ON_REQUEST.items():
             if item.get_closest_marker(marker) and os.environ.get(variable) != "1":
                 item.add_marker(pytest.mark.skip(reason=f"takes long: run `{command}`"))
+
+
+AS_STARTED = jax.config.read("jax_disable_most_optimizations")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    learns = item.get_closest_marker("learns") is not None
+    jax.config.update("jax_disable_most_optimizations", AS_STARTED and not learns)
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "bench stepping": (options.BenchStepping, "bench:bench_stepping_command"),
     "bench checkpoints": (options.BenchCheckpoints, "bench:bench_checkpoints_command"),
     "bench runtime": (options.BenchRuntime, "bench:bench_runtime_command"),
+    "bench seeds": (options.BenchSeeds, "bench:bench_seeds_command"),
 }
 """Command -> its options, and the module and function of `iel.commands` that does it (imported when it is run)."""
 

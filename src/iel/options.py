@@ -248,6 +248,20 @@ class BenchRuntime(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BenchSeeds(Output):
+    """Many seeds in one program by vmap, against one process a seed."""
+
+    seeds: int = 8
+    """How many seeds."""
+    preset: str = "laptop"
+    """Preset of IEL."""
+    steps: int = 300
+    """Gradient steps of each phase that are timed."""
+    rounds: int = 2
+    """How often everything is measured; the best round of each way counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompareCommand(Output):
     """Train and evaluate a grid of environments, methods, planners and seeds; goes on where it was stopped."""
 
@@ -271,3 +285,5 @@ class ReportCommand(Output):
     """A directory of `iel compare`, or evaluated run directories."""
     out: Path | None = None
     """Directory to write (default: report in the first of them)."""
+    into: Path | None = None
+    """A Markdown file whose part for this comparison is replaced as well (docs/comparing.md says how it is marked)."""

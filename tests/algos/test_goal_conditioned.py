@@ -140,7 +140,7 @@ def test_the_warm_up_of_cql_ignores_the_critic(batch):
 # ---------------------------------------------------------------- exact answers on the ring
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_cloning_learns_the_mean_action_on_the_way_to_each_goal():
     """Uniform later goals: from place 0, place 4 is one of five on the short way, one of nine on the long one."""
     model = train(ring(), GCBC(**{**FAST, "batch_size": 512}, steps=800), progress=False).model
@@ -178,7 +178,7 @@ def test_gcivl_finds_the_short_way():
     check_actions(model)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("extraction", ["ddpg-bc", "awr"])
 def test_iql_finds_the_short_way(extraction):
     algo = GCIQL(**FAST, **OWN, steps=1200, extraction=extraction, bc_weight=1.0)
@@ -186,7 +186,7 @@ def test_iql_finds_the_short_way(extraction):
     check_actions(model)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_cql_finds_the_short_way():
     """Caution makes every way look longer than it is, but nearer stays nearer and the long way does not win."""
     settings = {"policy_learning_rate": 2e-3, "conservative_weight": 1.0, "gap": 5.0, "action_samples": 2}

@@ -143,7 +143,7 @@ def test_frozen_networks_stay_bit_identical(world, phase, frozen):
     assert same == ("embedding" in frozen)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_hilp_learns_the_ring():
     """Nearly the length of the short way where two lead to the goal, and the policy parts for either at place 0.
 

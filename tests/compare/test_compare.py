@@ -14,10 +14,10 @@ import pytest
 from iel.compare.cells import read_evaluation
 from iel.compare.execute import execute, list_tasks, prepare_data, read_recorded
 from iel.compare.grid import check_grid
+from iel.compare.insert import marks
 from iel.compare.results import collect_grid
 from iel.compare.tables import interval_table, main_table
-
-pytestmark = pytest.mark.long
+from iel.errors import RunError
 
 GRID = """
 title = "tiny"
@@ -35,20 +35,29 @@ max_steps = 60
 [data]
 episodes = 60
 
-[planners.sym-graph]
-nodes = 64
+[[methods]]
+algo = "gcbc"
+label = "GCBC"
+settings = { steps = 300, hidden = [16, 16], batch_size = 16 }
 
+[[methods]]
+algo = "gcbc"
+label = "narrow"
+settings = { steps = 300, hidden = [8], batch_size = 16 }
+"""
+WITH_IEL = (
+    GRID
+    + """
 [[methods]]
 algo = "iel"
 label = "IEL"
 planners = ["direct", "sym-graph"]
 settings = { steps = 300, hidden = [16, 16], batch_size = 16, dimension = 4 }
 
-[[methods]]
-algo = "gcbc"
-label = "GCBC"
-settings = { steps = 300, hidden = [16, 16], batch_size = 16 }
+[planners.sym-graph]
+nodes = 64
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +65,7 @@ def place(tmp_path_factory, maze_data) -> Path:
     """The grid file, beside data that is there already."""
     path = tmp_path_factory.mktemp("compare")
     (path / "smoke.toml").write_text(GRID)
+    (path / "iel.toml").write_text(WITH_IEL)
     return path
 
 
@@ -73,9 +83,9 @@ def _compile_once(tmp_path_factory):
         os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
 
-def start(place: Path, out: str) -> subprocess.Popen:
+def start(place: Path, out: str, grid: str = "smoke.toml") -> subprocess.Popen:
     """`iel compare` in a process group of its own."""
-    words = ["-m", "iel.cli", "compare", "smoke.toml", "--out", out, "--jobs", "2", "--json"]
+    words = ["-m", "iel.cli", "compare", grid, "--out", out, "--jobs", "2", "--json"]
     return subprocess.Popen([sys.executable, *words], cwd=place, stdout=subprocess.PIPE, text=True, process_group=0)
 
 
@@ -93,33 +103,46 @@ def whole(place) -> Path:
     return place / "whole"
 
 
-@pytest.fixture(scope="module")
-def stopped(place, whole) -> Path:
-    """The same, its whole process group killed in training and again between evaluations, then resumed."""
-    out = place / "stopped"
+def kill_twice_and_finish(place: Path, out: Path, grid: str, method: str) -> None:
+    """Kill the whole process group while `method` trains and again between evaluations, then let it finish."""
     moments = (
-        lambda: any(out.glob("cells/*IEL*/run/metrics.csv")),
+        lambda: any(out.glob(f"cells/*--{method}--*/run/metrics.csv")),
         lambda: any(out.glob("cells/*/evaluations/*.json")),
     )
     for moment in moments:
-        process = start(place, "stopped")
+        process = start(place, out.name, grid)
         deadline = time.monotonic() + 400
         while not moment() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         assert process.poll() is None, "it was over before it could be killed"
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    finish(start(place, "stopped"))
-    return out
+    finish(start(place, out.name, grid))
 
 
-def test_killed_and_resumed_gives_the_identical_table(whole, stopped):
+def check_identical(whole: Path, stopped: Path, entries: int) -> None:
     one, other = collect_grid(whole), collect_grid(stopped)
-    assert len(one.entries) == 3 and not one.unfinished
+    assert len(one.entries) == entries and not one.unfinished
     assert one.describe() == other.describe()
     assert main_table(one) == main_table(other) and interval_table(one) == interval_table(other)
-    for model in whole.glob("cells/*/run/model/model.safetensors"):
+    models = list(whole.glob("cells/*/run/model/model.safetensors"))
+    assert models
+    for model in models:
         assert model.read_bytes() == (stopped / model.relative_to(whole)).read_bytes()
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_gives_the_identical_table(place, whole):
+    kill_twice_and_finish(place, place / "stopped", "smoke.toml", "GCBC")
+    check_identical(whole, place / "stopped", entries=2)
+
+
+@pytest.mark.long
+def test_killed_and_resumed_gives_the_identical_table_with_planners(place):
+    """The same with IEL, whose cells have three phases and two planners."""
+    finish(start(place, "iel-whole", "iel.toml"))
+    kill_twice_and_finish(place, place / "iel-stopped", "iel.toml", "IEL")
+    check_identical(place / "iel-whole", place / "iel-stopped", entries=4)
 
 
 def test_a_finished_comparison_runs_nothing(place, whole):
@@ -192,18 +215,42 @@ def _report(out: Path) -> dict[str, str]:
 def test_report_writes_the_papers_layout_and_a_page_that_needs_nothing_else(whole):
     written = _report(whole)
     text, page = written["markdown"], written["html"]
-    assert "| data set | IEL<br>direct | IEL<br>sym-graph | GCBC<br>direct |" in text
-    assert "| *published* |  |  | *9 ± 6* |" in text and "were not measured here" in text
+    assert "| data set | GCBC<br>direct | narrow<br>direct |" in text
+    assert "| *published* | *9 ± 6* |  |" in text and "were not measured here" in text
     assert "`iel compare smoke.toml --jobs 2`" in text and "last checkpoint" in text
     assert re.search(r"\| pointmaze-medium-navigate-v0 \| GCBC \| direct \| 2 \| [\d.]+ ± [\d.]+ \| \[", text)
     for picture in ("success", "profiles", "learning"):
         assert (whole / "report" / f"{picture}.png").stat().st_size > 5000
     assert not re.search(r"""(src|href)=['"](?!data:)""", page) and "http" not in page and "@import" not in page
-    assert page.count("data:image/png;base64,") == 3 + 3  # three pictures and a rollout of every method and planner
+    assert page.count("data:image/png;base64,") == 3 + 2  # three pictures and a rollout of every method and planner
     assert "class='sortable'" in page and 'addEventListener("click"' in page
     host = os.uname().nodename
     for content in (text, page):
         assert str(Path.home()) not in content and str(whole) not in content and (len(host) < 4 or host not in content)
+
+
+def test_report_fills_its_place_in_a_document_and_nothing_else(whole, tmp_path):
+    from iel.commands.report import report_command
+    from iel.options import ReportCommand
+
+    document = tmp_path / "results.md"
+    command = ReportCommand(sources=(whole,), out=tmp_path / "report", into=document, json=True)
+    with pytest.raises(RunError, match="cannot be read"):
+        report_command(command)
+    document.write_text("# Mine\n\n<!-- iel report: other -->\n")
+    with pytest.raises(RunError, match="no place for this report; put the lines `<!-- iel report: tiny -->`"):
+        report_command(command)
+    assert not (tmp_path / "report").exists() and document.read_text().startswith("# Mine")
+    begin, end = marks("tiny")
+    document.write_text(f"# Mine — ß\n\n{begin}\nold\n{end}\n\nafter\n", encoding="utf-8")
+    first = report_command(command)
+    text = document.read_text(encoding="utf-8")
+    assert text.startswith(f"# Mine — ß\n\n{begin}\n\n## tiny\n") and text.endswith(f"{end}\n\nafter\n")
+    assert "### Every result" in text and "\nold\n" not in text
+    assert all((tmp_path / name).exists() for name in re.findall(r"\]\((images/tiny-\w+\.png)\)", text))
+    assert str(document) in first["inserted"] and len(first["inserted"]) == 1 + len(first["pictures"])
+    report_command(command)
+    assert document.read_text(encoding="utf-8") == text
 
 
 def test_list_says_what_is_done(place, whole, capsys):

@@ -22,7 +22,7 @@ from iel.algos.iel import IEL
 from iel.bench.training import _synthetic_data
 from iel.progress import Progress
 from iel.training.checkpoint import state_bytes
-from iel.training.loop import CHUNK, SAVE_SECONDS, SAVE_SHARE, Trainer, compile_chunk, run_config
+from iel.training.loop import CHUNK, SAVE_SECONDS, SAVE_SHARE, Trainer, run_config
 from iel.training.resume import open_or_create
 
 
@@ -48,15 +48,13 @@ def run(preset: str = "laptop", *, rounds: int = 12, directory: Path | None = No
 
 
 def _measure(trainer: Trainer, phase: str, rounds: int) -> dict[str, float]:
-    tables = jax.jit(lambda state: trainer.algo.tables(phase, state, trainer.data))(trainer.state)
-    chunk = compile_chunk(trainer.algo, phase, lambda function, shared=0: function)
+    advance = trainer.stepper(phase)
 
     def one_round(save: bool) -> tuple[float, float]:
         """(seconds of the whole round, seconds inside the save)."""
         started = time.perf_counter()
-        trainer.state, metrics = chunk(trainer.state, trainer.keys, tables, trainer.data, trainer.step, CHUNK)
-        trainer.step += CHUNK
-        jax.block_until_ready((trainer.state, metrics))
+        advance(CHUNK)
+        jax.block_until_ready(trainer.state)
         trained = time.perf_counter()
         if save:
             trainer.checkpoint()

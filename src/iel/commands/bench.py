@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from iel.errors import ConfigError
-from iel.options import BenchCheckpoints, BenchPlanning, BenchRuntime, BenchStepping, BenchTraining
+from iel.options import BenchCheckpoints, BenchPlanning, BenchRuntime, BenchSeeds, BenchStepping, BenchTraining
 
 
 def bench_training_command(options: BenchTraining) -> dict[str, Any]:
@@ -63,6 +63,18 @@ def bench_runtime_command(options: BenchRuntime) -> dict[str, Any]:
         print_rows(
             [{name: f"{value:.0e}" if value else value for name, value in row.items()} for row in result["agreement"]]
         )
+    return result
+
+
+def bench_seeds_command(options: BenchSeeds) -> dict[str, Any]:
+    """`iel bench seeds`."""
+    from iel.bench import seeds
+
+    if min(options.seeds, options.steps, options.rounds) < 1:
+        raise ConfigError("--seeds, --steps and --rounds must be at least 1.")
+    result = seeds.run(options.seeds, preset=options.preset, steps=options.steps, rounds=options.rounds)
+    if not options.json:
+        print_rows(result["rows"])
     return result
 
 

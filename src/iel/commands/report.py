@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from iel.compare.insert import insert, require_place
 from iel.compare.page import html_page
 from iel.compare.results import THRESHOLDS, Comparison, collect
 from iel.compare.tables import markdown
 from iel.errors import RunError
 from iel.options import ReportCommand
-from iel.training.files import write_json
+from iel.training.files import write_json, write_text
 from iel.training.trackers import read_metrics
 from iel.viz.comparison import draw_bars, draw_learning, draw_profiles
 
@@ -22,19 +23,23 @@ def report_command(options: ReportCommand) -> dict[str, Any]:
     comparison = collect(options.sources)
     if not comparison.entries:
         raise RunError(f"{options.sources[0]} holds no finished result yet; let `iel compare` finish a cell first.")
+    if options.into is not None:
+        require_place(options.into, comparison.title)
     out = options.out or options.sources[0] / "report"
     out.mkdir(parents=True, exist_ok=True)
     pictures = draw_pictures(comparison, out)
     relative = {title: path.name for title, path in pictures.items()}
     files = {"markdown": out / "report.md", "html": out / "report.html", "json": out / "results.json"}
-    files["markdown"].write_text(markdown(comparison, relative), encoding="utf-8")
-    files["html"].write_text(html_page(comparison, pictures), encoding="utf-8")
+    write_text(files["markdown"], markdown(comparison, relative))
+    write_text(files["html"], html_page(comparison, pictures))
     write_json(files["json"], comparison.describe())
+    inserted = insert(options.into, comparison, pictures) if options.into is not None else []
     if not options.json:
-        print("\n".join(str(path) for path in (*files.values(), *pictures.values())))
+        print("\n".join(str(path) for path in (*files.values(), *pictures.values(), *inserted)))
     return {
         **{kind: str(path) for kind, path in files.items()},
         "pictures": [str(path) for path in pictures.values()],
+        "inserted": [str(path) for path in inserted],
         "results": comparison.describe()["results"],
         "unfinished": comparison.unfinished,
     }

@@ -186,20 +186,26 @@ def session_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def markdown(comparison: Comparison, pictures: dict[str, str]) -> str:
-    """The whole report as Markdown; `pictures` are titles and relative paths."""
-    lines = [f"# {comparison.title}", "", protocol_text(comparison), "", *main_table(comparison), ""]
+def markdown(comparison: Comparison, pictures: dict[str, str], level: int = 1) -> str:
+    """The whole report as Markdown, its title a heading of this level; `pictures` are titles and relative paths."""
+    title, section = "#" * level, "#" * (level + 1)
+    lines = [f"{title} {comparison.title}", "", protocol_text(comparison), "", *main_table(comparison), ""]
     if comparison.published:
         lines += [f"*Published* numbers are in italics and were not measured here ({comparison.published_source}).", ""]
     if comparison.errors or comparison.unfinished:
         lines += [f"**{comparison.unfinished} cells are not finished.**", ""]
         lines += [f"- {cell}: {error}" for cell, error in comparison.errors.items()] + [""]
     if aggregate := aggregate_table(comparison):
-        lines += ["## All environments together", "", *aggregate, ""]
-    lines += ["## Every result", "", *interval_table(comparison), ""]
+        lines += [f"{section} All environments together", "", *aggregate, ""]
+    lines += [f"{section} Every result", "", *interval_table(comparison), ""]
     if best := best_table(comparison):
-        lines += ["## Best checkpoint", "", BEST_NOTE, "", *best, ""]
+        lines += [f"{section} Best checkpoint", "", BEST_NOTE, "", *best, ""]
     for title, path in pictures.items():
         lines += [f"![{title}]({path})", ""]
-    lines += ["## How it was made", "", *(f"- {line}" for line in (*session_lines(comparison), *machine_facts())), ""]
+    lines += [
+        f"{section} How it was made",
+        "",
+        *(f"- {line}" for line in (*session_lines(comparison), *machine_facts())),
+        "",
+    ]
     return "\n".join(lines)

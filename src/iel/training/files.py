@@ -34,10 +34,15 @@ def partial_name(parent: Path) -> Path:
 
 def write_json(path: Path, value: Any) -> None:
     """JSON with a final newline, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, whole or not at all."""
     partial = partial_name(path.parent)
     try:
-        with partial.open("w") as file:
-            file.write(json.dumps(value, indent=2) + "\n")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -231,16 +231,11 @@ class Trainer:
                     self._run_phase(phase.name, end, stop, clock, bar)
 
     def _run_phase(self, phase: str, end: int, stop: StopRequest, clock: SaveClock, bar: Progress) -> None:
-        # What the tables are computed from is frozen in this phase, so a resumed run computes the same ones.
-        make_tables = self._each(lambda state, data: self.algo.tables(phase, state, data), shared=1)
-        tables = jax.block_until_ready(jax.jit(make_tables)(self.state, self.data))
-        chunk = compile_chunk(self.algo, phase, self._each)
+        advance = self.stepper(phase)
         mark = time.monotonic()
         while self.step < end:
             count = min(end, (self.step // CHUNK + 1) * CHUNK, *clock.stops(self.step)) - self.step
-            state, metrics = chunk(self.state, self.keys, tables, self.data, self.step, count)
-            metrics = {name: np.atleast_1d(np.asarray(value)) for name, value in metrics.items()}
-            self.state, self.step = state, self.step + count
+            metrics = advance(count)
             now = time.monotonic()
             self._report(phase, metrics, count / (now - mark), count, bar)
             mark = now
@@ -252,6 +247,21 @@ class Trainer:
                 mark = time.monotonic()
                 clock.saved(mark - now)
             stop.check()
+
+    def stepper(self, phase: str) -> Callable[[int], dict[str, np.ndarray]]:
+        """A function that trains so many steps of a phase, waits for them, and returns their mean metrics by seed."""
+        # What the tables are computed from is frozen in this phase, so a resumed run computes the same ones.
+        make_tables = self._each(lambda state, data: self.algo.tables(phase, state, data), shared=1)
+        tables = jax.block_until_ready(jax.jit(make_tables)(self.state, self.data))
+        chunk = compile_chunk(self.algo, phase, self._each)
+
+        def advance(count: int) -> dict[str, np.ndarray]:
+            state, metrics = chunk(self.state, self.keys, tables, self.data, self.step, count)
+            means = {name: np.atleast_1d(np.asarray(value)) for name, value in metrics.items()}
+            self.state, self.step = state, self.step + count
+            return means
+
+        return advance
 
     def _report(self, phase: str, metrics: dict[str, np.ndarray], rate: float, count: int, bar: Progress) -> None:
         for index, seed in enumerate(self.seeds):
