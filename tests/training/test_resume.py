@@ -16,7 +16,7 @@ from iel.training.checkpoint import latest_checkpoint
 from iel.training.files import sha256
 from iel.training.interrupt import Interrupted, StopRequest
 from iel.training.loop import SaveClock, Trainer
-from iel.training.trackers import CSVTracker, read_metrics
+from iel.training.trackers import CSVTracker, read_losses, read_metrics
 
 TINY = IEL(preset="smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, task_share=0.2, embedding_share=0.4)
 """Phases end at steps 12 and 36, saves come every 10 steps and chunks every 4: sometimes together, mostly not."""
@@ -198,6 +198,16 @@ def test_metrics_continue_where_the_checkpoint_was(tmp_path):
     tracker.log(20, "task", {"task/loss": 0.25})
     assert path.read_bytes() == whole and tracker.sync()["metrics"]["sha256"] == sha256(path)
     tracker.close()
+
+
+def test_a_phase_has_one_loss_and_its_parts_are_not_taken_for_it(tmp_path):
+    """A method that trains several networks in one phase logs their losses too."""
+    tracker = CSVTracker(tmp_path / "metrics.csv")
+    tracker.log(10, "warmup", {"warmup/loss": 7.0})
+    for step in (20, 30):
+        tracker.log(step, "joint", {"embedding/loss": 1.0, "joint/loss": step / 10, "policy/loss": 2.0})
+    tracker.close()
+    assert read_losses(tmp_path / "metrics.csv") == ([10, 20, 30], [7.0, 2.0, 3.0])
 
 
 def test_a_damaged_log_does_not_stop_a_run_but_is_said(tmp_path, capsys):

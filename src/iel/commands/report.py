@@ -14,7 +14,7 @@ from iel.compare.tables import markdown
 from iel.errors import RunError
 from iel.options import ReportCommand
 from iel.training.files import write_json, write_text
-from iel.training.trackers import read_metrics
+from iel.training.trackers import read_losses
 from iel.viz.comparison import draw_bars, draw_learning, draw_profiles
 
 
@@ -90,10 +90,7 @@ def _curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np.ndarray
     for (env, method, _), run in comparison.runs.items():
         if not (run / "metrics.csv").exists():
             continue
-        metrics = read_metrics(run / "metrics.csv")
-        losses = [metrics[name] for name in metrics if name.endswith("/loss")]
-        if losses:
-            steps, values = (np.concatenate([np.asarray(loss[part], float) for loss in losses]) for part in (0, 1))
-            order = np.argsort(steps, kind="stable")
-            curves.setdefault(method, {}).setdefault(env, []).append((steps[order], values[order]))
+        steps, values = (np.asarray(part, float) for part in read_losses(run / "metrics.csv"))
+        if steps.size:
+            curves.setdefault(method, {}).setdefault(env, []).append((steps, values))
     return curves

@@ -24,13 +24,13 @@ STYLE = """
 :root { --ink: #22262e; --floor: #f7f5f0; --line: #dcd7cb; --blue: #1c7ed6; --grey: #7a8699; --red: #e03131; }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--floor); color: var(--ink); font: 15px/1.55 system-ui, sans-serif; }
-main { max-width: 1180px; margin: 0 auto; padding: 2.2rem 1.4rem 4rem; }
+main { max-width: 1400px; margin: 0 auto; padding: 2.2rem 1.4rem 4rem; }
 h1 { font-size: 1.9rem; margin: 0 0 .4rem; } h2 { font-size: 1.2rem; margin: 2.4rem 0 .7rem; }
 p.note { color: #4b5260; max-width: 60rem; margin: .3rem 0; }
 .card { background: white; border: 1px solid var(--line); border-radius: 10px; padding: .9rem 1.1rem;
   overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .38rem .7rem; border-bottom: 1px solid #eeeae0; white-space: nowrap; }
+th, td { text-align: left; padding: .34rem .55rem; border-bottom: 1px solid #eeeae0; white-space: nowrap; }
 th { position: sticky; top: 0; background: white; cursor: pointer; user-select: none; }
 th:hover { color: var(--blue); } th[data-way="1"]::after { content: " ▲"; } th[data-way="-1"]::after { content: " ▼"; }
 tbody tr:hover { background: #faf8f3; }

@@ -156,8 +156,8 @@ def protocol_text(comparison: Comparison) -> str:
     metric = "success rate" if metrics <= {"success_rate"} else "success rate (kitchen: fraction of subtasks)"
     return (
         f"{metric[0].upper()}{metric[1:]} in per cent: mean ± standard deviation over "
-        f"{' or '.join(map(str, seeds)) or 'no'} training seeds, best mean in bold. {protocol.get('episodes')} "
-        f"episodes a task and seed{limit}, evaluation seed {protocol.get('seed')}, the policy's mean action, the last "
+        f"{' or '.join(map(str, seeds)) or 'no'} training {'seed' if seeds == [1] else 'seeds'}, best mean in "
+        f"bold. {protocol.get('episodes')} episodes a task and seed{limit}, evaluation seed {protocol.get('seed')}, the policy's mean action, the last "
         "checkpoint. "
         f"Intervals: {SUCCESS_INTERVAL}; aggregates: corrected stratified bootstrap."
     )

@@ -134,13 +134,22 @@ class TensorBoardTracker:
 def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     """metric -> (steps, values) of a `metrics.csv`; a half-written last line is left out."""
     curves: dict[str, tuple[list[int], list[float]]] = {}
-    with open_regular(path, RunError) as (file, _):
-        content = file.read()
-    for row in _rows(content.decode(errors="replace")):
+    for row in _rows(_text(path)):
         steps, values = curves.setdefault(row["metric"], ([], []))
         steps.append(int(row["step"]))
         values.append(float(row["value"]))
     return curves
+
+
+def read_losses(path: Path) -> tuple[list[int], list[float]]:
+    """(steps, values) of what every phase minimises, PHASE/loss, one phase after the other; not of its parts."""
+    rows = [row for row in _rows(_text(path)) if row["metric"] == f"{row['phase']}/loss"]
+    return [int(row["step"]) for row in rows], [float(row["value"]) for row in rows]
+
+
+def _text(path: Path) -> str:
+    with open_regular(path, RunError) as (file, _):
+        return file.read().decode(errors="replace")
 
 
 def _rows(text: str) -> Iterator[dict[str, str]]:
