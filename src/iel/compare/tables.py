@@ -150,15 +150,15 @@ def _shares(interval: Any) -> str:
 
 def protocol_text(comparison: Comparison) -> str:
     """How the numbers were measured, in a sentence or two."""
-    protocol, seeds = comparison.protocol, sorted({len(entry.seeds) for entry in comparison.entries.values()})
+    protocol, counts = comparison.protocol, sorted({len(entry.seeds) for entry in comparison.entries.values()})
+    seeds = f"{' or '.join(map(str, counts)) or 'no'} training {'seed' if counts == [1] else 'seeds'}"
     limit = f", at most {protocol['max_steps']} steps" if protocol.get("max_steps") else ""
     metrics = {entry.metric for entry in comparison.entries.values()}
-    metric = "success rate" if metrics <= {"success_rate"} else "success rate (kitchen: fraction of subtasks)"
+    metric = "Success rate" if metrics <= {"success_rate"} else "Success rate (kitchen: fraction of subtasks)"
     return (
-        f"{metric[0].upper()}{metric[1:]} in per cent: mean ± standard deviation over "
-        f"{' or '.join(map(str, seeds)) or 'no'} training {'seed' if seeds == [1] else 'seeds'}, best mean in "
-        f"bold. {protocol.get('episodes')} episodes a task and seed{limit}, evaluation seed {protocol.get('seed')}, the policy's mean action, the last "
-        "checkpoint. "
+        f"{metric} in per cent: mean ± standard deviation over {seeds}, best mean in bold. "
+        f"{protocol.get('episodes')} episodes a task and seed{limit}, evaluation seed {protocol.get('seed')}, the "
+        "policy's mean action, the last checkpoint. "
         f"Intervals: {SUCCESS_INTERVAL}; aggregates: corrected stratified bootstrap."
     )
 
