@@ -27,7 +27,7 @@ test: $(STAMP)  ## lint, type-check and run the tests (about thirteen minutes on
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-long: $(STAMP)  ## the tests that train for minutes
+long: $(STAMP)  ## the tests that take minutes each
 	IEL_LONG=1 $(BIN)/python -m pytest -m long -n 2
 
 faults: $(STAMP)  ## the long fault suite: kills, flipped bits, full disks (about 25 minutes)

@@ -3,7 +3,7 @@
 import os
 
 # Tests train tiny networks for a few steps, so compiling is what takes time: XLA leaves most of its optimisations out,
-# here and in the processes tests start. Tests marked `learns` train for longer and switch them on again.
+# here and in the processes tests start. Tests marked `optimised` train for longer and switch them on again.
 if not any(os.environ.get(name) == "1" for name in ("IEL_LONG", "IEL_FAULTS")):
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
@@ -32,8 +32,8 @@ AS_STARTED = jax.config.read("jax_disable_most_optimizations")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    learns = item.get_closest_marker("learns") is not None
-    jax.config.update("jax_disable_most_optimizations", AS_STARTED and not learns)
+    optimised = item.get_closest_marker("optimised") is not None
+    jax.config.update("jax_disable_most_optimizations", AS_STARTED and not optimised)
 
 
 @pytest.fixture(scope="session")

@@ -152,7 +152,7 @@ def two_routes() -> Trajectories:
 
 
 @pytest.mark.slow
-@pytest.mark.learns
+@pytest.mark.optimised
 def test_raising_the_expectile_shortens_learned_distances():
     """The sign of the TD expectile: with tau = 0.95 the short route decides, with tau = 0.05 the long one."""
     from iel.training import train

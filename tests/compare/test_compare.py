@@ -14,10 +14,12 @@ import pytest
 from iel.compare.cells import read_evaluation
 from iel.compare.execute import execute, list_tasks, prepare_data, read_recorded
 from iel.compare.grid import check_grid
-from iel.compare.insert import marks
+from iel.compare.insert import insert, marks
 from iel.compare.results import collect_grid
 from iel.compare.tables import interval_table, main_table
 from iel.errors import RunError
+
+pytestmark = pytest.mark.slow
 
 GRID = """
 title = "tiny"
@@ -104,17 +106,20 @@ def whole(place) -> Path:
 
 
 def kill_twice_and_finish(place: Path, out: Path, grid: str, method: str) -> None:
-    """Kill the whole process group while `method` trains and again between evaluations, then let it finish."""
-    moments = (
-        lambda: any(out.glob(f"cells/*--{method}--*/run/metrics.csv")),
-        lambda: any(out.glob("cells/*/evaluations/*.json")),
-    )
-    for moment in moments:
+    """Kill the whole process group while `method` trains and again after its first evaluation, then let it finish."""
+
+    def trains() -> bool:
+        return any(len(path.read_text().splitlines()) > 1 for path in out.glob(f"cells/*--{method}--*/run/metrics.csv"))
+
+    def has_one_evaluation() -> bool:
+        return len(list(out.glob(f"cells/*--{method}--*/evaluations/*.json"))) == 1
+
+    for moment in (trains, has_one_evaluation):
         process = start(place, out.name, grid)
         deadline = time.monotonic() + 400
         while not moment() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert process.poll() is None, "it was over before it could be killed"
+        assert moment() and process.poll() is None, "the moment was missed"
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     finish(start(place, out.name, grid))
@@ -131,7 +136,6 @@ def check_identical(whole: Path, stopped: Path, entries: int) -> None:
         assert model.read_bytes() == (stopped / model.relative_to(whole)).read_bytes()
 
 
-@pytest.mark.slow
 def test_killed_and_resumed_gives_the_identical_table(place, whole):
     kill_twice_and_finish(place, place / "stopped", "smoke.toml", "GCBC")
     check_identical(whole, place / "stopped", entries=2)
@@ -247,10 +251,28 @@ def test_report_fills_its_place_in_a_document_and_nothing_else(whole, tmp_path):
     text = document.read_text(encoding="utf-8")
     assert text.startswith(f"# Mine — ß\n\n{begin}\n\n## tiny\n") and text.endswith(f"{end}\n\nafter\n")
     assert "### Every result" in text and "\nold\n" not in text
-    assert all((tmp_path / name).exists() for name in re.findall(r"\]\((images/tiny-\w+\.png)\)", text))
-    assert str(document) in first["inserted"] and len(first["inserted"]) == 1 + len(first["pictures"])
+    linked = [str(tmp_path / name) for name in re.findall(r"\]\((images/tiny-\w+\.png)\)", text)]
+    assert first["inserted"] == [str(document), *linked] and len(linked) == len(first["pictures"]) == 3
+    assert all(Path(name).stat().st_size > 5000 for name in linked)
     report_command(command)
     assert document.read_text(encoding="utf-8") == text
+
+
+def test_a_document_of_another_system_keeps_its_line_ends(whole, tmp_path):
+    document, link = tmp_path / "results.md", tmp_path / "link.md"
+    begin, end = marks("tiny")
+    document.write_bytes(f"mine\r\n{begin}\r\n{end}\r\nafter\r\n".encode())
+    document.chmod(0o600)
+    link.symlink_to(document)
+    comparison = collect_grid(whole)
+    insert(link, comparison, {})
+    content = document.read_bytes()
+    assert content.startswith(b"mine\r\n") and content.endswith(b"-->\r\nafter\r\n")
+    assert content.count(b"\n") == content.count(b"\r\n") > 10
+    assert link.is_symlink() and document.stat().st_mode & 0o777 == 0o600
+    document.write_bytes(b"\xff\xfe")
+    with pytest.raises(RunError, match="not UTF-8"):
+        insert(document, comparison, {})
 
 
 def test_list_says_what_is_done(place, whole, capsys):

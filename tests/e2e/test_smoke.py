@@ -8,7 +8,7 @@ import iel
 from iel.evaluation import Arena, Protocol
 from iel.theory.mazes import maze_from_map, steps_between
 
-pytestmark = [pytest.mark.slow, pytest.mark.learns]
+pytestmark = [pytest.mark.slow, pytest.mark.optimised]
 
 SETTINGS = {"steps": 15_000, "hidden": (128, 128), "target_rate": 0.02}
 

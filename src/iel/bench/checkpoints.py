@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from iel.algos.iel import IEL
-from iel.bench.training import _synthetic_data
+from iel.bench.training import synthetic_data
 from iel.progress import Progress
 from iel.training.checkpoint import state_bytes
 from iel.training.loop import CHUNK, SAVE_SECONDS, SAVE_SHARE, Trainer, run_config
@@ -28,7 +28,7 @@ from iel.training.resume import open_or_create
 
 def run(preset: str = "laptop", *, rounds: int = 12, directory: Path | None = None, progress: bool = True) -> dict:
     """Measure every phase; `directory` is where the checkpoints go (default: the system's temporary directory)."""
-    algo, data = IEL(preset=preset), _synthetic_data()
+    algo, data = IEL(preset=preset), synthetic_data()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="iel-bench-", dir=directory) as scratch, ExitStack() as stack:
         runs = open_or_create(Path(scratch), [0], run_config(data, algo, [0], None), resume=False)

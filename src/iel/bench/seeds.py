@@ -5,144 +5,195 @@ All ways of training n seeds are measured in one run, in processes of their own,
 - `one after another`: one process with one seed; n of them in turn take n times as long. This is the baseline.
 - `vmap`: one process, all seeds in one program, as `iel train --seeds 0 1 2 ...` does.
 - `processes, all at once`: n processes, started together and left to the operating system.
-- `processes, one a core`: as many processes as cores, each kept to its own, as `iel compare` does. When one ends the
-  next seed takes its place, so the rate of the first ones is the rate of all.
+- `processes, one a core`: as many processes as cores, each kept to its own, as `iel compare` does; a wave of them for
+  every so many seeds. Left out where the system cannot keep a process to a core.
 
-The number compared is the sum over seeds of gradient steps a second, once everything is compiled: all processes of a
-way wait for each other before the clock of a phase starts, and it stops when the last one is done. What is paid before
-the first step (starting Python, importing, compiling) is given separately, as the wall time until all are ready.
+The number compared is gradient steps a second, summed over the seeds that train at the same time, once everything is
+compiled: no process begins to train before all are ready, none goes on to compile the next phase before all have ended,
+and the time is that from the first to begin to the last to end. What is paid around it (starting Python, importing,
+embedding the data, compiling, ten steps to warm up) is `ready_seconds`, for all seeds: as often as there are waves.
 """
 
 from __future__ import annotations
 
-import multiprocessing as mp
-import os
-import queue
+import math
+import signal
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import jax
 
 from iel.algos.iel import IEL
-from iel.bench.training import _synthetic_data
+from iel.bench.training import synthetic_data
+from iel.cores import CAN_PIN, environment_for, keep_to, usable_cores
 from iel.errors import IELError
 from iel.progress import Progress
 from iel.training.loop import CHUNK, Trainer
 
-PATIENCE = 900.0
-"""Seconds without a word from any process after which something must be wrong."""
+WARM_UP = 10
+"""Steps that compile a phase and are not timed."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """Groups of seeds, one process each, and the cores of each process (None: all of them)."""
+    """Seeds of every process of a wave, the cores of each, and how many waves train all seeds."""
 
     name: str
-    groups: tuple[tuple[int, ...], ...]
-    cores: tuple[int | None, ...]
+    seeds: tuple[tuple[int, ...], ...]
+    cores: tuple[tuple[int, ...], ...]
+    waves: int = 1
 
 
 def ways(count: int) -> list[Way]:
-    """The four ways of training `count` seeds on this machine; the baseline comes first."""
-    seeds = tuple(range(count))
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    cores = cores[:count]
-    return [
-        Way("one after another", ((0,),), (None,)),
-        Way("vmap", (seeds,), (None,)),
-        Way("processes, all at once", tuple((seed,) for seed in seeds), (None,) * count),
-        Way("processes, one a core", tuple((seed,) for seed in range(len(cores))), tuple(cores)),
+    """How `count` seeds can be trained on this machine; the baseline comes first."""
+    cores, each = tuple(usable_cores()), tuple((seed,) for seed in range(count))
+    found = [
+        Way("one after another", ((0,),), (cores,), waves=count),
+        Way("vmap", (tuple(range(count)),), (cores,)),
+        Way("processes, all at once", each, (cores,) * count),
     ]
+    if CAN_PIN:
+        at_a_time = min(count, len(cores))
+        pinned = tuple((core,) for core in cores[:at_a_time])
+        found.append(Way("processes, one a core", each[:at_a_time], pinned, waves=math.ceil(count / at_a_time)))
+    return found
 
 
 def run(count: int = 8, *, preset: str = "laptop", steps: int = 300, rounds: int = 2, progress: bool = True) -> dict:
     """Train `steps` steps of every phase in every way, the whole `rounds` times over; the best round of each counts."""
     phases = [phase.name for phase in IEL(preset=preset).phases()]
-    found: dict[str, dict[str, Any]] = {}
-    with Progress("bench seeds", 4 * rounds, unit="trainings", show=progress) as bar:
+    best: dict[str, dict[str, float]] = {}
+    with Progress("bench seeds", len(ways(count)) * rounds, unit="trainings", show=progress) as bar:
         for _ in range(rounds):
             for way in ways(count):
-                ready, rates = _measure(way, preset, steps, phases)
-                best = found.setdefault(way.name, {"ready_seconds": ready, "rates": rates})
-                best["ready_seconds"] = min(best["ready_seconds"], ready)
-                best["rates"] = {name: max(rate, best["rates"][name]) for name, rate in rates.items()}
+                ready, rates = measure(way, preset, steps, phases)
+                found = best.setdefault(way.name, {"ready": math.inf})
+                found["ready"] = min(found["ready"], ready)
+                found.update({phase: max(rates[phase], found.get(phase, 0.0)) for phase in phases})
                 bar.advance(1, f"{way.name} {sum(rates.values()) / len(rates):.0f} seed-steps/s")
-    baseline = found["one after another"]["rates"]
+    baseline = best["one after another"]
     rows = [
         {
             "way": name,
-            **{f"{phase}_seed_steps_per_second": round(rate, 1) for phase, rate in values["rates"].items()},
-            **{f"{phase}_ratio": round(rate / baseline[phase], 2) for phase, rate in values["rates"].items()},
-            "ready_seconds": round(values["ready_seconds"], 1),
+            **{f"{phase}_steps_per_second": round(found[phase], 1) for phase in phases},
+            **{f"{phase}_ratio": round(found[phase] / baseline[phase], 2) for phase in phases},
+            "ready_seconds": round(found["ready"], 1),
         }
-        for name, values in found.items()
+        for name, found in best.items()
     ]
-    return {
-        "seeds": count,
-        "preset": preset,
-        "steps": steps,
-        "rounds": rounds,
-        "cores": os.cpu_count(),
-        "device": jax.devices()[0].device_kind,
-        "jax": jax.__version__,
-        "rows": rows,
-    }
+    facts = {"seeds": count, "preset": preset, "steps": steps, "rounds": rounds, "cores": len(usable_cores())}
+    return {**facts, "device": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": rows}
 
 
-def _measure(way: Way, preset: str, steps: int, phases: list[str]) -> tuple[float, dict[str, float]]:
-    """Wall seconds until every process is ready for its first step, and seed-steps a second of every phase."""
-    context = mp.get_context("spawn")
-    barrier, words = context.Barrier(len(way.groups) + 1), context.Queue()
-    started = time.monotonic()
-    processes = [
-        context.Process(target=_work, args=(group, core, preset, steps, barrier, words), daemon=True)
-        for group, core in zip(way.groups, way.cores, strict=True)
-    ]
-    ready, seconds = 0.0, {}
+def measure(way: Way, preset: str, steps: int, phases: Sequence[str]) -> tuple[float, dict[str, float]]:
+    """(seconds of everything but the steps, for all waves; steps a second of all seeds of a wave, by phase)."""
+    ready, rates = 0.0, {}
+    children: list[Child] = []
     try:
-        for process in processes:
-            process.start()
+        mark = time.monotonic()
+        for seeds, cores in zip(way.seeds, way.cores, strict=True):
+            children.append(Child(seeds, cores, preset, steps))
         for phase in phases:
-            compiled = max(_word(words, processes) for _ in processes)
-            ready += compiled - started
-            barrier.wait(PATIENCE)
-            began = time.monotonic()
-            started = max(_word(words, processes) for _ in processes)
-            seconds[phase] = started - began
-        for process in processes:
-            process.join(PATIENCE)
+            ready += max(child.hear()[0] for child in children) - mark
+            for child in children:
+                child.tell("train")
+            times = [child.hear() for child in children]
+            mark = max(ended for _, ended in times)
+            rates[phase] = sum(map(len, way.seeds)) * steps / (mark - min(began for began, _ in times))
+            for child in children:
+                child.tell("next")
     finally:
-        for process in processes:
-            process.kill()
-    seeds = sum(map(len, way.groups))
-    return ready, {phase: seeds * steps / seconds[phase] for phase in phases}
+        for child in children:
+            child.end()
+    return way.waves * ready, rates
 
 
-def _word(words: Any, processes: list) -> float:
-    """The time a process says it reached its next mark."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        try:
-            return float(words.get(timeout=1.0))
-        except queue.Empty:
-            if any(process.exitcode for process in processes):
-                break
-    raise IELError("A process of the benchmark ended early; run it with fewer --seeds if memory is short.")
+class Child:
+    """A process that trains: it says when it is ready, waits to be told, and says when it began and ended."""
+
+    def __init__(self, seeds: Sequence[int], cores: Sequence[int], preset: str, steps: int):
+        self.seeds, self.errors = seeds, tempfile.TemporaryFile("w+")  # noqa: SIM115
+        words = [_listed(seeds), _listed(cores), preset, str(steps)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "iel.bench.seeds", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=environment_for(cores),
+        )
+
+    def hear(self) -> list[float]:
+        """The times the process says next. One that has died says nothing, which ends the waiting at once."""
+        line = _pipe(self.process.stdout).readline()
+        if not line.endswith("\n"):
+            raise IELError(self._reason())
+        return [float(word) for word in line.split()]
+
+    def tell(self, word: str) -> None:
+        """Let the process go on; one that has died is noticed when it should answer."""
+        with suppress(BrokenPipeError):
+            _pipe(self.process.stdin).write(f"{word}\n")
+            _pipe(self.process.stdin).flush()
+
+    def _reason(self) -> str:
+        code, who = self.process.wait(), f"The process of seeds {_listed(self.seeds)}"
+        if code < 0:
+            return f"{who} was ended by {signal.Signals(-code).name}; if memory was short, give fewer --seeds."
+        self.errors.seek(0)
+        said = [line.strip() for line in self.errors if line.strip()]
+        return f"{who} failed: {said[-1] if said else f'it ended with code {code} and said nothing'}"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for file in (self.process.stdin, self.process.stdout, self.errors):
+            with suppress(BrokenPipeError):
+                _pipe(file).close()
 
 
-def _work(seeds: tuple[int, ...], core: int | None, preset: str, steps: int, barrier: Any, words: Any) -> None:
-    """One process: for every phase compile, say so, wait for the others, train, say so."""
-    if core is not None:
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
-        os.sched_setaffinity(0, {core})
-    trainer = Trainer(_synthetic_data(), IEL(preset=preset), list(seeds), {})
+def _pipe(file: IO[str] | None) -> IO[str]:
+    assert file is not None
+    return file
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def work(
+    seeds: Sequence[int], preset: str, steps: int, say: Callable[..., None], wait: Callable[[], object], data: Any
+) -> None:
+    """What a child does: for every phase get ready, say so, wait, train, say when, and wait for the others."""
+    trainer = Trainer(data, IEL(preset=preset), list(seeds), {})
     for phase in trainer.algo.phases():
         advance = trainer.stepper(phase.name)
-        advance(10)
-        words.put(time.monotonic())
-        barrier.wait(PATIENCE)
+        advance(WARM_UP)
+        jax.block_until_ready(trainer.state)
+        say(time.monotonic())
+        wait()
+        began = time.monotonic()
         for done in range(0, steps, CHUNK):
             advance(min(CHUNK, steps - done))
         jax.block_until_ready(trainer.state)
-        words.put(time.monotonic())
+        say(began, time.monotonic())
+        wait()
+
+
+if __name__ == "__main__":
+    own, cores, chosen, number = sys.argv[1:]
+    keep_to([int(core) for core in cores.split(",")])
+    work(
+        [int(seed) for seed in own.split(",")],
+        chosen,
+        int(number),
+        say=lambda *times: print(*times, flush=True),
+        wait=sys.stdin.readline,
+        data=synthetic_data(),
+    )

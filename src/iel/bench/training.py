@@ -33,7 +33,7 @@ def run(
     sizes: Sequence[tuple[int, int]] = SIZES, *, seconds: float = 6.0, algo: Any = None, progress: bool = True
 ) -> dict:
     """Measure every phase at every size. About `seconds` are spent on each number."""
-    data = to_device(_synthetic_data())
+    data = to_device(synthetic_data())
     spec = Spec(data.observations.shape[1], data.actions.shape[1])
     base = algo or IEL(preset="paper")
     rows = []
@@ -145,7 +145,7 @@ def _best_time(function: Callable[[], None], seconds: float) -> float:
     return best
 
 
-def _synthetic_data(states: int = 100_000, size: int = 2) -> Trajectories:
+def synthetic_data(states: int = 100_000, size: int = 2) -> Trajectories:
     """Random walks: speed does not depend on what is learned."""
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1, 1, (states // 1000, 1000, 2))

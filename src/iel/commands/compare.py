@@ -13,7 +13,7 @@ from iel.compare.execute import execute, list_tasks, read_recorded, summary_of
 from iel.compare.grid import Grid, read_grid
 from iel.compare.results import Comparison, collect_grid
 from iel.compare.tables import cell_text, protocol_text
-from iel.data.make.collect import available_cores
+from iel.cores import usable_cores
 from iel.errors import RunError
 from iel.loader import read_json
 from iel.options import CompareCommand
@@ -79,7 +79,7 @@ class _Session:
         waiting = len(grid.cells)
         if (out / "grid.json").exists():
             waiting = sum(task.state != "done" for task in list_tasks(grid, out, read_recorded(out)[1]))
-        self.facts = {"command": " ".join(words), "jobs": options.jobs or available_cores(), "ran": waiting}
+        self.facts = {"command": " ".join(words), "jobs": options.jobs or len(usable_cores()), "ran": waiting}
         out.mkdir(parents=True, exist_ok=True)
         self._write(None)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
+from iel.cores import usable_cores
 from iel.data.catalogue import data_directory
-from iel.data.make.collect import available_cores
 from iel.options import Doctor
 
 PACKAGES = (
@@ -53,7 +53,7 @@ def examine() -> dict[str, Any]:
     problems: list[str] = []
     findings: dict[str, Any] = {
         "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {available_cores()} cores",
+        "machine": f"{platform.machine()}, {len(usable_cores())} cores",
         "versions": _versions(problems),
         "devices": _devices(problems),
         "rendering": _rendering(),

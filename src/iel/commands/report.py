@@ -24,7 +24,7 @@ def report_command(options: ReportCommand) -> dict[str, Any]:
     if not comparison.entries:
         raise RunError(f"{options.sources[0]} holds no finished result yet; let `iel compare` finish a cell first.")
     if options.into is not None:
-        require_place(options.into, comparison.title)
+        require_place(options.into, comparison)
     out = options.out or options.sources[0] / "report"
     out.mkdir(parents=True, exist_ok=True)
     pictures = draw_pictures(comparison, out)

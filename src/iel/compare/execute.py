@@ -7,7 +7,6 @@ DIR/
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -21,9 +20,9 @@ from typing import Any, TextIO
 from iel.compare.cells import CHECKPOINT, missing, write_job
 from iel.compare.grid import Cell, Grid, Variant
 from iel.compare.progress import Board
+from iel.cores import environment_for, usable_cores
 from iel.data import load
 from iel.data.catalogue import data_directory
-from iel.data.make.collect import available_cores
 from iel.errors import ConfigError, IELError
 from iel.loader import read_json
 from iel.training.files import locked, write_json
@@ -67,7 +66,7 @@ def execute(grid: Grid, out: Path, jobs: int | None = None, quiet: bool = False)
         waiting = [task for task in tasks if task.state == "waiting"]
         for task in waiting:
             write_job(task.directory, task.cell, task.fingerprint, draw=task.cell.seed == grid.seeds[0])
-        jobs = min(jobs or available_cores(), max(len(waiting), 1))
+        jobs = min(jobs or len(usable_cores()), max(len(waiting), 1))
         with Board(tasks, jobs, quiet) as board:
             _run(waiting, _shares(jobs), board)
     return tasks
@@ -148,16 +147,10 @@ def _run(waiting: list[Task], shares: list[tuple[int, ...]], board: Board) -> No
 
 
 def _start(task: Task) -> None:
-    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    if len(task.cores) == 1:  # as many threads as cores, so that cells do not fight over them
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
-        environment["XLA_FLAGS"] = flags.strip()
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment[name] = str(len(task.cores))
     (task.directory / "error.json").unlink(missing_ok=True)
     task.log = (task.directory / "log.txt").open("w")
     command = [sys.executable, "-m", "iel.compare.worker", str(task.directory), ",".join(map(str, task.cores))]
-    task.process = subprocess.Popen(command, stdout=task.log, stderr=subprocess.STDOUT, env=environment)
+    task.process = subprocess.Popen(command, stdout=task.log, stderr=subprocess.STDOUT, env=environment_for(task.cores))
     task.state, task.started = "running", time.monotonic()
 
 
@@ -198,7 +191,7 @@ def _stop(running: list[Task]) -> None:
 
 def _shares(jobs: int) -> list[tuple[int, ...]]:
     """The cores this process may use, dealt out to `jobs` processes."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    cores = usable_cores()
     return [tuple(cores[job::jobs]) or (cores[job % len(cores)],) for job in range(jobs)]
 
 

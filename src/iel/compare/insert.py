@@ -16,18 +16,25 @@ LEVEL = 2
 """Of the report's own heading: a document has one title."""
 
 
-def marks(title: str) -> tuple[str, str]:
-    """The lines between which a report of this title is written."""
-    return f"<!-- iel report: {title} -->", f"<!-- end of iel report: {title} -->"
+def name_of(comparison: Comparison) -> str:
+    """What the marks call a report: the grid's title and, where it has scales, the one that was run."""
+    return comparison.title + (f", {comparison.scale}" if comparison.scale else "")
 
 
-def require_place(document: Path, title: str) -> str:
-    """The text of the document, if it has one place for this report."""
-    begin, end = marks(title)
+def marks(name: str) -> tuple[str, str]:
+    """The lines between which the report of this name is written."""
+    return f"<!-- iel report: {name} -->", f"<!-- end of iel report: {name} -->"
+
+
+def require_place(document: Path, comparison: Comparison) -> str:
+    """The text of the document, its line ends as they are, if it has one place for this report."""
+    begin, end = marks(name_of(comparison))
     try:
-        text = document.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{document} cannot be read ({error}); --into needs a Markdown file that is there.") from error
+        text = document.read_bytes().decode()
+    except OSError as error:
+        raise RunError(f"{document} cannot be read ({error.strerror}); --into needs a file that is there.") from error
+    except UnicodeDecodeError as error:
+        raise RunError(f"{document} is not UTF-8 text; --into needs a Markdown file.") from error
     if (text.count(begin), text.count(end)) != (1, 1) or text.index(end) < text.index(begin):
         raise RunError(
             f"{document} has no place for this report; put the lines `{begin}` and `{end}` once each, in this order, "
@@ -38,14 +45,19 @@ def require_place(document: Path, title: str) -> str:
 
 def insert(document: Path, comparison: Comparison, pictures: Mapping[str, Path]) -> list[Path]:
     """Replace what stands between the marks, copy the pictures to `images` beside it, and return what was written."""
-    begin, end = marks(comparison.title)
-    text = require_place(document, comparison.title)
-    folder, slug = document.parent / "images", re.sub(r"[^a-z0-9]+", "-", comparison.title.lower()).strip("-")
-    folder.mkdir(exist_ok=True)
+    begin, end = marks(name_of(comparison))
+    text = require_place(document, comparison)
+    folder, slug = document.parent / "images", re.sub(r"\W+", "-", name_of(comparison).lower()).strip("-")
     copies = {title: folder / f"{slug}-{path.name}" for title, path in pictures.items()}
-    for title, path in pictures.items():
-        shutil.copyfile(path, copies[title])
     relative = {title: f"images/{path.name}" for title, path in copies.items()}
-    before, after = text[: text.index(begin)], text[text.index(end) :]
-    write_text(document, f"{before}{begin}\n\n{markdown(comparison, relative, LEVEL)}\n{after}")
+    report = f"\n\n{markdown(comparison, relative, LEVEL)}\n"
+    if "\r\n" in text:
+        report = report.replace("\n", "\r\n")
+    try:
+        folder.mkdir(exist_ok=True)
+        for title, path in pictures.items():
+            shutil.copyfile(path, copies[title])
+        write_text(document.resolve(), text[: text.index(begin)] + begin + report + text[text.index(end) :])
+    except OSError as error:
+        raise RunError(f"{document} or its images cannot be written ({error.strerror}); change --into.") from error
     return [document, *copies.values()]

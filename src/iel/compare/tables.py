@@ -5,7 +5,6 @@ A table with many columns is turned round, like the paper's sensitivity table: c
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from typing import Any
 
 from iel.compare.progress import clock
 from iel.compare.results import Column, Comparison, Entry, label_of
+from iel.cores import usable_cores
 from iel.evaluation.stats import SUCCESS_INTERVAL, mean_and_deviation
 
 WIDE = 8
@@ -165,10 +165,9 @@ def protocol_text(comparison: Comparison) -> str:
 
 def machine_facts() -> list[str]:
     """What the numbers were made on; nothing that names the machine or its user."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return [
-        f"{cores} cores ({platform.machine()}, {platform.system()}), Python {platform.python_version()}",
+        f"{len(usable_cores())} cores ({platform.machine()}, {platform.system()}), Python {platform.python_version()}",
         packages,
     ]
 
@@ -188,8 +187,8 @@ def session_lines(comparison: Comparison) -> list[str]:
 
 def markdown(comparison: Comparison, pictures: dict[str, str], level: int = 1) -> str:
     """The whole report as Markdown, its title a heading of this level; `pictures` are titles and relative paths."""
-    title, section = "#" * level, "#" * (level + 1)
-    lines = [f"{title} {comparison.title}", "", protocol_text(comparison), "", *main_table(comparison), ""]
+    heading, section = "#" * level, "#" * (level + 1)
+    lines = [f"{heading} {comparison.title}", "", protocol_text(comparison), "", *main_table(comparison), ""]
     if comparison.published:
         lines += [f"*Published* numbers are in italics and were not measured here ({comparison.published_source}).", ""]
     if comparison.errors or comparison.unfinished:

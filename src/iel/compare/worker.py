@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 
 from iel.compare.cells import run_cell
+from iel.cores import keep_to
 from iel.errors import IELError
 
 
@@ -25,8 +26,8 @@ def stop_with_parent() -> None:
 def main(arguments: list[str]) -> int:
     """Entry point of the process; its last line on stderr is the reason of a failure."""
     stop_with_parent()
-    if len(arguments) > 1 and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {int(core) for core in arguments[1].split(",")})
+    if len(arguments) > 1:
+        keep_to([int(core) for core in arguments[1].split(",")])
     try:
         run_cell(Path(arguments[0]))
     except KeyboardInterrupt:

@@ -9,7 +9,6 @@ which environment cannot change a result.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iel.cores import usable_cores
 from iel.envs import GoalEnv, make_env
 from iel.errors import ConfigError
 from iel.evaluation.stats import bootstrap_interval
@@ -113,7 +113,7 @@ class Arena:
         self.envs: list[GoalEnv] = [first, *(make_env(env, reference=reference) for _ in range(lanes - 1))]
         self.horizon = min(protocol.max_steps or first.horizon, first.horizon)
         # Environments that borrow the global generator while they step cannot do so at the same time.
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = len(usable_cores())
         self.threads = 1 if first.draws_while_stepping else min(threads or cores, lanes)
 
     def describe(self) -> dict[str, Any]:

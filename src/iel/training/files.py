@@ -38,13 +38,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, whole or not at all."""
+    """A text file with the line ends the text has, whole or not at all; one that was there keeps its permissions."""
     partial = partial_name(path.parent)
     try:
-        with partial.open("w", encoding="utf-8") as file:
+        with partial.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iel.cores import usable_cores
 from iel.data.catalogue import Split, data_directory, file_name
 from iel.data.make.ant import WEIGHTS
 from iel.data.make.episodes import MazeCollector
@@ -65,7 +66,7 @@ def make_dataset(
     files = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
     with _alone(directory / f".{files['train'].name}.lock") as waited:
         if not (waited and all(path.is_file() for path in files.values())):  # else someone has just made them
-            _make(plan, count, seed, workers or available_cores(), progress, controller, files)
+            _make(plan, count, seed, workers or len(usable_cores()), progress, controller, files)
     return {str(split): path for split, path in files.items()}
 
 
@@ -219,11 +220,6 @@ def _collect(
         for process in processes:
             process.kill()
             process.wait()
-
-
-def available_cores() -> int:
-    """The cores this process may use, which in a container is fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _watch(lines, advance) -> None:
