@@ -33,7 +33,10 @@ AS_STARTED = jax.config.read("jax_disable_most_optimizations")
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     optimised = item.get_closest_marker("optimised") is not None
-    jax.config.update("jax_disable_most_optimizations", AS_STARTED and not optimised)
+    plain = AS_STARTED and not optimised
+    if plain != jax.config.read("jax_disable_most_optimizations"):
+        jax.clear_caches()  # what was compiled the other way would be used again
+        jax.config.update("jax_disable_most_optimizations", plain)
 
 
 @pytest.fixture(scope="session")

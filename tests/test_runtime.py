@@ -19,6 +19,8 @@ from iel.runtime import Pack, RuntimeConfig, load_runtime
 from iel.runtime.files import file_facts
 from iel.serial import load_arrays, save_arrays
 
+pytestmark = pytest.mark.optimised  # agreement to the last digits is with the programs users run
+
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*/*"))
 SPEC = Spec(5, 3)
 
