@@ -22,7 +22,7 @@ install: $(STAMP)  ## create .venv and install iel with everything the tests nee
 demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (under six minutes on two cores)
 	$(BIN)/iel demo
 
-test: $(STAMP)  ## lint, type-check and run the tests (about thirteen minutes on two cores)
+test: $(STAMP)  ## lint, type-check and run the tests (about eleven minutes on two cores)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile
