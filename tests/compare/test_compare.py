@@ -18,6 +18,7 @@ from iel.compare.insert import insert, marks
 from iel.compare.results import collect_grid
 from iel.compare.tables import interval_table, main_table
 from iel.errors import RunError
+from iel.training.files import locked
 
 pytestmark = pytest.mark.slow
 
@@ -154,6 +155,15 @@ def test_a_finished_comparison_runs_nothing(place, whole):
     result = finish(start(place, "whole"))
     assert result["done"] == 4
     assert before == {path: path.stat().st_mtime_ns for path in whole.glob("cells/**/*")}
+
+
+def test_a_comparison_that_is_refused_leaves_no_trace(place, whole, capsys):
+    from iel.cli import run
+
+    before = (whole / "sessions.json").read_bytes()
+    with locked(whole), pytest.raises(RunError, match="being trained by another process"):
+        run(["compare", str(place / "smoke.toml"), "--out", str(whole), "--json"])
+    assert (whole / "sessions.json").read_bytes() == before
 
 
 def test_half_written_or_foreign_results_are_not_counted(place, whole, tmp_path):

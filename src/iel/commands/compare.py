@@ -27,7 +27,7 @@ def compare_command(options: CompareCommand) -> dict[str, Any]:
     if options.list:
         return _list_cells(grid, out, options.json)
     session = _Session(options, grid, out)
-    tasks = execute(grid, out, options.jobs, quiet=options.json)
+    tasks = execute(grid, out, options.jobs, quiet=options.json, on_start=session.begin)
     session.end()
     comparison = collect_grid(out)
     result = {"out": str(out), **summary_of(tasks), **comparison.describe()}
@@ -75,12 +75,12 @@ class _Session:
         words = ["iel compare", source, *([f"--scale {grid.scale}"] if grid.scale else [])]
         words += [f"--jobs {options.jobs}"] if options.jobs else []
         self.path, self.started = out / "sessions.json", time.monotonic()
+        self.facts: dict[str, Any] = {"command": " ".join(words), "jobs": options.jobs or len(usable_cores())}
+
+    def begin(self, waiting: int) -> None:
+        """So many cells will be run; a command that is refused leaves no line."""
         self.before = read_json(self.path)["sessions"] if self.path.exists() else []
-        waiting = len(grid.cells)
-        if (out / "grid.json").exists():
-            waiting = sum(task.state != "done" for task in list_tasks(grid, out, read_recorded(out)[1]))
-        self.facts = {"command": " ".join(words), "jobs": options.jobs or len(usable_cores()), "ran": waiting}
-        out.mkdir(parents=True, exist_ok=True)
+        self.facts["ran"] = waiting
         self._write(None)
 
     def end(self) -> None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -55,8 +55,17 @@ class Task:
         return int(self.cell.settings.get("steps", 0))
 
 
-def execute(grid: Grid, out: Path, jobs: int | None = None, quiet: bool = False) -> list[Task]:
-    """Run all unfinished cells of a grid into `out`; returns every cell with its state."""
+def execute(
+    grid: Grid,
+    out: Path,
+    jobs: int | None = None,
+    quiet: bool = False,
+    on_start: Callable[[int], None] = lambda waiting: None,
+) -> list[Task]:
+    """Run all unfinished cells of a grid into `out`; returns every cell with its state.
+
+    `on_start` is told how many cells will be run, once nobody else is running them.
+    """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, but is {jobs}.")
     with locked(out):
@@ -67,6 +76,7 @@ def execute(grid: Grid, out: Path, jobs: int | None = None, quiet: bool = False)
         for task in waiting:
             write_job(task.directory, task.cell, task.fingerprint, draw=task.cell.seed == grid.seeds[0])
         jobs = min(jobs or len(usable_cores()), max(len(waiting), 1))
+        on_start(len(waiting))
         with Board(tasks, jobs, quiet) as board:
             _run(waiting, _shares(jobs), board)
     return tasks
