@@ -14,13 +14,15 @@ from iel.errors import IELError
 def test_every_way_trains_every_seed(count):
     found = ways(count)
     assert found[0].name == "one after another" and found[0].waves == count
-    assert [len(way.seeds) for way in found[:3]] == [1, 1, count]
+    by_name = {way.name: way for way in found}
+    assert [len(by_name[name].seeds) for name in ("vmap", "processes, all at once")] == [1, count]
+    assert by_name["vmap"].map == "stacked" and by_name["threads"].seeds == by_name["vmap"].seeds
     for way in found:
         seeds = [seed for group in way.seeds for seed in group]
         assert len(set(seeds)) == len(seeds) and len(way.seeds) == len(way.cores)
         assert len(seeds) * way.waves >= count
     if CAN_PIN:
-        pinned = found[3].cores
+        pinned = by_name["processes, one a core"].cores
         assert len(set(pinned)) == len(pinned) == min(count, len(usable_cores()))
 
 
@@ -44,7 +46,7 @@ def test_rates_are_compared_with_the_baseline():
 
 
 def test_a_process_that_dies_is_named():
-    child = Child((0, 1), usable_cores(), "smoke", 2)
+    child = Child((0, 1), usable_cores(), "stacked", "smoke", 2)
     os.kill(child.process.pid, signal.SIGKILL)
     with pytest.raises(IELError, match=r"The process of seeds 0,1 was ended by SIGKILL; if memory was short"):
         child.hear()

@@ -249,7 +249,7 @@ class BenchRuntime(Output):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSeeds(Output):
-    """Many seeds in one program by vmap, against one process a seed."""
+    """Many seeds in one program, by vmap and by threads, against one process a seed."""
 
     seeds: int = 8
     """How many seeds."""

@@ -46,6 +46,23 @@ def test_the_papers_tables_have_a_published_number_for_every_cell():
     assert numbers["kitchen-mixed-v0", ("H_max=20", "sym sigma=50")] == (56.4, 3.2)
 
 
+def test_common_settings_hold_where_a_method_has_none_of_its_own():
+    methods = [
+        {"algo": "iel"},
+        {"algo": "hilp", "settings": {"steps": 70}},
+        {"algo": "gcbc", "where": {"*": {"steps": 8}}},
+    ]
+    table = {**GOOD, "methods": methods, "settings": {"steps": 50}, "scales": {"short": {"settings": {"steps": 9}}}}
+    for scale, steps in (("short", 9), (None, 9)):  # the only scale is the default one
+        assert [cell.settings["steps"] for cell in check_grid(table, "g", scale).cells[:3]] == [steps, 70, 8]
+    del table["scales"]
+    assert [cell.settings["steps"] for cell in check_grid(table, "g").cells[:3]] == [50, 70, 8]
+    with pytest.raises(ConfigError, match="setting of GCBC 'beta'"):
+        check_grid({**table, "settings": {"beta": 0.2}}, "g")
+    with pytest.raises(ConfigError, match="settings must be a table"):
+        check_grid({**table, "settings": 5}, "g")
+
+
 MISTAKES = {
     "environments": [MAZE, "pointmaze-hugo-navigate-v0"],
     "seeds": [0, 0],

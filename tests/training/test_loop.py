@@ -20,6 +20,7 @@ from iel.training import open_run, open_runs, train
 from iel.training.checkpoint import latest_checkpoint, load_checkpoint
 from iel.training.files import sha256
 from iel.training.loop import snapshot_steps
+from iel.training.seeds import Separate, Stacked, seed_map
 from iel.training.trackers import read_metrics
 
 TINY = IEL(preset="smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, task_share=0.2, embedding_share=0.4)
@@ -49,9 +50,24 @@ def test_one_seed_gives_the_same_bits_and_another_does_not(walks, trained, monke
 
 
 def test_seeds_trained_together_are_the_seeds_trained_alone(walks, trained, tmp_path):
+    """To the bit on a CPU, where every seed runs the program of one."""
+    both = train(walks, TINY, [3, 0], out=tmp_path / "both", checkpoint_every=25, progress=False)
+    for name, array in weights(trained.model).items():
+        assert np.array_equal(array, weights(both.models[0])[name]), name
+    assert any(
+        not np.array_equal(array, weights(both.models[3])[name]) for name, array in weights(trained.model).items()
+    )
+    assert [run.seed for run in open_runs(tmp_path / "both")] == [0, 3]
+    alone, company = (path / "metrics.csv" for path in (trained.path, tmp_path / "both" / "seed_0"))
+    assert alone.read_bytes() == company.read_bytes()
+
+
+def test_seeds_trained_by_vmap_are_the_seeds_trained_alone(walks, trained, monkeypatch):
     """To float tolerance: a mapped matrix product rounds differently, and Adam turns rounding of a gradient that is
     exactly zero (phi may be shifted freely) into small steps. So distances and actions are compared, not weights."""
-    both = train(walks, TINY, [3, 0], out=tmp_path / "both", progress=False)
+    monkeypatch.setattr(jax, "default_backend", lambda: "an accelerator")
+    assert isinstance(seed_map(2), Stacked) and isinstance(seed_map(1), Separate)
+    both = train(walks, TINY, [3, 0], progress=False)
     states, goals = walks.observations[:100], walks.observations[100:200]
 
     def behaviour(model):
@@ -60,7 +76,6 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(walks, trained, tmp_
     for mine, company, other in zip(*map(behaviour, (trained.model, both.models[0], both.models[3])), strict=True):
         np.testing.assert_allclose(company, mine, rtol=1e-2, atol=1e-3)
         assert np.abs(other - mine).max() > 0.02
-    assert [run.seed for run in open_runs(tmp_path / "both")] == [0, 3]
 
 
 def test_run_directory(walks, trained):

@@ -123,7 +123,7 @@ def test_the_comparison_would_notice_a_key_that_is_not_restored(walks, whole, tm
 
     def forget_the_key(self, found):
         restore(self, found)
-        self.keys = jax.random.split(jax.random.key(1))[1]
+        self.keys = self.each.join([jax.random.split(jax.random.key(1))[1]])
 
     monkeypatch.setattr(Trainer, "restore", forget_the_key)
     resume(tmp_path / "run", walks, progress=False)

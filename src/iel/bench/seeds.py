@@ -3,7 +3,9 @@
 All ways of training n seeds are measured in one run, in processes of their own, on the same data:
 
 - `one after another`: one process with one seed; n of them in turn take n times as long. This is the baseline.
-- `vmap`: one process, all seeds in one program, as `iel train --seeds 0 1 2 ...` does.
+- `vmap`: one process, all seeds in one step of a mapped program, as `iel train --seeds 0 1 2 ...` does on accelerators.
+- `threads`: one process, one program, run for one seed after another by a thread a core, as `iel train --seeds` does on
+  CPUs. Left out elsewhere.
 - `processes, all at once`: n processes, started together and left to the operating system.
 - `processes, one a core`: as many processes as cores, each kept to its own, as `iel compare` does; a wave of them for
   every so many seeds. Left out where the system cannot keep a process to a core.
@@ -25,7 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 import jax
 
@@ -35,19 +37,23 @@ from iel.cores import CAN_PIN, environment_for, keep_to, usable_cores
 from iel.errors import IELError
 from iel.progress import Progress
 from iel.training.loop import CHUNK, Trainer
+from iel.training.seeds import SeedMap, Separate, Stacked
 
+MAPS: dict[str, Callable[[int], SeedMap]] = {"separate": Separate, "stacked": lambda count: Stacked()}
 WARM_UP = 10
 """Steps that compile a phase and are not timed."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """Seeds of every process of a wave, the cores of each, and how many waves train all seeds."""
+    """Seeds of every process of a wave, the cores of each, how many waves train all seeds, and how a process maps over
+    several of them (a name in `MAPS`)."""
 
     name: str
     seeds: tuple[tuple[int, ...], ...]
     cores: tuple[tuple[int, ...], ...]
     waves: int = 1
+    map: str = "separate"
 
 
 def ways(count: int) -> list[Way]:
@@ -55,9 +61,11 @@ def ways(count: int) -> list[Way]:
     cores, each = tuple(usable_cores()), tuple((seed,) for seed in range(count))
     found = [
         Way("one after another", ((0,),), (cores,), waves=count),
-        Way("vmap", (tuple(range(count)),), (cores,)),
+        Way("vmap", (tuple(range(count)),), (cores,), map="stacked"),
         Way("processes, all at once", each, (cores,) * count),
     ]
+    if jax.default_backend() == "cpu":
+        found.insert(2, Way("threads", (tuple(range(count)),), (cores,)))
     if CAN_PIN:
         at_a_time = min(count, len(cores))
         pinned = tuple((core,) for core in cores[:at_a_time])
@@ -98,7 +106,7 @@ def measure(way: Way, preset: str, steps: int, phases: Sequence[str]) -> tuple[f
     try:
         mark = time.monotonic()
         for seeds, cores in zip(way.seeds, way.cores, strict=True):
-            children.append(Child(seeds, cores, preset, steps))
+            children.append(Child(seeds, cores, way.map, preset, steps))
         for phase in phases:
             ready += max(child.hear()[0] for child in children) - mark
             for child in children:
@@ -117,9 +125,9 @@ def measure(way: Way, preset: str, steps: int, phases: Sequence[str]) -> tuple[f
 class Child:
     """A process that trains: it says when it is ready, waits to be told, and says when it began and ended."""
 
-    def __init__(self, seeds: Sequence[int], cores: Sequence[int], preset: str, steps: int):
+    def __init__(self, seeds: Sequence[int], cores: Sequence[int], each: str, preset: str, steps: int):
         self.seeds, self.errors = seeds, tempfile.TemporaryFile("w+")  # noqa: SIM115
-        words = [_listed(seeds), _listed(cores), preset, str(steps)]
+        words = [_listed(seeds), _listed(cores), each, preset, str(steps)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "iel.bench.seeds", *words],
             stdin=subprocess.PIPE,
@@ -167,11 +175,8 @@ def _listed(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def work(
-    seeds: Sequence[int], preset: str, steps: int, say: Callable[..., None], wait: Callable[[], object], data: Any
-) -> None:
+def work(trainer: Trainer, steps: int, say: Callable[..., None], wait: Callable[[], object]) -> None:
     """What a child does: for every phase get ready, say so, wait, train, say when, and wait for the others."""
-    trainer = Trainer(data, IEL(preset=preset), list(seeds), {})
     for phase in trainer.algo.phases():
         advance = trainer.stepper(phase.name)
         advance(WARM_UP)
@@ -187,13 +192,12 @@ def work(
 
 
 if __name__ == "__main__":
-    own, cores, chosen, number = sys.argv[1:]
+    own, cores, each, chosen, number = sys.argv[1:]
     keep_to([int(core) for core in cores.split(",")])
+    seeds = [int(seed) for seed in own.split(",")]
     work(
-        [int(seed) for seed in own.split(",")],
-        chosen,
+        Trainer(synthetic_data(), IEL(preset=chosen), seeds, {}, MAPS[each](len(seeds))),
         int(number),
         say=lambda *times: print(*times, flush=True),
         wait=sys.stdin.readline,
-        data=synthetic_data(),
     )

@@ -23,7 +23,7 @@ from iel.algos.iel import IEL
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.progress import Progress
-from iel.training.loop import compile_chunk
+from iel.training.loop import many_steps
 
 SIZES = ((256, 256), (512, 1024))
 """(width, batch) of the standard cases; the second is the paper's."""
@@ -65,7 +65,7 @@ def _measure(case: Any, phase: str, state: Any, data: DeviceData, seconds: float
     products = matrix_products(jax.make_jaxpr(one_step)(state, key).jaxpr)
     flops = sum(product_flops(product) for product in products)
     baseline = _products_alone(products)
-    chunk = compile_chunk(case, phase, lambda function, shared=0: function)
+    chunk = jax.jit(many_steps(case, phase), donate_argnums=0)
     count = max(1, math.ceil(0.1 * seconds / _best_time(baseline, seconds / 10)))
     fresh = jax.tree.map(jnp.copy, state)
 

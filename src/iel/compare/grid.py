@@ -8,6 +8,9 @@
     episodes = 20
     seed = 1000
 
+    [settings]                      # of every method, where it has no other of its own
+    steps = 30_000
+
     [data]                          # `episodes` and `seed` of collected sets (default: the benchmark's own)
     episodes = 300
 
@@ -50,7 +53,7 @@ from iel.loader import read_toml
 from iel.planning import PLANNERS
 
 SHIPPED = Path(__file__).parent / "grids"
-SCALED = ("title", "environments", "seeds", "preset", "protocol", "data", "planners")
+SCALED = ("title", "environments", "seeds", "preset", "settings", "protocol", "data", "planners")
 KEYS = (*SCALED, "methods", "scales", "published")
 PROTOCOL = {"episodes": 20, "seed": 1000, "tasks": None, "max_steps": None, "checkpoints": 1}
 """The evaluation seed is one that nobody used while choosing settings."""
@@ -206,6 +209,8 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: 
     protocol = _section(table, "protocol", PROTOCOL, mistakes)
     data = _section(table, "data", DATA, mistakes)
     variants = _variants(table.get("planners", {}), mistakes)
+    common = {} if table.get("preset") is None else {"preset": table["preset"]}
+    common |= mistakes.expect(table.get("settings", {}), dict, "settings")
     methods = table.get("methods", [])
     if not isinstance(methods, list) or not methods:
         mistakes.add("There are no [[methods]]; name at least one.")
@@ -223,7 +228,7 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: 
         chosen[label] = labels
         planners = tuple(variants[known] for known in labels)
         for env in environments or ("",):  # a method is checked even where there is no place for it
-            settings = _settings(method, label, env, table.get("preset"), mistakes)
+            settings = _settings(method, label, env, common, mistakes)
             if settings is not None:
                 cells += [Cell(env, label, method["algo"], settings, s, data, planners, protocol) for s in seeds]
     if mistakes.found:
@@ -307,7 +312,7 @@ def _planners_of(
 
 
 def _settings(
-    method: Mapping[str, Any], label: str, env: str, preset: Any, mistakes: Mistakes
+    method: Mapping[str, Any], label: str, env: str, common: Mapping[str, Any], mistakes: Mistakes
 ) -> dict[str, Any] | None:
     """The full settings of a method in an environment, or None with the reason among the mistakes."""
     mistakes.unknown("key", method, ("algo", "label", "planners", "settings", "where"), f"methods.{label}.")
@@ -317,7 +322,7 @@ def _settings(
         return None
     config = ALGOS[algo].config
     fields = [field.name for field in dataclasses.fields(config)]
-    given = {} if preset is None else {"preset": preset}
+    given = dict(common)
     given |= mistakes.expect(method.get("settings", {}), dict, f"methods.{label}.settings")
     for pattern, table in mistakes.expect(method.get("where", {}), dict, f"methods.{label}.where").items():
         special = mistakes.expect(table, dict, f"methods.{label}.where.{pattern}")

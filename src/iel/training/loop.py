@@ -32,6 +32,7 @@ from iel.training.files import flush, locked, partial_name, replace_directory, r
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
 from iel.training.resume import Resumed, find_checkpoint, open_or_create
 from iel.training.run import Run, open_runs
+from iel.training.seeds import SeedMap, seed_map
 from iel.training.trackers import CSVTracker, TensorBoardTracker, Tracker
 
 CHUNK = 100
@@ -167,7 +168,9 @@ class SaveClock:
 class Trainer:
     """The state of training between chunks. `open` begins or continues its runs, `fit` trains to the end."""
 
-    def __init__(self, data: Trajectories, algo: Any, seeds: list[int], runs: dict[int, Run]):
+    def __init__(
+        self, data: Trajectories, algo: Any, seeds: list[int], runs: dict[int, Run], each: SeedMap | None = None
+    ):
         self.algo, self.seeds, self.runs = algo, seeds, runs
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
@@ -175,10 +178,11 @@ class Trainer:
         self.scaling = scaling_of(data) if getattr(algo, "standardise", False) else None
         self.data = to_device(data if self.scaling is None else standardised(data, self.scaling))
         self.step, self.phase = 0, algo.phases()[0].name
+        self.each = each or seed_map(len(seeds))
         keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
-        self.keys = self._join([train_key for _, train_key in keys])
-        initialise = self._each(lambda key: algo.init(key, self.spec))
-        self.state: State = jax.jit(initialise)(self._join([init_key for init_key, _ in keys]))
+        self.keys = self.each.join([train_key for _, train_key in keys])
+        initialise = self.each.compile(lambda key: algo.init(key, self.spec))
+        self.state: Any = initialise(self.each.join([init_key for init_key, _ in keys]))
 
     def open(self, stack: ExitStack, tensorboard: bool) -> None:
         """Continue from the newest checkpoint, or save the first one; both show that the directory can be written."""
@@ -201,20 +205,7 @@ class Trainer:
     def restore(self, resumed: Resumed) -> None:
         """Take over a saved state. Keys need no restoring: step t's is f(seed, t)."""
         self.step = resumed.step
-        self.state = self._join([jax.tree.map(jnp.asarray, state) for state in resumed.states])
-
-    # One seed trains without a mapped axis: the same arithmetic, and nothing to slice.
-    def _each(self, function: Callable, shared: int = 0) -> Callable:
-        """`function` for every seed; the last `shared` arguments are the same for all of them."""
-        if len(self.seeds) == 1:
-            return function
-        return lambda *args: jax.vmap(function, in_axes=(0,) * (len(args) - shared) + (None,) * shared)(*args)
-
-    def _join(self, values: list) -> Any:
-        return values[0] if len(self.seeds) == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *values)
-
-    def _part(self, tree: Any, index: int) -> Any:
-        return tree if len(self.seeds) == 1 else jax.tree.map(lambda leaf: leaf[index], tree)
+        self.state = self.each.join([jax.tree.map(jnp.asarray, state) for state in resumed.states])
 
     def fit(self, stop: StopRequest, checkpoint_every: int | None, progress: bool) -> None:
         """Run every phase from the current step to its end, or until `stop` is requested."""
@@ -251,13 +242,15 @@ class Trainer:
     def stepper(self, phase: str) -> Callable[[int], dict[str, np.ndarray]]:
         """A function that trains so many steps of a phase, waits for them, and returns their mean metrics by seed."""
         # What the tables are computed from is frozen in this phase, so a resumed run computes the same ones.
-        make_tables = self._each(lambda state, data: self.algo.tables(phase, state, data), shared=1)
-        tables = jax.block_until_ready(jax.jit(make_tables)(self.state, self.data))
-        chunk = compile_chunk(self.algo, phase, self._each)
+        make_tables = self.each.compile(lambda state, data: self.algo.tables(phase, state, data), shared=1)
+        tables = jax.block_until_ready(make_tables(self.state, self.data))
+        chunk = self.each.compile(many_steps(self.algo, phase), shared=3, donate=True)
 
         def advance(count: int) -> dict[str, np.ndarray]:
-            state, metrics = chunk(self.state, self.keys, tables, self.data, self.step, count)
-            means = {name: np.atleast_1d(np.asarray(value)) for name, value in metrics.items()}
+            state, metrics = self.each.unzip(chunk(self.state, self.keys, tables, self.data, self.step, count))
+            metrics = jax.tree.map(np.asarray, metrics)
+            by_seed = [self.each.part(metrics, index) for index in range(len(self.seeds))]
+            means = {name: np.array([own[name] for own in by_seed]) for name in by_seed[0]}
             self.state, self.step = state, self.step + count
             return means
 
@@ -279,7 +272,7 @@ class Trainer:
 
     def models(self) -> dict[int, Model]:
         """The frozen model of every seed, as of now; it takes observations as they are in the data."""
-        states = {seed: jax.tree.map(np.asarray, self._part(self.state, i)) for i, seed in enumerate(self.seeds)}
+        states = {seed: jax.tree.map(np.asarray, self.each.part(self.state, i)) for i, seed in enumerate(self.seeds)}
         models = {seed: self.algo.model(state, self.spec) for seed, state in states.items()}
         if self.scaling is None:
             return models
@@ -292,7 +285,7 @@ class Trainer:
             facts: dict[str, Any] = {"phase": self.phase, "seed": seed}
             for tracker in self.trackers[seed]:
                 facts |= tracker.sync()
-            save_checkpoint(run.folder("checkpoints"), self.step, self._part(state, index), run.config, facts)
+            save_checkpoint(run.folder("checkpoints"), self.step, self.each.part(state, index), run.config, facts)
         for run in self.runs.values():
             prune(run.folder("checkpoints"), KEPT_CHECKPOINTS)
 
@@ -322,8 +315,8 @@ class Trainer:
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def compile_chunk(algo: Any, phase: str, each: Callable) -> Callable:
-    """(state, keys, tables, data, first step, count) -> (state, mean metrics), compiled once for every count.
+def many_steps(algo: Any, phase: str) -> Callable:
+    """(state, key, tables, data, first step, count) -> (state, mean metrics).
 
     The loop is `lax.fori_loop` with a traced number of steps: the same machine code as a scan, but a phase that ends in
     the middle of a chunk, or a checkpoint off the beat, does not compile it anew.
@@ -336,7 +329,9 @@ def compile_chunk(algo: Any, phase: str, each: Callable) -> Callable:
         batch = algo.sample(phase, sample_key, data, tables)
         return algo.update(phase, state, batch, update_key)
 
-    def many_steps(state: State, key: jax.Array, tables: Tables, data: DeviceData, first: jax.Array, count: jax.Array):
+    def steps(
+        state: State, key: jax.Array, tables: Tables, data: DeviceData, first: jax.Array, count: jax.Array
+    ) -> tuple[State, Metrics]:
         shapes = jax.eval_shape(one_step, state, key, tables, data, first)[1]
         zeros = jax.tree.map(lambda metric: jnp.zeros(metric.shape, metric.dtype), shapes)
 
@@ -348,7 +343,7 @@ def compile_chunk(algo: Any, phase: str, each: Callable) -> Callable:
         state, sums = jax.lax.fori_loop(0, count, body, (state, zeros))
         return state, jax.tree.map(lambda total: total / count, sums)
 
-    return jax.jit(each(many_steps, shared=3), donate_argnums=0)
+    return steps
 
 
 def run_config(
