@@ -57,8 +57,10 @@ def test_common_settings_hold_where_a_method_has_none_of_its_own():
         assert [cell.settings["steps"] for cell in check_grid(table, "g", scale).cells[:3]] == [steps, 70, 8]
     del table["scales"]
     assert [cell.settings["steps"] for cell in check_grid(table, "g").cells[:3]] == [50, 70, 8]
-    with pytest.raises(ConfigError, match="setting of GCBC 'beta'"):
+    with pytest.raises(ConfigError, match=r"settings\.beta is no setting of GCBC"):
         check_grid({**table, "settings": {"beta": 0.2}}, "g")
+    with pytest.raises(ConfigError, match=r"settings\.preset belongs at the top"):
+        check_grid({**table, "settings": {"preset": "smoke"}}, "g")
     with pytest.raises(ConfigError, match="settings must be a table"):
         check_grid({**table, "settings": 5}, "g")
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import iel.training.loop as loop
+import iel.training.seeds
 from iel.algos import IEL, get_algo
 from iel.algos.model import load_model
 from iel.data import Trajectories
@@ -62,12 +63,25 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(walks, trained, tmp_
     assert alone.read_bytes() == company.read_bytes()
 
 
-def test_seeds_trained_by_vmap_are_the_seeds_trained_alone(walks, trained, monkeypatch):
+@pytest.mark.long
+@pytest.mark.optimised
+def test_company_changes_no_bit_of_networks_worth_sharing_among_threads(walks, monkeypatch):
+    monkeypatch.setattr(iel.training.seeds, "usable_cores", lambda: [0, 1])  # fewer than seeds
+    wide = IEL(preset="smoke", steps=150, hidden=(256, 256), batch_size=256, task_share=0.3, embedding_share=0.3)
+    alone, company = (train(walks, wide, seeds, progress=False).models[5] for seeds in ([5], [1, 2, 5]))
+    for name, array in weights(alone).items():
+        assert np.array_equal(array, weights(company)[name]), name
+
+
+def test_seeds_trained_by_vmap_are_the_seeds_trained_alone(walks, trained, tmp_path, monkeypatch):
     """To float tolerance: a mapped matrix product rounds differently, and Adam turns rounding of a gradient that is
     exactly zero (phi may be shifted freely) into small steps. So distances and actions are compared, not weights."""
     monkeypatch.setattr(jax, "default_backend", lambda: "an accelerator")
     assert isinstance(seed_map(2), Stacked) and isinstance(seed_map(1), Separate)
-    both = train(walks, TINY, [3, 0], progress=False)
+    both = train(walks, TINY, [3, 0], out=tmp_path / "both", progress=False)
+    for seed, model in both.models.items():
+        saved = weights(load_model(tmp_path / "both" / f"seed_{seed}" / "model"))
+        assert all(np.array_equal(array, saved[name]) for name, array in weights(model).items())
     states, goals = walks.observations[:100], walks.observations[100:200]
 
     def behaviour(model):

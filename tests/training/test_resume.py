@@ -16,6 +16,7 @@ from iel.training.checkpoint import latest_checkpoint
 from iel.training.files import sha256
 from iel.training.interrupt import Interrupted, StopRequest
 from iel.training.loop import SaveClock, Trainer
+from iel.training.seeds import Separate, Stacked
 from iel.training.trackers import CSVTracker, read_losses, read_metrics
 
 TINY = IEL(preset="smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, task_share=0.2, embedding_share=0.4)
@@ -95,7 +96,9 @@ def test_every_method_is_resumed_to_the_same_bits(walks, tmp_path, monkeypatch, 
 
 
 @pytest.mark.long
-def test_several_seeds_are_resumed_together(walks, tmp_path, monkeypatch):
+@pytest.mark.parametrize("each", [Separate(2), Stacked()], ids=["threads", "vmap"])
+def test_several_seeds_are_resumed_together(walks, tmp_path, monkeypatch, each):
+    monkeypatch.setattr(loop, "seed_map", lambda count: each)
     out = tmp_path / "run"
     fit(walks, tmp_path / "two", seeds=(3, 0))
     with monkeypatch.context() as patch, pytest.raises(Interrupted):

@@ -4,8 +4,8 @@ All ways of training n seeds are measured in one run, in processes of their own,
 
 - `one after another`: one process with one seed; n of them in turn take n times as long. This is the baseline.
 - `vmap`: one process, all seeds in one step of a mapped program, as `iel train --seeds 0 1 2 ...` does on accelerators.
-- `threads`: one process, one program, run for one seed after another by a thread a core, as `iel train --seeds` does on
-  CPUs. Left out elsewhere.
+- `threads`: one process, the program of one seed run for all of them, as many at a time as there are cores, as
+  `iel train --seeds` does on CPUs.
 - `processes, all at once`: n processes, started together and left to the operating system.
 - `processes, one a core`: as many processes as cores, each kept to its own, as `iel compare` does; a wave of them for
   every so many seeds. Left out where the system cannot keep a process to a core.
@@ -62,10 +62,9 @@ def ways(count: int) -> list[Way]:
     found = [
         Way("one after another", ((0,),), (cores,), waves=count),
         Way("vmap", (tuple(range(count)),), (cores,), map="stacked"),
+        Way("threads", (tuple(range(count)),), (cores,)),
         Way("processes, all at once", each, (cores,) * count),
     ]
-    if jax.default_backend() == "cpu":
-        found.insert(2, Way("threads", (tuple(range(count)),), (cores,)))
     if CAN_PIN:
         at_a_time = min(count, len(cores))
         pinned = tuple((core,) for core in cores[:at_a_time])

@@ -8,8 +8,8 @@
     episodes = 20
     seed = 1000
 
-    [settings]                      # of every method, where it has no other of its own
-    steps = 30_000
+    [settings]                      # of every method, where it has no other of its own; they win over the preset
+    batch_size = 512
 
     [data]                          # `episodes` and `seed` of collected sets (default: the benchmark's own)
     episodes = 300
@@ -209,8 +209,7 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: 
     protocol = _section(table, "protocol", PROTOCOL, mistakes)
     data = _section(table, "data", DATA, mistakes)
     variants = _variants(table.get("planners", {}), mistakes)
-    common = {} if table.get("preset") is None else {"preset": table["preset"]}
-    common |= mistakes.expect(table.get("settings", {}), dict, "settings")
+    common = _common(table, mistakes)
     methods = table.get("methods", [])
     if not isinstance(methods, list) or not methods:
         mistakes.add("There are no [[methods]]; name at least one.")
@@ -311,6 +310,14 @@ def _planners_of(
     return tuple(dict.fromkeys(known))
 
 
+def _common(table: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    """The preset, and the settings of every method that has no other of its own."""
+    settings = mistakes.expect(table.get("settings", {}), dict, "settings")
+    if "preset" in settings:
+        mistakes.add("settings.preset belongs at the top of the grid or into a scale, as `preset`.")
+    return {**({} if table.get("preset") is None else {"preset": table["preset"]}), **settings}
+
+
 def _settings(
     method: Mapping[str, Any], label: str, env: str, common: Mapping[str, Any], mistakes: Mistakes
 ) -> dict[str, Any] | None:
@@ -322,8 +329,11 @@ def _settings(
         return None
     config = ALGOS[algo].config
     fields = [field.name for field in dataclasses.fields(config)]
-    given = dict(common)
-    given |= mistakes.expect(method.get("settings", {}), dict, f"methods.{label}.settings")
+    for key in common:
+        if key not in fields:
+            mistakes.add(f"settings.{key} is no setting of {config.__name__}; give it to the methods that have it.")
+    given = mistakes.expect(method.get("settings", {}), dict, f"methods.{label}.settings")
+    given = {**{key: value for key, value in common.items() if key in fields}, **given}
     for pattern, table in mistakes.expect(method.get("where", {}), dict, f"methods.{label}.where").items():
         special = mistakes.expect(table, dict, f"methods.{label}.where.{pattern}")
         mistakes.unknown(f"setting of {config.__name__}", special, fields, "")

@@ -1,7 +1,8 @@
 """Ctrl-C, SIGTERM and SIGUSR1 (how SLURM announces the end) between chunks of training, never in the middle of one.
 
 The first signal only raises a flag: the chunk under way is finished, a checkpoint and the model are saved, and then
-training stops. A second signal stops at once, as usual.
+training stops. A second signal is not deferred and nothing is saved: SIGTERM and SIGUSR1 end the process at once,
+Ctrl-C as soon as Python runs again, which is after the chunk.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def deferred_signals() -> Iterator[StopRequest]:
     def request(number: int, frame: FrameType | None) -> None:
         stop.requested = True
         restore()  # the next one is not deferred
-        print("\niel: stopping after the steps under way; again to stop at once.", file=sys.stderr, flush=True)
+        print("\niel: stopping after the steps under way; again to stop without saving.", file=sys.stderr, flush=True)
 
     for number in before:
         signal.signal(number, request)

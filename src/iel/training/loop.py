@@ -76,7 +76,7 @@ def train(
     data_file: Path | str | None = None,
     snapshots: int = 1,
 ) -> Trained:
-    """Train `algo` on `data`, all seeds at once.
+    """Train `algo` on `data`, all seeds together.
 
     With `out`, everything is written there as it happens (OUT itself for one seed, OUT/seed_K for several): a
     checkpoint before the first step and after the last one, and between them every `checkpoint_every` steps, or about
@@ -247,7 +247,8 @@ class Trainer:
         chunk = self.each.compile(many_steps(self.algo, phase), shared=3, donate=True)
 
         def advance(count: int) -> dict[str, np.ndarray]:
-            state, metrics = self.each.unzip(chunk(self.state, self.keys, tables, self.data, self.step, count))
+            span = np.int32(self.step), np.int32(count)
+            state, metrics = self.each.unzip(chunk(self.state, self.keys, tables, self.data, *span))
             metrics = jax.tree.map(np.asarray, metrics)
             by_seed = [self.each.part(metrics, index) for index in range(len(self.seeds))]
             means = {name: np.array([own[name] for own in by_seed]) for name in by_seed[0]}

@@ -1,10 +1,10 @@
-"""Many seeds in one program, in the way that suits the device.
+"""Many seeds in one process, in the way that suits the device.
 
-- `Stacked`: the states of all seeds are stacked and one step of all is one step of the mapped program (`vmap`). An
-  accelerator is wide enough to do this in about the time of one seed.
-- `Separate`: one program, compiled once, is run for one seed after another by as many threads as there are cores. A CPU
-  is not wide: stacked activations leave its caches, while separate seeds keep its cores busy without waiting for each
-  other (docs/performance.md has the numbers). As the program is that of one seed, so are the bits.
+- `Stacked`: the states of all seeds are stacked, and one step of all is one step of the mapped program (`vmap`). Meant
+  for accelerators, which are wide enough for several small networks at a time (none was measured).
+- `Separate`: one program, compiled once, is run for every seed, as many at a time as there are cores. On a CPU this was
+  faster than `Stacked` and than one seed after another (docs/performance.md). As the program is that of one seed, so
+  are the bits.
 """
 
 from __future__ import annotations
@@ -94,5 +94,5 @@ class Separate:
 
 
 def seed_map(count: int) -> SeedMap:
-    """What trains so many seeds best on the default device."""
+    """How so many seeds are trained on the default backend."""
     return Separate(count) if count == 1 or jax.default_backend() == "cpu" else Stacked()
