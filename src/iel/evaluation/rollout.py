@@ -37,7 +37,7 @@ class Protocol:
     seed: int = 0
     """Every start, goal and teleport follows from it."""
     max_steps: int | None = None
-    """Steps an episode may take; None is the environment's own limit."""
+    """Steps an episode may take, never more than the environment's own limit, which is what None means."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:
