@@ -7,24 +7,16 @@ import pytest
 import scipy.sparse as sp
 
 from iel.errors import ChainError
-from iel.theory import (
-    ControlledProcess,
+from iel.theory import ControlledProcess, grid, hitting_time_matrix, hitting_times, policy_chain, uniform_policy
+from iel.theory.builders import corridor, directed_ring, random_policy, random_process
+from iel.theory.chains import (
     absorption_probability,
-    corridor,
-    directed_ring,
     empirical_process,
-    grid,
-    hitting_time_matrix,
-    hitting_times,
     killed_operator,
     poisson_residual,
-    policy_chain,
-    random_policy,
-    random_process,
     simulate,
     simulate_process,
     stationary_distribution,
-    uniform_policy,
 )
 from iel.theory.solvers import envelope_size, solve_directly, solve_iteratively
 

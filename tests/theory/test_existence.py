@@ -6,30 +6,24 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
-    ControlledProcess,
+from iel.theory import ControlledProcess, hitting_time_matrix, hitting_times, policy_chain, uniform_policy
+from iel.theory.builders import absorbing, random_policy, random_process
+from iel.theory.chains import absorption_probability
+from iel.theory.recovery import predictions
+from iel.theory.representation import (
     Representation,
-    absorbing,
-    absorption_probability,
     existence,
     fit_representation,
-    hitting_time_matrix,
     hitting_time_representation,
-    hitting_times,
     linear_hitting_times,
     merged_features,
     one_hot_representation,
-    policy_chain,
     policy_operator,
-    predictions,
-    random_policy,
-    random_process,
     range_condition,
     readouts,
     span_coordinates,
     sufficiency_residual,
     transform,
-    uniform_policy,
     unit_cost_representer,
     unit_readouts,
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from iel.errors import ChainError
-from iel.theory import convexity_margin, directed_norm, triangle_gap
+from iel.theory.geometry import convexity_margin, directed_norm, triangle_gap
 
 vectors = arrays(np.float64, 4, elements=st.floats(-10, 10).map(lambda v: 0.0 if abs(v) < 1e-6 else v))
 betas = st.floats(0.0, 1.0)

@@ -6,26 +6,24 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
-    Representation,
+from iel.theory import hitting_time_matrix, policy_chain, uniform_policy
+from iel.theory.builders import directed_ring, random_policy, random_process
+from iel.theory.identifiability import (
     analysis_operator,
-    directed_ring,
     displacement_basis,
     displacement_isomorphism,
     displacement_residual,
-    hitting_time_matrix,
-    hitting_time_representation,
     intertwining_residual,
-    one_hot_representation,
-    policy_chain,
-    policy_operator,
-    predictions,
     pullback,
-    random_policy,
-    random_process,
+)
+from iel.theory.recovery import predictions
+from iel.theory.representation import (
+    Representation,
+    hitting_time_representation,
+    one_hot_representation,
+    policy_operator,
     readouts,
     transform,
-    uniform_policy,
 )
 
 

@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
-    Teleports,
-    maze_from_map,
-    maze_hitting_times,
-    optimal_hitting_times,
-    shortest_steps,
-    steps_between,
-    uniform_policy,
-)
+from iel.theory import Teleports, maze_from_map, optimal_hitting_times, shortest_steps, steps_between, uniform_policy
 from iel.theory.figure import MEDIUM_MAZE
+from iel.theory.mazes import maze_hitting_times
 
 ROOM = np.array([[1, 1, 1, 1, 1], [1, 0, 0, 0, 1], [1, 1, 1, 1, 1]])
 BLOCK = np.array([[1, 1, 1, 1, 1], [1, 0, 0, 0, 1], [1, 0, 1, 0, 1], [1, 0, 0, 0, 1], [1, 1, 1, 1, 1]])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
+from iel.theory.operators import (
     adjoint,
     compression,
     goal_projection,

@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
-    ControlledProcess,
-    can_reach,
-    grid,
-    hitting_times,
-    optimal_hitting_times,
-    policy_chain,
-    random_policy,
-    random_process,
-    reached_almost_surely,
-)
+from iel.theory import ControlledProcess, grid, hitting_times, optimal_hitting_times, policy_chain
+from iel.theory.builders import random_policy, random_process
+from iel.theory.reachability import can_reach, reached_almost_surely
 
 
 def backup(process: ControlledProcess, values: np.ndarray, goal: int) -> np.ndarray:

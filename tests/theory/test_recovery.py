@@ -6,20 +6,18 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
-    ControlledProcess,
+from iel.theory import ControlledProcess, hitting_time_matrix
+from iel.theory.builders import random_process
+from iel.theory.identifiability import analysis_operator
+from iel.theory.recovery import (
     Reference,
-    analysis_operator,
     fit_predictor,
-    hitting_time_matrix,
-    one_hot_representation,
     oracle_recovery,
     predictions,
-    random_process,
-    readouts,
     reference_level,
     unit_cost_obstruction,
 )
+from iel.theory.representation import one_hot_representation, readouts
 
 
 def references(generator: np.random.Generator, chain, states: int) -> list[Reference]:

@@ -6,27 +6,21 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
-    ControlledProcess,
-    Reference,
+from iel.theory import ControlledProcess, grid, hitting_time_matrix, policy_chain, uniform_policy
+from iel.theory.builders import directed_ring, random_process
+from iel.theory.recovery import Reference
+from iel.theory.representation import one_hot_representation, readouts
+from iel.theory.sample_bound import (
     coverage,
-    directed_ring,
     empirical_weight,
     fit_encoder,
-    grid,
-    hitting_time_matrix,
     ideal_target,
-    one_hot_representation,
-    policy_chain,
     predictor,
     rademacher_complexity,
-    random_process,
-    readouts,
     sample_bound,
     sample_tuples,
     statistical_term,
     tuple_law,
-    uniform_policy,
 )
 
 SLOTS = [(0, 1, 3), (0, 2, 4), (1, 2, 2), (0, 2, 0)]

@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
-    ControlledProcess,
+from iel.theory import ControlledProcess, policy_chain
+from iel.theory.builders import random_policy, random_process
+from iel.theory.representation import (
     Representation,
+    fit_representation,
+    merged_features,
+    one_hot_representation,
+    policy_operator,
+    transform,
+)
+from iel.theory.span import (
     action_value_operators,
     action_values,
     anisotropic_operators,
@@ -17,24 +25,16 @@ from iel.theory import (
     composed_embedding,
     discounted_values,
     evaluation_operator,
-    fit_representation,
     fit_reward,
-    merged_features,
     nearest_bilinear,
-    one_hot_representation,
     optimal_bellman,
     optimal_span,
     optimal_values,
-    policy_chain,
-    policy_operator,
     policy_reward_operator,
     policy_rewards,
-    random_policy,
-    random_process,
     region_embedding,
     reward_table,
     similarity_operators,
-    transform,
 )
 
 DISCOUNT = 0.9

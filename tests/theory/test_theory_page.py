@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import iel.theory
-from iel.theory import directed_ring, policy_chain, uniform_policy
+from iel.theory import policy_chain, uniform_policy
+from iel.theory.builders import directed_ring
 from iel.theory.figure import bound_curve, draw_bound_curve, maze_curve, slow_subspace
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iel.errors import ChainError
-from iel.theory.chains import ControlledProcess, as_chain, as_policy, hitting_time_matrix, hitting_times, policy_chain
+from iel.theory.chains import ControlledProcess, as_policy, hitting_time_matrix, hitting_times, policy_chain
 
 TOLERANCE = 1e-8
 """Relative residual below which a linear condition counts as satisfied."""
@@ -138,11 +138,6 @@ def range_condition(features: np.ndarray, operator: np.ndarray, goal: int, every
     return RangeCondition(omega, residual, TOLERANCE + 1e-12 * scale * float(np.linalg.norm(omega)))
 
 
-def linear_hitting_times(features: np.ndarray, goal: int, omega: np.ndarray) -> np.ndarray:
-    """<phi(g) - phi(x), omega> for every x."""
-    return (features[goal] - features) @ omega
-
-
 @dataclass(frozen=True)
 class Existence:
     """Both sides of Theorem 2.2, decided independently of each other."""
@@ -180,7 +175,7 @@ def existence(process: ControlledProcess, representation: Representation, policy
     else:
         residual = np.inf
     epsilon = float(sufficiency_residual(process, representation).max())
-    predicted = linear_hitting_times(features, goal, condition.omega)
+    predicted = (features[goal] - features) @ condition.omega
     return Existence(epsilon, condition, residual, exact, predicted)
 
 
@@ -242,8 +237,3 @@ def merged_features(states: int, groups: np.ndarray) -> np.ndarray:
     if labels.shape != (states,):
         raise ChainError(f"The grouping has shape {labels.shape}: give one group number per state, {states} in all.")
     return np.eye(int(labels.max()) + 1)[labels]
-
-
-def mean_next_features(chain: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """E[phi(x') | x] under a chain, (n, d)."""
-    return as_chain(chain) @ features

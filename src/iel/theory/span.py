@@ -20,16 +20,6 @@ from iel.theory.chains import ControlledProcess, Matrix, as_chain, as_policy
 from iel.theory.representation import TOLERANCE, Representation, check_features
 
 
-def similarity_operators(scales: np.ndarray, dimension: int) -> np.ndarray:
-    """Kernel goal similarity: R_a = alpha_a I."""
-    return np.asarray(scales, dtype=np.float64)[:, None, None] * np.eye(dimension)
-
-
-def anisotropic_operators(directions: np.ndarray) -> np.ndarray:
-    """Similarity along chosen directions only: R_a = L_a L_a^T for directions (|A|, d, rank)."""
-    return directions @ np.swapaxes(directions, 1, 2)
-
-
 def region_embedding(features: np.ndarray, distribution: np.ndarray) -> np.ndarray:
     """mu_g = E_{y ~ rho_g} phi(y) for distributions over states (m, n) -> (m, d)."""
     weights = np.atleast_2d(np.asarray(distribution, dtype=np.float64))
