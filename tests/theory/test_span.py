@@ -19,7 +19,6 @@ from iel.theory.representation import (
 from iel.theory.span import (
     action_value_operators,
     action_values,
-    anisotropic_operators,
     bellman_closure,
     bilinear_values,
     composed_embedding,
@@ -34,7 +33,6 @@ from iel.theory.span import (
     policy_rewards,
     region_embedding,
     reward_table,
-    similarity_operators,
 )
 
 DISCOUNT = 0.9
@@ -55,10 +53,10 @@ def lumped(generator: np.random.Generator, blocks: int, states: int, actions: in
 def test_definition_latent_bilinear_rewards_and_their_four_families():
     generator = np.random.default_rng(0)
     features = generator.normal(size=(6, 3))
-    similarity = similarity_operators(np.array([1.0, -0.5]), 3)
+    similarity = np.array([1.0, -0.5])[:, None, None] * np.eye(3)  # R_a = alpha_a I
     assert np.allclose(reward_table(features, similarity)[1], -0.5 * features @ features.T)
     directions = generator.normal(size=(2, 3, 1))
-    anisotropic = reward_table(features, anisotropic_operators(directions))
+    anisotropic = reward_table(features, directions @ directions.swapaxes(1, 2))
     assert np.allclose(anisotropic[0], np.outer(features @ directions[0, :, 0], features @ directions[0, :, 0]))
     assert np.linalg.matrix_rank(anisotropic[0]) == 1
     # A region's reward is the mean of its members' rewards; a composed goal's reward the same mixture.

@@ -48,6 +48,14 @@ def corridor(states: int, forward: float = 1.0) -> ControlledProcess:
     return ControlledProcess.of([chain])
 
 
+def drift_walk(states: int, right: float) -> np.ndarray:
+    """A walk on 0 .. n-1 that steps right with probability `right` and stays where it would leave the line, (n, n)."""
+    chain, x = np.zeros((states, states)), np.arange(states)
+    np.add.at(chain, (x, np.minimum(x + 1, states - 1)), right)
+    np.add.at(chain, (x, np.maximum(x - 1, 0)), 1.0 - right)
+    return chain
+
+
 def absorbing(process: ControlledProcess, goal: int) -> ControlledProcess:
     """The same process with an absorbing goal; hitting times of that goal do not change."""
     keep = np.ones(process.states)

@@ -1,4 +1,4 @@
-"""The measuring instruments of an audit: latent dynamics, calibration by distance, order, and intervals for all of them.
+"""The measuring instruments of an audit: latent dynamics, calibration by distance, order, and their intervals.
 
 Each is a plain function of arrays; `audit.py` points them at a model.
 """

@@ -254,7 +254,7 @@ def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float
 def _through_free_box(
     maze: Maze, begin: np.ndarray, end: np.ndarray, first: np.ndarray, last: np.ndarray, caught: np.ndarray
 ) -> np.ndarray:
-    """The Chebyshev distance of positions whose bounding box of squares is free of walls and teleports, else infinity."""
+    """The Chebyshev distance of positions whose box of squares is free of walls and teleports, else infinity."""
     blocked = ~maze.free
     blocked[maze.free] = caught
     filled = np.pad(np.cumsum(np.cumsum(blocked, axis=0), axis=1), ((1, 0), (1, 0)))

@@ -41,10 +41,12 @@ def solve_killed(killed: sp.csr_array, cost: np.ndarray, leaving: np.ndarray) ->
         if size > ELIMINATION_LIMIT:
             raise
         solution = np.full(size, np.nan)
-    # A residual r means a relative error of at most max |r| / min(cost), and rounding adds 1e-16 V to r.
-    if np.all(solution > 0) and np.abs(system @ solution - cost).max() <= 1e-6 * cost.min():
+    # A residual r means a relative error of at most max |r| / min(cost); rounding 1 - P_xx alone makes r = 1e-16 V.
+    small = size <= ELIMINATION_LIMIT
+    residual = np.abs(system @ solution - cost).max() + np.finfo(np.float64).eps * solution.max()
+    if np.all(solution > 0) and residual <= (1e-7 if small else 1e-4) * cost.min():
         return solution
-    if size <= ELIMINATION_LIMIT:
+    if small:
         solution = eliminate(killed.toarray(), cost, leaving)
         if np.all(np.isfinite(solution)):
             return solution
