@@ -121,3 +121,22 @@ def _matrix(nexts: np.ndarray) -> sp.csr_array:
     """The 0/1 transition matrix of a deterministic move."""
     states = len(nexts)
     return sp.csr_array((np.ones(states), (np.arange(states), nexts)), shape=(states, states))
+
+
+def lumpable(groups: np.ndarray, actions: int, generator: np.random.Generator) -> ControlledProcess:
+    """A process whose groups form a Markov chain of their own: the next state depends on the group only."""
+    blocks = int(groups.max()) + 1
+    macro = generator.dirichlet(np.ones(blocks), size=(actions, blocks))
+    inside = generator.random(len(groups)) + 0.1
+    inside /= np.bincount(groups, inside, blocks)[groups]
+    return ControlledProcess.of(macro[:, groups][:, :, groups] * inside)
+
+
+def affine_process(points: np.ndarray, actions: int, generator: np.random.Generator) -> ControlledProcess:
+    """Actions with mean next point slope * f + shift on a line of points f: the features (1, f) are sufficient."""
+    slopes, shifts = generator.uniform(0.2, 0.7, actions), generator.uniform(-0.3, 0.3, actions)
+    # Any distribution with the right mean will do: mix the two extreme points.
+    right = (slopes[:, None] * points + shifts[:, None] - points[0]) / (points[-1] - points[0])
+    chains = np.zeros((actions, len(points), len(points)))
+    chains[:, :, 0], chains[:, :, -1] = 1.0 - right, right
+    return ControlledProcess.of(chains)
