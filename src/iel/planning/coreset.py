@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from iel.errors import ConfigError, GeometryError, unknown_name
+from iel.metrics import Floats, Integers, checked_points
 from iel.planning.dpp import greedy_dpp
-from iel.planning.geometry import Floats, Integers, checked_points
 from iel.planning.screen import Screen
 
 METHODS = ("farthest", "dpp", "all")

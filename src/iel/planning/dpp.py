@@ -30,7 +30,7 @@ from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from iel.errors import ConfigError
-from iel.planning.geometry import Floats, Integers, checked_points
+from iel.metrics import Floats, Integers, checked_points
 
 RANK_TOLERANCE = 1e-6
 PANEL = 256

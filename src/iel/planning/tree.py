@@ -1,11 +1,11 @@
-"""The Euclidean spanning tree of a coreset, and the bottleneck b_ij between any two of its nodes.
+"""The Euclidean spanning tree of a coreset: the edges that keep a planning graph connected, whatever the goal.
 
-The tree is found by Boruvka's rounds from lists of near neighbours, with rows of distances only where the lists leave a
-doubt. Joined in order of length, its edges arrange the nodes on a *line* with gaps between consecutive nodes, so that
+It is found by Boruvka's rounds from lists of near neighbours, with rows of distances only where the lists leave a
+doubt.
 
-    b_ij = largest gap between the places of i and j,
-
-because every component is a stretch of the line, and the edge that joins two stretches is the longest so far.
+The paper takes the tree of the symmetrised cost of each goal instead. That cost lies between e^beta l and
+e^beta cosh(beta) l, so the trees hardly differ, and a tree only matters where the k cheapest edges leave a gap: with
+beta of 0.1 and 0.3 all next hops of all goals were the same (docs/lab-notes.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
-from iel.planning.geometry import Floats, Integers, pair_lengths
+from iel.metrics import Floats, Integers, pair_lengths
 from iel.planning.screen import WIDEN, Screen, affordable_screen, places, rounded_up
 
 
@@ -118,53 +118,3 @@ def cheapest_tree(count: int, columns: Floats, first: Integers, second: Integers
     lengths = pair_lengths(columns, low, high)
     tree = minimum_spanning_tree(csr_array((lengths, (low, high)), shape=(count, count))).tocoo()
     return Pairs(tree.row, tree.col, tree.data)
-
-
-@dataclass(frozen=True)
-class Line:
-    """Nodes in the order in which single linkage joins them, and the gaps between consecutive ones."""
-
-    order: Integers
-    gaps: Floats
-
-    def bottlenecks(self, first: Integers, second: Integers) -> Floats:
-        """b for listed pairs: the largest of two overlapping stretches of 2^s gaps."""
-        place = np.empty(len(self.order), dtype=np.int64)
-        place[self.order] = np.arange(len(self.order))
-        low = np.minimum(place[first], place[second])
-        high = np.maximum(place[first], place[second])
-        span = high - low
-        result = np.zeros(len(first))
-        maxima, width = self.gaps, 1
-        while width <= span.max(initial=0):
-            chosen = np.flatnonzero((span >= width) & (span < 2 * width))
-            result[chosen] = np.maximum(maxima[low[chosen]], maxima[high[chosen] - width])
-            maxima = np.maximum(maxima[:-width], maxima[width:])
-            width *= 2
-        return result
-
-
-def line_of(tree: Pairs, count: int) -> Line:
-    """Arrange the nodes of a tree on a line by joining its edges in order of length."""
-    parent, head, tail = list(range(count)), list(range(count)), list(range(count))
-    follower, gap_after = [-1] * count, [0.0] * count
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    order = np.argsort(tree.lengths, kind="stable")
-    edges = zip(tree.first[order].tolist(), tree.second[order].tolist(), tree.lengths[order].tolist(), strict=True)
-    for first, second, length in edges:
-        left, right = root(first), root(second)
-        follower[tail[left]], gap_after[tail[left]] = head[right], length
-        parent[right], tail[left] = left, tail[right]
-    node = head[root(0)]
-    sequence = []
-    while node != -1:
-        sequence.append(node)
-        node = follower[node]
-    places = np.array(sequence)
-    return Line(places, np.array(gap_after)[places[:-1]])
