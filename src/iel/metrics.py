@@ -7,8 +7,8 @@
     c_ij = clip((p_j - p_i) / l_ij, -1, 1)        cosine between the displacement and the goal's direction
     C_ij = l_ij exp(beta (1 - c_ij))              directed cost from i to j
 
-so that l_ij <= C_ij <= e^{2 beta} l_ij, which is what lets a graph of it be pruned. The floor (1e-6 for the squared norm, as
-in the published code) keeps every cost positive, also between duplicates; the clip makes the two bounds hold in
+so that l_ij <= C_ij <= e^{2 beta} l_ij, which is what lets a graph of it be pruned. The floor (of the
+squared norm: 1e-6, as in the published code) keeps every cost positive, also between duplicates; the clip makes the two bounds hold in
 floating point as well. Its arithmetic is *elementwise*: a value depends on its own pair only, never on how pairs were
 batched. That is what lets the pruned graph and the dense reference agree to the last bit.
 
