@@ -219,8 +219,7 @@ def test_data_is_prepared_once_and_named_when_it_cannot_be(maze_data):
 
 
 def _report(out: Path) -> dict[str, str]:
-    from iel.commands.report import report_command
-    from iel.options import ReportCommand
+    from iel.commands.report import ReportCommand, report_command
 
     result = report_command(ReportCommand(sources=(out,), json=True))
     return {kind: Path(result[kind]).read_text() for kind in ("markdown", "html", "json")}
@@ -244,8 +243,7 @@ def test_report_writes_the_papers_layout_and_a_page_that_needs_nothing_else(whol
 
 
 def test_report_fills_its_place_in_a_document_and_nothing_else(whole, tmp_path):
-    from iel.commands.report import report_command
-    from iel.options import ReportCommand
+    from iel.commands.report import ReportCommand, report_command
 
     document = tmp_path / "results.md"
     command = ReportCommand(sources=(whole,), out=tmp_path / "report", into=document, json=True)
