@@ -49,10 +49,10 @@ def compare_command(options: CompareCommand) -> dict[str, Any]:
     if options.list:
         return _list_cells(grid, out, options.json)
     session = _Session(options, grid, out)
-    tasks = execute(grid, out, options.jobs, quiet=options.json, on_start=session.begin)
+    jobs = execute(grid, out, options.jobs, quiet=options.json, on_start=session.begin)
     session.end()
     comparison = collect_grid(out)
-    result = {"out": str(out), **summary_of(tasks), **comparison.describe()}
+    result = {"out": str(out), **summary_of(jobs), **comparison.describe()}
     write_json(out / "results.json", comparison.describe())
     if not options.json:
         Console().print(results_table(comparison))
@@ -81,18 +81,18 @@ def results_table(comparison: Comparison) -> Table:
 
 def _list_cells(grid: Grid, out: Path, quiet: bool) -> dict[str, Any]:
     """What would be run, without running anything."""
-    from iel.compare.execute import list_tasks, read_recorded, summary_of
+    from iel.compare.execute import list_jobs, read_recorded, summary_of
 
     try:
         fingerprints = read_recorded(out)[1]
     except RunError:
         fingerprints = {}
-    tasks = list_tasks(grid, out, fingerprints)
+    jobs = list_jobs(grid, out, fingerprints)
     if not quiet:
-        for task in tasks:
-            labels = ", ".join(variant.label for variant in task.cell.planners)
-            print(f"{task.state:8} {task.cell.name}: {task.total_steps:,} steps; {labels}")
-    return {"out": str(out), **summary_of(tasks), "list": [task.cell.name for task in tasks]}
+        for job in jobs:
+            labels = ", ".join(variant.label for variant in job.cell.planners)
+            print(f"{job.state:8} {job.cell.name}: {job.total_steps:,} steps; {labels}")
+    return {"out": str(out), **summary_of(jobs), "list": [job.cell.name for job in jobs]}
 
 
 class _Session:
