@@ -1,6 +1,6 @@
 """Write this release's golden models: tests/golden/VERSION, which every later release must still load and agree with.
 
-    python scripts/make_golden.py
+    python -m scripts.make_golden
 
 One tiny model of every kind, inputs, and the outputs JAX gives for them. What an earlier release wrote stays.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 import iel
+from benchmarks.runtime import trained_like
 from iel.algos.contract import Spec
 from iel.algos.model import ModelConfig, goal_model_config
-from iel.bench.runtime import trained_like
 from iel.serial import save_arrays
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"

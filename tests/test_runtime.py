@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.runtime import trained_like
 from iel.algos.contract import Spec
 from iel.algos.model import ModelConfig, goal_model_config, load_model
-from iel.bench.runtime import trained_like
 from iel.errors import ConfigError, GeometryError, IELError, RunError
 from iel.planning import make_planner
 from iel.runtime import Pack, RuntimeConfig, load_runtime

@@ -12,19 +12,30 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from benchmarks import print_rows
 from iel.algos.contract import Spec
 from iel.algos.model import GoalModel, Model, ModelConfig, empty_networks, goal_model_config
+from iel.commands.common import Output
 from iel.export import build_graphs
 from iel.planning import make_planner
 from iel.runtime import Pack, load_runtime
 
 SCALES = (1.0, 30.0, 1000.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Output):
+    """How long one action takes without JAX, with ONNX, and with JAX."""
+
+    widths: tuple[int, ...] = (128, 256, 512)
+    """Hidden widths of the networks."""
 
 
 def trained_like(config: ModelConfig, seed: int = 0) -> Model:
@@ -147,3 +158,15 @@ def _times(function: Callable[[], Any], repeats: int) -> np.ndarray:
 
 def _milliseconds(taken: np.ndarray, percentile: float) -> float:
     return round(float(np.percentile(taken, percentile)) * 1e3, 4)
+
+
+def command(options: Options) -> dict[str, Any]:
+    """`iel bench runtime`."""
+    result = run(options.widths)
+    if not options.json:
+        print_rows(result["rows"])
+        print("\nlargest differences from JAX, by size of the inputs")
+        print_rows(
+            [{name: f"{value:.0e}" if value else value for name, value in row.items()} for row in result["agreement"]]
+        )
+    return result

@@ -3,7 +3,7 @@
 Seed i has a quality u_i ~ N(0, 1); its success rate in task k is sigmoid(logit(rate) + offset_k + spread u_i), and each
 of its episodes succeeds with that probability. The truth is the mean over all seeds there could be.
 
-    python -m iel.evaluation.coverage        prints the table of docs/comparing.md
+    python scripts/interval_coverage.py       prints the table of docs/comparing.md
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ EXAMPLES = 3
 """Episodes drawn as lines over the counts."""
 
 
-def draw_coverage(path: Path | str, maze: MazeMap, data: Trajectories) -> None:
+def draw_visits(path: Path | str, maze: MazeMap, data: Trajectories) -> None:
     """States a place on a logarithmic scale over the walls, and the first few episodes as lines."""
     left, right, bottom, top = maze.extent
     rows, columns = (BINS_A_CELL * size for size in maze.walls.shape)

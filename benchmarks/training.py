@@ -11,6 +11,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,15 +19,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from benchmarks import print_rows
 from iel.algos.contract import Spec
 from iel.algos.iel import IEL
+from iel.commands.common import Output
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
+from iel.errors import ConfigError
 from iel.progress import Progress
 from iel.training.loop import many_steps
 
 SIZES = ((256, 256), (512, 1024))
 """(width, batch) of the standard cases; the second is the paper's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Output):
+    """Training speed of every phase against plain matrix products of the same shapes."""
+
+    widths: tuple[int, ...] = tuple(width for width, _ in SIZES)
+    """Hidden widths, paired with --batches."""
+    batches: tuple[int, ...] = tuple(batch for _, batch in SIZES)
+    """Batch sizes, paired with --widths."""
+    seconds: float = 6.0
+    """Time spent on each number."""
 
 
 def run(
@@ -151,3 +167,13 @@ def synthetic_data(states: int = 100_000, size: int = 2) -> Trajectories:
     actions = rng.uniform(-1, 1, (states // 1000, 1000, 2))
     walks = np.concatenate([np.zeros((len(actions), 1, size)), actions.cumsum(1)[..., :size]], 1)
     return Trajectories.from_episodes(list(zip(walks, actions, strict=True)), "random walks")
+
+
+def command(options: Options) -> dict[str, Any]:
+    """`iel bench training`."""
+    if len(options.widths) != len(options.batches):
+        raise ConfigError("--widths and --batches are paired, so give equally many of both.")
+    result = run(list(zip(options.widths, options.batches, strict=True)), seconds=options.seconds)
+    if not options.json:
+        print_rows(result["rows"])
+    return result

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from iel.envs import SeededEnv, make_env
+from benchmarks import print_rows
+from iel.commands.common import Output
+from iel.envs import make_env
+from iel.envs.seeded import SeededEnv
 from iel.progress import Progress
 
 ENVIRONMENTS = (
@@ -28,6 +32,14 @@ ENVIRONMENTS = (
 )
 BLOCK_SECONDS = 0.025
 """A block takes about this long: short beside the machine's moods, long beside the clock's grain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Output):
+    """What our environments cost over the simulators they stand on."""
+
+    seconds: float = 4.0
+    """Time spent on each environment."""
 
 
 def run(envs: Sequence[str] = ENVIRONMENTS, *, seconds: float = 4.0, progress: bool = True) -> dict:
@@ -81,3 +93,11 @@ def _time(env: SeededEnv, step: Callable[[Any], Any], actions: np.ndarray) -> fl
     for action in actions:
         step(action)
     return time.thread_time() - started
+
+
+def command(options: Options) -> dict[str, Any]:
+    """`iel bench stepping`."""
+    result = run(seconds=options.seconds)
+    if not options.json:
+        print_rows(result["rows"])
+    return result

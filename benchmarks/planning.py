@@ -1,8 +1,8 @@
 """How fast planning is: the dense formula against the pruned graph, and how long a coreset takes.
 
-    python -m iel.bench.planning --quick
-    python -m iel.bench.planning --nodes 8192 --beta 0.1 --goals 20 --json result.json
-    python -m iel.bench.planning --plot docs/images/planning-time.png
+    iel bench planning --quick
+    iel bench planning --nodes 8192 --beta 0.1 --goals 20
+    iel bench planning --recorded benchmarks/planning.json --plot docs/images/planning-time.png
 
 Every case runs in a process of its own, so its peak memory (of the whole process, libraries included) is its own. The
 points are a smooth 4-dimensional sheet in 32 dimensions with a little noise, which is what learned
@@ -13,7 +13,6 @@ reported beside wall-clock seconds, for machines that have other work to do.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -21,11 +20,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from iel.commands.common import Flag, Output
 from iel.loader import read_json
 from iel.planning import reference
 from iel.planning.coreset import select_coreset
@@ -44,6 +46,24 @@ ENOUGH_SECONDS = 20.0
 """A case is timed on nine goals, or on fewer once they took this long: beyond pruning, one goal takes minutes."""
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Output):
+    """Planning speed: the dense formula against the exact fast path, in one run."""
+
+    nodes: tuple[int, ...] | None = None
+    """Coreset sizes (default: 1024 to 65536)."""
+    beta: tuple[float, ...] | None = None
+    """Values of beta (default: 0 to 1)."""
+    quick: Flag = False
+    """Only the small cases."""
+    goals: int = 3
+    """Goals whose graph is compared with the dense formula, where that fits."""
+    plot: Path | None = None
+    """Draw time per goal against nodes into this file."""
+    recorded: Path | None = None
+    """Measure nothing: take the result of an earlier run, as --json printed it."""
 
 
 def sheet(count: int, generator: np.random.Generator, *, intrinsic: int = 4, noise: float = 0.3) -> Floats:
@@ -183,16 +203,17 @@ def in_own_process(case: str, **arguments: Any) -> Row:
 
     Threads that wait for a busy core would otherwise make a timing say more about other work than about this one.
     """
-    command = [sys.executable, "-m", "iel.bench.planning", "--case", case, json.dumps(arguments)]
+    command = [sys.executable, "-m", "benchmarks.planning", case, json.dumps(arguments)]
     one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **one_thread})
+    environment, root = {**os.environ, **one_thread}, Path(__file__).parents[1]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=root)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def run(
     nodes: Sequence[int] | None = None,
     beta: Sequence[float] | None = None,
-    quick: bool = False,
+    quick: Flag = False,
     progress: Callable[[str], Any] = print,
     *,
     goals: int = 3,
@@ -265,32 +286,18 @@ def plot(result: dict[str, list[Row]], file: str | Path, beta: float = 0.1) -> N
     figure.savefig(file, dpi=110)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The module's own command line; `iel bench planning` calls `run` as well."""
-    parser = argparse.ArgumentParser(prog="python -m iel.bench.planning", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--case", nargs=2, metavar=("NAME", "JSON"), help="run one case in this process")
-    parser.add_argument("--nodes", type=int, nargs="+")
-    parser.add_argument("--beta", type=float, nargs="+")
-    parser.add_argument("--goals", type=int, default=3, help="goals compared with the dense formula")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", metavar="FILE", help="write the result here")
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw time per goal against nodes (with --from: of a result file)"
-    )
-    parser.add_argument("--from", dest="source", metavar="FILE", help="take a result written by --json")
-    chosen = parser.parse_args(arguments)
-    if chosen.case:
-        print(json.dumps(CASES[chosen.case[0]](**json.loads(chosen.case[1]))))
-        return
-    if chosen.source:
-        result = read_json(chosen.source)
+def command(options: Options) -> dict[str, Any]:
+    """`iel bench planning`: a line for each case as soon as it is done; with --json that is only progress."""
+    stream = sys.stderr if options.json else sys.stdout
+    if options.recorded is not None:
+        result = read_json(options.recorded)
     else:
-        result = run(chosen.nodes, chosen.beta, chosen.quick, goals=chosen.goals)
-    if chosen.json:
-        Path(chosen.json).write_text(json.dumps(result, indent=1) + "\n")
-    if chosen.plot:
-        plot(result, chosen.plot)
+        tell = partial(print, file=stream, flush=True)
+        result = run(options.nodes, options.beta, options.quick, tell, goals=options.goals)
+    if options.plot is not None:
+        plot(result, options.plot)
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(CASES[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -27,14 +27,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
 import jax
 
+from benchmarks import print_rows
+from benchmarks.training import synthetic_data
 from iel.algos.iel import IEL
-from iel.bench.training import synthetic_data
+from iel.commands.common import Output
 from iel.cores import CAN_PIN, environment_for, keep_to, usable_cores
-from iel.errors import IELError
+from iel.errors import ConfigError, IELError
 from iel.progress import Progress
 from iel.training.loop import CHUNK, Trainer
 from iel.training.seeds import SeedMap, Separate, Stacked
@@ -42,6 +45,20 @@ from iel.training.seeds import SeedMap, Separate, Stacked
 MAPS: dict[str, Callable[[int], SeedMap]] = {"separate": Separate, "stacked": lambda count: Stacked()}
 WARM_UP = 10
 """Steps that compile a phase and are not timed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Output):
+    """Many seeds in one program, by vmap and by threads, against one process a seed."""
+
+    seeds: int = 8
+    """How many seeds."""
+    preset: str = "laptop"
+    """Preset of IEL."""
+    steps: int = 300
+    """Gradient steps of each phase that are timed."""
+    rounds: int = 2
+    """How often everything is measured; the best round of each way counts."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +145,8 @@ class Child:
         self.seeds, self.errors = seeds, tempfile.TemporaryFile("w+")  # noqa: SIM115
         words = [_listed(seeds), _listed(cores), each, preset, str(steps)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "iel.bench.seeds", *words],
+            [sys.executable, "-m", "benchmarks.seeds", *words],
+            cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -188,6 +206,16 @@ def work(trainer: Trainer, steps: int, say: Callable[..., None], wait: Callable[
         jax.block_until_ready(trainer.state)
         say(began, time.monotonic())
         wait()
+
+
+def command(options: Options) -> dict[str, Any]:
+    """`iel bench seeds`."""
+    if min(options.seeds, options.steps, options.rounds) < 1:
+        raise ConfigError("--seeds, --steps and --rounds must be at least 1.")
+    result = run(options.seeds, preset=options.preset, steps=options.steps, rounds=options.rounds)
+    if not options.json:
+        print_rows(result["rows"])
+    return result
 
 
 if __name__ == "__main__":

@@ -12,18 +12,26 @@ from __future__ import annotations
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from benchmarks import print_rows
+from benchmarks.training import synthetic_data
 from iel.algos.iel import IEL
-from iel.bench.training import synthetic_data
+from iel.commands.common import Output
 from iel.progress import Progress
 from iel.training.checkpoint import state_bytes
 from iel.training.loop import CHUNK, SAVE_SECONDS, SAVE_SHARE, Trainer, run_config
 from iel.training.resume import open_or_create
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Output):
+    """What checkpoints cost of the training time at the laptop preset."""
 
 
 def run(preset: str = "laptop", *, rounds: int = 12, directory: Path | None = None, progress: bool = True) -> dict:
@@ -79,3 +87,11 @@ def _measure(trainer: Trainer, phase: str, rounds: int) -> dict[str, float]:
         "fraction_of_training": round(save / (interval + save), 5),
         "fraction_at_slowest": round(max(inside) / (interval + max(inside)), 5),
     }
+
+
+def command(options: Options) -> dict[str, Any]:
+    """`iel bench checkpoints`."""
+    result = run()
+    if not options.json:
+        print_rows(result["rows"])
+    return result
