@@ -36,7 +36,7 @@ class Options(Output):
 
 def run(preset: str = "laptop", *, rounds: int = 12, directory: Path | None = None, progress: bool = True) -> dict:
     """Measure every phase; `directory` is where the checkpoints go (default: the system's temporary directory)."""
-    algo, data = IEL(preset=preset), synthetic_data()
+    algo, data = IEL.preset(preset), synthetic_data()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="iel-bench-", dir=directory) as scratch, ExitStack() as stack:
         runs = open_or_create(Path(scratch), [0], run_config(data, algo, [0], None), resume=False)

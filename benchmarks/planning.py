@@ -29,10 +29,9 @@ import numpy as np
 
 from iel.commands.common import Flag, Output
 from iel.loader import read_json
+from iel.metrics import Displacement, Floats, LatentGoal, lengths_between
 from iel.planning import reference
 from iel.planning.coreset import select_coreset
-from iel.planning.edges import dense_tree
-from iel.planning.geometry import Floats, lengths_between
 from iel.planning.graph import PlanningGraph
 
 NODES = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -84,26 +83,26 @@ def case_points(data: str, nodes: int, seed: int = 0) -> Floats:
     return {"sheet": sheet, "gaussian": cloud}[data](nodes, np.random.default_rng(seed))
 
 
-def case_goals(points: Floats, count: int, seed: int = 1) -> list[tuple[Floats, Floats]]:
+def case_goals(points: Floats, count: int, seed: int = 1) -> list[LatentGoal]:
     """Random nodes as goals, random unit vectors as their directions."""
     generator = np.random.default_rng(seed)
     directions = generator.normal(size=(count, points.shape[1]))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     goals = points[generator.integers(len(points), size=count)].astype(np.float64)
-    return list(zip(goals, directions, strict=True))
+    return [LatentGoal(*goal) for goal in zip(goals, directions, strict=True)]
 
 
 def fast_case(nodes: int, beta: float, data: str, goals: int) -> Row:
     """Preparation and time per goal of the planner's own graph."""
     points = case_points(data, nodes)
     started, started_processor = time.perf_counter(), time.process_time()
-    graph = PlanningGraph(points, beta=beta, neighbours=NEIGHBOURS, recent=1)
+    graph = PlanningGraph(points, Displacement(beta), neighbours=NEIGHBOURS, recent=1)
     prepared, prepared_processor = time.perf_counter() - started, time.process_time() - started_processor
     seconds, processor, stages = [], [], []
-    for goal, direction in case_goals(points, goals):
+    for goal in case_goals(points, goals):
         # With beta = 0 the edges serve every goal: forgetting them would time work that is never repeated.
         started, started_processor = time.perf_counter(), time.process_time()
-        graph.field(goal, direction)
+        graph.field(goal)
         seconds.append(time.perf_counter() - started)
         processor.append(time.process_time() - started_processor)
         stages.append(dict(graph.seconds))
@@ -117,41 +116,28 @@ def fast_case(nodes: int, beta: float, data: str, goals: int) -> Row:
         "prepare_processor_seconds": prepared_processor,
         "peak_mb": peak_megabytes(),
         "path": graph.report.path,
-        "candidates_per_node": graph.report.candidates_per_node,
-        "tree_candidates": graph.report.tree_candidates,
+        "candidates_per_node": graph.report.candidates / nodes,
         "stages": stages[middle],
     }
 
 
-def prim_tree(symmetric: Floats) -> np.ndarray:
-    """Edges of the spanning tree of a dense matrix, by Prim's algorithm."""
-    np.fill_diagonal(symmetric, np.inf)
-    return np.stack(dense_tree(symmetric.__getitem__, len(symmetric)), axis=1)
-
-
 def dense_case(nodes: int, beta: float, data: str, goals: int) -> Row:
-    """The dense formula: one goal timed with scipy's dense tree, all goals compared with the pruned graph.
-
-    The first goal is compared with the timed graph itself; further ones with the same dense costs and Prim's tree,
-    which takes a second where scipy's takes half a minute.
-    """
+    """The dense formula, one goal timed and all goals compared; the spanning tree, one for all goals, is not timed."""
     points = case_points(data, nodes).astype(np.float64)
-    graph = PlanningGraph(points, beta=beta, neighbours=NEIGHBOURS)
+    graph = PlanningGraph(points, Displacement(beta), neighbours=NEIGHBOURS)
+    tree = np.stack([graph.tree.first, graph.tree.second], axis=1)
     lengths = lengths_between(points, points)
     dense_seconds, dense_processor, identical = 0.0, 0.0, True
-    for number, (goal, direction) in enumerate(case_goals(points, goals)):
+    for number, goal in enumerate(case_goals(points, goals)):
         started, started_processor = time.perf_counter(), time.process_time()
-        costs = reference.cost_matrix(points, direction, beta, lengths)
-        kept = reference.nearest_by_partition(costs, NEIGHBOURS)
-        symmetric = (costs + costs.T) * 0.5
-        tree = reference.plain_tree(symmetric) if number == 0 else prim_tree(symmetric)
-        matrix = reference.with_tree(costs, kept, tree)
-        node = reference.goal_node(points, goal, direction, beta)
+        costs = reference.cost_matrix(points, goal.direction, beta, lengths)
+        matrix = reference.with_tree(costs, reference.nearest_by_partition(costs, NEIGHBOURS), tree)
+        node = reference.goal_node(points, goal.point, goal.direction, beta)
         distance, next_hop = reference.search_matrix(matrix, node)
         if number == 0:
             dense_seconds = time.perf_counter() - started
             dense_processor = time.process_time() - started_processor
-        identical &= same(graph, goal, direction, matrix, distance, next_hop)
+        identical &= same(graph, goal, matrix, distance, next_hop)
     return {
         "dense_seconds": dense_seconds,
         "dense_processor_seconds": dense_processor,
@@ -161,12 +147,9 @@ def dense_case(nodes: int, beta: float, data: str, goals: int) -> Row:
     }
 
 
-def same(
-    graph: PlanningGraph, goal: Floats, direction: Floats, matrix: Floats, distance: Floats, next_hop: np.ndarray
-) -> bool:
+def same(graph: PlanningGraph, goal: LatentGoal, matrix: Floats, distance: Floats, next_hop: np.ndarray) -> bool:
     """Edges, costs, distances and next hops equal to the last bit."""
-    edges = graph.edges(direction)
-    field = graph.field(goal, direction)
+    edges, field = graph.edges(goal), graph.field(goal)
     return bool(
         len(edges) == np.isfinite(matrix).sum()
         and np.array_equal(matrix[edges.source, edges.target], edges.cost)

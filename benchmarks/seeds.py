@@ -91,7 +91,7 @@ def ways(count: int) -> list[Way]:
 
 def run(count: int = 8, *, preset: str = "laptop", steps: int = 300, rounds: int = 2, progress: bool = True) -> dict:
     """Train `steps` steps of every phase in every way, the whole `rounds` times over; the best round of each counts."""
-    phases = [phase.name for phase in IEL(preset=preset).phases()]
+    phases = [phase.name for phase in IEL.preset(preset).phases()]
     best: dict[str, dict[str, float]] = {}
     with Progress("bench seeds", len(ways(count)) * rounds, unit="trainings", show=progress) as bar:
         for _ in range(rounds):
@@ -223,7 +223,7 @@ if __name__ == "__main__":
     keep_to([int(core) for core in cores.split(",")])
     seeds = [int(seed) for seed in own.split(",")]
     work(
-        Trainer(synthetic_data(), IEL(preset=chosen), seeds, {}, MAPS[each](len(seeds))),
+        Trainer(synthetic_data(), IEL.preset(chosen), seeds, {}, MAPS[each](len(seeds))),
         int(number),
         say=lambda *times: print(*times, flush=True),
         wait=sys.stdin.readline,

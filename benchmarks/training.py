@@ -51,7 +51,7 @@ def run(
     """Measure every phase at every size. About `seconds` are spent on each number."""
     data = to_device(synthetic_data())
     spec = Spec(data.observations.shape[1], data.actions.shape[1])
-    base = algo or IEL(preset="paper")
+    base = algo or IEL.preset("paper")
     rows = []
     with Progress("bench training", len(sizes) * len(base.phases()), unit="cases", show=progress) as bar:
         for width, batch in sizes:

@@ -7,10 +7,10 @@
     c_ij = clip((p_j - p_i) / l_ij, -1, 1)        cosine between the displacement and the goal's direction
     C_ij = l_ij exp(beta (1 - c_ij))              directed cost from i to j
 
-so that l_ij <= C_ij <= e^{2 beta} l_ij, which is what lets a graph of it be pruned. The floor (of the
-squared norm: 1e-6, as in the published code) keeps every cost positive, also between duplicates; the clip makes the two bounds hold in
-floating point as well. Its arithmetic is *elementwise*: a value depends on its own pair only, never on how pairs were
-batched. That is what lets the pruned graph and the dense reference agree to the last bit.
+so that l_ij <= C_ij <= e^{2 beta} l_ij, which is what lets a graph of it be pruned. The floor (1e-6 for the squared
+norm, as in the published code) keeps every cost positive, also between duplicates; the clip makes the two bounds hold
+in floating point as well. Its arithmetic is *elementwise*: a value depends on its own pair only, never on how pairs
+were batched. That is what lets the pruned graph and the dense reference agree to the last bit.
 
 Any other metric is a table of costs and nothing is known about its bounds (`iel.model` has those of value networks).
 """
@@ -100,7 +100,7 @@ class Displacement(Metric):
         return directed_cost(lengths_between(sources, targets), rises, self.beta)
 
     def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
-        directions = np.array([goal.direction for goal in goals])
+        directions = np.array([goal.direction for goal in goals]).reshape(sources.shape)
         return directed_cost(row_lengths(sources, targets), row_products(targets - sources, directions), self.beta)
 
     def symmetric(self) -> Metric:

@@ -7,6 +7,7 @@ checkpoint writer all understand. Every module takes a whole batch: a layer is o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -203,7 +204,7 @@ def scalars(heads: MLP, *parts: jax.Array) -> jax.Array:
 
 def frozen(network: MLP, *inputs: str) -> Network:
     """A trained network, or an ensemble of them, as the numpy network that is shipped."""
-    leaves = jax.tree.map(np.asarray, network)
+    leaves: Any = jax.tree.map(np.asarray, network)
     if leaves.layers[0].kernel.ndim == 2:
         return Network(inputs, (_perceptron(leaves),))
     count = len(leaves.layers[0].kernel)
@@ -217,7 +218,7 @@ def frozen_policy(policy: GaussianPolicy | TanhGaussianPolicy, *inputs: str, spr
     return Network(inputs, frozen(policy.mean).heads, log_std=np.asarray(policy.log_std) if spread else None)
 
 
-def _perceptron(network: MLP) -> Perceptron:
+def _perceptron(network: Any) -> Perceptron:
     return Perceptron(
         tuple(layer.kernel for layer in network.layers),
         tuple(layer.bias for layer in network.layers),

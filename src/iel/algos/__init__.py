@@ -35,15 +35,29 @@ class Registered(NamedTuple):
 
     config: type[Method]
     facts: Facts
+    planners: tuple[str, ...]
+    """Those its model allows (`iel.planning.planners_for`): all where there is an embedding, graphs where there are
+    distances, otherwise only `direct`."""
 
+
+EMBEDDED = ("direct", "rec-mid", "sym-graph", "asym-graph")
+VALUED = ("direct", "sym-graph", "asym-graph")
 
 ALGOS: dict[str, Registered] = {
-    "iel": Registered(IEL, Facts("hitting time", "hitting time", "directed displacement", True, True, True, True)),
-    "hilp": Registered(HILP, Facts("hitting time", "hitting time", "Euclidean feature", False, True, True, True)),
-    "gcbc": Registered(GCBC, Facts("goal-conditioned", "actions", "none", False, False, False, False)),
-    "gcivl": Registered(GCIVL, Facts("goal-conditioned", "values", "negative value", True, False, True, False)),
-    "gciql": Registered(GCIQL, Facts("goal-conditioned", "Q-values", "negative value", True, False, True, False)),
-    "gccql": Registered(GCCQL, Facts("goal-conditioned", "Q-values", "negative Q-value", True, False, True, False)),
+    "iel": Registered(
+        IEL, Facts("hitting time", "hitting time", "directed displacement", True, True, True, True), EMBEDDED
+    ),
+    "hilp": Registered(
+        HILP, Facts("hitting time", "hitting time", "Euclidean feature", False, True, True, True), EMBEDDED
+    ),
+    "gcbc": Registered(GCBC, Facts("goal-conditioned", "actions", "none", False, False, False, False), ("direct",)),
+    "gcivl": Registered(GCIVL, Facts("goal-conditioned", "values", "negative value", True, False, True, False), VALUED),
+    "gciql": Registered(
+        GCIQL, Facts("goal-conditioned", "Q-values", "negative value", True, False, True, False), VALUED
+    ),
+    "gccql": Registered(
+        GCCQL, Facts("goal-conditioned", "Q-values", "negative Q-value", True, False, True, False), VALUED
+    ),
 }
 
 

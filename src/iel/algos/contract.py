@@ -117,7 +117,7 @@ def config_dict(algo: Method) -> dict[str, Any]:
 
 def config_from_dict(cls: type[Method], settings: Mapping[str, Any]) -> Method:
     """The inverse of `config_dict`: lists become the tuples the configuration holds. Unknown names are refused."""
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in settings.items()}
     preset = values.pop("preset", "paper")  # grids name one, and early runs recorded it
     return cls.preset(preset, **values)
 

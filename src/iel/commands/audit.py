@@ -40,7 +40,7 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
     from iel.training import open_run
 
     run = open_run(options.run)
-    if not run.model.has_geometry:
+    if run.model.metric is None:
         raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learns no geometry to audit.")
     data = audit_data(run, options.data)
     observations, model = data.observations, run.model
@@ -48,8 +48,8 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
         model.embed(observations),
         data.actions,
         data.offsets,
-        predicted=lambda i, j: model.hitting_time(observations[i], observations[j]),
-        task=lambda goals: model.task(observations[goals]),
+        predicted=lambda i, j: model.steps(observations[i], observations[j]),
+        task=lambda goals: model.omega(observations[goals]),
         exact=exact_steps(run, observations),
         generator=np.random.default_rng(options.seed),
     )

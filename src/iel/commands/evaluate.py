@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -25,13 +25,15 @@ class Evaluate(Output):
     run: tyro.conf.Positional[Path]
     """Run directory, or a directory of several seeds."""
     planners: tuple[str, ...] | None = None
-    """Ways of acting: direct, rec-mid, sym-graph, asym-graph (default: all that the method has a geometry for)."""
+    """Ways of acting: direct, rec-mid, sym-graph, asym-graph (default: all that the method allows)."""
     episodes: int = 20
     """Episodes a task."""
     tasks: tuple[int, ...] | None = None
     """Only these tasks, counted from 1 (default: all)."""
     seed: int = 0
     """Seed of every start and goal."""
+    action: Literal["mean", "sample"] = "mean"
+    """Act by the policy's mean, or by samples of it."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
     planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
@@ -43,16 +45,15 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
 
     from iel.evaluation import Protocol
     from iel.evaluation.report import table
-    from iel.planning import PLANNERS
+    from iel.planning import PLANNERS, planners_for
     from iel.training import open_runs
 
     runs = open_runs(options.run)
-    usual = list(PLANNERS) if runs[0].model.has_geometry else ["direct"]
-    planners = options.planners or usual
+    planners = options.planners or planners_for(runs[0].model)
     for name in planners:
         if name not in PLANNERS:
             raise unknown_name("planner", name, PLANNERS)
-    protocol = Protocol(options.episodes, options.tasks, options.seed)
+    protocol = Protocol(options.episodes, options.tasks, options.seed, action=options.action)
     summary = evaluate_runs(runs, planners, protocol, options.planning, not options.no_pictures)
     if not options.json:
         Console().print(table(summary))

@@ -14,8 +14,6 @@ from iel.errors import ConfigError
 if TYPE_CHECKING:
     from iel.data import Trajectories
 
-DEFAULT_PRESET = "laptop"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Output):
@@ -29,6 +27,8 @@ class Train(Output):
     """Use a collected data set of this many episodes instead of the benchmark's own size."""
     algo: str = "iel"
     """Method."""
+    preset: str = "laptop"
+    """Named set of the method's settings; whatever is given explicitly wins over it."""
     seeds: tuple[int, ...] = (0,)
     """Training seeds; several are trained at once, each with a run directory of its own."""
     out: Path | None = None
@@ -59,9 +59,11 @@ class Train(Output):
             fields += [("seeds", tuple[int, ...], tuple(config.get("seeds", [first.seed])))]
         else:
             method = get_algo(_value_of("--algo", arguments) or cls.algo)
-            defaults = method(preset=_value_of("--preset", arguments) or DEFAULT_PRESET)
+            defaults = method.preset(_value_of("--preset", arguments) or cls.preset)
             fields += [("algo", named, cls.algo)]
-        about = f"Settings of {defaults.name}. Its presets: {', '.join(defaults.presets)}."
+        presets = tyro.conf.arg(metavar=f"{{{','.join(defaults.presets)}}}")
+        fields += [("preset", Annotated[str, presets], cls.preset)]
+        about = f"Settings of {defaults.name}; the values shown are those of the preset."
         settings = (tyro.conf.arg(help=about), tyro.conf.OmitArgPrefixes)
         fields += [("settings", Annotated[(type(defaults), *settings)], field(default=defaults))]
         chosen = make_dataclass("Train", fields, bases=(cls,), frozen=True, kw_only=True)

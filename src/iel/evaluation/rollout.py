@@ -1,9 +1,9 @@
 """Rollouts: the episodes of all tasks are stepped together, with one batched network call a step for all of them.
 
 OGBench's protocol: every fixed task of an environment, N episodes each, success as the environment reports it. D4RL's
-is the same with one task; in the kitchen the score is the fraction of its four subtasks. The policy acts by its mean, or
-by samples where the protocol says so. Episode e of task k starts from the seed (seed, k, e), so every planner and every
-model meets the same episodes, and two evaluations agree exactly. Simulators release Python's lock while they compute,
+is the same with one task; in the kitchen the score is the fraction of its four subtasks. The policy acts by its mean,
+or by samples where the protocol says so. Episode e of task k starts from the seed (seed, k, e), so every planner and
+every model meets the same episodes, and two evaluations agree exactly. Simulators release Python's lock while they compute,
 so threads step them; which thread steps which environment cannot change a result.
 """
 

@@ -193,12 +193,13 @@ class PlanningGraph:
         """Find the candidates, or settle for the dense path; find the tree; write the report."""
         report, started = self.report, time.perf_counter()
         self.spacing = 0.0
-        self._tree = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+        self.tree = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
         if self.count == 1:
             return
         # Typical distance to the k-th nearest node: the resolution of the graph.
         self.spacing = math.sqrt(max(0.0, typical_square(self.points, self.neighbours)))
-        near, radii = None, np.empty(0)
+        near: Pairs | None = None
+        radii: Floats = np.empty(0)
         if self.beta is None:
             report.path = "metric"
         elif path != "dense":
@@ -217,7 +218,7 @@ class PlanningGraph:
         report.seconds["neighbours"] = time.perf_counter() - started
         if near is None:
             near, radii = nearest_pairs(tree_points, self.neighbours, 1.0, math.inf)
-        self._tree = euclidean_tree(tree_points, near, radii)
+        self.tree = euclidean_tree(tree_points, near, radii)
         report.seconds["total"] = time.perf_counter() - started
 
     def edges(self, goal: LatentGoal) -> Edges:
@@ -239,8 +240,8 @@ class PlanningGraph:
         started = time.perf_counter()
         cheapest = self._cheapest(goal)
         self.seconds["neighbours"] = time.perf_counter() - started
-        sources = np.concatenate([self._tree.first, self._tree.second])
-        targets = np.concatenate([self._tree.second, self._tree.first])
+        sources = np.concatenate([self.tree.first, self.tree.second])
+        targets = np.concatenate([self.tree.second, self.tree.first])
         costs = self.edge_costs(sources, targets, goal)
         new = ~cheapest.contains(sources, targets, costs)
         edges = Edges(

@@ -207,4 +207,4 @@ class Plan:
         aim = self.pursuit.aim(states[owner], members, self.memory[rows][owner])
         order = np.lexsort((aim.costs, owner))
         best = order[np.searchsorted(owner[order], np.arange(len(rows)))]
-        return Aim(*(part[best] for part in aim)), members[best]
+        return Aim(aim.points[best], aim.states[best], aim.costs[best], aim.nodes[best]), members[best]

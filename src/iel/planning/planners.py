@@ -23,7 +23,7 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
 from iel.metrics import Displacement, Floats, Integers, LatentGoal, Metric, checked_points
-from iel.planning.coreset import Coreset, Coverage, coverage, select_coreset
+from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, select_coreset
 from iel.planning.goals import Agent, Goal, Mixture, Region, Sequence, States, latent_wishes, observation_table
 from iel.planning.graph import NO_HOP, Field, PlanningGraph
 from iel.planning.plan import Plan, Pursuit, Route, Target
@@ -259,12 +259,11 @@ class AsymGraph(Planner):
                 "ask for fewer nodes."
             )
         chosen = self._distances("there is nothing to build a graph of")
-        if nodes is None and not isinstance(chosen, Displacement) and coreset != "all":
-            nodes = min(NODES_WITHOUT_STRUCTURE, len(self.observations))
+        usual = DEFAULT_NODES if isinstance(chosen, Displacement) else NODES_WITHOUT_STRUCTURE
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
         # Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
         places = embedded if chosen.spatial else embedded / np.maximum(embedded.std(axis=0), 1e-8)
-        self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma)
+        self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
         self.pool_points = places

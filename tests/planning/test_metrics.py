@@ -8,17 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_worlds import Instance, instances
 
+from iel.distances import directed, longest_steps
 from iel.errors import ConfigError, GeometryError
-from iel.planning.geometry import (
+from iel.metrics import (
     FLOOR,
-    checked_beta,
+    Displacement,
+    LatentGoal,
     checked_points,
     directed_cost,
     lengths_between,
     lengths_to,
     pair_lengths,
     projections,
-    symmetric_cost,
     unit,
 )
 from iel.planning.reference import cost_matrix
@@ -85,9 +86,6 @@ def test_there_and_back_differ_by_twice_beta_times_the_cosine(seed: int, beta: f
     move = points[1] - points[0]
     cosine = float(move @ direction) / float(np.linalg.norm(move))
     assert costs[1, 0] / costs[0, 1] == pytest.approx(math.exp(2.0 * beta * cosine), rel=1e-9)
-    length, rise = lengths_between(points[:1], points[1:2]), np.array([[float(move @ direction)]])
-    closed = length * math.exp(beta) * np.cosh(beta * rise / length)
-    assert symmetric_cost(length, rise, beta) == pytest.approx(closed, rel=1e-12)
 
 
 def test_beta_zero_is_the_euclidean_distance() -> None:
@@ -131,4 +129,29 @@ def test_bad_numbers_are_refused_with_their_row() -> None:
         checked_points(np.ones(3))
     for beta in (-0.1, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="beta"):
-            checked_beta(beta)
+            Displacement(beta)
+
+
+@given(instances())
+@settings(max_examples=50, deadline=None)
+def test_planning_and_losses_share_one_formula(case: Instance) -> None:
+    """`iel.distances`, which losses and models use, and the batch-independent version of planning."""
+    goal = LatentGoal(case.points[0], case.direction)
+    targets = np.roll(case.points, 1, axis=0)
+    shared = directed(case.points, targets, case.direction, case.beta)
+    rows = Displacement(case.beta).row_costs(case.points, targets, [goal] * len(case.points))
+    lengths = np.sqrt(np.maximum(np.square(targets - case.points).sum(1), FLOOR**2))
+    rounding = 1e-15 * np.abs(case.points).max() * len(case.direction) / lengths
+    assert (np.abs(rows / shared - 1.0) <= 1e-9 + 10.0 * rounding).all()
+    table = Displacement(case.beta).costs(case.points, targets, goal)
+    assert (np.abs(np.diagonal(table) / shared - 1.0) <= 1e-9 + 10.0 * rounding).all()
+
+
+def test_costs_become_steps_and_a_metric_without_units_says_so() -> None:
+    metric = Displacement(0.1, 0.9)
+    assert metric.steps(np.array([1.0, 1.9, 10.0, np.inf])) == pytest.approx([1.0, 2.0, longest_steps(0.9), np.inf])
+    assert Displacement(0.1, 1.0).steps(np.array([7.5]))[0] == 7.5
+    with pytest.raises(GeometryError, match="not in steps"):
+        Displacement(0.1, None).steps(np.ones(1))
+    back = Displacement(0.3).symmetric()
+    assert isinstance(back, Displacement) and back.beta == 0.0 and back.for_every_goal
