@@ -6,10 +6,10 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks.runtime import trained_like
 from iel.algos import IEL
 from iel.algos.contract import Spec
 from iel.algos.model import ModelConfig, goal_model_config, load_model
-from iel.bench.runtime import trained_like
 from iel.cli import run as iel_command
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from iel.bench.seeds import Child, measure, run, ways
+from benchmarks.seeds import Child, measure, run, ways
 from iel.cores import CAN_PIN, environment_for, usable_cores
 from iel.errors import IELError
 

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import tyro
 
-from iel.data import load
-from iel.options import DataCheck, DataInfo, DataMake
+from iel.commands.common import Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataMake(Output):
+    """Collect a data set in the simulator, with a validation set a tenth of its size."""
+
+    name: tyro.conf.Positional[str]
+    """{pointmaze,antmaze}-{medium,large,giant,teleport}-{navigate,stitch,explore}-v0, or D4RL's
+    antmaze-{umaze,medium,large}-{play,diverse}-v2 and antmaze-ultra-{play,diverse}-v0."""
+    episodes: int | None = None
+    """Number of episodes (default: the benchmark's)."""
+    seed: int = 0
+    """The same seed gives the same file, bit for bit."""
+    workers: int | None = None
+    """Processes (default: all cores; does not change the result)."""
+    out: Path | None = None
+    """Directory (default: $IEL_DATA, else the user's cache)."""
+    controller: Path | None = None
+    """Another controller for the ant than our own: a safetensors file, or D4RL's as npz."""
 
 
 def data_make_command(options: DataMake) -> dict[str, Any]:
     """`iel data make`."""
-    from iel.data.make import make_dataset  # simulator and pictures are needed only here
+    from iel.data import load
+    from iel.data.make import make_dataset
     from iel.envs import make_env
-    from iel.viz.coverage import draw_coverage
+    from iel.viz.visits import draw_visits
 
     files = make_dataset(
         options.name,
@@ -27,10 +48,18 @@ def data_make_command(options: DataMake) -> dict[str, Any]:
     picture = files["train"].with_suffix(".png")
     maze = make_env(options.name).map
     assert maze is not None, "makers only know mazes"
-    draw_coverage(picture, maze, load(files["train"]))
+    draw_visits(picture, maze, load(files["train"]))
     if not options.json:
         print("\n".join(str(path) for path in (*files.values(), picture)))
     return {**{split: str(path) for split, path in files.items()}, "picture": str(picture)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCheck(Output):
+    """Look for everything that is wrong with a data set, and say what to do. Exit code 1 if training would fail."""
+
+    name: tyro.conf.Positional[str]
+    """A file (npz, hdf5), a folder of npz episodes or a Minari data set, or the name of a data set on this machine."""
 
 
 def data_check_command(options: DataCheck) -> dict[str, Any]:
@@ -50,8 +79,22 @@ def data_check_command(options: DataCheck) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataInfo(Output):
+    """What a data set holds."""
+
+    name: tyro.conf.Positional[str]
+    """Name of a data set on this machine, or path of an npz file."""
+    episodes: int | None = None
+    """The size it was made with, if not the benchmark's own."""
+
+
 def data_info_command(options: DataInfo) -> dict[str, Any]:
     """`iel data info`."""
+    import numpy as np
+
+    from iel.data import load
+
     data = load(options.name, episodes=options.episodes, make=False)
     lengths = np.diff(data.offsets) - 1
     facts = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from iel.commands.common import PlannerSettings
 from iel.data import Trajectories, load
 from iel.data.catalogue import find
 from iel.envs import canonical_name
 from iel.errors import ConfigError, DataError
-from iel.options import PlannerSettings
 from iel.training import Run
 
 

@@ -15,15 +15,45 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from iel.errors import ConfigError, GeometryError
-from iel.planning.geometry import Floats, Geometry, unit
+from iel.metrics import Floats, LatentGoal, Metric, unit
+
+if TYPE_CHECKING:
+    from iel.planning.plan import Target
 
 REACHED_WITHIN = 5.0
 """Predicted steps to a stage's goal at which a sequence moves on to its next one."""
+
+
+class Agent(Protocol):
+    """What a planner asks of a model: embeddings, goals, a metric, and how a target becomes an action."""
+
+    @property
+    def metric(self) -> Metric | None:
+        """Costs between embeddings; None for a method that has no distances and can only be pursued directly."""
+
+    def embed(self, observations: Floats, /) -> Floats:
+        """phi: (n, obs_dim) -> (n, d)."""
+
+    def goals(self, states: Floats, /) -> tuple[Floats, Floats]:
+        """(phi(g), omega_g): (n, obs_dim) -> (n, d) and (n, d), unit vectors."""
+
+    def command(self, observations: Floats, target: Target, embeddings: Floats, /) -> Floats:
+        """What the policy is told: (n, c)."""
+
+    def act(self, observations: Floats, commands: Floats, /) -> Floats:
+        """The policy's action for each observation and command: (n, act_dim)."""
+
+
+class States(Protocol):
+    """A data set, as far as a planner cares."""
+
+    @property
+    def observations(self) -> Floats: ...
 
 
 @dataclass(frozen=True)
@@ -54,14 +84,6 @@ Goal = Any
 
 
 @dataclass(frozen=True)
-class LatentGoal:
-    """A single point to reach and the direction that shapes the way: phi(g) and omega_g."""
-
-    embedding: Floats
-    direction: Floats
-
-
-@dataclass(frozen=True)
 class LatentWish:
     """Stages, each a list of alternatives, and the predicted steps at which a stage is done."""
 
@@ -85,24 +107,33 @@ def observation_table(rows: Any, width: int, what: str) -> Floats:
     return table
 
 
-def latent_wishes(goals: Many[Goal], model: Geometry, width: int) -> list[LatentWish]:
+def latent_wishes(goals: Many[Goal], model: Agent, width: int) -> list[LatentWish]:
     """Embed all goals together, with one call of each network."""
     if len(goals) == 0:
         raise GeometryError("There are no goals; give at least one.")
     tables: list[Floats] = []
     shapes = [_collect(goal, width, tables) for goal in goals]
     states = np.concatenate(tables)
-    embeddings = _finite(np.asarray(model.embed(states), dtype=np.float64), "embedding")
-    directions = unit(_finite(np.asarray(model.task(states), dtype=np.float64), "direction"))
+    points, directions = model.goals(states)
+    phi = _finite(np.asarray(points, dtype=np.float64), "embedding")
+    omega = unit(_finite(np.asarray(directions, dtype=np.float64), "direction"))
     wishes, start = [], 0
     for stages, within in shapes:
         built = []
         for size, weights in stages:
-            phi, omega = embeddings[start : start + size], directions[start : start + size]
+            part = slice(start, start + size)
             start += size
-            built.append(_alternatives(phi, omega, weights))
+            built.append(_alternatives(phi[part], omega[part], states[part], weights))
         wishes.append(LatentWish(built, within))
+    if model.metric is None and any(len(wish.stages) > 1 or len(wish.stages[0]) > 1 for wish in wishes):
+        raise GeometryError("This model has no distances to choose or to pass by; give it single states as goals.")
+    if not _spatial(model) and any(goal.observation is None for wish in wishes for s in wish.stages for goal in s):
+        raise GeometryError("A mixture is a mean of embeddings, and this model has none; give it states or a Region.")
     return wishes
+
+
+def _spatial(model: Agent) -> bool:
+    return model.metric is not None and model.metric.spatial
 
 
 Stage = tuple[int, Floats | None]
@@ -144,9 +175,9 @@ def _weights(weights: Any, size: int) -> Floats:
     return values / values.sum()
 
 
-def _alternatives(phi: Floats, omega: Floats, weights: Floats | None) -> list[LatentGoal]:
+def _alternatives(phi: Floats, omega: Floats, states: Floats, weights: Floats | None) -> list[LatentGoal]:
     if weights is None:
-        return [LatentGoal(point, direction) for point, direction in zip(phi, omega, strict=True)]
+        return [LatentGoal(*row) for row in zip(phi, omega, states, strict=True)]
     # Directions that cancel leave none; the heaviest state's own direction then stands for all.
     heaviest = omega[[int(np.argmax(weights))]]
     return [LatentGoal(weights @ phi, unit((weights @ omega)[None, :], lambda: heaviest)[0])]

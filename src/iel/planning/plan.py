@@ -7,23 +7,39 @@ the node it was last matched to. How a single goal is approached is a `Pursuit`,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from iel.errors import GeometryError, NoPath
-from iel.planning.geometry import Floats, Integers, unit
+from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric
 from iel.planning.goals import LatentWish
 
 
-@dataclass(frozen=True)
-class Aim:
-    """What a pursuit answers for n states: targets (n, d), predicted cost to the goal (n,), matched nodes (n,).
+class Target(NamedTuple):
+    """What a planner answers for n episodes at once."""
+
+    point: Floats
+    """(n, d) where to in the latent."""
+    observation: Floats
+    """(n, o) the same place as a state of the data, or the goal; NaN for a mixture, which is no state."""
+    is_goal: Booleans
+    """(n,) whether the target is the goal itself."""
+    goal_point: Floats
+    """(n, d) phi(g) of the goal that is pursued."""
+    goal_direction: Floats
+    """(n, d) omega_g of the goal that is pursued."""
+
+
+class Aim(NamedTuple):
+    """What a pursuit answers for n states: points (n, d), the rows of the data they stand for (-1: the goal itself),
+    the predicted cost to the goal (n,), and the matched nodes (n,).
 
     Where there is no way the cost is infinite and the target is the goal itself.
     """
 
-    targets: Floats
+    points: Floats
+    states: Integers
     costs: Floats
     nodes: Integers
 
@@ -31,7 +47,9 @@ class Aim:
 class Pursuit(Protocol):
     """How one planner approaches goals that were prepared together; goals are numbered."""
 
-    goals: Floats
+    metric: Metric | None
+    goals: list[LatentGoal]
+    points: Floats
     """phi(g) of every goal, (m, d)."""
     directions: Floats
     """omega_g of every goal, (m, d)."""
@@ -42,10 +60,13 @@ class Pursuit(Protocol):
     def direct_costs(self, states: Floats, goals: Integers) -> Floats:
         """d(x, g; g) from states[r] straight to goal goals[r]."""
 
+    def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
+        """Predicted steps to the goals, given what `aim` answered."""
+
 
 @dataclass(frozen=True)
-class Path:
-    """A way for people to look at: the nodes from a state to its goal, and what each step of the way costs."""
+class Route:
+    """A way for people to look at: the nodes from a state to its goal, and what each part of the way costs."""
 
     nodes: Integers
     """Nodes of the coreset along the way (empty where the planner has none)."""
@@ -55,26 +76,29 @@ class Path:
     """Their observations, (len(nodes), obs_dim)."""
     costs: Floats
     """Cost of each part: state to first node, node to node, last node to goal; one more than there are nodes."""
+    steps: Floats
+    """The same in predicted steps."""
     stages: list[int] = field(default_factory=lambda: [0])
     """For a sequence: position in `costs` at which each stage begins."""
 
     @property
     def total(self) -> float:
         """Predicted steps from the state to the goal along this way."""
-        return float(self.costs.sum())
+        return float(self.steps.sum())
 
     @property
     def steps_to_go(self) -> Floats:
         """Predicted steps to the goal from the state and from each place of the way."""
-        return np.cumsum(self.costs[::-1])[::-1]
+        return np.cumsum(self.steps[::-1])[::-1]
 
 
 class Plan:
-    """Prepared goals of G episodes; `targets` and `directions` answer for all of them, or for the listed rows."""
+    """Prepared goals of G episodes; `target` answers for all of them, or for the listed rows."""
 
     def __init__(
         self,
         pursuit: Pursuit,
+        observations: Floats,
         wishes: list[LatentWish],
         numbers: list[list[list[int]]],
         *,
@@ -82,10 +106,14 @@ class Plan:
     ):
         """`numbers[e][s]` are the pursuit's goal numbers of the alternatives of stage s of episode e.
 
-        Where there is no way to a goal, `targets` raises `NoPath`, or heads straight for it if `pursue_blindly`.
+        `observations` are those of the data. Where there is no way to a goal, `target` raises `NoPath`, or heads
+        straight for it if `pursue_blindly`.
         """
-        self.pursuit = pursuit
+        self.pursuit, self.observations = pursuit, observations
         self.pursue_blindly = pursue_blindly
+        unknown = np.full(observations.shape[1], np.nan, np.float32)
+        known = [unknown if goal.observation is None else goal.observation for goal in pursuit.goals]
+        self.goal_observations = np.array(known, np.float32)
         self.within = np.array([wish.within for wish in wishes])
         self.alternatives = [[np.array(stage) for stage in stages] for stages in numbers]
         self.stages = np.array([len(stages) for stages in numbers])
@@ -103,26 +131,9 @@ class Plan:
         self.memory[chosen] = -1
         self.stage[chosen] = 0
 
-    def targets(self, embeddings: Any, rows: Integers | None = None) -> Floats:
-        """The latent point to head for from each embedding."""
-        return self._reachable_aim(embeddings, rows)[0].targets
-
-    def directions(self, embeddings: Any, rows: Integers | None = None) -> Floats:
-        """Unit vectors towards the targets, always finite.
-
-        A state that sits on its target heads for phi(g); one that sits on that as well follows omega_g.
-        """
-        states = np.asarray(embeddings, dtype=np.float64)
-        aim, goals = self._reachable_aim(states, rows)
-        pursuit = self.pursuit
-        return unit(aim.targets - states, lambda: pursuit.goals[goals] - states, lambda: pursuit.directions[goals])
-
-    def costs(self, embeddings: Any, rows: Integers | None = None) -> Floats:
-        """Predicted steps from each embedding to the goal of its current stage; infinite where there is no way."""
-        return self._aim(embeddings, rows)[0].costs
-
-    def _reachable_aim(self, embeddings: Any, rows: Integers | None) -> tuple[Aim, Integers]:
-        aim, goals = self._aim(embeddings, rows)
+    def target(self, embeddings: Any, rows: Integers | None = None) -> Target:
+        """Where to head for from each embedding."""
+        _, aim, goals = self._aim(embeddings, rows)
         if not self.pursue_blindly and not np.isfinite(aim.costs).all():
             stuck = np.flatnonzero(~np.isfinite(aim.costs))
             names = stuck if rows is None else np.asarray(rows)[stuck]
@@ -130,12 +141,26 @@ class Plan:
                 f"No way leads to the goal of episode {int(names[0])} ({len(stuck)} of {len(aim.costs)} episodes); "
                 "switch nodes or edges back on, or allow direct pursuit with unreachable='direct'."
             )
-        return aim, goals
+        is_goal = aim.states < 0
+        observation = self.observations[aim.states]
+        if is_goal.any():
+            observation[is_goal] = self.goal_observations[goals[is_goal]]
+        return Target(aim.points, observation, is_goal, self.pursuit.points[goals], self.pursuit.directions[goals])
 
-    def _aim(self, embeddings: Any, rows: Integers | None) -> tuple[Aim, Integers]:
+    def costs(self, embeddings: Any, rows: Integers | None = None) -> Floats:
+        """Predicted cost from each embedding to the goal of its current stage; infinite where there is no way."""
+        return self._aim(embeddings, rows)[1].costs
+
+    def steps(self, embeddings: Any, rows: Integers | None = None) -> Floats:
+        """The same in predicted steps."""
+        states, aim, goals = self._aim(embeddings, rows)
+        return self.pursuit.steps(states, goals, aim)
+
+    def _aim(self, embeddings: Any, rows: Integers | None) -> tuple[Floats, Aim, Integers]:
+        """(checked embeddings, where to, which goals)."""
         states = np.asarray(embeddings, dtype=np.float64)
         rows = np.arange(len(self)) if rows is None else np.asarray(rows)
-        dimension = self.pursuit.goals.shape[1]
+        dimension = self.pursuit.points.shape[1]
         if states.shape != (len(rows), dimension):
             raise GeometryError(
                 f"The embeddings have shape {states.shape}; {len(rows)} episodes need ({len(rows)}, {dimension})."
@@ -150,7 +175,7 @@ class Plan:
             self._advance(states, rows)
             aim, goals = self._best_alternative(states, rows)
         self.memory[rows] = aim.nodes
-        return aim, goals
+        return states, aim, goals
 
     def _advance(self, states: Floats, rows: Integers) -> None:
         """Move episodes that reached the goal of their stage on to the next stage."""
@@ -158,12 +183,17 @@ class Plan:
         while len(pending):
             pending = pending[self.stage[rows[pending]] + 1 < self.stages[rows[pending]]]
             members, owner = self._members(rows[pending])
-            costs = self.pursuit.direct_costs(states[pending[owner]], members)
             done = np.zeros(len(pending), dtype=bool)
-            done[owner[costs <= self.within[rows[pending[owner]]]]] = True
+            done[owner[self._near(states[pending[owner]], members, self.within[rows[pending[owner]]])]] = True
             pending = pending[done]
             self.stage[rows[pending]] += 1
             self.memory[rows[pending]] = -1
+
+    def _near(self, states: Floats, goals: Integers, within: Floats) -> Booleans:
+        """Whether states[r] is within so many predicted steps of goal goals[r]."""
+        metric = self.pursuit.metric
+        assert metric is not None, "planners refuse sequences for methods without distances"
+        return metric.steps(self.pursuit.direct_costs(states, goals)) <= within
 
     def _members(self, rows: Integers) -> tuple[Integers, Integers]:
         """Goal numbers of the alternatives of each row's stage, and which row each belongs to."""
@@ -177,4 +207,4 @@ class Plan:
         aim = self.pursuit.aim(states[owner], members, self.memory[rows][owner])
         order = np.lexsort((aim.costs, owner))
         best = order[np.searchsorted(owner[order], np.arange(len(rows)))]
-        return Aim(aim.targets[best], aim.costs[best], aim.nodes[best]), members[best]
+        return Aim(aim.points[best], aim.states[best], aim.costs[best], aim.nodes[best]), members[best]

@@ -18,10 +18,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from iel.algos.contract import config_from_dict
-from iel.algos.model import Model, load_model
+from iel.algos.contract import Method, config_from_dict
 from iel.errors import RunError
 from iel.loader import read_json
+from iel.model import Model, load_model
 from iel.training.files import write_error, write_json
 
 FORMAT = 1
@@ -48,7 +48,7 @@ class Run:
         return self.config["status"]
 
     @cached_property
-    def algo(self) -> Any:
+    def algo(self) -> Method:
         """The method's configuration."""
         from iel.algos import get_algo
 

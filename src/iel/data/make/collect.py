@@ -33,6 +33,7 @@ from iel.data.make.episodes import MazeCollector
 from iel.data.make.recipes import Recipe, recipe
 from iel.data.readers.ogbench import write_ogbench
 from iel.data.trajectories import Trajectories
+from iel.envs import require_simulator
 from iel.errors import ConfigError, DataError
 from iel.loader import read_json, read_npz
 from iel.progress import Progress
@@ -59,6 +60,7 @@ def make_dataset(
     `controller` is the file of another ant controller than our own (`iel.data.make.ant.load_controller`).
     """
     plan = recipe(name)
+    require_simulator(f"Making '{name}'")
     count = plan.episodes if episodes is None else episodes
     if count < 1:
         raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")

@@ -7,14 +7,17 @@ and in whatever order.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.make.driving import Driver, Explorer, Pilot
 from iel.data.make.recipes import Recipe
-from iel.envs import MazeMap, SeededEnv, make_env
+from iel.envs import MazeMap, make_env
+
+if TYPE_CHECKING:
+    from iel.envs.seeded import SeededEnv
 
 SPLITS = ("train", "val")
 
