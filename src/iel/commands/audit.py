@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditCommand(Output):
-    """How far can this geometry be trusted? Latent dynamics, calibration and agreement with exact hitting times."""
+    """How far can this geometry be trusted? Order, calibration, progress at independent goals, with intervals."""
 
     run: tyro.conf.Positional[Path]
     """Run directory."""
@@ -40,17 +40,21 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
     from iel.training import open_run
 
     run = open_run(options.run)
-    if run.model.metric is None:
-        raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learns no geometry to audit.")
-    data = audit_data(run, options.data)
-    observations, model = data.observations, run.model
+    model = run.model
+    if model.metric is None or model.metric.discount is None:
+        raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which predicts no steps to audit.")
+    data, seen = audit_data(run, options.data)
+    observations = data.observations
     audit = audit_embedding(
-        model.embed(observations),
-        data.actions,
         data.offsets,
         predicted=lambda i, j: model.steps(observations[i], observations[j]),
-        task=lambda goals: model.omega(observations[goals]),
+        cost=lambda i, j: model.cost(observations[i], observations[j], observations[j]),
+        discount=model.metric.discount,
         exact=exact_steps(run, observations),
+        # A method that learned no embedding has no latent dynamics to judge.
+        embeddings=model.embed(observations) if "embedding" in model.networks else None,
+        actions=data.actions,
+        data=seen,
         generator=np.random.default_rng(options.seed),
     )
     picture = options.picture or run.folder("plots") / "audit.png"
@@ -58,11 +62,14 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
     if not options.json:
         print("\n".join(audit.sentences()))
         print(f"drawn in {picture}")
-    return {"run": str(run.path), "data": data.name, "picture": str(picture), **audit.to_dict()}
+    return {"run": str(run.path), "name": data.name, "picture": str(picture), **audit.to_dict()}
 
 
-def audit_data(run: Run, file: Path | None) -> Trajectories:
-    """Trajectories training never saw: the validation set that was made with the training set, or a file."""
+def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
+    """The trajectories to audit on, and in words whether training saw them.
+
+    The validation set that was made with the training set, if it is on this machine; else the training set.
+    """
     from iel.commands.runs import run_data
     from iel.data import load
     from iel.data.catalogue import find
@@ -70,8 +77,11 @@ def audit_data(run: Run, file: Path | None) -> Trajectories:
     facts = run.config["data"]
     for episodes in (None, facts["episodes"]):
         if file is None and (path := find(facts["name"], episodes, split="val")):
-            return load(path)
-    return run_data(run, file)
+            return load(path), "the validation set, which training never saw"
+    data = run_data(run, file)
+    if data.fingerprint == facts["fingerprint"]:
+        return data, "the training data itself, so new states may be predicted worse"
+    return data, f"{file}, which is not the file this run was trained on (whether it shares episodes is not known)"
 
 
 def exact_steps(run: Run, observations: np.ndarray) -> Any:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from iel.commands.common import Output
 from iel.errors import IELError
-from iel.options import Output
-from iel.theory.statements import check_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +22,8 @@ class TheoryCommand(Output):
 
 def theory_command(options: TheoryCommand) -> dict[str, Any]:
     """`iel theory`."""
+    from iel.theory.statements import check_all
+
     rows = check_all(options.seed)
     if not options.json:
         print(report(rows))
