@@ -21,7 +21,6 @@ from iel.theory.span import (
     action_values,
     bellman_closure,
     bilinear_values,
-    composed_embedding,
     discounted_values,
     evaluation_operator,
     fit_reward,
@@ -64,7 +63,7 @@ def test_definition_latent_bilinear_rewards_and_their_four_families():
     table = reward_table(features, similarity)
     region = reward_table(features, similarity, region_embedding(features, weights))
     assert np.allclose(region[:, :, 0], table @ weights)
-    composed = reward_table(features, similarity, composed_embedding(features, np.array([1, 4]), np.array([2.0, -1.0])))
+    composed = reward_table(features, similarity, (2.0 * features[1] - features[4])[None])
     assert np.allclose(composed[:, :, 0], 2 * table[:, :, 1] - table[:, :, 4])
     with pytest.raises(ChainError, match="probability distribution"):
         region_embedding(features, np.ones(6))

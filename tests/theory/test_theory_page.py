@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from iel.theory.figure import bound_curve, draw_bound_curve, maze_curve, slow_subspace
 
 import iel.theory
 from iel.theory import policy_chain, uniform_policy
 from iel.theory.builders import directed_ring
-from iel.theory.figure import bound_curve, draw_bound_curve, maze_curve, slow_subspace
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "theory.md").read_text()

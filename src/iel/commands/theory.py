@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from iel.commands.common import Output
@@ -16,8 +15,6 @@ class TheoryCommand(Output):
 
     seed: int = 0
     """Seed of the random instances."""
-    picture: Path | None = None
-    """Also draw Theorem 3.3's bound beside the true error here."""
 
 
 def theory_command(options: TheoryCommand) -> dict[str, Any]:
@@ -27,10 +24,6 @@ def theory_command(options: TheoryCommand) -> dict[str, Any]:
     rows = check_all(options.seed)
     if not options.json:
         print(report(rows))
-    if options.picture is not None:
-        from iel.theory.figure import draw_bound_curve, maze_curve
-
-        draw_bound_curve(maze_curve(), options.picture)
     failed = [row["statement"] for row in rows if not row["holds"]]
     if failed:
         raise IELError(f"The numbers do not bear out the verdict on: {', '.join(failed)}.")

@@ -64,21 +64,17 @@ def absorbing(process: ControlledProcess, goal: int) -> ControlledProcess:
     return ControlledProcess.of([sp.diags_array(keep) @ chain + at_goal for chain in process.transitions])
 
 
-def grid(
-    rows: int, columns: int, slip: float = 0.0, wind: tuple[float, int] | None = None, moves: np.ndarray = GRID_MOVES
-) -> ControlledProcess:
+def grid(rows: int, columns: int, slip: float = 0.0) -> ControlledProcess:
     """An open rows x columns grid. State (i, j) has number i * columns + j; walking into the edge stays put.
 
-    slip   probability that a uniformly random move replaces the chosen one
-    wind   (probability, move number): after the chosen move the wind pushes one more step with that probability
+    `slip` is the probability that a uniformly random move replaces the chosen one.
     """
-    return passable_process(np.ones((rows, columns), dtype=bool), slip=slip, wind=wind, moves=moves)
+    return passable_process(np.ones((rows, columns), dtype=bool), slip)
 
 
 def passable_process(
     free: np.ndarray,
     slip: float = 0.0,
-    wind: tuple[float, int] | None = None,
     moves: np.ndarray = GRID_MOVES,
     blocked: np.ndarray | None = None,
 ) -> ControlledProcess:
@@ -94,10 +90,6 @@ def passable_process(
     if slip:
         any_move = sum(steps, start=0) / len(moves)
         steps = [(1.0 - slip) * step + slip * any_move for step in steps]
-    if wind is not None:
-        strength, direction = wind
-        gust = _matrix(nexts[:, direction])
-        steps = [(1.0 - strength) * step + strength * (step @ gust) for step in steps]
     return ControlledProcess.of(steps)
 
 

@@ -86,9 +86,9 @@ class Maze:
         """xy of the middle of map cell (i, j)."""
         return np.array([cell[1] * self.cell_size - self.offset[0], cell[0] * self.cell_size - self.offset[1]])
 
-    def process(self, slip: float = 0.0, wind: tuple[float, int] | None = None) -> ControlledProcess:
+    def process(self, slip: float = 0.0) -> ControlledProcess:
         """The controlled process with the eight king moves, one-way doors and teleports applied."""
-        base = passable_process(self.free, slip, wind, KING_MOVES, blocked=self._forbidden())
+        base = passable_process(self.free, slip, KING_MOVES, blocked=self._forbidden())
         if self.teleports is None:
             return base
         jump = self._jump()

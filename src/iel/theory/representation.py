@@ -98,15 +98,6 @@ def policy_operator(process: ControlledProcess, representation: Representation, 
     return transposed.T
 
 
-def unit_cost_representer(features: np.ndarray, goal: int) -> np.ndarray:
-    """w_1 with <phi(x), w_1> = 1 for every x != goal, of least norm; an error when the features cannot express it."""
-    transient = np.delete(features, goal, axis=0)
-    representer = np.linalg.lstsq(transient, np.ones(len(transient)), rcond=None)[0]
-    if np.abs(transient @ representer - 1.0).max() > TOLERANCE:
-        raise ChainError(f"No vector w_1 satisfies <phi(x), w_1> = 1 for all x != {goal}: add a constant feature.")
-    return representer
-
-
 @dataclass(frozen=True)
 class RangeCondition:
     """Whether w_1 lies in range (K_pi - I)^* on the goal's transient feature span, and a solution of least norm."""

@@ -238,7 +238,7 @@ def sample_bound(
     sharp = (np.sqrt(target_error) + 2.0 * reference.level) ** 2 * factor / 4.0 if cover > 0 else np.inf
     return SampleBound(
         distance=float((law.pairs * squared).sum()),
-        bound=factor * inner,
+        bound=factor * inner if cover > 0 else np.inf,
         sharp_bound=float(sharp),
         class_error=class_error,
         label_mismatch=mismatch,

@@ -28,11 +28,6 @@ def region_embedding(features: np.ndarray, distribution: np.ndarray) -> np.ndarr
     return weights @ features
 
 
-def composed_embedding(features: np.ndarray, goals: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """mu = sum_j alpha_j phi(g_j), one composed goal (1, d)."""
-    return (np.asarray(weights, dtype=np.float64) @ features[np.asarray(goals)])[None]
-
-
 def reward_table(features: np.ndarray, operators: np.ndarray, goals: np.ndarray | None = None) -> np.ndarray:
     """r(x, a, g) = <phi(x), R_a mu_g> as a table (|A|, n, m); goals default to all states' embeddings."""
     return np.einsum("xd,ade,ge->axg", features, operators, features if goals is None else goals)
