@@ -124,11 +124,10 @@ def lumpable(groups: np.ndarray, actions: int, generator: np.random.Generator) -
     return ControlledProcess.of(macro[:, groups][:, :, groups] * inside)
 
 
-def affine_process(points: np.ndarray, actions: int, generator: np.random.Generator) -> ControlledProcess:
+def affine_process(points: np.ndarray, slopes: np.ndarray, shifts: np.ndarray) -> ControlledProcess:
     """Actions with mean next point slope * f + shift on a line of points f: the features (1, f) are sufficient."""
-    slopes, shifts = generator.uniform(0.2, 0.7, actions), generator.uniform(-0.3, 0.3, actions)
     # Any distribution with the right mean will do: mix the two extreme points.
-    right = (slopes[:, None] * points + shifts[:, None] - points[0]) / (points[-1] - points[0])
-    chains = np.zeros((actions, len(points), len(points)))
+    right = (np.outer(slopes, points) + np.asarray(shifts)[:, None] - points[0]) / (points[-1] - points[0])
+    chains = np.zeros((len(slopes), len(points), len(points)))
     chains[:, :, 0], chains[:, :, -1] = 1.0 - right, right
     return ControlledProcess.of(chains)

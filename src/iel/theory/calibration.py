@@ -124,7 +124,7 @@ def fit_latent_dynamics(
 
     missed = targets[test] - predict(embeddings[now[test]], actions[now[test]])
     place = np.hstack([embeddings, actions])[now[test]]
-    twin = _nearest_other(place / np.where(place.std(axis=0) > 0, place.std(axis=0), 1.0))
+    twin = _nearest_other(place / np.where(place.std(axis=0) > 0, place.std(axis=0), 1.0), generator)
     total, scatter = (missed**2).sum(axis=1), ((missed - missed[twin]) ** 2).sum(axis=1) / 2.0
 
     def parts(rows: np.ndarray) -> np.ndarray:
@@ -136,10 +136,11 @@ def fit_latent_dynamics(
     return LatentDynamics(predict, np.sqrt(total), epsilon, noise, step)
 
 
-def _nearest_other(points: np.ndarray) -> np.ndarray:
-    """The nearest other point of each point; equal points are each other's neighbours."""
+def _nearest_other(points: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """The nearest other point of each point; equal points are paired at random, by a tiny shift."""
     if len(points) < 2:
         return np.zeros(len(points), dtype=np.int64)
+    points = points + 1e-7 * generator.normal(size=points.shape)
     found = cKDTree(points).query(points, k=2)[1]
     own = np.arange(len(points))
     return np.where(found[:, 0] == own, found[:, 1], found[:, 0])

@@ -112,7 +112,7 @@ def _closure(generator: np.random.Generator) -> list[Evidence]:
     process, representation, _ = lumped(generator, 5, 2)
     rewards = generator.normal(size=(2, 3, 3))
     closed = bellman_closure(process, representation, rewards, DISCOUNT, generator)
-    process = affine_process(POINTS, 2, generator)
+    process = affine_process(POINTS, generator.uniform(0.2, 0.7, 2), generator.uniform(-0.3, 0.3, 2))
     features = fit_representation(process, np.column_stack([np.ones(4), POINTS]))
     left = bellman_closure(process, features, generator.normal(size=(2, 2, 2)), DISCOUNT, generator)
     numbers = {"distance of groups that move as one": closed.distance, "of (1, f) on a line": left.distance}
@@ -127,7 +127,7 @@ def _control(generator: np.random.Generator) -> list[Evidence]:
         best = optimal_values(process, reward_table(representation.features, generator.normal(size=(2, 3, 3))), 0.7)
         residual = max(residual, nearest_bilinear(representation.features, best)[1])
     for _ in range(10):
-        process = affine_process(POINTS, 2, generator)
+        process = affine_process(POINTS, generator.uniform(0.2, 0.7, 2), generator.uniform(-0.3, 0.3, 2))
         features = fit_representation(process, np.column_stack([np.ones(4), POINTS]))
         found = optimal_span(process, features, generator.normal(size=(2, 2, 2)), DISCOUNT, generator)
         outside = max(outside, found.residual)
