@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
     import numpy as np
 
     from iel.theory import audit_embedding, draw_audit
+    from iel.theory.diagnostics import when_it_works
     from iel.training import open_run
 
     run = open_run(options.run)
@@ -45,24 +46,34 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
         raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which predicts no steps to audit.")
     data, seen = audit_data(run, options.data)
     observations = data.observations
+    generator = np.random.default_rng(options.seed)
+    # A method that learned no embedding has no latent dynamics to judge.
+    embeddings = model.embed(observations) if "embedding" in model.networks else None
+
+    def predicted(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        return model.steps(observations[i], observations[j])
+
     audit = audit_embedding(
         data.offsets,
-        predicted=lambda i, j: model.steps(observations[i], observations[j]),
+        predicted=predicted,
         cost=lambda i, j: model.cost(observations[i], observations[j], observations[j]),
         discount=model.metric.discount,
         exact=exact_steps(run, observations),
-        # A method that learned no embedding has no latent dynamics to judge.
-        embeddings=model.embed(observations) if "embedding" in model.networks else None,
+        embeddings=embeddings,
         actions=data.actions,
         data=seen,
-        generator=np.random.default_rng(options.seed),
+        generator=generator,
+    )
+    conditions = embeddings is not None and when_it_works(
+        embeddings, data.actions, data.offsets, generator, attributes=observations, predicted=predicted
     )
     picture = options.picture or run.folder("plots") / "audit.png"
     draw_audit(audit, picture)
     if not options.json:
-        print("\n".join(audit.sentences()))
+        print("\n".join([*audit.sentences(), *(conditions.sentences() if conditions else [])]))
         print(f"drawn in {picture}")
-    return {"run": str(run.path), "name": data.name, "picture": str(picture), **audit.to_dict()}
+    found = {"conditions": asdict(conditions) if conditions else None, **audit.to_dict()}
+    return {"run": str(run.path), "name": data.name, "picture": str(picture), **found}
 
 
 def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:

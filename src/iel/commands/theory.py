@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from iel.commands.common import Output
 from iel.errors import IELError
+
+WIDTH = 98
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +37,11 @@ def report(rows: list[dict[str, Any]]) -> str:
     """One paragraph per statement."""
     lines = []
     for row in rows:
-        lines.append(f"{row['statement']}: {row['says']}  [{row['verdict']}]")
+        lines += wrap(f"{row['statement']}: {row['says']}  [{row['verdict']}]", WIDTH, subsequent_indent="  ")
         for item in row["evidence"]:
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in item["numbers"].items())
-            lines.append(f"  {'ok  ' if item['holds'] else 'NOT '}{item['on']}: {numbers}")
+            text = f"{'ok ' if item['holds'] else 'NOT'} {item['on']}: {numbers}"
+            lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="      ")
     count, time = sum(len(row["evidence"]) for row in rows), sum(row["seconds"] for row in rows)
     lines.append(f"{len(rows)} statements, {count} checks, {time:.0f} s.")
     return "\n".join(lines)

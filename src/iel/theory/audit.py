@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ from iel.theory.calibration import (
     step_rows,
     trusted_horizon,
 )
+from iel.theory.certificates import ErrorCertificate, error_certificate
 
 PairFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
 GOALS = 64
@@ -98,6 +100,8 @@ class Audit:
     """Median of |d(x, y) - d(y, x)| over the mean of the two: a fact, not a fault."""
     dynamics: LatentDynamics | None
     """None for models without an embedding."""
+    certificate: ErrorCertificate | None
+    """What may be promised for new pairs, where exact steps are known."""
     pairs: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
     """Samples for the picture: reference steps and predictions."""
 
@@ -127,9 +131,9 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """Numbers only, safe for JSON: values that are not finite become null."""
         plain = {name: value for name, value in vars(self).items() if name not in ("dynamics", "pairs")}
-        answer = {"verdict": self.verdict, "as_exact": self.figures()}
+        answer: dict[str, Any] = {"verdict": self.verdict, "as_exact": self.figures()}
         for name, value in plain.items():
-            answer[name] = asdict(value) if isinstance(value, (Interval, Progress)) else value
+            answer[name] = asdict(value) if isinstance(value, (Interval, Progress, ErrorCertificate)) else value
         answer["calibration"] = [asdict(row) for row in self.calibration]
         answer["closure"] = self.dynamics and {
             "epsilon": asdict(self.dynamics.epsilon),
@@ -204,8 +208,15 @@ def audit_embedding(
         ceiling=ceiling,
         asymmetry=_asymmetry(steps, triples),
         dynamics=_closure(embeddings, actions, bounds, generator),
+        certificate=None if exact is None else _certificate(answers[:pairs], reference[:pairs]),
         pairs={"reference": reference, "predicted": answers},
     )
+
+
+def _certificate(answers: np.ndarray, reference: np.ndarray) -> ErrorCertificate:
+    """Over the pairs drawn independently of each other, at least one step apart."""
+    apart = np.isfinite(reference) & (reference >= 1.0)
+    return error_certificate(answers[apart], reference[apart])
 
 
 def _kept(rows: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -214,11 +225,7 @@ def _kept(rows: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def measure_progress(
-    steps: PairFunction,
-    exact: PairFunction | None,
-    offsets: np.ndarray,
-    pairs: int,
-    generator: np.random.Generator,
+    steps: PairFunction, exact: PairFunction | None, offsets: np.ndarray, pairs: int, generator: np.random.Generator
 ) -> Progress:
     """E[d(x, g) - d(x', g) | x, g] over steps of the data and goals drawn from other episodes, where d(x, g) >= 1."""
     moving = step_rows(offsets)
@@ -240,7 +247,7 @@ def measure_progress(
     by_distance = [
         (
             float(before[level == b].mean()),
-            bootstrap(lambda rows, g=gain[level == b]: g[rows].mean(), towards[level == b], generator)[0],
+            bootstrap(partial(_mean_of, gain[level == b]), towards[level == b], generator)[0],
         )
         for b in np.unique(level)
         if (level == b).sum() >= 50
@@ -254,6 +261,10 @@ def measure_progress(
         if (truth**2).sum() > 0:
             slope = bootstrap(lambda rows: gain[rows] @ truth[rows] / (truth[rows] ** 2).sum(), towards, generator)[0]
     return Progress(mean, fastest, by_distance, slope)
+
+
+def _mean_of(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return values[rows].mean()
 
 
 def _triangle(
@@ -367,6 +378,8 @@ def _sentences(audit: Audit) -> list[str]:
             f"{audit.dynamics.epsilon.value / max(audit.dynamics.step, 1e-300):.2f} of a step of "
             f"{audit.dynamics.step:.3g}; transition noise adds {audit.dynamics.noise.value:.3g} (at most)."
         )
+    if audit.certificate is not None:
+        lines.append(audit.certificate.sentence)
     rule = (
         f"pairs twice as far apart get the larger prediction in at least {100 * CONFIDENCE:.0f} % of cases, and the "
         f"median prediction is "

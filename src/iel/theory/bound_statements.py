@@ -156,7 +156,7 @@ def _corrected(generator: np.random.Generator) -> list[Evidence]:
         features = generator.normal(size=(states, int(generator.integers(1, states))))
         omega = fit_readout(chain, 0, features)
         result = relative_error_bound(chain, 0, features, omega)
-        ratio = max(ratio, (result.error[1:] / np.maximum(result.bound[1:], 1e-12)).max())
+        ratio = max(ratio, (result.error / (result.bound + 1e-9 * result.exact.max())).max())
         miss = ((chain @ features - features) @ omega - 1.0)[1:]
         occupancy = np.linalg.inv(np.eye(states - 1) - killed_operator(chain, 0).toarray())
         gap = np.abs(occupancy @ miss - (result.predicted - result.exact)[1:]).max() / result.exact.max()

@@ -73,10 +73,7 @@ def grid(rows: int, columns: int, slip: float = 0.0) -> ControlledProcess:
 
 
 def passable_process(
-    free: np.ndarray,
-    slip: float = 0.0,
-    moves: np.ndarray = GRID_MOVES,
-    blocked: np.ndarray | None = None,
+    free: np.ndarray, slip: float = 0.0, moves: np.ndarray = GRID_MOVES, blocked: np.ndarray | None = None
 ) -> ControlledProcess:
     """Motion on the free cells of a mask (rows, columns); states number the free cells in row order.
 

@@ -168,11 +168,7 @@ class CalibrationBin:
 
 
 def calibration_table(
-    reference: np.ndarray,
-    predicted: np.ndarray,
-    clusters: np.ndarray,
-    generator: np.random.Generator,
-    least: int = 20,
+    reference: np.ndarray, predicted: np.ndarray, clusters: np.ndarray, generator: np.random.Generator, least: int = 20
 ) -> list[CalibrationBin]:
     """Doubling bins (0, 1], (1, 2], (2, 4], ...; after the first that holds `least` pairs, one with fewer ends it."""
     table: list[CalibrationBin] = []

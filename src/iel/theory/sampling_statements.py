@@ -39,7 +39,7 @@ def _oracle(generator: np.random.Generator) -> list[Evidence]:
         reference = reference_level(chain, generator.normal(size=(states, int(generator.integers(1, states)))))
         if analysis_operator(reference.features, reference.omegas, np.full(states, 1 / states)).lower > 1e-6:
             result = oracle_recovery(chain, generator.normal(size=(states, states - 1)), [reference])
-            ratios.append(result.distance / result.sharp_bound)
+            ratios.append(result.distance / (result.sharp_bound + 1e-9))  # both are rounding where exact
     missing = {f"d = {d}": unit_cost_obstruction(generator.normal(size=(6, d))) for d in (2, 4, 6)}
     return [
         Evidence(
@@ -74,7 +74,8 @@ def _contraction(generator: np.random.Generator) -> list[Evidence]:
     closest = 0.0
     for _ in range(INSTANCES):
         values = generator.uniform(-1, 1, (int(generator.integers(2, 6)), int(generator.integers(1, 8))))
-        left, right = contraction_sides(values, generator.uniform(-1, 1, values.shape[1]), 1.0, 1.0)
+        labels: np.ndarray = generator.uniform(-1, 1, values.shape[1:])
+        left, right = contraction_sides(values, labels, 1.0, 1.0)
         closest = max(closest, left / right)
     return [Evidence(f"{INSTANCES} classes, every sign enumerated", {"largest left / right": closest}, closest <= 1.0)]
 

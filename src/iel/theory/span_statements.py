@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 
 from iel.theory.builders import affine_process, lumpable
 from iel.theory.chains import ControlledProcess, policy_chain
+from iel.theory.diagnostics import when_it_works
 from iel.theory.geometry import convexity_margin, triangle_gap
 from iel.theory.representation import Representation, fit_representation, merged_features, policy_operator, transform
 from iel.theory.span import (
@@ -143,6 +146,32 @@ def _control(generator: np.random.Generator) -> list[Evidence]:
             found.in_span and found.closure.closed is False,
         ),
     ]
+
+
+@statement("When should it work, (i) to (v)", "closure, goals, rewards, horizon, optimal control", "definition")
+def _conditions(generator: np.random.Generator) -> list[Evidence]:
+    lines = []
+    for name, slopes in (("actions that move alike", (0.5, 0.5)), ("actions that pull apart", (0.8, -0.8))):
+        starts, taken = generator.choice(POINTS, 4000), generator.integers(2, size=4000)
+        ends = np.array(slopes)[taken] * starts + 0.1 * generator.normal(size=4000)
+        phi = np.stack([starts, ends], axis=1).reshape(-1, 1)
+        actions = np.repeat(np.eye(2)[taken], 2, axis=0)
+        found = when_it_works(
+            phi,
+            actions,
+            np.arange(4001) * 2,
+            generator,
+            attributes=phi,
+            rewards=phi[:, 0] ** 2,
+        )
+        numbers = {
+            f"({n})": v for n, v in zip(("i", "ii", "iii", "iv", "v"), astuple(found), strict=True) if v is not None
+        }
+        wanted = numbers["(i)"] < 0.1 and numbers["(ii)"] < 1e-6 < 0.5 < numbers["(iii)"]
+        closed = found.maximum < 1e-3 if slopes[0] == slopes[1] else found.maximum > 0.3
+        text = f"8000 states on a line, phi = x, reward x^2, {name}: share lost"
+        lines.append(Evidence(text, numbers, bool(wanted and closed)))
+    return lines
 
 
 @statement("Planner's distance", "d(s, t; g) obeys the triangle inequality for a fixed goal", "holds")

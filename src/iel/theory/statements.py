@@ -9,15 +9,13 @@ evidence). Larger samples of the same checks, and one broken assumption at a tim
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from iel.theory.bounds import (
-    compress,
-)
+from iel.theory.bounds import compress
 from iel.theory.builders import directed_ring, drift_walk, lumpable, random_policy, random_process
 from iel.theory.chains import (
     ControlledProcess,
@@ -54,7 +52,7 @@ class Evidence:
     """One line of the report: the world, the numbers found there, and whether they bear the verdict out."""
 
     on: str
-    numbers: dict[str, float]
+    numbers: Mapping[str, float]
     holds: bool
 
 
