@@ -74,7 +74,7 @@ def test_a_shuffled_geometry_cannot_be_trusted():
     shuffle = np.random.default_rng(2).permutation(len(POSITIONS))
     audit = run(lambda i, j: chebyshev(shuffle[i], shuffle[j]), embeddings=POSITIONS[shuffle])
     assert audit.verdict == "cannot be trusted" and audit.horizon.high == 0.0
-    assert "cannot be trusted at any distance" in audit.sentences()[-1]
+    assert "cannot be trusted from the shortest distances on" in audit.sentences()[-1]
     failed = {name for name, exact in audit.figures().items() if not exact}
     # A shuffled metric is still a metric, nothing is discounted, and a next embedding that nothing predicts counts as
     # noise (epsilon is "at least"): three figures cannot see it, four do.
@@ -95,6 +95,12 @@ def test_order_without_calibration_is_not_trust():
     """1000 d^0.1 ranks every pair rightly and is off by a factor of hundreds."""
     audit = run(lambda i, j: 1000 * chebyshev(i, j) ** 0.1)
     assert audit.order.value > 0.99 and audit.horizon.high == 0.0 and audit.verdict == "cannot be trusted"
+
+
+def test_a_geometry_that_is_right_only_far_away_is_said_to_be():
+    audit = run(lambda i, j: np.where(chebyshev(i, j) < 16, 0.1, 1.0) * chebyshev(i, j))
+    assert audit.verdict == "cannot be trusted" and audit.horizon.high == 0.0
+    assert "It is so at 16 to 32, 32 to 64" in audit.sentences()[-1]
 
 
 def test_progress_at_independent_goals_is_one_for_the_policys_own_times_and_hindsight_goals_would_not_be():
@@ -226,7 +232,7 @@ def test_the_calibration_table_and_the_horizon_follow_their_definition():
     # Against upper bounds predictions may be too small, never too large.
     short = calibration_table(reference, 0.3 * reference, np.arange(250), generator)
     long = calibration_table(reference, 3.0 * reference, np.arange(250), generator)
-    assert trusted_horizon(short).value <= 1.0 and trusted_horizon(short, upper_only=True).value == 16.0
+    assert trusted_horizon(short).value == 0.0 and trusted_horizon(short, upper_only=True).value == 16.0
     assert trusted_horizon(long, upper_only=True).value == 0.0
 
 

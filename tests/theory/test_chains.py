@@ -10,13 +10,16 @@ import scipy.sparse as sp
 
 from iel.errors import ChainError
 from iel.theory import ControlledProcess, grid, hitting_time_matrix, hitting_times, policy_chain, uniform_policy
+from iel.theory.bounds import approximation_bound
 from iel.theory.builders import corridor, directed_ring, drift_walk, random_policy, random_process
 from iel.theory.chains import (
     killed_operator,
     poisson_residual,
     simulate,
 )
+from iel.theory.identifiability import displacement_isomorphism
 from iel.theory.optimal import optimal_hitting_times
+from iel.theory.representation import hitting_time_representation
 from iel.theory.solvers import eliminate, envelope_size, solve_directly, solve_iteratively
 
 
@@ -223,4 +226,11 @@ def test_goals_are_state_numbers_or_masks_and_nothing_else():
 def test_a_chain_with_one_state_has_an_answer():
     assert np.array_equal(hitting_time_matrix(np.eye(1)), [[0.0]])
     assert np.array_equal(hitting_times(np.eye(1), 0), [0.0])
-    assert optimal_hitting_times(ControlledProcess.of([np.eye(1)]), 0).values[0] == 0.0
+    process = ControlledProcess.of([np.eye(1)])
+    assert optimal_hitting_times(process, 0).values[0] == 0.0
+    with pytest.raises(ChainError, match="one state"):
+        hitting_time_representation(process, np.ones((1, 1)))
+    with pytest.raises(ChainError, match="one state"):
+        approximation_bound(np.eye(1), 0, np.eye(1), np.eye(1))
+    with pytest.raises(ChainError, match="no displacements"):
+        displacement_isomorphism(np.eye(1), np.ones((1, 1)), np.eye(1), np.ones((1, 1)))

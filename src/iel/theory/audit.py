@@ -40,6 +40,8 @@ import numpy as np
 from iel.distances import longest_steps
 from iel.errors import ChainError
 from iel.theory.calibration import (
+    CONFIDENCE,
+    FACTOR,
     CalibrationBin,
     Interval,
     LatentDynamics,
@@ -49,6 +51,7 @@ from iel.theory.calibration import (
     fit_latent_dynamics,
     spearman,
     step_rows,
+    trusted_bins,
     trusted_horizon,
 )
 from iel.theory.certificates import ErrorCertificate, error_certificate
@@ -56,8 +59,6 @@ from iel.theory.certificates import ErrorCertificate, error_certificate
 PairFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
 GOALS = 64
 """Independent goals behind the figure `progress`."""
-CONFIDENCE = 0.7
-FACTOR = 1.5
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Audit:
             "progress": self.progress.slope.within(0.95, 1.05)
             if self.progress.slope is not None
             else self.progress.fastest.low <= 1.0,
-            "horizon": self.horizon.value >= self.reach > 0,
+            "horizon": self.horizon.low >= self.reach > 0,
             "triangle": self.triangle.value <= 1e-3,
             "saturation": self.saturated.value <= 1e-3,
         }
@@ -126,7 +127,7 @@ class Audit:
         """`exact` (every figure, against exact steps), `trusted up to H steps`, or `cannot be trusted`."""
         if self.against_exact and all(self.figures().values()):
             return "exact"
-        return f"trusted up to {self.horizon.value:.0f} steps" if self.horizon.value > 0 else "cannot be trusted"
+        return f"trusted up to {self.horizon.low:.0f} steps" if self.horizon.low > 0 else "cannot be trusted"
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers only, safe for JSON: values that are not finite become null."""
@@ -200,7 +201,7 @@ def audit_embedding(
         ratio=agreement[1],
         calibration=table,
         progress=measure_progress(steps, exact, bounds, pairs, generator),
-        horizon=trusted_horizon(table, CONFIDENCE, FACTOR, upper_only=exact is None),
+        horizon=trusted_horizon(table, upper_only=exact is None),
         reach=table[-1].farthest if table else 0.0,
         triangle=triangle,
         triangle_excess=excess,
@@ -388,8 +389,18 @@ def _sentences(audit: Audit) -> list[str]:
     )
     if audit.verdict == "exact":
         lines.append("Every figure is what an exact geometry gives: predictions are exact.")
-    elif audit.horizon.value > 0:
-        lines.append(f"Predictions can be trusted up to about {audit.horizon:.0f} steps: until there, {rule}.")
+    elif audit.horizon.low > 0:
+        lines.append(f"Predictions can be trusted up to {audit.horizon.low:.0f} steps: until there, {rule}.")
+        if audit.horizon.value > audit.horizon.low:
+            lines[-1] = f"{lines[-1][:-1]}; by the estimates alone, up to {audit.horizon.value:.0f} steps."
     else:
-        lines.append(f"Predictions cannot be trusted at any distance: it is not so that {rule}.")
+        good = [row for row, sound in zip(audit.calibration, _sound(audit), strict=True) if sound and row.low >= 1.0]
+        lines.append(
+            f"Predictions cannot be trusted from the shortest distances on: it is not so that {rule}."
+            + (f" It is so at {', '.join(f'{row.low:.0f} to {row.high:.0f}' for row in good)} steps." if good else "")
+        )
     return lines
+
+
+def _sound(audit: Audit) -> list[bool]:
+    return trusted_bins(audit.calibration, "worse", upper_only=not audit.against_exact)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from iel.theory.audit import CONFIDENCE, Audit
-from iel.theory.calibration import Interval
+from iel.theory.audit import Audit
+from iel.theory.calibration import CONFIDENCE, Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +43,8 @@ def _calibration(panel: Axes, audit: Audit) -> None:
         panel.plot(middle, medians, marker="o", label="median prediction")
     limits = [1.0, max(2.0, float(reference[np.isfinite(reference)].max(initial=2.0)))]
     panel.plot(limits, limits, color="black", linewidth=1, linestyle="--", label="equal")
-    if audit.horizon.value > 0:
-        panel.axvline(audit.horizon.value, color="tab:red", linewidth=1, label="trusted horizon")
+    if audit.horizon.low > 0:
+        panel.axvline(audit.horizon.low, color="tab:red", linewidth=1, label="trusted horizon")
     if np.isfinite(audit.ceiling):
         panel.axhline(audit.ceiling, color="0.5", linewidth=1, linestyle=":", label="ceiling of discounting")
     panel.set(xscale="log", yscale="log", xlabel=f"{name} steps", ylabel="predicted steps", title="Calibration")

@@ -210,31 +210,41 @@ def calibration_table(
     return table
 
 
-def trusted_horizon(
-    table: list[CalibrationBin], confidence: float = 0.7, factor: float = 1.5, upper_only: bool = False
-) -> Interval:
-    """The farthest pair of the last bin before trust ends, by the estimates, by their worse and by their better ends.
+CONFIDENCE = 0.7
+"""Share of pairs twice as far apart that must get the larger prediction where predictions are trusted."""
+FACTOR = 1.5
+"""How far off the median prediction may be there; one step is always forgiven."""
 
-    A bin is trusted if its median prediction is within `factor` of the reference, or within one step of it, and pairs
-    of this bin are predicted farther than pairs half as far in at least `confidence` of the cases. `upper_only`: the
-    reference is itself only an upper bound, so that predictions below it are not held against the model.
+
+def trusted_bins(table: list[CalibrationBin], end: str = "value", upper_only: bool = False) -> list[bool]:
+    """Which bins are both calibrated and in order, by the estimates or by the `worse` or `better` ends of intervals.
+
+    `upper_only`: the reference is itself only an upper bound, so predictions below it are not held against the model.
+    The order of the first bin cannot be judged.
     """
+    answer = []
+    for number, row in enumerate(table):
+        ratio, order = row.ratio, row.order.value
+        least = most = ratio.value
+        if end == "worse":
+            least, most, order = ratio.low, ratio.high, row.order.low
+        elif end == "better":
+            least, most, order = ratio.high, ratio.low, row.order.high
+        calibrated = most <= max(FACTOR, 1.0 + 1.0 / row.reference)
+        calibrated &= upper_only or least >= min(1.0 / FACTOR, 1.0 - 1.0 / row.reference)
+        answer.append(bool(calibrated and (number == 0 or order >= CONFIDENCE)))
+    return answer
 
-    def reach(ratio: Callable[[Interval], tuple[float, float]], order: Callable[[Interval], float]) -> float:
-        horizon = 0.0
-        for number, row in enumerate(table):
-            least, most = ratio(row.ratio)
-            slack = max(factor, 1.0 + 1.0 / row.reference)
-            calibrated = most <= slack and (upper_only or least >= min(1.0 / factor, 1.0 - 1.0 / row.reference))
-            if not calibrated or (number > 0 and not order(row.order) >= confidence):
-                break
-            horizon = row.farthest
-        return horizon if len(table) > 1 else 0.0
 
-    value = reach(lambda r: (r.value, r.value), lambda o: o.value)
-    worse = reach(lambda r: (r.low, r.high), lambda o: o.low)
-    better = reach(lambda r: (r.high, r.low), lambda o: o.high)
-    return Interval(value, min(worse, value), max(better, value))
+def trusted_horizon(table: list[CalibrationBin], upper_only: bool = False) -> Interval:
+    """The farthest pair of the last bin before trust ends; 0 unless two bins can be trusted."""
+
+    def reach(end: str) -> float:
+        trusted = [*trusted_bins(table, end, upper_only), False].index(False)
+        return table[trusted - 1].farthest if trusted > 1 else 0.0
+
+    value = reach("value")
+    return Interval(value, min(reach("worse"), value), max(reach("better"), value))
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:

@@ -193,6 +193,8 @@ def one_hot_representation(process: ControlledProcess) -> Representation:
 def hitting_time_representation(process: ControlledProcess, policy: np.ndarray) -> tuple[Representation, np.ndarray]:
     """phi(x) = -V(x, .) with omega_g = e_g: the representation whose coordinates *are* the hitting times."""
     times = hitting_time_matrix(policy_chain(process, policy))
+    if process.states < 2:
+        raise ChainError("A process with one state has no times to represent: the goal is all there is.")
     if not np.all(np.isfinite(times)):
         raise ChainError("Some goal is not reached almost surely from some state: restrict the process to one class.")
     return fit_representation(process, -times), np.eye(process.states)
