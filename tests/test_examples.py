@@ -24,7 +24,7 @@ def test_own_logs_arrive():
 
 @pytest.mark.slow
 def test_detour_costs_no_less(maze_data, tmp_path):
-    algo = iel.IEL(preset="smoke", steps=60, hidden=(16,), batch_size=16)
+    algo = iel.IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16)
     iel.train(maze_data, algo, out=tmp_path / "run", progress=False)
     before, after = load("detour").main(str(tmp_path / "run"), nodes=200)
     assert after >= before

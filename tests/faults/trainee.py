@@ -23,7 +23,7 @@ TINY = {
     "hidden": (16,),
     "batch_size": 16,
     "dimension": 4,
-    "task_share": 0.2,
+    "omega_share": 0.2,
     "embedding_share": 0.35,
 }
 """All three phases; their ends (80 and 220) coincide with a save, and with `every=30` they do not."""
