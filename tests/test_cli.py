@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from iel.cli import COMMANDS, main
 from iel.commands.bench import benchmarks
 from iel.data import Trajectories
 from iel.data.readers.ogbench import write_ogbench
+from iel.evaluation import Protocol
 
 MAZE = "pointmaze-medium-navigate-v0"
 
@@ -131,7 +133,8 @@ def test_train_writes_a_run_a_seed(run):
 
 
 @pytest.mark.slow
-def test_evaluate_prints_json_last_and_draws(capsys, run):
+def test_evaluate_prints_json_last_and_draws(capsys, run, monkeypatch):
+    monkeypatch.setattr("iel.evaluation.Protocol", partial(Protocol, max_steps=100))  # so untrained, no goal is reached
     code, out, _ = call(capsys, "evaluate", run, "--episodes", 1, "--tasks", 1, 2, "--nodes", 64, "--json")
     result = json.loads(out.strip().splitlines()[-1])
     assert code == 0 and result["env"] == MAZE and result["protocol"]["training_seeds"] == 2

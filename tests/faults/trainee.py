@@ -10,6 +10,8 @@ import resource
 import signal
 from pathlib import Path
 
+import rich.progress  # noqa: F401  a process that has given up being root may not be able to import it
+
 import iel.training.loop as loop
 from iel.algos import IEL
 from iel.data import load
