@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from iel.data.catalogue import resolve
 from iel.data.check import MINIMUM_STEPS, short_episodes
+from iel.data.jumps import jump_rows
 from iel.data.readers import Rows, read_rows
 from iel.errors import DataError, IELError
 
@@ -153,6 +154,17 @@ def _constant(rows: Rows, file: str) -> Iterator[Finding]:
             yield Finding("constant-column", "warning", file, None, None, f"{kind} column {column}", message)
 
 
+def _jumping(rows: Rows, file: str) -> Iterator[Finding]:
+    """Steps of the place that no motion explains."""
+    if np.isfinite(rows.observations).all() and len(jumps := jump_rows(rows)):
+        (episode, step, _), more = _place(rows, jumps[0], None), len(jumps) - 1
+        message = (
+            f"the place jumps here, more than three times as far as usual steps ({more} more like this); "
+            "if the world teleports, cut the data there (`iel.data.cut_at_jumps`)."
+        )
+        yield Finding("jumping", "warning", file, episode, step, None, message, len(jumps))
+
+
 def _teleporting(rows: Rows, file: str) -> Iterator[Finding]:
     """Steps far beyond the column's usual ones: most often two episodes that were glued together."""
     steps = _transitions(rows)
@@ -218,7 +230,7 @@ def _standing(rows: Rows, file: str) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Rows, str], Iterable[Finding]], ...] = (
-    _short, _non_finite, _out_of_range, _constant, _teleporting, _repeated, _standing,
+    _short, _non_finite, _out_of_range, _constant, _jumping, _teleporting, _repeated, _standing,
 )  # fmt: skip
 
 

@@ -77,8 +77,9 @@ class MazeMap:
 
     @cached_property
     def next_cell(self) -> NDArray[np.int64]:
-        """(goal cell, cell) -> the neighbour one move nearer to the goal; the cell itself at the goal and where there is
-        no way. Of two such neighbours it is the first of above, left, below, right, as for OGBench's oracle.
+        """(goal cell, cell) -> the neighbour one move nearer to the goal; the cell itself at the goal or without a way.
+
+        Of two such neighbours it is the first of above, left, below, right, as for OGBench's oracle.
         """
         following = np.tile(np.arange(len(self.free)), (len(self.free), 1))
         for neighbour in self._neighbours[::-1]:  # the first in the order writes last

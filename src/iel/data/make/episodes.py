@@ -54,17 +54,9 @@ class MazeCollector(ABC):
         for step in range(self.plan.steps):
             direction = pilot(simulator.get_xy())
             actions[step] = self.act(observation, direction, rng)
-            observation = self._step(simulator, actions[step])
+            observation = self.env.step(actions[step])[0]
             observations[step + 1] = observation
             # A step into a teleport returns the state before it, and that is where OGBench judges arrivals.
             pilot.arrive(observation[:2])
         self.goals_reached = pilot.reached
         return observations, actions
-
-    def _step(self, simulator: Any, action: NDArray) -> NDArray:
-        # Teleports draw random numbers, so those mazes step with the seeded wrapper's generator; the others need none
-        # of the wrapper's bookkeeping.
-        if self.env.draws_while_stepping:
-            with self.env.lend_generator():
-                return simulator.step(action)[0]
-        return simulator.step(action)[0]
