@@ -154,20 +154,16 @@ def _constant(rows: Rows, file: str) -> Iterator[Finding]:
             yield Finding("constant-column", "warning", file, None, None, f"{kind} column {column}", message)
 
 
-def _jumping(rows: Rows, file: str) -> Iterator[Finding]:
-    """Steps of the place that no motion explains."""
-    if np.isfinite(rows.observations).all() and len(jumps := jump_rows(rows)):
-        (episode, step, _), more = _place(rows, jumps[0], None), len(jumps) - 1
-        message = (
-            f"the place jumps here, more than three times as far as usual steps ({more} more like this); "
-            "if the world teleports, cut the data there (`iel.data.cut_at_jumps`)."
-        )
-        yield Finding("jumping", "warning", file, episode, step, None, message, len(jumps))
-
-
 def _teleporting(rows: Rows, file: str) -> Iterator[Finding]:
-    """Steps far beyond the column's usual ones: most often two episodes that were glued together."""
-    steps = _transitions(rows)
+    """Jumps of the place, and steps far beyond a column's usual ones: teleports, or episodes glued together."""
+    jumps = jump_rows(rows) if np.isfinite(rows.observations).all() else np.zeros(0, np.int64)
+    yield from _listed(
+        (_place(rows, row, None) for row in jumps),
+        lambda *_: "the place jumps here, over three times as far as usual steps; if two episodes meet here, mark the "
+        "boundary, and if the world teleports, cut the data at its jumps.",
+        "jumping", "warning", file,
+    )  # fmt: skip
+    steps = np.setdiff1d(_transitions(rows), jumps)
     found: list[tuple[int, int]] = []
     for column in range(rows.observations.shape[1]):
         values = rows.observations[:, column]
@@ -230,7 +226,7 @@ def _standing(rows: Rows, file: str) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Rows, str], Iterable[Finding]], ...] = (
-    _short, _non_finite, _out_of_range, _constant, _jumping, _teleporting, _repeated, _standing,
+    _short, _non_finite, _out_of_range, _constant, _teleporting, _repeated, _standing,
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def write_ogbench(path: Path | str, data: Trajectories, recipe: int | None = Non
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with partial.open("wb") as file:
-            version = {} if recipe is None else {"recipe": np.int64(recipe)}
+            version: dict[str, Any] = {} if recipe is None else {"recipe": np.int64(recipe)}
             np.savez_compressed(
                 file, observations=data.observations, actions=data.actions, terminals=terminals, **version
             )
