@@ -1,5 +1,6 @@
 """Jumps: exactly the teleports, and nothing in data without any."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from iel.data.make.ant import load_controller, upright
 from iel.envs import make_env
 from iel.errors import DataError
 
-KITCHEN = Path(__file__).parents[3] / "shared/data/kitchen-partial-reconstructed.hdf5"
+KITCHEN = Path(os.environ.get("IEL_DATA", "")) / "kitchen-partial-reconstructed.hdf5"
 
 
 def collect(name: str, episodes: int) -> Trajectories:
@@ -71,7 +72,7 @@ def test_noisy_sensors_and_pauses_are_left_alone():
     assert len(jump_rows(Trajectories(waits, np.zeros((5000, 1)), [0, 2500, 5000]), [0, 1])) == 0
 
 
-@pytest.mark.skipif(not KITCHEN.exists(), reason="needs the kitchen data")
+@pytest.mark.skipif(not KITCHEN.is_file(), reason="IEL_DATA has no reconstructed kitchen data")
 def test_the_kitchen_is_left_alone():
     assert len(jump_rows(load(KITCHEN))) == 0
 

@@ -1,5 +1,6 @@
 """Slow columns tell the place of ants and points, and nothing does in a kitchen."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from iel.data.make import make_collector, recipe
 from iel.data.slowness import orientation_columns, place_columns, slow_directions, slowness
 from iel.errors import DataError
 
-KITCHEN = Path(__file__).parents[3] / "shared/data/kitchen-partial-reconstructed.hdf5"
+KITCHEN = Path(os.environ.get("IEL_DATA", "")) / "kitchen-partial-reconstructed.hdf5"
 
 
 def store(columns: np.ndarray, episodes: int = 1) -> Trajectories:
@@ -80,7 +81,7 @@ def test_where_nothing_separates_it_is_refused():
         place_columns(store(rng.standard_normal((2000, 3))))
 
 
-@pytest.mark.skipif(not KITCHEN.exists(), reason="needs the kitchen data")
+@pytest.mark.skipif(not KITCHEN.is_file(), reason="IEL_DATA has no reconstructed kitchen data")
 def test_nothing_separates_in_the_kitchen():
     with pytest.raises(DataError, match="nothing separates"):
         place_columns(load(KITCHEN))
