@@ -207,3 +207,18 @@ def test_doctor_says_what_it_found(capsys):
     code, out, _ = call(capsys, "doctor", "--json")
     findings = json.loads(out)
     assert code == 0 and findings["healthy"] and findings["versions"]["iel"]
+
+
+def test_data_info_shows_slow_columns_and_jumps(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    place = np.cumsum(np.repeat(rng.uniform(-1, 1, (60, 2)), 50, axis=0), axis=0)
+    place[1700:] += 100.0
+    table = np.concatenate([rng.standard_normal((3000, 9)), place], 1)
+    write_ogbench(tmp_path / "log.npz", Trajectories(table, np.zeros((3000, 1)), [0, 1500, 3000]))
+    code, out, _ = call(capsys, "data", "info", tmp_path / "log.npz", "--json")
+    facts = json.loads(out.splitlines()[-1])
+    assert code == 0 and facts["place_columns"] == [9, 10] and facts["jumps"] == 1
+    assert all(len(str(value)) < 10 for value in facts["observation_low"])
+    _, out, _ = call(capsys, "data", "info", tmp_path / "log.npz")
+    assert out.count("  place\n") == 2 and "3 more columns, with a slowness of 0.9" in out
+    assert max(map(len, out.splitlines())) < 90
