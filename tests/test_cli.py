@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from iel.cli import COMMANDS, main
 from iel.commands.bench import benchmarks
 from iel.data import Trajectories
 from iel.data.readers.ogbench import write_ogbench
+from iel.evaluation import Protocol
 
 MAZE = "pointmaze-medium-navigate-v0"
 
@@ -131,7 +133,8 @@ def test_train_writes_a_run_a_seed(run):
 
 
 @pytest.mark.slow
-def test_evaluate_prints_json_last_and_draws(capsys, run):
+def test_evaluate_prints_json_last_and_draws(capsys, run, monkeypatch):
+    monkeypatch.setattr("iel.evaluation.Protocol", partial(Protocol, max_steps=100))  # so untrained, no goal is reached
     code, out, _ = call(capsys, "evaluate", run, "--episodes", 1, "--tasks", 1, 2, "--nodes", 64, "--json")
     result = json.loads(out.strip().splitlines()[-1])
     assert code == 0 and result["env"] == MAZE and result["protocol"]["training_seeds"] == 2
@@ -205,3 +208,18 @@ def test_doctor_says_what_it_found(capsys):
     code, out, _ = call(capsys, "doctor", "--json")
     findings = json.loads(out)
     assert code == 0 and findings["healthy"] and findings["versions"]["iel"]
+
+
+def test_data_info_shows_slow_columns_and_jumps(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    place = np.cumsum(np.repeat(rng.uniform(-1, 1, (60, 2)), 50, axis=0), axis=0)
+    place[1700:] += 100.0
+    table = np.concatenate([rng.standard_normal((3000, 9)), place], 1)
+    write_ogbench(tmp_path / "log.npz", Trajectories(table, np.zeros((3000, 1)), [0, 1500, 3000]))
+    code, out, _ = call(capsys, "data", "info", tmp_path / "log.npz", "--json")
+    facts = json.loads(out.splitlines()[-1])
+    assert code == 0 and facts["place_columns"] == [9, 10] and facts["jumps"] == 1
+    assert all(len(str(value)) < 10 for value in facts["observation_low"])
+    _, out, _ = call(capsys, "data", "info", tmp_path / "log.npz")
+    assert out.count("  place\n") == 2 and "3 more columns, with a slowness of 0.9" in out
+    assert max(map(len, out.splitlines())) < 90

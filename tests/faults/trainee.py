@@ -10,6 +10,8 @@ import resource
 import signal
 from pathlib import Path
 
+import rich.progress  # noqa: F401  a process that has given up being root may not be able to import it
+
 import iel.training.loop as loop
 from iel.algos import IEL
 from iel.data import load
@@ -23,7 +25,7 @@ TINY = {
     "hidden": (16,),
     "batch_size": 16,
     "dimension": 4,
-    "task_share": 0.2,
+    "omega_share": 0.2,
     "embedding_share": 0.35,
 }
 """All three phases; their ends (80 and 220) coincide with a save, and with `every=30` they do not."""

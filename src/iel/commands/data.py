@@ -9,6 +9,7 @@ from typing import Any
 import tyro
 
 from iel.commands.common import Output
+from iel.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,10 @@ class DataMake(Output):
     """Directory (default: $IEL_DATA, else the user's cache)."""
     controller: Path | None = None
     """Another controller for the ant than our own: a safetensors file, or D4RL's as npz."""
+
+
+TABLE = ("observation_low", "observation_high", "slowness")
+"""Facts of `iel data info` that are numbers a column."""
 
 
 def data_make_command(options: DataMake) -> dict[str, Any]:
@@ -105,11 +110,48 @@ def data_info_command(options: DataInfo) -> dict[str, Any]:
         "action_size": data.action_size,
         "shortest_episode": int(lengths.min()),
         "longest_episode": int(lengths.max()),
-        "observation_low": data.observations.min(0).tolist(),
-        "observation_high": data.observations.max(0).tolist(),
+        "observation_low": _few_digits(data.observations.min(0)),
+        "observation_high": _few_digits(data.observations.max(0)),
+        **_motion(data),
         "fingerprint": data.fingerprint,
     }
     if not options.json:
         for name, value in facts.items():
-            print(f"{name:18} {value}")
+            if name not in TABLE:
+                print(f"{name:18} {value}")
+        _print_columns(facts)
     return facts
+
+
+def _motion(data: Any) -> dict[str, Any]:
+    """What the columns do: how slow each is, which tell the place, and how often the place jumps."""
+    from iel.data.jumps import jump_rows
+    from iel.data.slowness import place_columns, slowness
+
+    try:
+        ratios = slowness(data)
+    except DataError as problem:  # episodes too short to tell
+        return {"slowness": None, "place_columns": None, "jumps": len(jump_rows(data)), "note": str(problem)}
+    facts: dict[str, Any] = {"slowness": _few_digits(ratios, 3)}
+    try:
+        facts["place_columns"] = place_columns(data, ratios=ratios)
+    except DataError as problem:
+        return {**facts, "place_columns": None, "jumps": 0, "note": str(problem)}
+    return {**facts, "jumps": len(jump_rows(data, facts["place_columns"]))}
+
+
+def _few_digits(values: Any, digits: int = 4) -> list[float]:
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
+def _print_columns(facts: dict[str, Any], shown: int = 8) -> None:
+    """The slowest columns, with range and ratio."""
+    ratios = facts["slowness"] or [0.0] * facts["observation_size"]
+    order = sorted(range(len(ratios)), key=lambda column: -ratios[column])
+    print(f"{'column':>8} {'lowest':>10} {'highest':>10} {'slowness':>9}")
+    for column in order[:shown]:
+        low, high = facts["observation_low"][column], facts["observation_high"][column]
+        place = "  place" if column in (facts["place_columns"] or []) else ""
+        print(f"{column:>8} {low:>10g} {high:>10g} {ratios[column]:>9g}{place}")
+    if len(order) > shown:
+        print(f"{len(order) - shown} more columns, with a slowness of {ratios[order[shown]]:g} and less")

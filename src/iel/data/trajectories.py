@@ -141,6 +141,19 @@ class Trajectories:
         chosen = [self.episode(int(e)) for e in np.atleast_1d(episodes)]
         return Trajectories.from_episodes(chosen, name or self.name)
 
+    def cut(self, rows: ArrayLike) -> Trajectories:
+        """A new store without the transitions that leave these rows; pieces of fewer than two steps are left out."""
+        cuts = np.setdiff1d(np.asarray(rows, np.int64), self.offsets[1:] - 1)
+        if len(cuts) == 0:
+            return self
+        bounds = np.union1d(self.offsets, cuts + 1)
+        keep = np.setdiff1d(np.arange(len(bounds) - 1), short_episodes(bounds))
+        if len(keep) == 0:
+            raise DataError(f"{self.name}: cut at {len(cuts)} transitions, no piece has two steps; cut less.")
+        spans = [(bounds[piece], bounds[piece + 1]) for piece in keep]
+        pieces = [(self.observations[first:end], self.actions[first : end - 1]) for first, end in spans]
+        return Trajectories.from_episodes(pieces, self.name)
+
     @property
     def observation_size(self) -> int:
         return self.observations.shape[1]

@@ -3,8 +3,8 @@
 OGBench's protocol: every fixed task of an environment, N episodes each, success as the environment reports it. D4RL's
 is the same with one task; in the kitchen the score is the fraction of its four subtasks. The policy acts by its mean,
 or by samples where the protocol says so. Episode e of task k starts from the seed (seed, k, e), so every planner and
-every model meets the same episodes, and two evaluations agree exactly. Simulators release Python's lock while they compute,
-so threads step them; which thread steps which environment cannot change a result.
+every model meets the same episodes, and two evaluations agree exactly. Simulators release Python's lock while they
+compute, so threads step them; which thread steps which environment cannot change a result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from iel.cores import usable_cores
 from iel.data import Trajectories
@@ -151,6 +150,8 @@ class Arena:
         """Let `planner` drive every episode to success or to the horizon."""
         count, lanes = len(self.episodes), len(self.envs)
         turns = []
+        from threadpoolctl import threadpool_limits
+
         # Episodes are few rows: a second thread for their products would only be waited for.
         limits = threadpool_limits(1, "blas")
         with Progress(f"evaluate {name}", count, unit="episodes", show=progress) as bar, limits, ExitStack() as stack:

@@ -28,7 +28,7 @@ from iel.export.graphs import IR_VERSION, OPSET, build_graphs, require_onnx, sig
 from iel.model import Model, load_model, save_model
 from iel.model.files import MANIFEST_FORMAT, file_facts, verify_manifest
 from iel.planning import AsymGraph
-from iel.planning.goals import States
+from iel.planning.plan import States
 from iel.serial import save_arrays
 from iel.training import Run
 from iel.training.files import flush, partial_name, write_json

@@ -12,9 +12,8 @@ from iel.planning.coreset import (
     select_coreset,
 )
 from iel.planning.dpp import greedy_dpp
-from iel.planning.goals import Agent, Mixture, Region, Sequence
 from iel.planning.graph import Edges, Field, PlanningGraph
-from iel.planning.plan import Plan, Route, Target
+from iel.planning.plan import Agent, Mixture, Plan, Region, Route, Sequence, Target
 from iel.planning.planners import PLANNERS, AsymGraph, Direct, Planner, RecMid, SymGraph, make_planner, planners_for
 
 __all__ = [

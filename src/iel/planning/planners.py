@@ -24,9 +24,21 @@ import numpy as np
 from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
 from iel.metrics import Displacement, Floats, Integers, LatentGoal, Metric, checked_points
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, select_coreset
-from iel.planning.goals import Agent, Goal, Mixture, Region, Sequence, States, latent_wishes, observation_table
 from iel.planning.graph import NO_HOP, Field, PlanningGraph
-from iel.planning.plan import Plan, Pursuit, Route, Target
+from iel.planning.plan import (
+    Agent,
+    Goal,
+    Mixture,
+    Plan,
+    Pursuit,
+    Region,
+    Route,
+    Sequence,
+    States,
+    Target,
+    latent_wishes,
+    observation_table,
+)
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
 from iel.planning.screen import affordable_screen
 

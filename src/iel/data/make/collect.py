@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.cores import usable_cores
-from iel.data.catalogue import Split, data_directory, file_name
+from iel.data.catalogue import Split, data_directory, file_name, set_aside
 from iel.data.make.ant import WEIGHTS
 from iel.data.make.episodes import MazeCollector
 from iel.data.make.recipes import Recipe, recipe
@@ -93,7 +93,9 @@ def _make(
         bar.advance(count + held_out - sum(block["count"] for block in todo))
         _collect(plan, seed, controller, todo, workers, bar.advance)
     for split in SPLITS:
-        write_ogbench(files[split], _join(plan, [block for block in blocks if block["split"] == split]))
+        data = _join(plan, [block for block in blocks if block["split"] == split])
+        set_aside(files[split])
+        write_ogbench(files[split], data, plan.version)
     shutil.rmtree(parts)
 
 
