@@ -176,6 +176,20 @@ def test_audit_compares_with_the_maze_on_held_out_episodes(capsys, run, maze_dat
 
 
 @pytest.mark.slow
+def test_an_audit_without_a_validation_set_says_that_it_saw_training_data(capsys, run, monkeypatch):
+    from iel.data import catalogue
+
+    real = catalogue.stored
+
+    def without_validation(name, episodes=None, seed=0, split="train"):
+        return iter(()) if split == "val" else real(name, episodes, seed, split)
+
+    monkeypatch.setattr(catalogue, "stored", without_validation)
+    code, out, _ = call(capsys, "audit", run / "seed_0")
+    assert code == 0 and "the training data itself" in out and "never saw" not in out
+
+
+@pytest.mark.slow
 def test_a_run_whose_data_is_gone_says_how_to_get_it(capsys, run, monkeypatch, tmp_path):
     monkeypatch.setenv("IEL_DATA", str(tmp_path))
     code, _, err = call(capsys, "evaluate", run)

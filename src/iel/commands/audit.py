@@ -79,20 +79,29 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
 def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
     """The trajectories to audit on, and in words whether training saw them.
 
-    The validation set that was made with the training set, if it is on this machine; else the training set.
+    The validation set that was made with the training set, by the same recipe, if both are on this machine; else the
+    training set.
     """
     from iel.commands.runs import run_data
     from iel.data import load
-    from iel.data.catalogue import find
+    from iel.data.catalogue import recipe_version, stored
 
     facts = run.config["data"]
-    for episodes in (None, facts["episodes"]):
-        if file is None and (path := find(facts["name"], episodes, split="val")):
-            return load(path), "the validation set, which training never saw"
+    for episodes in (facts["episodes"], None) if file is None else ():
+        recipes = {recipe_version(p) for p in stored(facts["name"], episodes) if _is(p, facts["fingerprint"])}
+        for path in stored(facts["name"], episodes, split="val"):
+            if recipe_version(path) in recipes:
+                return load(path), "the validation set, which training never saw"
     data = run_data(run, file)
     if data.fingerprint == facts["fingerprint"]:
         return data, "the training data itself, so new states may be predicted worse"
     return data, f"{file}, which is not the file this run was trained on (whether it shares episodes is not known)"
+
+
+def _is(path: Path, fingerprint: str) -> bool:
+    from iel.data import load
+
+    return load(path).fingerprint == fingerprint
 
 
 def exact_steps(run: Run, observations: np.ndarray) -> Any:
