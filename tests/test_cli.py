@@ -7,7 +7,6 @@ import pytest
 
 from iel.cli import COMMANDS, main
 from iel.data import Trajectories
-from iel.data.readers.ogbench import write_ogbench
 
 MAZE = "pointmaze-medium-navigate-v0"
 
@@ -140,7 +139,7 @@ def test_a_run_whose_data_is_gone_says_how_to_get_it(capsys, run, monkeypatch, t
 def test_training_on_ones_own_file_needs_no_environment(capsys, tmp_path):
     states = np.random.default_rng(0).standard_normal((4, 31, 3))
     data = Trajectories.from_episodes([(s, np.zeros((30, 2))) for s in states])
-    write_ogbench(tmp_path / "log.npz", data)
+    data.save(tmp_path / "log.npz")
     small = ["--preset", "smoke", "--steps", "20", "--hidden", "8", "--batch-size", "8"]
     code, out, _ = call(capsys, "train", "--data", tmp_path / "log.npz", *small, "--out", tmp_path / "run", "--json")
     assert code == 0 and json.loads(out)["env"] == "log"

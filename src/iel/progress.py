@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+
+from iel.files import STDERR
 
 QUIET_SECONDS = 20.0
 """Without a terminal, say something this often."""
@@ -20,7 +21,7 @@ class Progress:
     def __init__(self, title: str, total: int, *, unit: str = "steps", show: bool = True):
         self.title, self.total, self.unit = title, total, unit
         self.done, self._said = 0, time.monotonic()
-        console = Console(stderr=True)
+        console = Console(file=STDERR)  # type: ignore[arg-type]
         self._plain = show and not console.is_terminal
         self._bar = RichProgress(
             TextColumn("{task.description}"),
@@ -51,4 +52,4 @@ class Progress:
 
     def _say(self, note: str) -> None:
         self._said = time.monotonic()
-        print(f"{self.title}: {self.done}/{self.total} {self.unit} {note}".rstrip(), file=sys.stderr, flush=True)
+        print(f"{self.title}: {self.done}/{self.total} {self.unit} {note}".rstrip(), file=STDERR, flush=True)

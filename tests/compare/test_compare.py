@@ -18,7 +18,7 @@ from iel.compare.insert import insert, marks
 from iel.compare.results import collect_grid
 from iel.compare.tables import interval_table, main_table
 from iel.errors import RunError
-from iel.training.files import locked
+from iel.files import locked
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,10 @@ import signal
 from pathlib import Path
 
 import iel.training.loop as loop
+from iel import files
 from iel.algos import IEL
 from iel.data import load
-from iel.training import checkpoint, files, train
+from iel.training import checkpoint, train
 from iel.training.loop import Trainer
 
 STEPS, EVERY = 400, 20
@@ -42,6 +43,10 @@ def kill_during_save(number: int, part: str) -> None:
         os.truncate(path, path.stat().st_size // 2)
         die()
 
+    def rename_and_die(partial: Path, final: Path) -> None:
+        partial.rename(final)
+        die()
+
     write = checkpoint.save_arrays
 
     def save(*arguments, **keywords):
@@ -51,12 +56,11 @@ def kill_during_save(number: int, part: str) -> None:
             if part == "half a file":
                 checkpoint.save_arrays = half_a_file
             elif part == "no manifest":
-                checkpoint._manifest = die
+                checkpoint.seal = die
             elif part == "before the rename":
-                checkpoint.replace_directory = die
+                files.replace_directory = die
             elif part == "after the rename":
-                files.flush, before = die, files.flush  # replace_directory flushes the parent after renaming
-                checkpoint.flush = before
+                files.replace_directory = rename_and_die
             elif part == "before the old one goes":
                 loop.prune = die
         return original["save_checkpoint"](*arguments, **keywords)

@@ -15,9 +15,9 @@ from iel.compare.results import Comparison, collect_grid
 from iel.compare.tables import cell_text, protocol_text
 from iel.cores import usable_cores
 from iel.errors import RunError
+from iel.files import write_json
 from iel.loader import read_json
 from iel.options import CompareCommand
-from iel.training.files import write_json
 
 
 def compare_command(options: CompareCommand) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from iel.compare.page import html_page
 from iel.compare.results import THRESHOLDS, Comparison, collect
 from iel.compare.tables import markdown
 from iel.errors import RunError
+from iel.files import write_json, write_text
 from iel.options import ReportCommand
-from iel.training.files import write_json, write_text
 from iel.training.trackers import read_losses
 from iel.viz.comparison import draw_bars, draw_learning, draw_profiles
 

@@ -25,9 +25,9 @@ from iel.compare.grid import Cell, Variant
 from iel.data import Trajectories, load
 from iel.errors import RunError
 from iel.evaluation import Arena, Protocol, Rollouts
+from iel.files import write_json
 from iel.loader import read_json
 from iel.training import train
-from iel.training.files import write_json
 from iel.training.loop import snapshot_model, snapshot_steps
 
 FORMAT = 1

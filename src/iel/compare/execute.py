@@ -24,8 +24,8 @@ from iel.cores import environment_for, usable_cores
 from iel.data import load
 from iel.data.catalogue import data_directory
 from iel.errors import ConfigError, IELError
+from iel.files import locked, write_json
 from iel.loader import read_json
-from iel.training.files import locked, write_json
 
 FORMAT = 1
 POLL_SECONDS = 0.2

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from iel.errors import RunError
-from iel.loader import read_json, read_safetensors
-from iel.loader.files import open_regular
+from iel.loader import open_regular, read_json, read_safetensors
 from iel.runtime.model import GoalRuntime, Pack, Parts, Runtime, RuntimeConfig
 from iel.runtime.networks import perceptron, perceptrons
 

@@ -12,17 +12,19 @@ from typing import Any, NamedTuple
 
 from iel.algos.contract import config_dict
 from iel.errors import RunError
+from iel.files import notice, remove_directory, remove_partials
 from iel.loader import read_json
 from iel.training.checkpoint import (
     checkpoint_name,
     load_checkpoint,
     newest_common,
+    read_facts,
     saved_steps,
     verify_checkpoint,
     versions,
 )
-from iel.training.files import notice, remove_directory, remove_partials
 from iel.training.run import Run, create_run, open_run
+from iel.typed import check_numbers, check_seeds
 
 
 class Resumed(NamedTuple):
@@ -50,6 +52,8 @@ def open_or_create(out: Path, seeds: list[int], config: dict[str, Any], resume: 
             f"{out} already holds a run; continue it with `iel train --resume {out}`, choose another --out, or "
             "remove it."
         )
+    check_seeds(seeds)
+    check_numbers(config["settings"], "settings")
     runs: dict[int, Run] = {}
     for seed, path in run_paths(out, seeds).items():
         expected = {**config, "seed": seed}
@@ -149,15 +153,16 @@ def find_checkpoint(runs: dict[int, Run], like: Any) -> Resumed | None:
 def _require_own(directory: Path, run: Run) -> None:
     """A whole checkpoint, of this step and this run (not one that was copied here from elsewhere)."""
     manifest = verify_checkpoint(directory)
-    step = read_json(directory / "state.json").get("step")
-    if not isinstance(step, int) or checkpoint_name(step) != directory.name:
+    step = read_facts(directory)["step"]
+    if checkpoint_name(step) != directory.name:
         raise RunError(f"{directory} holds step {step}, which is not what its name says; use an older checkpoint.")
     different = differences(run.config, read_json(directory / "config.json"))
     if different:
         phrase = different[0].removesuffix(" now")
         raise RunError(f"{directory} belongs to another run ({phrase} in the checkpoint); use an older checkpoint.")
-    now = versions()
-    changed = [f"{name} {then} -> {now.get(name)}" for name, then in manifest["versions"].items() if then != now[name]]
+    # A later version may have written down more than this one knows of.
+    then, now = manifest.get("versions", {}), versions()
+    changed = [f"{name} {then[name]} -> {now[name]}" for name in now if name in then and then[name] != now[name]]
     if changed:
         notice(f"{directory} was written with other versions ({', '.join(changed)}); the last bits may differ.")
 

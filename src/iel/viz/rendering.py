@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iel.data.npz import read_npz
 from iel.envs import MazeMap, SeededEnv, make_env
 from iel.errors import ConfigError
-from iel.loader import read_npz
 
 BACKENDS = ("egl", "osmesa")
 STATEFUL = ("pointmaze", "antmaze", "antsoccer", "kitchen")

@@ -31,10 +31,10 @@ from iel.data.catalogue import Split, data_directory, file_name
 from iel.data.make.ant import WEIGHTS
 from iel.data.make.episodes import MazeCollector
 from iel.data.make.recipes import Recipe, recipe
-from iel.data.readers.ogbench import write_ogbench
+from iel.data.npz import read_npz
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, DataError
-from iel.loader import read_json, read_npz
+from iel.loader import read_json
 from iel.progress import Progress
 
 SPLITS: tuple[Split, ...] = ("train", "val")
@@ -91,7 +91,7 @@ def _make(
         bar.advance(count + held_out - sum(block["count"] for block in todo))
         _collect(plan, seed, controller, todo, workers, bar.advance)
     for split in SPLITS:
-        write_ogbench(files[split], _join(plan, [block for block in blocks if block["split"] == split]))
+        _join(plan, [block for block in blocks if block["split"] == split]).save(files[split])
     shutil.rmtree(parts)
 
 
