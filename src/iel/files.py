@@ -17,10 +17,11 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -325,6 +326,30 @@ def silence(name: str) -> None:
 
 
 STDERR = Unbreakable("stderr")
+
+
+def guarded(action: Callable[[], int]) -> int:
+    """The exit code of a command, all of whose output has been taken; what the system refuses becomes a sentence.
+
+    A reader of stdout that has seen enough (`| head`) ends the command quietly, with the code of SIGPIPE.
+    """
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
+    try:
+        try:
+            code: Any = action()
+        except SystemExit as leaving:
+            code = leaving.code
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        silence("stdout")
+        return 128 + signal.SIGPIPE
+    except OSError as problem:
+        silence("stdout")
+        notice(os_sentence(problem) if problem.filename else f"The output could not be written ({problem.strerror}).")
+        return 2
 
 
 _said: set[str] = set()

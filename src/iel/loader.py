@@ -67,7 +67,7 @@ def open_regular(path: Path | str, error: ErrorType) -> Iterator[tuple[BinaryIO,
 
 
 @contextmanager
-def os_errors(error: ErrorType, path: Path | str | None = None, writing: bool = False) -> Iterator[None]:
+def os_errors(error: ErrorType, path: Path | str | None = None, writing: bool | None = False) -> Iterator[None]:
     """What the system refuses inside of the block becomes one sentence with the path and the remedy."""
     try:
         yield
@@ -75,8 +75,9 @@ def os_errors(error: ErrorType, path: Path | str | None = None, writing: bool = 
         raise error(os_sentence(problem, path, writing)) from problem
 
 
-def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool = False) -> str:
-    """One sentence for whatever the system said about a file."""
+def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool | None = None) -> str:
+    """One sentence for whatever the system said about a file; `writing` is None where nobody knows."""
+    done = {True: "written", False: "read", None: "used"}[writing]
     place = path if path is not None else problem.filename
     named = "A file" if place is None else str(place) if len(str(place)) < 300 else f"{str(place)[:80]}..."
     reason = problem.strerror or str(problem) or type(problem).__name__
@@ -86,7 +87,8 @@ def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool 
     if code == errno.ENOTDIR:
         return f"{named} does not exist, as a part of the path is a file; check the path."
     if code in (errno.EACCES, errno.EPERM):
-        return f"{named} may not be {'written' if writing else 'read'} by this user; change its permissions."
+        remedy = "change its permissions" + ("" if writing is False else ", or choose another place")
+        return f"{named} may not be {done} by this user; {remedy}."
     if code == errno.EROFS:
         return f"{named} is on a disk that cannot be written; choose another place."
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -95,7 +97,7 @@ def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool 
         return f"{named} is a symbolic link that is not followed; give the file it leads to, or remove the link."
     if code == errno.ENAMETOOLONG:
         return f"{named} is too long for the name of a file; use a shorter one."
-    return f"{named} cannot be {'written' if writing else 'read'} ({reason}); check the path and the disk."
+    return f"{named} cannot be {done} ({reason}); check the path and the disk."
 
 
 def read_limited(path: Path | str, limit: int, error: ErrorType) -> bytes:

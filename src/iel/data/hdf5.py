@@ -45,7 +45,7 @@ INSIDE = 1.0 - 1e-5
 EPISODE = re.compile(r"episode_([0-9]{1,9})")
 PARTS = ("observations", "actions", "observations/observation", "observations/achieved_goal")
 DEPTH = 8
-LINKS = 200_000
+LINKS = 100_000
 """Most names in one file."""
 CHUNKS = 200_000
 """Most blocks of one array: tables of smaller blocks take longer to look through than their numbers to read."""
@@ -62,7 +62,7 @@ def hdf5_rows(path: Path, name: str) -> Rows:
     names = hdf5_names(path)
     flat = hdf5_fields(path, (*D4RL, "infos/goal"))
     if not flat and any(EPISODE.fullmatch(entry) for entry in names):
-        return minari_rows(path, name)
+        return minari_rows(path, name, names)
     misspelt(names, D4RL, str(path))
     missing = [field for field in ("observations", "actions") if field not in flat]
     ends_at = flat.keys() & {"terminals", "timeouts", "next_observations"}
@@ -87,10 +87,10 @@ def hdf5_rows(path: Path, name: str) -> Rows:
     return rows.without_short()
 
 
-def minari_rows(path: Path, name: str) -> Rows:
-    """Rows of Minari's `main_data.hdf5`."""
+def minari_rows(path: Path, name: str, names: Sequence[str] | None = None) -> Rows:
+    """Rows of Minari's `main_data.hdf5`; `names` are those at its top, if they are known already."""
     numbers: dict[int, str] = {}
-    for group in hdf5_names(path):
+    for group in hdf5_names(path) if names is None else names:
         if parts := EPISODE.fullmatch(group):
             if (number := int(parts[1])) in numbers:
                 raise DataError(
@@ -251,15 +251,10 @@ def _walk(
 
 
 def _names(group: Any, path: Path | str, error: ErrorType) -> list[bytes]:
-    names: list[bytes] = []
-
-    def collect(name: bytes) -> bool | None:
-        names.append(name)
-        return True if len(names) > LINKS else None
-
-    group.links.iterate(collect)
-    if len(names) > LINKS:
+    if group.get_num_objs() > LINKS:
         raise error(f"{path} has more than {LINKS:,} entries; split the file.")
+    names: list[bytes] = []
+    group.links.iterate(names.append)
     return names
 
 

@@ -67,6 +67,11 @@ def open_or_create(out: Path, seeds: list[int], config: dict[str, Any], resume: 
     return runs
 
 
+def nothing_left(runs: Mapping[int, Run]) -> bool:
+    """Whether all runs are finished and have their models: resuming them has nothing to do, and changes no file."""
+    return all(run.status == "finished" and (run.path / "model").is_dir() for run in runs.values())
+
+
 # ---------------------------------------------------------------- is it the same run?
 
 
