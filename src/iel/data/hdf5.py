@@ -42,7 +42,9 @@ from iel.loader import ErrorType, Field, check_budget, check_size, numeric, open
 D4RL = ("observations", "actions", "terminals", "timeouts", "next_observations")
 KITCHEN_COLUMNS, KITCHEN_STATE, KITCHEN_ACTIONS = 60, 30, 9
 INSIDE = 1.0 - 1e-5
-EPISODE = re.compile(r"episode_([0-9]{1,9})")
+EPISODE = re.compile(r"episode_([0-9]+)")
+DIGITS = 9
+"""Most digits of an episode's number."""
 PARTS = ("observations", "actions", "observations/observation", "observations/achieved_goal")
 DEPTH = 8
 LINKS = 100_000
@@ -92,11 +94,16 @@ def minari_rows(path: Path, name: str, names: Sequence[str] | None = None) -> Ro
     numbers: dict[int, str] = {}
     for group in hdf5_names(path) if names is None else names:
         if parts := EPISODE.fullmatch(group):
+            if len(parts[1]) > DIGITS:
+                raise DataError(f"{path} numbers an episode with {len(parts[1])} digits; it is damaged, get it again.")
             if (number := int(parts[1])) in numbers:
                 raise DataError(
                     f"{path} holds both {numbers[number]} and {group}; give every episode a number of its own."
                 )
             numbers[number] = group
+    if numbers and len(numbers) <= max(numbers):
+        absent = next(number for number in range(max(numbers)) if number not in numbers)
+        notice(f"{path}: episode {absent} is not there, though later ones are; the others are read.", once=True)
     arrays = read_hdf5(path, [f"{group}/{part}" for group in numbers.values() for part in PARTS])
     pairs, labels = [], []
     for number, group in sorted(numbers.items()):
