@@ -23,7 +23,7 @@ from iel.training.checkpoint import (
     verify_checkpoint,
     versions,
 )
-from iel.training.run import Run, create_run, open_run
+from iel.training.run import Run, check_config, create_run, open_run
 from iel.typed import check_numbers, check_seeds
 
 
@@ -101,7 +101,7 @@ def differences(run: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def require_same(run: Run, now: dict[str, Any]) -> None:
     """Refuse to continue a run with another method, other settings, seeds or data, and say what differs."""
-    if "seeds" not in run.config:
+    if "seeds" not in run.config or "data" not in run.config:
         raise RunError(f"{run.path} was written by a version that could not resume; train it again.")
     recorded, data = dict(run.config), run.config["data"]
     if run.config["algo"] == now["algo"]:  # settings that are newer than the run have their defaults
@@ -109,7 +109,7 @@ def require_same(run: Run, now: dict[str, Any]) -> None:
     if data["fingerprint"] != now["data"]["fingerprint"]:
         raise RunError(
             f"{run.path} cannot be resumed on other data: data.fingerprint is {data['fingerprint'][:12]}... in the run "
-            f"('{data['name']}', {data['episodes']} episodes) and {now['data']['fingerprint'][:12]}... now "
+            f"('{data.get('name')}', {data.get('episodes')} episodes) and {now['data']['fingerprint'][:12]}... now "
             f"('{now['data']['name']}', {now['data']['episodes']} episodes); give the data it was started with."
         )
     different = differences(recorded, now)
@@ -161,7 +161,9 @@ def _require_own(directory: Path, run: Run) -> None:
     step = read_facts(directory)["step"]
     if checkpoint_name(step) != directory.name:
         raise RunError(f"{directory} holds step {step}, which is not what its name says; use an older checkpoint.")
-    different = differences(run.config, read_json(directory / "config.json"))
+    recorded = read_json(directory / "config.json")
+    check_config(recorded, directory / "config.json")
+    different = differences(run.config, recorded)
     if different:
         phrase = different[0].removesuffix(" now")
         raise RunError(f"{directory} belongs to another run ({phrase} in the checkpoint); use an older checkpoint.")

@@ -137,9 +137,14 @@ def open_run(path: Path | str) -> Run:
             f"{path} has run format {str(config.get('format'))[:40]}, but this version of iel reads format {FORMAT}; "
             "use the version that wrote it, or train again."
         )
+    check_config(config, source)
+    return Run(path, config)
+
+
+def check_config(config: dict[str, Any], source: Path) -> None:
+    """Refuse a run's config.json (or a checkpoint's copy of it) that holds anything else than it should."""
     check_table(config, CONFIG, str(source), RunError)
     check_table(config.get("data", {"fingerprint": ""}), DATA, f"{source}, data", RunError)
-    return Run(path, config)
 
 
 def open_runs(path: Path | str) -> list[Run]:
