@@ -114,12 +114,12 @@ def open_in_place(path: Path, *, append: bool = False) -> BinaryIO:
 def folder(parent: Path, name: str) -> Path:
     """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""
     path = parent / name
-    if path.is_symlink():
-        raise RunError(f"{path} is a symbolic link, which is not written through; remove it.")
     try:
+        if path.is_symlink():
+            raise RunError(f"{path} is a symbolic link, which is not written through; remove it.")
         path.mkdir(exist_ok=True)
     except OSError as error:
-        raise RunError(os_sentence(error, path, writing=True)) from error
+        raise write_error(f"The directory '{name}'", parent, error) from error
     return path
 
 

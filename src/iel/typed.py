@@ -71,8 +71,8 @@ class Rule:
             return WORDS[self.kind]
         name = "a whole number" if self.kind is int else "a finite number"
         if self.low > -math.inf and self.high < math.inf:
-            return f"{name} from {self.low:g} to {self.high:g}"
-        return name if self.low == -math.inf else f"{name} of at least {self.low:g}"
+            return f"{name} from {self.low:,} to {self.high:,}"
+        return name if self.low == -math.inf else f"{name} of at least {self.low:,}"
 
 
 def check_table(
