@@ -35,6 +35,22 @@ def test_three_hundred_damaged_files_and_directories(tmp_path):
     check(attack(0, 300, tmp_path / "fuzz"), 300)
 
 
+def test_the_attack_would_notice_a_reader_that_believes_everything(tmp_path, monkeypatch):
+    """Without digests and without checked flags, the same cases are faults."""
+    import fuzz
+    import numpy as np
+
+    import iel.data.hdf5 as hdf5
+
+    lab = fuzz.Lab(tmp_path)
+    monkeypatch.setattr(fuzz, "verify_seal", lambda *_: None)
+    monkeypatch.setattr(hdf5, "misspelt", lambda *_: None)
+    monkeypatch.setattr(hdf5, "check_flags", lambda flags, _: flags.view(np.uint8) + 0.5)
+    for name in ("sealed_directory", "bytes_of_data"):
+        kinds = [fuzz.outcome(getattr(lab, name), np.random.default_rng([1, case]))[0] for case in range(150)]
+        assert {"different", "foreign"} & set(kinds), name
+
+
 @pytest.mark.faults
 def test_ten_thousand_damaged_files_and_directories(tmp_path, capsys):
     summaries = [attack(first, 2000, tmp_path / f"fuzz{first}") for first in range(300, 10_300, 2000)]
