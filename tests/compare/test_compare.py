@@ -150,6 +150,42 @@ def test_killed_and_resumed_gives_the_identical_table_with_planners(place):
     check_identical(place / "iel-whole", place / "iel-stopped", entries=4)
 
 
+def wait_for_worker(out: Path, process: subprocess.Popen) -> int:
+    """The process that trains the first GCBC cell, as soon as it does."""
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline and process.poll() is None:
+        for metrics in out.glob("cells/*--GCBC--seed0--*/run/metrics.csv"):
+            if len(metrics.read_text().splitlines()) > 1:
+                return int(metrics.with_name(".lock").read_text().split()[1])
+        time.sleep(0.02)
+    raise AssertionError("no worker was seen")
+
+
+def test_a_killed_worker_is_named_and_the_comparison_fails(place):
+    """It ended with 0, and scripts went on."""
+    process = start(place, "bereft")
+    os.kill(wait_for_worker(place / "bereft", process), signal.SIGKILL)
+    out, _ = process.communicate(timeout=600)
+    result = json.loads(out.strip().splitlines()[-1])
+    assert process.returncode == 1 and result["done"] == 3
+    ((cell, error),) = result["errors"].items()
+    assert cell == "pointmaze-medium-navigate-v0 GCBC seed 0" and "SIGKILL" in error
+    assert finish(start(place, "bereft"))["done"] == 4
+
+
+def test_the_worker_of_a_killed_comparison_is_waited_for(place):
+    """Its cell was called 'being trained by another process' and failed, while that process was only saving."""
+    process = start(place, "orphans")
+    worker = wait_for_worker(place / "orphans", process)
+    os.kill(worker, signal.SIGSTOP)  # a slow disk
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    second = start(place, "orphans")
+    time.sleep(8.0)
+    os.kill(worker, signal.SIGCONT)
+    assert finish(second)["done"] == 4
+
+
 def test_a_finished_comparison_runs_nothing(place, whole):
     before = {path: path.stat().st_mtime_ns for path in whole.glob("cells/**/*")}
     result = finish(start(place, "whole"))
