@@ -24,7 +24,7 @@ def drive_around(rng: np.random.Generator, steps: int = 120) -> tuple[np.ndarray
 def main(steps: int = 12_000) -> float:
     rng = np.random.default_rng(0)
     logs = iel.Trajectories.from_episodes([drive_around(rng) for _ in range(100)], name="room")
-    run = iel.train(logs, iel.IEL(preset="smoke", steps=steps), seeds=[0])
+    run = iel.train(logs, iel.IEL.preset("smoke", steps=steps), seeds=[0])
 
     planner = iel.AsymGraph(run.model, logs, nodes=256)
     position, goal = np.array([1.0, 1.0]), np.array([8.0, 9.0])

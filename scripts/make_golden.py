@@ -2,7 +2,7 @@
 
     python scripts/make_golden.py
 
-One tiny model of every kind, inputs, and the outputs JAX gives for them. What an earlier release wrote stays.
+One tiny model of every kind, inputs, and its outputs for them. What an earlier release wrote stays.
 """
 
 from __future__ import annotations
@@ -12,38 +12,31 @@ from pathlib import Path
 
 import numpy as np
 
-import iel
-from iel.algos.contract import Spec
-from iel.algos.model import ModelConfig, goal_model_config
-from iel.bench.runtime import trained_like
-from iel.serial import save_arrays
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
 
-GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
-SPEC = Spec(3, 2)
-CONFIGS = {
-    "directed": ModelConfig("iel", 3, 2, 4, (8, 8), 0.3, 0.99),
-    "euclidean": ModelConfig("hilp", 3, 2, 4, (8, 8), 0.0, 0.99, directed=False),
-    "goal": goal_model_config("gcbc", SPEC, (8, 8), 0.99),
-    "goal-value": goal_model_config("gcivl", SPEC, (8, 8), 0.99, value="state"),
-    "goal-critic": goal_model_config("gccql", SPEC, (8, 8), 0.99, value="action", squashed=True),
-}
+import iel  # noqa: E402
+from benchmarks.runtime import KINDS, random_model  # noqa: E402
+from iel.model import Pack, save_model  # noqa: E402
+from iel.planning import make_planner  # noqa: E402
+from iel.serial import save_arrays  # noqa: E402
 
 
 def main() -> None:
-    target = GOLDEN / iel.__version__
+    target = ROOT / "tests" / "golden" / iel.__version__
     if target.exists():
         sys.exit(f"{target} exists; golden files are never rewritten, raise the version first")
-    for number, (name, config) in enumerate(CONFIGS.items()):
-        model, generator = trained_like(config, number), np.random.default_rng(number)
+    for number, kind in enumerate(KINDS):
+        model, generator = random_model(kind, (8, 8), 3, 2, 4, number), np.random.default_rng(number)
         states, goals = (2.0 * generator.standard_normal((2, 16, 3))).astype(np.float32)
-        directions = model.task(goals)
-        arrays = {"observations": states, "goals": goals, "directions": directions, "embed": model.embed(states)}
-        arrays["act"] = model.act(states, directions)
-        if model.has_distance:
-            arrays["distance"] = model.distance(states, goals, goals)
-            arrays["hitting_time"] = model.hitting_time(states, goals)
-        model.save(target / name)
-        save_arrays(target / name / "expected.safetensors", arrays)
+        aim = make_planner("direct", model, Pack(states)).plan(goals).target(model.embed(states))
+        commands = model.command(states, aim)
+        arrays = {"observations": states, "goals": goals, "commands": commands, "embed": model.embed(states)}
+        arrays["act"] = model.act(states, commands)
+        if model.metric is not None:
+            arrays["cost"], arrays["steps"] = model.cost(states, goals, goals), model.steps(states, goals)
+        save_model(model, target / kind)
+        save_arrays(target / kind / "expected.safetensors", arrays)
     print(f"written to {target}; add it to the repository")
 
 

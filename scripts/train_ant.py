@@ -153,7 +153,7 @@ class Herd:
         assert env.frame_skip == FRAME_SKIP and np.all(np.abs(env.model.actuator_ctrlrange) == 1.0)
         walled = make_env(MAZE)
         self.plan, self.maze = recipe(MAZE), walled.map
-        self.next_cell, self.initial = self.maze.next_cell, env.init_qpos.copy()
+        self.initial = env.init_qpos.copy()
         self.pilots: list[Driver | None] = [None] * count
         simulator: Any = walled.unwrapped
         self.models = [simulator.model if index < maze_count else env.model for index in range(count)]
@@ -186,7 +186,7 @@ class Herd:
         if index < self.maze_count:
             start = int(rng.integers(len(self.maze.free)))
             world.qpos[:2] = self.maze.centre(self.maze.free[start]) + rng.uniform(-1.0, 1.0, 2)
-            self.pilots[index] = Driver(self.plan, self.maze, self.next_cell, rng, start)
+            self.pilots[index] = Driver(self.plan, self.maze, rng, start)
         mujoco.mj_forward(self.models[index], world)
         self.age[index], self.progress[index] = 0, 0.0
         self._observe(index)
@@ -195,6 +195,7 @@ class Herd:
     def _redirect(self, index: int) -> None:
         """The direction of the next step: the driver's in the maze, on the floor a new one every 100 steps."""
         if pilot := self.pilots[index]:
+            pilot.arrive(self.observations[index, :2])
             self.directions[index] = pilot(self.observations[index, :2])
         elif self.age[index] % DIRECTION_STEPS == 0:
             angle = self.rng.uniform(-np.pi, np.pi)

@@ -1,12 +1,17 @@
 """The command line as a user meets it: help, one-sentence errors with exit code 2, JSON as the last line."""
 
 import json
+import subprocess
+import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
 from iel.cli import COMMANDS, main
+from iel.commands.bench import benchmarks
 from iel.data import Trajectories
+from iel.evaluation import Protocol
 
 MAZE = "pointmaze-medium-navigate-v0"
 
@@ -24,10 +29,49 @@ def test_overview_names_every_command(capsys):
     assert call(capsys, "--version")[1].startswith("iel ")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *(f"bench {name}" for name in benchmarks())])
 def test_every_command_has_help(capsys, name):
     code, out, _ = call(capsys, *name.split(), "--help")
     assert code == 0 and "--json" in out
+
+
+def test_lists_of_commands_are_quick():
+    """Nothing that takes a second to import is imported for them."""
+    code = """
+import sys
+from iel.cli import run
+for words in ([], ["data", "--help"], ["bench", "--help"]):
+    run(words)
+sys.exit(bool({"jax", "mujoco", "gymnasium", "matplotlib", "scipy"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "iel data check" in done.stdout and "iel bench stepping " in done.stdout
+
+
+def test_flags_say_what_they_do(capsys):
+    help_ = {
+        name: " ".join(call(capsys, name, "--help")[1].replace("│", " ").split()) for name in ("evaluate", "export")
+    }
+    assert "--no-pictures Draw nothing" in help_["evaluate"] and "--no-onnx Leave the ONNX files out" in help_["export"]
+    out = call(capsys, "train", "--algo", "gccql", "--help")[1]
+    assert "--algo {iel,hilp," in out and "presets: paper, laptop" in out and "--lagrange, --no-lagrange" in out
+    assert out.index("--resume") < out.index("settings options") < out.index("--discount")
+
+
+def test_benchmarks_need_a_checkout(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("iel.__file__", str(tmp_path / "site-packages" / "iel" / "__init__.py"))
+    for words in (["bench", "training"], ["bench", "--help"]):
+        code, _, err = call(capsys, *words)
+        assert code == 2 and "in a checkout of iel" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["data", "make", MAZE], ["demo"]])
+def test_without_a_simulator_the_extra_is_named(capsys, monkeypatch, words, tmp_path):
+    monkeypatch.setenv("IEL_DATA", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    code, _, err = call(capsys, *words)
+    assert code == 2 and "needs mujoco; install the extra: pip install 'iel[sim]'" in err and err.count("\n") == 1
 
 
 def test_train_help_shows_the_methods_settings_at_the_presets_values(capsys):
@@ -88,7 +132,8 @@ def test_train_writes_a_run_a_seed(run):
 
 
 @pytest.mark.slow
-def test_evaluate_prints_json_last_and_draws(capsys, run):
+def test_evaluate_prints_json_last_and_draws(capsys, run, monkeypatch):
+    monkeypatch.setattr("iel.evaluation.Protocol", partial(Protocol, max_steps=100))  # so untrained, no goal is reached
     code, out, _ = call(capsys, "evaluate", run, "--episodes", 1, "--tasks", 1, 2, "--nodes", 64, "--json")
     result = json.loads(out.strip().splitlines()[-1])
     assert code == 0 and result["env"] == MAZE and result["protocol"]["training_seeds"] == 2
@@ -136,7 +181,9 @@ def test_a_run_whose_data_is_gone_says_how_to_get_it(capsys, run, monkeypatch, t
 
 
 @pytest.mark.slow
-def test_training_on_ones_own_file_needs_no_environment(capsys, tmp_path):
+def test_training_on_ones_own_file_needs_no_environment(capsys, monkeypatch, tmp_path):
+    for simulator in ("gymnasium", "mujoco", "ogbench"):
+        monkeypatch.setitem(sys.modules, simulator, None)
     states = np.random.default_rng(0).standard_normal((4, 31, 3))
     data = Trajectories.from_episodes([(s, np.zeros((30, 2))) for s in states])
     data.save(tmp_path / "log.npz")
@@ -159,3 +206,18 @@ def test_doctor_says_what_it_found(capsys):
     code, out, _ = call(capsys, "doctor", "--json")
     findings = json.loads(out)
     assert code == 0 and findings["healthy"] and findings["versions"]["iel"]
+
+
+def test_data_info_shows_slow_columns_and_jumps(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    place = np.cumsum(np.repeat(rng.uniform(-1, 1, (60, 2)), 50, axis=0), axis=0)
+    place[1700:] += 100.0
+    table = np.concatenate([rng.standard_normal((3000, 9)), place], 1)
+    Trajectories(table, np.zeros((3000, 1)), [0, 1500, 3000]).save(tmp_path / "log.npz")
+    code, out, _ = call(capsys, "data", "info", tmp_path / "log.npz", "--json")
+    facts = json.loads(out.splitlines()[-1])
+    assert code == 0 and facts["place_columns"] == [9, 10] and facts["jumps"] == 1
+    assert all(len(str(value)) < 10 for value in facts["observation_low"])
+    _, out, _ = call(capsys, "data", "info", tmp_path / "log.npz")
+    assert out.count("  place\n") == 2 and "3 more columns, with a slowness of 0.9" in out
+    assert max(map(len, out.splitlines())) < 90

@@ -28,7 +28,7 @@ def test_directed_distance_is_the_papers_formula(beta):
 
 
 def test_beta_zero_is_the_value_of_hilp():
-    source, target, _, omega = random_points(1, 500, 32)
+    source, target, _, omega = map(jnp.asarray, random_points(1, 500, 32))
     hilp = jnp.sqrt(jnp.maximum(jnp.square(source - target).sum(-1), 1e-6))
     assert np.array_equal(directed(source, target, omega, 0.0), hilp)
     assert np.array_equal(euclidean(source, target), hilp)

@@ -6,29 +6,22 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks.runtime import KINDS, random_model
 from iel.algos import IEL
-from iel.algos.contract import Spec
-from iel.algos.model import ModelConfig, goal_model_config, load_model
-from iel.bench.runtime import trained_like
 from iel.cli import run as iel_command
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
 from iel.export import build_graphs, export_run
+from iel.model import Model, Pack, load_model
+from iel.model.files import verify_manifest
 from iel.planning import AsymGraph, Direct
-from iel.runtime import load_runtime
-from iel.runtime.files import verify_manifest
 from iel.training import open_run, train
 
 onnxruntime = pytest.importorskip("onnxruntime")
-SPEC = Spec(5, 3)
-KINDS = {
-    "directed": ModelConfig("iel", 5, 3, 8, (64, 64), 0.3, 0.99),
-    "normed-policy": ModelConfig("iel", 5, 3, 8, (64, 64), 0.3, 0.99, policy_norm=True),
-    "euclidean": ModelConfig("hilp", 5, 3, 8, (64, 64), 0.0, 0.99, directed=False),
-    "goal": goal_model_config("gcbc", SPEC, (64, 64), 0.99),
-    "goal-value": goal_model_config("gcivl", SPEC, (64, 64), 0.99, value="state"),
-    "goal-critic": goal_model_config("gccql", SPEC, (64, 64), 0.99, value="action", squashed=True),
-}
+
+
+def made(kind: str) -> Model:
+    return random_model(kind, (64, 64), 5, 3, 8)
 
 
 def session(graph) -> "onnxruntime.InferenceSession":
@@ -47,52 +40,47 @@ def trained(walks, tmp_path_factory):
     """A really trained run."""
     out = tmp_path_factory.mktemp("run") / "a"
     settings = {"steps": 60, "hidden": (16, 16), "batch_size": 16, "dimension": 4}
-    train(walks, IEL(preset="smoke", **settings), [0], out=out, progress=False)
+    train(walks, IEL.preset("smoke", **settings), [0], out=out, progress=False)
     return open_run(out)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_onnx_agrees_with_jax(kind, tmp_path):
-    model = trained_like(KINDS[kind])
-    model.save(tmp_path)
-    graphs = build_graphs(load_runtime(tmp_path))
-    whole = session(graphs["model.onnx"])
+def test_onnx_agrees_with_numpy(kind):
+    model = made(kind)
+    graphs = build_graphs(model)
+    whole, alone = session(graphs["model.onnx"]), session(graphs["act.onnx"])
     for scale in (0.0, 1.0, 1e3):
         states, goals = (scale * np.random.default_rng(3).standard_normal((2, 33, 5))).astype(np.float32)
         goals[:4] = states[:4]  # no displacement: the goal's own direction is followed, as the planner does
         tolerance = 1e-5 * max(1.0, scale)
-        planner = Direct(model, load_like(states))
-        directions = planner.plan(goals).directions(model.embed(states)).astype(np.float32)
+        command = model.command(states, Direct(model, Pack(states)).plan(goals).target(model.embed(states)))
         action, *rest = whole.run(None, {"observation": states, "goal": goals})
-        np.testing.assert_allclose(action, model.act(states, directions), atol=tolerance)
-        assert bool(rest) == model.has_distance
-        if model.has_distance:
-            np.testing.assert_allclose(rest[0], model.distance(states, goals, goals), rtol=1e-5, atol=1e-5)
-            np.testing.assert_allclose(rest[1], model.hitting_time(states, goals), rtol=2e-4, atol=2e-4)
-        if model.has_geometry:
+        np.testing.assert_allclose(action, model.act(states, command), atol=tolerance)
+        (action,) = alone.run(None, {"observation": states, "command": command})
+        np.testing.assert_allclose(action, model.act(states, command), atol=tolerance)
+        assert bool(rest) == (model.metric is not None)
+        if model.metric is not None:
+            np.testing.assert_allclose(rest[0], model.cost(states, goals, goals), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(rest[1], model.steps(states, goals), rtol=2e-4, atol=2e-4)
+        assert ("embed.onnx" in graphs, "omega.onnx" in graphs) == (
+            "embedding" in model.networks,
+            "omega" in model.networks,
+        )
+        if "embed.onnx" in graphs:
             (phi,) = session(graphs["embed.onnx"]).run(None, {"observation": states})
-            (omega,) = session(graphs["task.onnx"]).run(None, {"goal": goals})
-            (action,) = session(graphs["act.onnx"]).run(None, {"observation": states, "direction": omega})
             np.testing.assert_allclose(phi, model.embed(states), atol=1e-5)
-            np.testing.assert_allclose(omega, model.task(goals), atol=1e-5)
-            np.testing.assert_allclose(action, model.act(states, omega), atol=tolerance)
-        else:
-            assert graphs.keys() == {"model.onnx"}
+        if "omega.onnx" in graphs:
+            (omega,) = session(graphs["omega.onnx"]).run(None, {"goal": goals})
+            np.testing.assert_allclose(omega, model.omega(goals), atol=1e-5)
 
 
-def load_like(observations):
-    """What a planner calls data."""
-    return Trajectories.from_episodes([(observations, np.zeros((len(observations) - 1, 3)))], "rows")
-
-
-def test_batch_axis_is_free_and_names_are_the_documented_ones(tmp_path):
-    trained_like(KINDS["directed"]).save(tmp_path)
-    whole = session(build_graphs(load_runtime(tmp_path))["model.onnx"])
+def test_batch_axis_is_free_and_names_are_the_documented_ones():
+    whole = session(build_graphs(made("directed"))["model.onnx"])
     assert [(value.name, value.shape) for value in whole.get_inputs()] == [
         ("observation", ["batch", 5]),
         ("goal", ["batch", 5]),
     ]
-    assert [value.name for value in whole.get_outputs()] == ["action", "distance", "hitting_time"]
+    assert [value.name for value in whole.get_outputs()] == ["action", "cost", "steps"]
     for rows in (1, 7):
         assert (
             whole.run(None, dict.fromkeys(("observation", "goal"), np.ones((rows, 5), np.float32)))[0].shape[0] == rows
@@ -105,13 +93,12 @@ def test_export_of_a_run_is_whole_and_plans_like_the_run(trained, walks, tmp_pat
     verify_manifest(out)
     assert {path.name for path in tmp_path.iterdir()} == {"robot"}  # nothing is left beside it
     assert card["data"]["fingerprint"] == walks.fingerprint and card["planner"]["nodes"] == 32
-    for who in ("numpy", "onnx"):
-        assert max(card["agreement"][who].values()) < 1e-5
+    assert max(card["agreement"]["onnx"].values()) < 1e-5
     assert "asym-graph" in (out / "README.txt").read_text()
     assert json.loads((out / "card.json").read_text()) == card
 
-    runtime, model = load_runtime(out), load_model(out)  # an export is a model directory too
-    ours, theirs = runtime.planner("asym-graph"), AsymGraph(trained.model, walks, nodes=32)
+    model = load_model(out)  # an export is a model directory too
+    ours, theirs = model.planner("asym-graph"), AsymGraph(trained.model, walks, nodes=32)
     state, goal = walks.observations[3], walks.observations[150]
     for planner in (ours, theirs):
         planner.prepare(goal)
@@ -144,7 +131,7 @@ def test_missing_onnx_names_the_extra_and_writes_nothing(trained, tmp_path, monk
         export_run(trained, tmp_path / "out")
     assert not list(tmp_path.iterdir())
     export_run(trained, tmp_path / "out", onnx=False)
-    load_runtime(tmp_path / "out").planner("direct").prepare(np.zeros(2))
+    load_model(tmp_path / "out").planner("direct").prepare(np.zeros(2))
 
 
 def test_a_failed_export_leaves_nothing(trained, tmp_path, monkeypatch):
@@ -158,16 +145,16 @@ def test_a_failed_export_leaves_nothing(trained, tmp_path, monkeypatch):
 
 
 def test_an_export_that_disagrees_is_refused(trained, tmp_path, monkeypatch):
-    """The negative control of the agreement check: a runtime with another GELU does not pass."""
-    monkeypatch.setattr("iel.runtime.networks.GELU_CUBIC", 0.0)
+    """The negative control of the agreement check: graphs with another GELU do not pass."""
+    monkeypatch.setattr("iel.export.graphs.Graph.gelu", lambda self, x: self.add("Relu", x))
     with pytest.raises(RunError, match="differs from the model"):
         export_run(trained, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_planning_states_need_a_latent_space(tmp_path):
+def test_planning_states_need_distances(tmp_path):
     class GoalRun:
-        model = trained_like(KINDS["goal"])
+        model = made("goal")
         config = {"algo": "gcbc"}  # noqa: RUF012
 
     with pytest.raises(ConfigError, match="without --nodes"):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from iel.bench.seeds import Child, measure, run, ways
+from benchmarks.seeds import Child, measure, run, ways
 from iel.cores import CAN_PIN, environment_for, usable_cores
 from iel.errors import IELError
 
@@ -39,7 +39,7 @@ def test_rates_are_compared_with_the_baseline():
     result = run(2, preset="smoke", steps=4, rounds=1, progress=False)
     assert [row["way"] for row in result["rows"]] == [way.name for way in ways(2)]
     first, together = result["rows"][:2]
-    for phase in ("task", "embedding", "policy"):
+    for phase in ("omega", "embedding", "policy"):
         assert first[f"{phase}_ratio"] == 1.0 and first[f"{phase}_steps_per_second"] > 0
         expected = together[f"{phase}_steps_per_second"] / first[f"{phase}_steps_per_second"]
         assert together[f"{phase}_ratio"] == pytest.approx(expected, rel=0.05)
@@ -54,4 +54,4 @@ def test_a_process_that_dies_is_named():
     child.tell("train")  # nobody listens, and nothing happens
     child.end()
     with pytest.raises(IELError, match=r"The process of seeds 0 failed: .*nothing-like-it"):
-        measure(ways(1)[0], "nothing-like-it", 2, ["task"])
+        measure(ways(1)[0], "nothing-like-it", 2, ["omega"])

@@ -1,7 +1,7 @@
 """Isomorphic Embedding Learning: policies learned offline that can be sent to any goal.
 
     data = iel.load("pointmaze-large-navigate-v0")
-    run = iel.train(data, iel.IEL(preset="laptop"), seeds=[0])
+    run = iel.train(data, iel.IEL.preset("laptop"), seeds=[0])
     planner = iel.AsymGraph(run.model, data)
     planner.prepare(goal)
     action = planner.act(observation)
@@ -15,17 +15,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from iel.algos import IEL, check_algo, load_model
+    from iel.algos import GCBC, GCCQL, GCIQL, GCIVL, HILP, IEL, check_algo
     from iel.data import Trajectories, load
     from iel.envs import make_env
     from iel.evaluation import evaluate
+    from iel.model import load_model
     from iel.planning import AsymGraph, Direct, RecMid, SymGraph
     from iel.training import open_run, train
 
 _HOMES = {
+    "GCBC": "iel.algos",
+    "GCCQL": "iel.algos",
+    "GCIQL": "iel.algos",
+    "GCIVL": "iel.algos",
+    "HILP": "iel.algos",
     "IEL": "iel.algos",
     "AsymGraph": "iel.planning",
     "Direct": "iel.planning",
@@ -35,13 +41,18 @@ _HOMES = {
     "check_algo": "iel.algos",
     "evaluate": "iel.evaluation",
     "load": "iel.data",
-    "load_model": "iel.algos",
+    "load_model": "iel.model",
     "make_env": "iel.envs",
     "open_run": "iel.training",
     "train": "iel.training",
 }
 
 __all__ = [
+    "GCBC",
+    "GCCQL",
+    "GCIQL",
+    "GCIVL",
+    "HILP",
     "IEL",
     "AsymGraph",
     "Direct",

@@ -1,6 +1,6 @@
 """The command line: parses, calls, prints. Results go to stdout, progress to stderr.
 
-An error a user can mend is one sentence on stderr and exit code 2; Ctrl-C is exit code 130. With `--json`, the last
+An error a user can fix is one sentence on stderr and exit code 2; Ctrl-C is exit code 130. With `--json`, the last
 line of stdout is one JSON object.
 """
 
@@ -9,42 +9,38 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import field, make_dataclass
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_type_hints
 
 import tyro
 
 import iel
-from iel import options
+from iel.commands.bench import BENCH, benchmarks, load_benchmark
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.files import guarded, notice
 
-DEFAULT_PRESET = "laptop"
-
-
-COMMANDS: dict[str, tuple[type[Any], str]] = {
-    "demo": (options.Demo, "demo:demo_command"),
-    "train": (options.Train, "train:train_command"),
-    "evaluate": (options.Evaluate, "evaluate:evaluate_command"),
-    "compare": (options.CompareCommand, "compare:compare_command"),
-    "report": (options.ReportCommand, "report:report_command"),
-    "plan": (options.PlanCommand, "plan:plan_command"),
-    "video": (options.VideoCommand, "video:video_command"),
-    "audit": (options.AuditCommand, "audit:audit_command"),
-    "export": (options.ExportCommand, "export:export_command"),
-    "data make": (options.DataMake, "data:data_make_command"),
-    "data info": (options.DataInfo, "data:data_info_command"),
-    "data check": (options.DataCheck, "data:data_check_command"),
-    "doctor": (options.Doctor, "doctor:doctor_command"),
-    "bench training": (options.BenchTraining, "bench:bench_training_command"),
-    "bench planning": (options.BenchPlanning, "bench:bench_planning_command"),
-    "bench stepping": (options.BenchStepping, "bench:bench_stepping_command"),
-    "bench checkpoints": (options.BenchCheckpoints, "bench:bench_checkpoints_command"),
-    "bench runtime": (options.BenchRuntime, "bench:bench_runtime_command"),
-    "bench seeds": (options.BenchSeeds, "bench:bench_seeds_command"),
+COMMANDS = {
+    "demo": "demo:demo_command",
+    "train": "train:train_command",
+    "evaluate": "evaluate:evaluate_command",
+    "compare": "compare:compare_command",
+    "report": "report:report_command",
+    "plan": "plan:plan_command",
+    "video": "video:video_command",
+    "audit": "audit:audit_command",
+    "export": "export:export_command",
+    "data make": "data:data_make_command",
+    "data info": "data:data_info_command",
+    "data check": "data:data_check_command",
+    "doctor": "doctor:doctor_command",
 }
-"""Command -> its options, and the module and function of `iel.commands` that does it (imported when it is run)."""
+"""Command -> module and function of `iel.commands`. The type of the function's argument `options` is a dataclass of its
+options: the first line of its docstring is the command's line here, the docstring of a field is its `--help`."""
+
+GROUPS = {"data": "Make, describe and check data sets.", "bench": BENCH}
+"""The first words of commands of two words."""
+
+Command = Callable[[Any], dict[str, Any]]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -65,77 +61,65 @@ def _run_or_say(argv: list[str]) -> int:
 
 def run(argv: list[str]) -> int:
     """Parse and execute one command line; returns the exit code."""
-    if not argv or argv[0] in ("-h", "--help"):
+    first, second = [*argv, "", ""][:2]
+    if first in ("", "-h", "--help"):
         print(_overview())
-        return 0
-    if argv[0] == "--version":
+    elif first == "--version":
         print(f"iel {iel.__version__}")
-        return 0
-    words = 2 if len(argv) > 1 and f"{argv[0]} {argv[1]}" in COMMANDS else 1
-    name = " ".join(argv[:words])
-    if name not in COMMANDS:
-        group = [command for command in COMMANDS if command.split()[0] == name]
-        if group:
-            raise ConfigError(
-                f"`iel {name}` needs one more word: {', '.join(f'`iel {command}`' for command in group)}."
-            )
-        raise unknown_name("command", name, COMMANDS)
-    options_type, place = COMMANDS[name]
-    chosen = _parse(options_type, name, argv[words:])
-    module, function = place.split(":")
-    result: dict[str, Any] = getattr(importlib.import_module(f"iel.commands.{module}"), function)(chosen)
+    elif first in GROUPS and second in ("-h", "--help"):
+        print("\n".join([f"iel {first}: {GROUPS[first]}", "", *_listed(_summaries(first))]))
+    elif first in GROUPS:
+        names = _summaries(first)
+        if second == "":
+            known = ", ".join(f"`iel {name}`" for name in names)
+            raise ConfigError(f"`iel {first}` needs one more word: {known}.")
+        if f"{first} {second}" not in names:
+            raise unknown_name(f"command of `iel {first}`", second, [name.split()[1] for name in names])
+        command = load_benchmark(second) if first == "bench" else _load(f"{first} {second}")
+        return _call(f"{first} {second}", command, argv[2:])
+    elif first in COMMANDS:
+        return _call(first, _load(first), argv[1:])
+    else:
+        raise unknown_name("command", first, [*COMMANDS, *GROUPS])
+    return 0
+
+
+def _load(name: str) -> Command:
+    module, function = COMMANDS[name].split(":")
+    return getattr(importlib.import_module(f"iel.commands.{module}"), function)
+
+
+def _options_of(command: Command) -> type[Any]:
+    return get_type_hints(command)["options"]
+
+
+def _call(name: str, command: Command, arguments: list[str]) -> int:
+    options_type = _options_of(command)
+    if hasattr(options_type, "for_arguments"):  # options that depend on each other
+        options_type = options_type.for_arguments(arguments)
+    chosen = tyro.cli(options_type, args=arguments, prog=f"iel {name}")
+    result = command(chosen)
     if chosen.json:
         print(json.dumps(result))
     return result.get("exit_code", 0)
 
 
-def _parse(options_type: type[Any], name: str, arguments: list[str]) -> Any:
-    if options_type is options.Train:
-        options_type = _train_options(arguments)
-    return tyro.cli(
-        options_type,
-        args=arguments,
-        prog=f"iel {name}",
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+def _summaries(group: str = "") -> dict[str, str]:
+    """Name -> its line in the list of commands: those of a group, or all that `iel` itself lists."""
+    if group == "bench":
+        return {f"bench {name}": line for name, line in benchmarks().items()}
+    names = [name for name in COMMANDS if group in ("", name.split()[0])]
+    return {name: (_options_of(_load(name)).__doc__ or "").strip().splitlines()[0] for name in names}
 
 
-def _train_options(arguments: list[str]) -> type[Any]:
-    """`iel train` shows and takes the settings of the chosen method, with the chosen preset's values as defaults."""
-    from iel.algos import get_algo
-
-    fields: list[Any] = []
-    if run := _value_of("--resume", arguments):  # the run's own settings; one that is given all the same must agree
-        from iel.training import open_runs
-
-        config, defaults = (first := open_runs(run)[0]).config, first.algo
-        fields += [("algo", str, config["algo"]), ("checkpoint_every", int | None, config.get("checkpoint_every"))]
-        fields += [("seeds", tuple[int, ...], tuple(config.get("seeds", [first.seed])))]
-    else:
-        defaults = get_algo(_value_of("--algo", arguments) or "iel")(
-            preset=_value_of("--preset", arguments) or DEFAULT_PRESET
-        )
-    fields += [("settings", Annotated[type(defaults), tyro.conf.arg(name="")], field(default=defaults))]
-    chosen = make_dataclass("Train", fields, bases=(options.Train,), frozen=True, kw_only=True)
-    chosen.__doc__ = options.Train.__doc__
-    return chosen
-
-
-def _value_of(flag: str, arguments: list[str]) -> str | None:
-    for position, word in enumerate(arguments):
-        if word == flag and position + 1 < len(arguments):
-            return arguments[position + 1]
-        if word.startswith(f"{flag}="):
-            return word.split("=", 1)[1]
-    return None
+def _listed(summaries: Mapping[str, str]) -> list[str]:
+    return [f"  iel {name:<17} {line}" for name, line in summaries.items()]
 
 
 def _overview() -> str:
-    lines = [f"iel {iel.__version__}: policies learned offline that can be sent to any goal", "", "commands:"]
-    for name, (options_type, _) in COMMANDS.items():
-        lines.append(f"  iel {name:<16} {(options_type.__doc__ or '').strip().splitlines()[0]}")
-    lines += ["", "`iel COMMAND --help` explains a command. Start with `iel demo`."]
-    return "\n".join(lines)
+    head = [f"iel {iel.__version__}: policies learned offline that can be sent to any goal", "", "commands:"]
+    foot = ["", "`iel COMMAND --help` explains a command. Start with `iel demo`."]
+    return "\n".join([*head, *_listed({**_summaries(), "bench NAME": BENCH}), *foot])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class IELError(Exception):
-    """Base of all errors a user can cause and mend."""
+    """Base of all errors a user can cause and fix."""
 
 
 class DataError(IELError):
@@ -31,6 +31,10 @@ class GeometryError(IELError):
 
 class NoPath(IELError):
     """The goal cannot be reached in the planning graph (for example because nodes were switched off)."""
+
+
+class ContractError(IELError):
+    """A method breaks a promise that training, planning or evaluation relies on."""
 
 
 class ChainError(IELError):

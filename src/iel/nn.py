@@ -7,13 +7,17 @@ checkpoint writer all understand. Every module takes a whole batch: a layer is o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-LOG_STD_RANGE = (-5.0, 2.0)
+from iel.model import Network, Norm, Perceptron
+from iel.model.model import LOG_STD_RANGE
+
 LARGEST_SQUASHED = 0.999
 """Actions of the data are clipped to this before they are un-squashed: tanh never reaches 1."""
 
@@ -196,6 +200,30 @@ def unit(x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
 def scalars(heads: MLP, *parts: jax.Array) -> jax.Array:
     """An ensemble with one output on the concatenated inputs: (heads, batch)."""
     return apply_heads(heads, jnp.concatenate(parts, -1))[..., 0]
+
+
+def frozen(network: MLP, *inputs: str) -> Network:
+    """A trained network, or an ensemble of them, as the numpy network that is shipped."""
+    leaves: Any = jax.tree.map(np.asarray, network)
+    if leaves.layers[0].kernel.ndim == 2:
+        return Network(inputs, (_perceptron(leaves),))
+    count = len(leaves.layers[0].kernel)
+    return Network(inputs, tuple(_perceptron(head(leaves, index)) for index in range(count)))
+
+
+def frozen_policy(policy: GaussianPolicy | TanhGaussianPolicy, *inputs: str, spread: bool = False) -> Network:
+    """The same of a policy. `spread`: its sigma was trained, so that actions may be sampled."""
+    if isinstance(policy, TanhGaussianPolicy):
+        return Network(inputs, frozen(policy.network).heads, squash=True)
+    return Network(inputs, frozen(policy.mean).heads, log_std=np.asarray(policy.log_std) if spread else None)
+
+
+def _perceptron(network: Any) -> Perceptron:
+    return Perceptron(
+        tuple(layer.kernel for layer in network.layers),
+        tuple(layer.bias for layer in network.layers),
+        tuple(Norm(norm.scale, norm.offset) for norm in network.norms),
+    )
 
 
 def in_blocks(network, rows: jax.Array, block: int = 8192) -> jax.Array:

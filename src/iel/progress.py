@@ -5,10 +5,6 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
-
 from iel.files import STDERR
 
 QUIET_SECONDS = 20.0
@@ -19,6 +15,10 @@ class Progress:
     """One bar with a free text at its end: `with Progress("train", 1000) as bar: bar.advance(10, "loss 0.3")`."""
 
     def __init__(self, title: str, total: int, *, unit: str = "steps", show: bool = True):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
         self.title, self.total, self.unit = title, total, unit
         self.done, self._said = 0, time.monotonic()
         console = Console(file=STDERR)  # type: ignore[arg-type]

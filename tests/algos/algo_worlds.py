@@ -45,4 +45,4 @@ def act(model, here: int, goal: int) -> np.ndarray:
 
 
 def steps(model, here: int, goal: int) -> float:
-    return float(model.hitting_time(PLACES[[here]], PLACES[[goal]])[0])
+    return float(model.steps(PLACES[[here]], PLACES[[goal]])[0])

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 from algo_worlds import PLACES, act, action, cosine, ring, steps
 
-from iel.algos import ALGOS, GCBC, GCCQL, GCIQL, GCIVL, GoalModel, load_model
+from iel.algos import ALGOS, GCBC, GCCQL, GCIQL, GCIVL
 from iel.algos.contract import Spec
 from iel.data.goals import Relabelled, to_device
-from iel.errors import ConfigError
+from iel.errors import ConfigError, GeometryError
+from iel.model import Model
 from iel.nn import scalars
 from iel.planning import make_planner
 from iel.training import train
 
-FAST = {"preset": "smoke", "hidden": (64, 64), "batch_size": 64, "learning_rate": 2e-3}
-TINY = {"preset": "smoke", "hidden": (8,), "batch_size": 16, "steps": 6}
+FAST = {"hidden": (64, 64), "batch_size": 64, "learning_rate": 2e-3}
+TINY = {"hidden": (8,), "batch_size": 16, "steps": 6}
 OWN = {"p_current": 0.3, "p_trajectory": 0.7, "discount": 0.9}
 """No random goals: a place visited in two episodes is two rows, and only one of them would count as reached. With a
 discount of 0.99 nearly all later goals would be the last states of these short episodes."""
@@ -39,7 +40,7 @@ def start(algo):
 
 
 def test_the_value_of_gcivl_is_implicit_v_learning_on_its_goals(batch):
-    algo = GCIVL(**TINY, expectile=0.8, discount=0.9)
+    algo = GCIVL.preset("smoke", **TINY, expectile=0.8, discount=0.9)
     state = start(algo)
     target = jax.tree.map(lambda leaf: leaf * 1.2, state.target)
     loss, _ = jax.jit(algo.value_loss)(state.networks.value, target, batch)
@@ -54,7 +55,7 @@ def test_the_value_of_gcivl_is_implicit_v_learning_on_its_goals(batch):
 
 
 def test_the_policy_of_gcivl_weighs_actions_by_the_value_they_led_to(batch):
-    algo = GCIVL(**TINY, awr_temperature=2.0)
+    algo = GCIVL.preset("smoke", **TINY, awr_temperature=2.0)
     networks = start(algo).networks
     loss, _ = jax.jit(algo.actor_loss)(networks.policy, networks.value, batch)
     after, here = (scalars(networks.value, s, batch.actor_goal).mean(0) for s in (batch.next_state, batch.state))
@@ -65,7 +66,7 @@ def test_the_policy_of_gcivl_weighs_actions_by_the_value_they_led_to(batch):
 
 
 def test_iql_masks_the_goal_and_uses_the_target_critic(batch):
-    algo = GCIQL(**TINY, expectile=0.7, discount=0.9)
+    algo = GCIQL.preset("smoke", **TINY, expectile=0.7, discount=0.9)
     state = start(algo)
     target = jax.tree.map(lambda leaf: leaf * 1.2, state.target)
     value, critic = state.networks.value, state.networks.critic
@@ -81,7 +82,7 @@ def test_iql_masks_the_goal_and_uses_the_target_critic(batch):
 
 @pytest.mark.parametrize("extraction", ["ddpg-bc", "awr"])
 def test_the_actor_of_iql_moves_nothing_but_the_policy(batch, extraction):
-    algo = GCIQL(**TINY, extraction=extraction)
+    algo = GCIQL.preset("smoke", **TINY, extraction=extraction)
     networks = start(algo).networks
     gradient = jax.jit(jax.grad(lambda n: algo.actor_loss(n.policy, n.value, n.critic, batch)[0]))(networks)
     assert not any(leaf.any() for leaf in jax.tree.leaves((gradient.value, gradient.critic)))
@@ -92,7 +93,7 @@ def test_the_actor_of_iql_moves_nothing_but_the_policy(batch, extraction):
 def test_the_critic_of_cql_by_hand(batch, lagrange):
     """One backup action, three proposals of two actions, the price of caution at e^0.5."""
     settings = {"action_samples": 2, "max_backup": False, "lagrange": lagrange, "gap": 0.3, "discount": 0.9}
-    algo = GCCQL(**TINY, **settings, conservative_weight=2.0, reward_scale=4.0)
+    algo = GCCQL.preset("smoke", **TINY, **settings, conservative_weight=2.0, reward_scale=4.0)
     state, key = start(algo), jax.random.key(9)
     target = jax.tree.map(lambda leaf: leaf * 1.2, state.target)
     loss, _ = jax.jit(algo.critic_loss)(state.critic, target, state.policy, jnp.array(0.5), batch, key)
@@ -115,7 +116,7 @@ def test_the_critic_of_cql_by_hand(batch, lagrange):
 
 
 def test_the_prices_of_cql_rise_when_they_should():
-    algo = GCCQL(**TINY, gap=0.3)
+    algo = GCCQL.preset("smoke", **TINY, gap=0.3)
     prices = start(algo).prices
 
     def downhill(log_prob: float, excess: float):
@@ -127,7 +128,7 @@ def test_the_prices_of_cql_rise_when_they_should():
 
 
 def test_the_warm_up_of_cql_ignores_the_critic(batch):
-    algo = GCCQL(**TINY)
+    algo = GCCQL.preset("smoke", **TINY)
     state = start(algo)
     for clone in (True, False):
         loss = lambda critic, clone=clone: algo.actor_loss(  # noqa: E731
@@ -143,15 +144,15 @@ def test_the_warm_up_of_cql_ignores_the_critic(batch):
 @pytest.mark.slow
 def test_cloning_learns_the_mean_action_on_the_way_to_each_goal():
     """Uniform later goals: from place 0, place 4 is one of five on the short way, one of nine on the long one."""
-    model = train(ring(), GCBC(**{**FAST, "batch_size": 512}, steps=800), progress=False).model
+    model = train(ring(), GCBC.preset("smoke", **{**FAST, "batch_size": 512}, steps=800), progress=False).model
     np.testing.assert_allclose(act(model, 0, 4), (9 * RIGHT + 5 * WRONG) / 14, atol=0.1)
     np.testing.assert_allclose(act(model, 0, 2), RIGHT, atol=0.15)
     np.testing.assert_allclose(act(model, 0, 8), WRONG, atol=0.15)
-    with pytest.raises(ConfigError, match="gcbc learns no value"):
-        model.hitting_time(PLACES[:1], PLACES[:1])
+    with pytest.raises(GeometryError, match="gcbc learned no distances"):
+        model.steps(PLACES[:1], PLACES[:1])
 
 
-def check_values(model: GoalModel, tolerance: float) -> None:
+def check_values(model: Model, tolerance: float) -> None:
     """Where one way leads to the goal, its length; where two do, nearly that of the short one.
 
     The 0.9 expectile of 4 and 8 steps is 4.3 (a weight on the wrong side would make it 7.5), and no steps lead from a
@@ -164,7 +165,7 @@ def check_values(model: GoalModel, tolerance: float) -> None:
     assert max(steps(model, place, place) for place in range(12)) < tolerance
 
 
-def check_actions(model: GoalModel) -> None:
+def check_actions(model: Model) -> None:
     """Place 0 is where the ways part; place 4 is reached by both, the others by one."""
     assert cosine(act(model, 0, 4), RIGHT) > 0.9
     assert cosine(act(model, 0, 2), RIGHT) > 0.9
@@ -174,14 +175,14 @@ def check_actions(model: GoalModel) -> None:
 
 @pytest.mark.slow
 def test_gcivl_finds_the_short_way():
-    check_values(model := train(ring(), GCIVL(**FAST, **OWN, steps=1200), progress=False).model, 0.6)
+    check_values(model := train(ring(), GCIVL.preset("smoke", **FAST, **OWN, steps=1200), progress=False).model, 0.6)
     check_actions(model)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extraction", ["ddpg-bc", "awr"])
 def test_iql_finds_the_short_way(extraction):
-    algo = GCIQL(**FAST, **OWN, steps=1200, extraction=extraction, bc_weight=1.0)
+    algo = GCIQL.preset("smoke", **FAST, **OWN, steps=1200, extraction=extraction, bc_weight=1.0)
     check_values(model := train(ring(), algo, progress=False).model, 0.6)
     check_actions(model)
 
@@ -190,7 +191,7 @@ def test_iql_finds_the_short_way(extraction):
 def test_cql_finds_the_short_way():
     """Caution makes every way look longer than it is, but nearer stays nearer and the long way does not win."""
     settings = {"policy_learning_rate": 2e-3, "conservative_weight": 1.0, "gap": 5.0, "action_samples": 2}
-    model = train(ring(), GCCQL(**FAST, **OWN, **settings, steps=1200), progress=False).model
+    model = train(ring(), GCCQL.preset("smoke", **FAST, **OWN, **settings, steps=1200), progress=False).model
     assert 0.5 < steps(model, 3, 4) < steps(model, 0, 4) < steps(model, 11, 4) < 15
     assert cosine(act(model, 0, 4), RIGHT) > 0.7
     assert cosine(act(model, 0, 8), WRONG) > 0.7
@@ -202,31 +203,25 @@ def test_cql_finds_the_short_way():
 
 @pytest.mark.parametrize("name", ["gcbc", "gcivl", "gciql", "gccql"])
 def test_the_direct_planner_hands_the_goal_itself_to_the_policy(name):
-    algo = ALGOS[name].config(**TINY)
+    algo = ALGOS[name].config.preset("smoke", **TINY)
     model = algo.model(start(algo), Spec(2, 2))
     goals = np.random.default_rng(0).normal(0, 30, (5, 2)).astype(np.float32)
     states = np.random.default_rng(1).normal(0, 30, (5, 2)).astype(np.float32)
-    directions = make_planner("direct", model, ring()).plan(goals).directions(model.embed(states))
-    np.testing.assert_allclose(directions, model.task(goals), atol=1e-6)
-    expected = np.clip(model.networks.policy(np.concatenate([states, goals], 1)), -1, 1)
-    np.testing.assert_allclose(model.act(states, directions), expected, atol=1e-4)
-    assert not model.has_geometry and not model.has_directions and model.has_distance == (name != "gcbc")
-    with pytest.raises(ConfigError, match="no goal directions"):
+    target = make_planner("direct", model, ring()).plan(goals).target(model.embed(states))
+    assert np.array_equal(model.command(states, target), goals)
+    policy = model.networks["policy"](np.concatenate([states, goals], 1))
+    expected = np.tanh(policy[:, :2]) if name == "gccql" else np.clip(policy, -1, 1)
+    np.testing.assert_allclose(model.act(states, goals), expected, atol=1e-6)
+    assert (model.metric is None) == (name == "gcbc")
+    with pytest.raises(GeometryError, match="no goal directions"):
         model.displacement(states, goals)
-
-
-def test_a_goal_model_survives_its_files(tmp_path):
-    algo = GCCQL(**TINY)
-    algo.model(start(algo), Spec(2, 2)).save(tmp_path)
-    loaded = load_model(tmp_path)
-    assert isinstance(loaded, GoalModel) and loaded.config.squashed and loaded.config.value == "action"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["hilp", "gcbc", "gcivl", "gciql", "gccql"])
 def test_seeds_trained_together_are_the_seeds_trained_alone(name):
     """To float tolerance, as for IEL: a mapped matrix product rounds differently."""
-    algo = ALGOS[name].config(**TINY)
+    algo = ALGOS[name].config.preset("smoke", **TINY)
     data = to_device(ring())
 
     def run(seed):
@@ -250,8 +245,9 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(name):
 
     def behaviour(state):
         model = algo.model(jax.tree.map(np.asarray, state), Spec(2, 2))
-        distance = model.distance(states, goals, goals) if model.has_distance else np.zeros(6)
-        return np.concatenate([distance, model.act(states, model.task(goals)).ravel()])
+        cost = np.zeros(6) if model.metric is None else model.cost(states, goals, goals)
+        told = goals if model.steering.kind == "goal" else model.omega(goals)
+        return np.concatenate([cost, model.act(states, told).ravel()])
 
     company, stranger = (behaviour(jax.tree.map(lambda leaf, i=i: leaf[i], together)) for i in (1, 0))
     np.testing.assert_allclose(company, behaviour(alone), rtol=1e-3, atol=1e-4)

@@ -12,14 +12,15 @@ from iel.algos import HILP, IEL
 from iel.algos.contract import Spec
 from iel.algos.skills import SkillBatch
 from iel.data.goals import to_device
-from iel.errors import ConfigError
+from iel.errors import ConfigError, GeometryError
+from iel.metrics import Displacement
 from iel.nn import head
 from iel.planning import PLANNERS, make_planner
 from iel.training import train
 
-SAME = {"preset": "smoke", "hidden": (16,), "batch_size": 32, "dimension": 4}
-PLAIN = IEL(**SAME, beta=0.0, kappa=0.0)
-PHASED, JOINT = HILP(**SAME, training="phased"), HILP(**SAME)
+SAME = {"hidden": (16,), "batch_size": 32, "dimension": 4}
+PLAIN = IEL.preset("smoke", **SAME, beta=0.0, kappa=0.0)
+PHASED, JOINT = HILP.preset("smoke", **SAME, training="phased"), HILP.preset("smoke", **SAME)
 SPEC = Spec(2, 2)
 
 
@@ -78,7 +79,10 @@ def test_values_losses_and_gradients_are_those_of_iel_without_direction(world):
     np.testing.assert_allclose(our_loss, their_loss, rtol=1e-6)
     np.testing.assert_allclose(our_metrics["embedding/distance"], their_metrics["embedding/distance"], rtol=1e-6)
     assert_same(their_gradient, our_gradient, rtol=1e-4, atol=1e-6)
-    for name, setting in (("beta", IEL(**SAME, beta=0.1, kappa=0.0)), ("kappa", IEL(**SAME, beta=0.0, kappa=0.05))):
+    for name, setting in (
+        ("beta", IEL.preset("smoke", **SAME, beta=0.1, kappa=0.0)),
+        ("kappa", IEL.preset("smoke", **SAME, beta=0.0, kappa=0.05)),
+    ):
         assert abs(float(both(setting, theirs)[0][0]) - float(our_loss)) > 1e-3, name  # the claim is not empty
 
 
@@ -99,19 +103,20 @@ def test_planners_choose_the_same_ways(world):
     hilp, plain = PHASED.model(ours, SPEC), PLAIN.model(theirs, SPEC)
     data, states = ring(), PLACES.astype(np.float32)
     goals = np.roll(states, 5, axis=0)
-    assert np.array_equal(hilp.hitting_time(states, goals), plain.hitting_time(states, goals))
+    assert np.array_equal(hilp.steps(states, goals), plain.steps(states, goals))
     for name in PLANNERS:
         one, other = (make_planner(name, model, data).plan(goals) for model in (hilp, plain))
-        assert np.array_equal(one.directions(hilp.embed(states)), other.directions(plain.embed(states))), name
+        ours, theirs = (p.target(m.embed(states)) for p, m in ((one, hilp), (other, plain)))
+        assert np.array_equal(hilp.command(states, ours), plain.command(states, theirs)), name
         assert np.array_equal(one.costs(hilp.embed(states)), other.costs(plain.embed(states))), name
 
 
 def test_hilp_has_a_geometry_but_no_directions_of_its_own(world, tmp_path):
     model = PHASED.model(world[1], SPEC)
-    assert model.has_geometry and model.has_distance and not model.has_directions
-    with pytest.raises(ConfigError, match="no goal directions"):
+    assert model.metric == Displacement(0.0, PHASED.discount) and model.metric.for_every_goal
+    with pytest.raises(GeometryError, match="no goal directions"):
         model.displacement(PLACES[:2], PLACES[2:4])
-    assert np.array_equal(model.hitting_time(PLACES[:6], PLACES[6:12]), model.hitting_time(PLACES[6:12], PLACES[:6]))
+    assert np.array_equal(model.steps(PLACES[:6], PLACES[6:12]), model.steps(PLACES[6:12], PLACES[:6]))
 
 
 def test_a_joint_step_rewards_the_policy_with_the_embedding_before_it(world):
@@ -150,7 +155,7 @@ def test_hilp_learns_the_ring():
     A lower discount than usual: with 0.99 nearly all later goals would be the last states of these short episodes.
     """
     settings = {"hidden": (64, 64), "batch_size": 64, "learning_rate": 2e-3, "discount": 0.9}
-    model = train(ring(), HILP(preset="smoke", **settings, steps=2500), progress=False).model
+    model = train(ring(), HILP.preset("smoke", **settings, steps=2500), progress=False).model
     assert steps(model, 0, 4) == pytest.approx(4.2, abs=0.6)
     assert steps(model, 0, 2) == pytest.approx(2, abs=0.4)
     assert steps(model, 3, 4) == pytest.approx(1, abs=0.4)
@@ -160,7 +165,7 @@ def test_hilp_learns_the_ring():
 
 def test_settings():
     assert [phase.name for phase in HILP().phases()] == ["joint"]
-    assert [phase.steps for phase in HILP(preset="laptop-phased").phases()] == [21_000, 21_000]
-    assert HILP(preset="laptop").steps == 21_000
+    assert [phase.steps for phase in HILP.preset("laptop-phased").phases()] == [21_000, 21_000]
+    assert HILP.preset("laptop").steps == 21_000
     with pytest.raises(ConfigError, match="embedding_share is a share"):
         HILP(embedding_share=1.5)

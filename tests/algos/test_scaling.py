@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.runtime import random_model
 from iel.algos import get_algo
 from iel.algos.contract import Spec
 from iel.algos.scaling import for_raw_observations, scaling_of, standardised
@@ -13,6 +14,7 @@ from iel.data import Trajectories
 from iel.data.goals import to_device
 from iel.errors import ConfigError
 from iel.nn import unit
+from iel.planning import make_planner
 
 
 @pytest.fixture(scope="module")
@@ -34,35 +36,48 @@ def test_standardised_columns_have_mean_zero_and_spread_one(uneven):
 
 @pytest.mark.parametrize("name", ["iel", "hilp", "gcbc", "gcivl", "gciql", "gccql"])
 def test_the_folded_model_on_raw_observations_is_the_model_on_standardised_ones(uneven, name):
-    algo = get_algo(name)(preset="smoke")
+    algo = get_algo(name).preset("smoke")
     spec = Spec(3, 2)
     model = algo.model(algo.init(jax.random.key(0), spec), spec)
     scaling = scaling_of(uneven)
     folded = for_raw_observations(model, scaling)
     raw, scaled = uneven.observations, standardised(uneven, scaling).observations
-    if model.has_geometry:
-        z = np.asarray(unit(jax.random.normal(jax.random.key(1), (len(raw), model.config.dimension))))
+    target = np.arange(len(raw))[::-1]
+    if model.steering.kind == "direction":
+        z = np.asarray(unit(jax.random.normal(jax.random.key(1), (len(raw), model.dimension))))
         np.testing.assert_allclose(folded.embed(raw), model.embed(scaled), atol=2e-4)
-        np.testing.assert_allclose(folded.task(raw), model.task(scaled), atol=2e-4)
+        np.testing.assert_allclose(folded.omega(raw), model.omega(scaled), atol=2e-4)
         np.testing.assert_allclose(folded.act(raw, z), model.act(scaled, z), atol=2e-4)
     else:
-        act = lambda m, x: m.act(x, m.task(x[::-1]))  # noqa: E731
-        np.testing.assert_allclose(act(folded, raw), act(model, scaled), atol=2e-3)
-    if model.has_distance:
-        np.testing.assert_allclose(
-            folded.distance(raw, raw[::-1], raw[::-1]), model.distance(scaled, scaled[::-1], scaled[::-1]), atol=2e-3
-        )
+        np.testing.assert_allclose(folded.act(raw, raw[target]), model.act(scaled, scaled[target]), atol=2e-3)
+    if model.metric is not None:
+        costs = (m.cost(x, x[target], x[target]) for m, x in ((folded, raw), (model, scaled)))
+        np.testing.assert_allclose(*costs, atol=2e-3)
+
+
+def test_a_waypoint_keeps_its_direction_when_folded(uneven):
+    """z = unit((g - x)[columns] / scale): on raw observations the scale is that of the columns."""
+    model = random_model("waypoint", (8,), 3, 2, 4)
+    scaling = scaling_of(uneven)
+    folded, raw, scaled = for_raw_observations(model, scaling), uneven.observations, standardised(uneven, scaling)
+    commands = []
+    for m, x in ((folded, raw), (model, scaled.observations)):
+        target = make_planner("direct", m, uneven).plan(x[::-1]).target(m.embed(x))
+        commands.append(m.command(x, target))
+        commands.append(m.act(x, commands[-1]))
+    np.testing.assert_allclose(commands[0], commands[2], atol=1e-3)
+    np.testing.assert_allclose(commands[1], commands[3], atol=1e-3)
 
 
 def test_a_standardised_training_does_not_depend_on_units(uneven):
     """In other units the raw training is another one; the standardised training ends in the same function."""
     import iel
 
-    settings = {"preset": "smoke", "steps": 40, "standardise": True}
+    settings = {"steps": 40, "standardise": True}
     metric = uneven.observations * np.float32(1024.0)  # a power of two: nothing is rounded
     other = Trajectories(metric, uneven.actions, uneven.offsets, "uneven")
-    here = iel.train(uneven, iel.IEL(**settings), progress=False).model
-    there = iel.train(other, iel.IEL(**settings), progress=False).model
+    here = iel.train(uneven, iel.IEL.preset("smoke", **settings), progress=False).model
+    there = iel.train(other, iel.IEL.preset("smoke", **settings), progress=False).model
     np.testing.assert_allclose(here.embed(uneven.observations), there.embed(metric), atol=1e-4)
 
 
@@ -105,13 +120,13 @@ def test_hilp_takes_the_same_options(uneven, training):
     """Each of them changes what is learned, and the policy with LayerNorm is the one that is shipped."""
     import iel
 
-    plain = {"preset": "smoke", "steps": 20, "training": training}
+    plain = {"steps": 4, "training": training, "hidden": (16,), "batch_size": 16, "dimension": 4}
     options = ({}, {"policy_norm": True}, {"future_share": 0.5, "future_steps": 3}, {"standardise": True})
     actions = []
     for option in options:
-        model = iel.train(uneven, get_algo("hilp")(**plain, **option), progress=False).model
-        assert bool(model.networks.policy.mean.norms) == option.get("policy_norm", False) == model.config.policy_norm
-        z = np.tile(np.eye(1, model.config.dimension, dtype=np.float32), (len(uneven.observations), 1))
+        model = iel.train(uneven, get_algo("hilp").preset("smoke", **plain, **option), progress=False).model
+        assert model.networks["policy"].has_norm == option.get("policy_norm", False)
+        z = np.tile(np.eye(1, model.dimension, dtype=np.float32), (len(uneven.observations), 1))
         actions.append(model.act(uneven.observations, z))
     for other in actions[1:]:
         assert not np.array_equal(actions[0], other)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from iel.compare.cells import read_evaluation
-from iel.compare.execute import execute, list_tasks, prepare_data, read_recorded
+from iel.compare.execute import execute, list_jobs, prepare_data, read_recorded
 from iel.compare.grid import check_grid
 from iel.compare.insert import insert, marks
 from iel.compare.results import collect_grid
@@ -206,17 +206,17 @@ def test_half_written_or_foreign_results_are_not_counted(place, whole, tmp_path)
     out = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
     grid, data = read_recorded(out)
-    task = next(task for task in list_tasks(grid, out, data) if task.cell.method == "GCBC" and task.cell.seed == 1)
-    file = task.directory / "evaluations" / "direct.json"
+    job = next(job for job in list_jobs(grid, out, data) if job.cell.method == "GCBC" and job.cell.seed == 1)
+    file = job.directory / "evaluations" / "direct.json"
     text = file.read_text()
-    variant = task.cell.planners[0]
-    assert read_evaluation(task.directory, task.cell, task.fingerprint, variant) is not None
+    variant = job.cell.planners[0]
+    assert read_evaluation(job.directory, job.cell, job.fingerprint, variant) is not None
     foreign = json.dumps({**json.loads(text), "fingerprint": "0" * 64})
     short = json.loads(text)
     short["tasks"]["1"]["scores"] = []
     for broken in (text[: len(text) // 2], "", "[]", "{}", foreign, json.dumps(short)):
         file.write_text(broken)
-        assert read_evaluation(task.directory, task.cell, task.fingerprint, variant) is None
+        assert read_evaluation(job.directory, job.cell, job.fingerprint, variant) is None
         comparison = collect_grid(out)
         assert (
             comparison.unfinished == 1 and len(comparison.entries[grid.environments[0], ("GCBC", "direct")].seeds) == 1
@@ -236,14 +236,14 @@ def test_a_crash_is_recorded_and_the_others_go_on(tmp_path, maze_data):
             {"algo": "gcbc", "label": "good", "settings": {"preset": "smoke", "steps": 10, "hidden": [8]}},
         ],
     }
-    tasks = execute(check_grid(table, "crash"), tmp_path / "out", jobs=1, quiet=True)
-    states = {(task.cell.env, task.cell.method): task for task in tasks}
+    jobs = execute(check_grid(table, "crash"), tmp_path / "out", lanes=1, quiet=True)
+    states = {(job.cell.env, job.cell.method): job for job in jobs}
     assert states["pointmaze-medium-navigate-v0", "good"].state == "done"
     crashed = states["pointmaze-medium-navigate-v0", "huge"]
     recorded = json.loads((crashed.directory / "error.json").read_text())
     assert crashed.state == "failed" and recorded["exit_code"] != 0 and recorded["error"] == crashed.error
     assert "Traceback" in (crashed.directory / recorded["traceback"]).read_text()
-    assert {task.state for key, task in states.items() if key[0].startswith("kitchen")} == {"failed"}
+    assert {job.state for key, job in states.items() if key[0].startswith("kitchen")} == {"failed"}
     comparison = collect_grid(tmp_path / "out")
     assert set(comparison.entries) == {("pointmaze-medium-navigate-v0", ("good", "direct"))}
     assert "pointmaze-medium-navigate-v0 huge seed 0" in comparison.errors
@@ -255,8 +255,7 @@ def test_data_is_prepared_once_and_named_when_it_cannot_be(maze_data):
 
 
 def _report(out: Path) -> dict[str, str]:
-    from iel.commands.report import report_command
-    from iel.options import ReportCommand
+    from iel.commands.report import ReportCommand, report_command
 
     result = report_command(ReportCommand(sources=(out,), json=True))
     return {kind: Path(result[kind]).read_text() for kind in ("markdown", "html", "json")}
@@ -273,15 +272,17 @@ def test_report_writes_the_papers_layout_and_a_page_that_needs_nothing_else(whol
         assert (whole / "report" / f"{picture}.png").stat().st_size > 5000
     assert not re.search(r"""(src|href)=['"](?!data:)""", page) and "http" not in page and "@import" not in page
     assert page.count("data:image/png;base64,") == 3 + 2  # three pictures and a rollout of every method and planner
-    assert "class='sortable'" in page and 'addEventListener("click"' in page
+    assert 'addEventListener("click"' in page and "<th>GCBC<br>direct</th>" in page and "<em>9 ± 6</em>" in page
+    assert page.count("<circle") == 2 and "<code>iel compare smoke.toml --jobs 2</code>" in page  # a bar per interval
+    cells = re.findall("<t[hd]>([^<[]*)", page)
+    assert [cell for cell in cells if "±" in cell] and not re.search(r"\*\*|\| ", page.split("<script>")[0])
     host = os.uname().nodename
     for content in (text, page):
         assert str(Path.home()) not in content and str(whole) not in content and (len(host) < 4 or host not in content)
 
 
 def test_report_fills_its_place_in_a_document_and_nothing_else(whole, tmp_path):
-    from iel.commands.report import report_command
-    from iel.options import ReportCommand
+    from iel.commands.report import ReportCommand, report_command
 
     document = tmp_path / "results.md"
     command = ReportCommand(sources=(whole,), out=tmp_path / "report", into=document, json=True)
@@ -356,7 +357,7 @@ def test_earlier_checkpoints_are_measured_and_the_best_is_labelled(tmp_path, maz
         "data": {"episodes": 60},
         "methods": [{"algo": "gcbc", "settings": {"preset": "smoke", "steps": 300, "hidden": [8]}}],
     }
-    execute(check_grid(table, "curves"), tmp_path / "out", jobs=1, quiet=True)
+    execute(check_grid(table, "curves"), tmp_path / "out", lanes=1, quiet=True)
     (entry,) = collect_grid(tmp_path / "out").entries.values()
     assert sorted(entry.curve) == [100, 200] and all(rates.shape == (2, 2) for rates in entry.curve.values())
     written = _report(tmp_path / "out")

@@ -60,6 +60,13 @@ def test_a_forgotten_boundary_is_a_teleport():
     assert next((f.kind, f.episode, f.step) for f in findings) == ("teleporting", 0, 59)
 
 
+def test_jumps_of_the_place_are_reported_once():
+    rows = walk(episodes=20, length=200)
+    rows.observations[450:600] += 60.0
+    (finding,) = only(rows, "jumping")
+    assert (finding.episode, finding.step, finding.severity) == (2, 49, "warning") and "cut the data" in finding.message
+
+
 def test_out_of_range():
     rows = walk()
     rows.actions[10:13, 1] = 1.5

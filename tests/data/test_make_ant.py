@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from iel.data import load
 from iel.data.make import make_collector, make_dataset, recipe, recipe_names
 from iel.data.make.ant import FEATURES, AntController, features, load_controller, to_motors, upright
+from iel.data.make.driving import Driver
 from iel.envs import make_env
 from iel.envs.antmaze import LAYOUTS
 from iel.errors import ConfigError, DataError
@@ -193,8 +194,8 @@ def test_d4rl_episodes_have_one_goal_and_stay_there(kind):
     layout, cells = LAYOUTS["umaze"], set()
     for index in range(3):
         states, _ = collector.episode(index, "train")
-        start = collector.maze.cell_of(states[0, :2])
-        assert np.abs(states[0, :2] - collector.maze.centre(start)).max() <= 0.5
+        start = states[0, :2] - collector.maze.centre(collector.maze.cell_of(states[0, :2]))
+        assert start.min() >= 0.0 and start.max() <= 1.0
         goal = collector.env.unwrapped.goal_xy
         cells.add(tuple(int(i) for i in collector.maze.cell_of(goal)))
         distance = np.linalg.norm(states[:, :2] - goal, axis=1)
@@ -205,11 +206,28 @@ def test_d4rl_episodes_have_one_goal_and_stay_there(kind):
         assert len(cells) > 1
 
 
+def test_d4rl_waypoints_are_noisy_and_its_goals_are_aimed_at():
+    """D4RL's script: a waypoint is the next cell's centre + U(0, 1), the goal itself from the cell before on."""
+    plan, maze = recipe("antmaze-large-diverse-v2"), LAYOUTS["large"].map
+    goal = int(maze.number[1, 3])
+    xy = maze.centre((1, 3)) + 0.7
+    driver = Driver(plan, maze, np.random.default_rng(0), 0, goal=(goal, xy))
+    here = maze.centre((1, 1))
+    ahead = np.array([driver(here) for _ in range(2000)])
+    slopes = ahead[:, 1] / ahead[:, 0]  # towards (4 + U, U): from 0 to 1 / 4
+    assert slopes.min() >= 0.0 and 0.2 < slopes.max() <= 0.25
+    assert_allclose(
+        driver(maze.centre((1, 2))), (xy - maze.centre((1, 2))) / np.linalg.norm(xy - maze.centre((1, 2))), atol=1e-5
+    )
+    driver.arrive(xy)
+    assert driver.goal_xy is xy and driver.reached == 1
+
+
 def test_stitch_stays_near_and_explore_turns_often():
     collector = short("antmaze-giant-stitch-v0", 200)
     states, _ = collector.episode(1, "train")
     cells = collector.maze.number[tuple(collector.maze.cell_of(states[::10, :2]).T)]
-    assert collector.maze.cell_distances[cells[0], cells].max() <= 5
+    assert collector.maze.cell_distances[cells[0], cells].max() == 4
     explorer = short("antmaze-medium-explore-v0", 60)
     states, actions = explorer.episode(0, "train")
     assert (np.abs(actions) == 1.0).mean() > 0.3

@@ -10,12 +10,12 @@ from iel.theory.mazes import maze_from_map, steps_between
 
 pytestmark = [pytest.mark.slow, pytest.mark.optimised]
 
-SETTINGS = {"steps": 15_000, "hidden": (128, 128), "target_rate": 0.02}
+SETTINGS = {"steps": 9_000, "hidden": (128, 128), "target_rate": 0.02}
 
 
 @pytest.fixture(scope="module")
 def model(maze_data):
-    return iel.train(maze_data, iel.IEL(preset="smoke", **SETTINGS), seeds=[0], progress=False).model
+    return iel.train(maze_data, iel.IEL.preset("smoke", **SETTINGS), seeds=[0], progress=False).model
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def pairs(maze_data):
 
 def test_learned_distances_follow_the_shortest_ways_through_the_maze(model, pairs):
     states, goals, steps = pairs
-    assert spearmanr(model.distance(states, goals, goals), steps).statistic >= 0.9
+    assert spearmanr(model.cost(states, goals, goals), steps).statistic >= 0.9
 
 
 def test_planned_costs_predict_steps(model, maze_data, pairs):
@@ -45,22 +45,14 @@ def test_the_agent_beats_a_random_one(model, maze_data):
     planner = iel.AsymGraph(model, maze_data)
     planned = arena.rollout(model, planner, "asym-graph", progress=False)
 
-    class Random:
+    class RandomActions:
         rng = np.random.default_rng(0)
+        embed, command = staticmethod(model.embed), staticmethod(model.command)
 
-        def plan(self, goals):
-            return self
-
-        def directions(self, embeddings, rows):
-            return self.rng.standard_normal(embeddings.shape)
-
-    class RandomActions(Random):
-        embed, task = staticmethod(model.embed), staticmethod(model.task)
-
-        def act(self, observations, directions):
+        def act(self, observations, commands, generator):
             return self.rng.uniform(-1, 1, (len(observations), 2)).astype(np.float32)
 
-    aimless = arena.rollout(RandomActions(), Random(), "random", progress=False)
+    aimless = arena.rollout(RandomActions(), planner, "random", progress=False)
     assert planned.success.mean() >= aimless.success.mean() + 0.3
     assert planned.success.mean() >= 0.6
 

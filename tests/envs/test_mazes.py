@@ -96,3 +96,20 @@ def test_next_cell_follows_shortest_paths():
             assert np.abs(maze.free[following] - maze.free[here]).sum() == 1
             here, moves = following, moves + 1
         assert moves == maze.cell_distances[start, goal]
+
+
+@pytest.mark.parametrize(
+    "name, free, vertices", [("medium", 26, 21), ("large", 46, 22), ("giant", 86, 46), ("teleport", 45, 24)]
+)
+def test_vertices_and_ties_are_ogbenchs(name, free, vertices):
+    """Hallways have both neighbours along one axis only; of two shortest ways OGBench's oracle takes a certain one."""
+    env = make_env(f"pointmaze-{name}-v0")
+    maze, oracle = env.map, env.unwrapped.get_oracle_subgoal
+    assert (len(maze.free), len(maze.vertices)) == (free, vertices)
+    for i, j in np.delete(maze.free, maze.vertices, axis=0):
+        across, along = maze.walls[i, [j - 1, j + 1]], maze.walls[[i - 1, i + 1], j]
+        assert (across.all() and not along.any()) or (along.all() and not across.any())
+    centres = maze.centre(maze.free)
+    for goal in range(0, free, 7):
+        ahead = [oracle(xy, centres[goal])[0] for xy in centres]
+        assert np.array_equal(ahead, centres[maze.next_cell[goal]])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from iel.bench.stepping import raw_step, run
+from benchmarks.stepping import raw_step, run
 from iel.envs import make_env
 
 

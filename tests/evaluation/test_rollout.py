@@ -18,19 +18,20 @@ class Compass:
     def embed(self, observations):
         return np.asarray(observations, np.float32)
 
-    def task(self, goals):
-        return np.ones_like(goals)
+    def command(self, observations, target, embeddings):
+        delta = target - embeddings
+        return delta / (np.linalg.norm(delta, axis=1, keepdims=True) + 1e-9)
 
-    def act(self, observations, directions):
-        return np.clip(directions, -1, 1).astype(np.float32)
+    def act(self, observations, commands, generator=None):
+        noise = 0.0 if generator is None else 0.3 * generator.standard_normal(commands.shape)
+        return np.clip(commands + noise, -1, 1).astype(np.float32)
 
     def plan(self, goals):
         self.goals = np.asarray(goals)
         return self
 
-    def directions(self, embeddings, rows):
-        delta = self.goals[rows] - embeddings
-        return delta / (np.linalg.norm(delta, axis=1, keepdims=True) + 1e-9)
+    def target(self, embeddings, rows):
+        return self.goals[rows]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,17 @@ def test_two_evaluations_agree_exactly(arena):
         assert np.array_equal(one, other)
 
 
+def test_sampled_actions_follow_from_the_protocols_seed_and_the_protocol_says_so(arena):
+    mean = arena.rollout(Compass(), Compass(), "compass", progress=False)
+    sampled = [Arena(MAZE, Protocol(episodes=2, max_steps=40, seed=seed, action="sample")) for seed in (0, 0, 1)]
+    first, second, other = (a.rollout(Compass(), Compass(), "compass", progress=False) for a in sampled)
+    assert all(np.array_equal(a, b) for a, b in zip(first.paths, second.paths, strict=True))
+    assert not np.array_equal(first.paths[0], mean.paths[0][:41]) and not np.array_equal(first.paths[0], other.paths[0])
+    assert sampled[0].describe()["action"] == "policy sample" and arena.describe()["action"] == "policy mean"
+    with pytest.raises(ConfigError, match="mean or sample"):
+        Protocol(action="guess")
+
+
 def test_rollouts_are_what_stepping_alone_gives(arena):
     together = arena.rollout(Compass(), Compass(), "compass", progress=False)
     task, episode = arena.episodes[3]
@@ -53,7 +65,8 @@ def test_rollouts_are_what_stepping_alone_gives(arena):
     observation, info = env.reset(seed=seed, options={"task_id": int(task)})
     compass, path = Compass().plan(np.float32(info["goal"])[None]), [np.float32(observation)]
     for _ in range(len(together.paths[3]) - 1):
-        action = compass.act(None, compass.directions(path[-1][None], np.array([0])))[0]
+        here = path[-1][None]
+        action = compass.act(None, compass.command(None, compass.target(here, np.array([0])), here))[0]
         path.append(np.float32(env.step(action)[0]))
     assert np.array_equal(together.paths[3], path)
 
@@ -95,7 +108,7 @@ class Robot(Compass):
     def __init__(self, actions: int):
         self.actions = actions
 
-    def act(self, observations, directions):
+    def act(self, observations, commands, generator=None):
         return np.full((len(observations), self.actions), 0.3, np.float32)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, mannwhitneyu, t, trim_mean
 
-from iel.evaluation.coverage import World, aggregate_coverage, coverage
 from iel.evaluation.stats import (
     average,
     improvement_interval,
@@ -18,6 +17,7 @@ from iel.evaluation.stats import (
     stratified_interval,
     success_interval,
 )
+from interval_coverage import World, aggregate_coverage, coverage
 
 RNG = np.random.default_rng(0)
 

@@ -103,10 +103,10 @@ def test_permission_lost_in_mid_run(lab, uninterrupted, tmp_path):
 def test_a_read_only_directory_is_refused_at_once(maze_data, small_disk):
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with pytest.raises(RunError, match="Read-only file system"):
-        train(maze_data, IEL(preset="smoke"), out=small_disk / "run", progress=False)
+        train(maze_data, IEL.preset("smoke"), out=small_disk / "run", progress=False)
 
 
 def test_a_file_in_the_way_is_refused_at_once(maze_data, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="cannot be written"):
-        train(maze_data, IEL(preset="smoke"), out=tmp_path / "file" / "run", progress=False)
+        train(maze_data, IEL.preset("smoke"), out=tmp_path / "file" / "run", progress=False)

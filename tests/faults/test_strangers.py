@@ -243,13 +243,13 @@ def test_a_seal_notices_what_changed(tmp_path):
 )  # fmt: skip
 def test_settings_no_training_can_have_are_refused(setting):
     with pytest.raises(ConfigError) as caught:
-        check_settings(IEL(preset="smoke", **setting))
+        check_settings(IEL.preset("smoke", **setting))
     assert next(iter(setting)) in str(caught.value)
 
 
 def test_all_presets_pass():
     for preset in IEL.presets:
-        check_settings(IEL(preset=preset))
+        check_settings(IEL.preset(preset))
 
 
 def test_seeds_no_generator_takes_are_refused(tmp_path):

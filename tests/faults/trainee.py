@@ -10,6 +10,8 @@ import resource
 import signal
 from pathlib import Path
 
+import rich.progress  # noqa: F401  a process that has given up being root may not be able to import it
+
 import iel.training.loop as loop
 from iel import files
 from iel.algos import IEL
@@ -19,12 +21,11 @@ from iel.training.loop import Trainer
 
 STEPS, EVERY = 400, 20
 TINY = {
-    "preset": "smoke",
     "steps": STEPS,
     "hidden": (16,),
     "batch_size": 16,
     "dimension": 4,
-    "task_share": 0.2,
+    "omega_share": 0.2,
     "embedding_share": 0.35,
 }
 """All three phases; their ends (80 and 220) coincide with a save, and with `every=30` they do not."""
@@ -95,7 +96,7 @@ def main() -> None:
         return fit(self, *arguments)
 
     Trainer.fit = announce  # type: ignore[method-assign]
-    algo = IEL(**{**TINY, "steps": options.steps})
+    algo = IEL.preset("smoke", **{**TINY, "steps": options.steps})
     train(
         load(options.data),
         algo,

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
+from iel.metrics import Displacement
+from iel.model import Direction
+from iel.planning import Target
+
 BETAS = (0.0, 0.1, 0.5, 1.0)
 
 
@@ -69,17 +73,22 @@ class LinearModel:
         generator = np.random.default_rng(seed)
         self.forward = np.linalg.qr(generator.normal(size=(dimension, width)))[0].T
         self.tasks = generator.normal(size=(width, dimension))
-        self.beta = beta
+        self.metric = Displacement(beta)
 
     def embed(self, observations: np.ndarray) -> np.ndarray:
         return (observations @ self.forward).astype(np.float32)
 
-    def task(self, goals: np.ndarray) -> np.ndarray:
-        raw = goals @ self.tasks
-        return (raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-6)).astype(np.float32)
+    def goals(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        raw = states @ self.tasks
+        return self.embed(states), (raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-6)).astype(
+            np.float32
+        )
 
-    def act(self, observations: np.ndarray, directions: np.ndarray) -> np.ndarray:
-        return directions @ self.forward.T.astype(np.float32)
+    def command(self, observations: np.ndarray, target: Target, embeddings: np.ndarray) -> np.ndarray:
+        return Direction().command(self, observations, target, embeddings)
+
+    def act(self, observations: np.ndarray, commands: np.ndarray) -> np.ndarray:
+        return np.asarray(commands, np.float32) @ self.forward.T.astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_worlds import Data, LinearModel, corridor
 
+from iel.distances import discounted_steps, undiscounted_steps
 from iel.errors import ConfigError, GeometryError, NoPath
+from iel.metrics import Displacement, LatentGoal, Metric, directed_cost, lengths_between
 from iel.planning import (
     PLANNERS,
     AsymGraph,
@@ -20,10 +22,11 @@ from iel.planning import (
     Region,
     Sequence,
     SymGraph,
+    Target,
     make_planner,
+    planners_for,
     reference,
 )
-from iel.planning.geometry import directed_cost, lengths_between
 from iel.planning.pursuits import AlongGraph, smallest_columns
 
 START, END = np.array([1.0, 0.0], dtype=np.float32), np.array([1.0, 10.0], dtype=np.float32)
@@ -86,14 +89,15 @@ def test_many_goals_prepared_together_are_the_same_goals_prepared_alone(model: L
     goals, here = states[:25], model.embed(states[50:75])
     for planner in everyone(model):
         plan = planner.plan(goals)
-        targets = plan.targets(here)
-        assert targets.shape == (25, 6)
+        targets = plan.target(here)
+        assert targets.point.shape == (25, 6) and targets.observation.shape == (25, 2)
         for episode in (0, 7, 24):
             planner.prepare(goals[episode])
-            assert np.array_equal(planner.target(states[50 + episode]), targets[episode])
+            alone = planner.target(states[50 + episode])
+            assert all(np.array_equal(mine[0], theirs[episode]) for mine, theirs in zip(alone, targets, strict=True))
         rows = np.array([3, 20])
-        assert np.array_equal(plan.targets(here[rows], rows=rows), targets[rows])
-        assert np.allclose(np.linalg.norm(plan.directions(here), axis=1), 1.0)
+        assert np.array_equal(plan.target(here[rows], rows=rows).point, targets.point[rows])
+        assert np.allclose(np.linalg.norm(model.command(states[50:75], targets, here), axis=1), 1.0)
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.sampled_from(["pruned", "dense"]))
@@ -110,13 +114,13 @@ def test_matching_from_memory_is_matching_from_scratch(seed: int, beta: float, p
     for step in range(12):
         states = states + (8.0 if step % 5 == 4 else 0.3) * generator.normal(size=states.shape)
         embedded = model.embed(states).astype(np.float64)
-        plan.targets(embedded)
+        plan.target(embedded)
         for episode in range(5):
             field = pursuit.fields[plan.only[episode]]
-            node = reference.current_node(planner.graph.points, embedded[episode], field.direction, beta)
+            node = reference.current_node(planner.graph.points, embedded[episode], field.goal.direction, beta)
             costs = directed_cost(
                 lengths_between(embedded[[episode]], planner.graph.points)[0],
-                field.projection - embedded[episode] @ field.direction,
+                field.projection - embedded[episode] @ field.goal.direction,
                 beta,
             )
             assert plan.memory[episode] == node or costs[plan.memory[episode]] == pytest.approx(costs[node], rel=1e-12)
@@ -134,7 +138,7 @@ def test_hysteresis_stays_at_a_node_until_another_is_clearly_cheaper(model: Line
         state = model.embed((share * here + (1.0 - share) * there)[None, :])
         for number, plan in enumerate(plans):
             before = plan.memory[0]
-            plan.targets(state)
+            plan.target(state)
             changes[number] += int(plan.memory[0] != before)
     assert changes[0] > 50
     assert changes[1] <= 2
@@ -147,7 +151,8 @@ def test_a_state_on_its_goal_gets_a_finite_unit_direction(model: LinearModel) ->
         for state in (planner.observations[0], np.zeros(2, dtype=np.float32)):
             planner.prepare(state)
             assert np.isfinite(planner.act(state)).all()
-            assert np.linalg.norm(planner.direction(state)) == pytest.approx(1.0)
+            target, here = planner.target(state), model.embed(state[None])
+            assert np.linalg.norm(model.command(state[None], target, here)) == pytest.approx(1.0)
         duplicates = Data(np.zeros((5, 2), dtype=np.float32))
         lonely = type(planner)(model, duplicates)
         lonely.prepare(np.zeros(2))
@@ -163,21 +168,21 @@ def test_a_region_pursues_whichever_state_is_cheapest(planner: AsymGraph) -> Non
     planner.prepare_region(np.stack([far, near]))
     assert planner.predicted_steps(START) == pytest.approx(min(costs))
     planner.prepare(Region([near]))
-    alone = planner.target(START)
+    alone = planner.target(START).point
     planner.prepare(Region([far, near]))
-    assert np.array_equal(planner.target(START), alone)
+    assert np.array_equal(planner.target(START).point, alone)
     assert planner.predicted_steps(END) < 2.0
 
 
 def test_a_mixture_is_the_weighted_mean_embedding(planner: AsymGraph, model: LinearModel) -> None:
     states = np.stack([START, BEND])
     planner.prepare_mixture(states, [1.0, 0.0])
-    only = planner.target(END)
+    only = planner.target(END).point
     planner.prepare(START)
-    assert np.allclose(planner.target(END), only)
+    assert np.allclose(planner.target(END).point, only)
     planner.prepare(Mixture(states, [3.0, 1.0]))
     mean = 0.75 * model.embed(states)[0] + 0.25 * model.embed(states)[1]
-    assert np.allclose(planner.prepared.pursuit.goals[0], mean, atol=1e-5)
+    assert np.allclose(planner.prepared.pursuit.points[0], mean, atol=1e-5)
     assert np.linalg.norm(planner.prepared.pursuit.directions[0]) == pytest.approx(1.0)
 
 
@@ -198,10 +203,10 @@ def test_a_sequence_visits_its_goals_in_order(model: LinearModel) -> None:
 def test_mixed_wishes_run_side_by_side(planner: AsymGraph, model: LinearModel) -> None:
     plan = planner.plan([END, Region([START, END]), Mixture([START, END]), Sequence([BEND, END])])
     here = model.embed(np.repeat(START[None, :], 4, axis=0))
-    targets = plan.targets(here)
+    target = plan.target(here)
     planner.prepare(END)
-    assert np.array_equal(targets[0], planner.target(START))
-    assert np.isfinite(plan.directions(here)).all()
+    assert np.array_equal(target.point[0], planner.target(START).point[0])
+    assert np.isfinite(target.observation).all(), "for a mixture, its nearest node stands"
     assert plan.costs(here)[1] < plan.costs(here)[0]
 
 
@@ -213,11 +218,7 @@ def test_switched_off_nodes_are_avoided_and_replanning_is_exact(planner: AsymGra
     after = planner.path(START)
     assert off not in after.nodes
     assert after.total >= before.total * (1.0 - 1e-12)
-    fresh = planner.graph.field(
-        planner.prepared.pursuit.goals[0],
-        planner.prepared.pursuit.directions[0],
-        nodes_off=np.arange(planner.graph.count) == off,
-    )
+    fresh = planner.graph.field(planner.prepared.pursuit.goals[0], nodes_off=np.arange(planner.graph.count) == off)
     assert np.isinf(fresh.distance[off])
     planner.switch_on()
     assert np.array_equal(planner.path(START).nodes, before.nodes)
@@ -254,7 +255,7 @@ def test_a_wall_across_the_corridor_means_no_path_and_never_a_wrong_one(model: L
     blind = AsymGraph(model, corridor(), nodes=120, unreachable="direct")
     blind.prepare(END)
     blind.switch_off_near(BEND[None, :], radius=4.0)
-    assert np.allclose(blind.target(START), model.embed(END[None, :])[0])
+    assert np.allclose(blind.target(START).point, model.embed(END[None, :])[0])
 
 
 def test_replanning_keeps_the_stage_of_a_sequence(planner: AsymGraph) -> None:
@@ -277,11 +278,18 @@ def test_equal_goals_share_one_search(planner: AsymGraph) -> None:
     assert len(plan) == 50 and len(plan.pursuit.fields) == 1
 
 
-def test_any_cost_function_will_do(model: LinearModel) -> None:
-    def manhattan(sources: np.ndarray, targets: np.ndarray, goal: np.ndarray, direction: np.ndarray) -> np.ndarray:
-        return np.abs(sources[:, None] - targets[None]).sum(axis=-1) + 1e-6
+class Manhattan(Metric):
+    """A metric of a user's own: nothing is known about it but its costs."""
 
-    planner = AsymGraph(model, corridor(), nodes=60, neighbours=5, cost=manhattan, hysteresis=0.1)
+    discount = 1.0
+    for_every_goal = True
+
+    def costs(self, sources: np.ndarray, targets: np.ndarray, goal: LatentGoal) -> np.ndarray:
+        return np.abs(sources[:, None] - targets[None]).sum(axis=-1)
+
+
+def test_any_metric_will_do(model: LinearModel) -> None:
+    planner = AsymGraph(model, corridor(), nodes=60, neighbours=5, metric=Manhattan(), hysteresis=0.1)
     planner.prepare(END)
     assert planner.path(START).observations[:, 0].max() > 18.0
     assert np.isfinite(planner.act(START)).all() and np.isfinite(planner.act(START)).all()
@@ -292,8 +300,8 @@ def test_any_cost_function_will_do(model: LinearModel) -> None:
 def test_the_symmetric_planner_is_the_euclidean_graph(model: LinearModel) -> None:
     planner = SymGraph(model, corridor(), nodes=60)
     assert planner.graph.beta == 0.0
-    field = planner.graph.field(planner.graph.points[5], np.eye(6)[0])
-    back = planner.graph.field(planner.graph.points[9], np.eye(6)[0])
+    field = planner.graph.field(LatentGoal(planner.graph.points[5], np.eye(6)[0]))
+    back = planner.graph.field(LatentGoal(planner.graph.points[9], np.eye(6)[0]))
     assert field.distance[9] == pytest.approx(back.distance[5])
     with pytest.raises(ConfigError, match="beta = 0"):
         SymGraph(model, corridor(), beta=0.3)
@@ -304,7 +312,10 @@ def test_recursive_midpoints_halve_the_way(model: LinearModel) -> None:
     planner = RecMid(model, line, rounds=3, average=5)
     planner.prepare(np.array([64.0, 0.0]))
     eighth = model.embed(np.array([[8.0, 0.0]]))[0]
-    assert np.allclose(planner.target(np.zeros(2)), eighth, atol=0.2)
+    assert np.allclose(planner.target(np.zeros(2)).point, eighth, atol=0.2)
+    assert np.allclose(planner.target(np.zeros(2)).observation, [8.0, 0.0], atol=0.2), (
+        "a state of the data stands for it"
+    )
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 50), st.booleans())
@@ -373,9 +384,9 @@ def test_bad_goals_and_observations_are_refused_in_a_sentence(planner: AsymGraph
     with pytest.raises(GeometryError, match="non-finite"):
         planner.target(np.array([np.inf, 0.0]))
     with pytest.raises(GeometryError, match="need"):
-        planner.plan([END]).targets(np.zeros((2, 6)))
+        planner.plan([END]).target(np.zeros((2, 6)))
     with pytest.raises(GeometryError, match="episode 1 is not finite"):
-        planner.plan([END, END]).targets(np.array([[0.0] * 6, [np.nan] * 6]))
+        planner.plan([END, END]).target(np.array([[0.0] * 6, [np.nan] * 6]))
     with pytest.raises(ConfigError, match="Node 9999"):
         planner.switch_off([9999])
 
@@ -397,17 +408,114 @@ def test_planning_never_imports_jax() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_model_without_a_geometry_is_only_pursued_directly(model: LinearModel) -> None:
-    """Goal-conditioned policies are told the goal; nothing else can be planned for them, and nobody pretends."""
+class Told(LinearModel):
+    """A goal-conditioned policy: it is told the goal, and there are no distances."""
 
-    class Told(LinearModel):
-        has_geometry = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric = None
 
-    told = Told.__new__(Told)
-    told.__dict__.update(model.__dict__)
+    def embed(self, observations: np.ndarray) -> np.ndarray:
+        return observations
+
+    def goals(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return states, np.eye(2, dtype=np.float32)[np.zeros(len(states), int)]
+
+    def command(self, observations: np.ndarray, target: Target, embeddings: np.ndarray) -> np.ndarray:
+        return target.observation
+
+    def act(self, observations: np.ndarray, commands: np.ndarray) -> np.ndarray:
+        return commands - observations
+
+
+def test_a_model_without_distances_is_only_pursued_directly() -> None:
+    told = Told()
+    assert planners_for(told) == ("direct",)
     for name in ("rec-mid", "sym-graph", "asym-graph"):
-        with pytest.raises(GeometryError, match="planner direct"):
+        with pytest.raises(GeometryError, match=r"direct|only act"):
             make_planner(name, told, corridor())
     direct = make_planner("direct", told, corridor())
-    with pytest.raises(GeometryError, match="single states"):
-        direct.prepare_region(np.stack([START, END]))
+    direct.prepare(END)
+    assert np.array_equal(direct.act(START), END - START), "the goal reaches the policy as it is"
+    assert direct.target(START).is_goal[0]
+    for ask in (direct.predicted_steps, direct.path):
+        with pytest.raises(GeometryError, match="no distances"):
+            ask(START)
+    for goal in (Region([START, END]), Sequence([START, END])):
+        with pytest.raises(GeometryError, match="single states"):
+            direct.prepare(goal)
+    with pytest.raises(GeometryError, match="mixture"):
+        direct.prepare(Mixture(np.array([[100.0, 0.0], [0.0, 1.0]])))
+
+
+class PairValue(Metric):
+    """-V(s, t) = 2 |t - s| + 3 max(0, s_x - t_x): going back costs more. States are their own embedding."""
+
+    discount = 0.99
+    for_every_goal = True
+    spatial = False
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def costs(self, sources: np.ndarray, targets: np.ndarray, goal: LatentGoal) -> np.ndarray:
+        self.asked = max(self.asked, len(sources) * len(targets))
+        ahead = targets[None] - sources[:, None]
+        return discounted_steps(2.0 * np.linalg.norm(ahead, axis=-1) + 3.0 * np.maximum(0.0, -ahead[..., 0]), 0.99)
+
+
+class Valued(Told):
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric = PairValue()
+
+
+def test_a_value_over_pairs_is_planned_with_on_one_graph_for_all_goals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows come in blocks, never all pairs at once; predictions are in steps, added up along the way."""
+    monkeypatch.setattr("iel.planning.graph.BLOCK_ELEMENTS", 4000)
+    valued = Valued()
+    assert planners_for(valued) == ("direct", "sym-graph", "asym-graph")
+    planner = AsymGraph(valued, corridor(), nodes=120, neighbours=5)
+    planner.prepare(END)
+    route = planner.path(START)
+    assert route.observations[:, 0].max() > 18.0, "around the corridor"
+    ways = np.concatenate([START[None], route.observations, END[None]])
+    exact = discounted_steps(
+        2.0 * np.linalg.norm(np.diff(ways, axis=0), axis=1) + 3.0 * np.maximum(0.0, -np.diff(ways[:, 0])), 0.99
+    )
+    assert np.allclose(route.costs, exact, rtol=1e-5)
+    assert route.total == pytest.approx(undiscounted_steps(exact, 0.99).sum(), rel=1e-5)
+    assert route.total == pytest.approx(planner.predicted_steps(START))
+    assert valued.metric.asked <= 4000 + 120, "no table of all pairs"
+    built = planner.graph.edges(planner.prepared.pursuit.goals[0])
+    planner.prepare(START)
+    assert planner.graph.edges(planner.prepared.pursuit.goals[0]) is built
+    direct = Direct(valued, corridor())
+    direct.prepare(np.array([4.0, 0.0], np.float32))
+    assert direct.predicted_steps(START) == pytest.approx(6.0, rel=1e-4), "2 steps per unit, and no discount left in it"
+    direct.prepare(START)
+    assert direct.predicted_steps(np.array([4.0, 0.0], np.float32)) == pytest.approx(15.0, rel=1e-4), "5 going back"
+    direct.prepare(Region([END, np.array([4.0, 0.0])]))
+    assert direct.target(START).observation[0].tolist() == [4.0, 0.0]
+    direct.prepare(Sequence([START, END], within=2.0))
+    assert direct.target(START).observation[0].tolist() == END.tolist(), "the first stage is behind us"
+    with pytest.raises(GeometryError, match="mixture"):
+        planner.prepare(Mixture([START, END]))
+    with pytest.raises(GeometryError, match="midpoints"):
+        RecMid(valued, corridor())
+
+
+def test_predictions_are_in_steps_and_not_in_discounted_cost(model: LinearModel) -> None:
+    """30 steps at a discount of 0.9 cost 9.58; a chain of three edges of 10 steps costs more, and is 30 steps again."""
+    line = Data(np.column_stack([np.linspace(0.0, 30.0, 4), np.zeros(4)]).astype(np.float32))
+    plain = LinearModel(beta=0.0)
+    plain.metric = Displacement(0.0, 0.9)
+    scale = discounted_steps(10.0, 0.9) / 10.0
+    plain.forward = plain.forward * scale
+    planner = AsymGraph(plain, line, coreset="all", neighbours=1)
+    planner.prepare(line.observations[3])
+    assert planner.path(line.observations[0] + 0.01).total == pytest.approx(30.0, rel=1e-2)
+    assert planner.predicted_steps(line.observations[0]) == pytest.approx(30.0, rel=1e-3)
+    direct = Direct(plain, line)
+    direct.prepare(line.observations[1])
+    assert direct.predicted_steps(line.observations[0]) == pytest.approx(10.0, rel=1e-4)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from iel.bench import planning
+from benchmarks import planning
 
 ROW = {
     "nodes",

@@ -9,11 +9,11 @@ import time
 import jax
 import numpy as np
 import pytest
+from iel.algos.model import load_model
 
 import iel.training.loop as loop
 import iel.training.seeds
 from iel.algos import IEL, get_algo
-from iel.algos.model import load_model
 from iel.data import Trajectories
 from iel.errors import ConfigError, IELError, RunError
 from iel.files import sha256
@@ -24,7 +24,7 @@ from iel.training.loop import snapshot_steps
 from iel.training.seeds import Separate, Stacked, seed_map
 from iel.training.trackers import read_metrics
 
-TINY = IEL(preset="smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, task_share=0.2, embedding_share=0.4)
+TINY = IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, omega_share=0.2, embedding_share=0.4)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(walks, trained, tmp_
 @pytest.mark.optimised
 def test_company_changes_no_bit_of_networks_worth_sharing_among_threads(walks, monkeypatch):
     monkeypatch.setattr(iel.training.seeds, "usable_cores", lambda: [0, 1])  # fewer than seeds
-    wide = IEL(preset="smoke", steps=150, hidden=(256, 256), batch_size=256, task_share=0.3, embedding_share=0.3)
+    wide = IEL.preset("smoke", steps=150, hidden=(256, 256), batch_size=256, omega_share=0.3, embedding_share=0.3)
     alone, company = (train(walks, wide, seeds, progress=False).models[5] for seeds in ([5], [1, 2, 5]))
     for name, array in weights(alone).items():
         assert np.array_equal(array, weights(company)[name]), name
@@ -85,7 +85,7 @@ def test_seeds_trained_by_vmap_are_the_seeds_trained_alone(walks, trained, tmp_p
     states, goals = walks.observations[:100], walks.observations[100:200]
 
     def behaviour(model):
-        return model.distance(states, goals, goals), model.act(states, model.task(goals))
+        return model.cost(states, goals, goals), model.act(states, model.omega(goals))
 
     for mine, company, other in zip(*map(behaviour, (trained.model, both.models[0], both.models[3])), strict=True):
         np.testing.assert_allclose(company, mine, rtol=1e-2, atol=1e-3)
@@ -98,7 +98,7 @@ def test_run_directory(walks, trained):
     assert run.algo == TINY and run.config["data"]["fingerprint"] == walks.fingerprint
     assert np.array_equal(run.model.embed(walks.observations[:3]), trained.model.embed(walks.observations[:3]))
     curves = read_metrics(run.path / "metrics.csv")
-    assert {"task/loss", "embedding/td", "embedding/hitting", "policy/actor"} <= curves.keys()
+    assert {"omega/loss", "embedding/td", "embedding/hitting", "policy/actor"} <= curves.keys()
     assert curves["policy/loss"][0][-1] == 60
 
 
@@ -126,7 +126,7 @@ def test_bad_requests_are_refused_before_training(walks, trained):
 
 def test_divergence_is_an_error_not_a_model(walks):
     with pytest.raises(IELError, match="diverged"):
-        train(walks, IEL(preset="smoke", steps=300, hidden=(16,), learning_rate=1e20), progress=False)
+        train(walks, IEL.preset("smoke", steps=300, hidden=(16,), learning_rate=1e20), progress=False)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ from iel.data import Trajectories
 from iel.training import train
 states = np.random.default_rng(0).standard_normal((50, 2))
 data = Trajectories.from_episodes([(states, np.zeros((49, 2)))])
-train(data, IEL(preset="smoke", steps=10**9, hidden=(16,)), out={str(tmp_path / "run")!r})
+train(data, IEL.preset("smoke", steps=10**9, hidden=(16,)), out={str(tmp_path / "run")!r})
 """
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)
     metrics = tmp_path / "run" / "metrics.csv"
@@ -169,7 +169,7 @@ train(data, IEL(preset="smoke", steps=10**9, hidden=(16,)), out={str(tmp_path / 
     run = open_run(tmp_path / "run")
     assert run.status == "interrupted"
     assert np.isfinite(run.model.embed(np.zeros((1, 2)))).all()
-    last = read_metrics(metrics)["task/loss"][0][-1]
+    last = read_metrics(metrics)["omega/loss"][0][-1]
     newest = latest_checkpoint(run.path / "checkpoints")
     assert json.loads((newest / "state.json").read_text())["step"] == last == run.config["step"] > 0
 
@@ -184,7 +184,7 @@ def test_snapshots_are_the_models_of_shorter_trainings(walks, tmp_path):
     short = train(walks, gcbc(steps=100, **settings), progress=False).model
     for name, array in weights(load_model(tmp_path / "a" / "models" / "step_100")).items():
         assert np.array_equal(array, weights(short)[name])
-    phased = snapshot_steps(IEL(preset="laptop"), 4)
+    phased = snapshot_steps(IEL.preset("laptop"), 4)
     assert phased == [26_200, 31_500, 36_800, 42_000]  # the policy's phase begins at 21,000
     assert snapshot_steps(gcbc(steps=150, **settings), 9) == [100, 150]  # no step twice, none that is never reached
     with pytest.raises(RunError, match="snapshots is 3 in the run and 2 now"):

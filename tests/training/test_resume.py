@@ -19,7 +19,7 @@ from iel.training.loop import SaveClock, Trainer
 from iel.training.seeds import Separate, Stacked
 from iel.training.trackers import CSVTracker, read_losses, read_metrics
 
-TINY = IEL(preset="smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, task_share=0.2, embedding_share=0.4)
+TINY = IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, omega_share=0.2, embedding_share=0.4)
 """Phases end at steps 12 and 36, saves come every 10 steps and chunks every 4: sometimes together, mostly not."""
 
 
@@ -86,7 +86,7 @@ def test_a_stopped_run_ends_with_the_same_bits(walks, whole, tmp_path, monkeypat
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(set(ALGOS) - {"iel"}))
 def test_every_method_is_resumed_to_the_same_bits(walks, tmp_path, monkeypatch, name):
-    algo = get_algo(name)(preset="smoke", steps=40, hidden=(16,), batch_size=16)
+    algo = get_algo(name).preset("smoke", steps=40, hidden=(16,), batch_size=16)
     fit(walks, tmp_path / "whole", algo=algo)
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         stop_at(24, patch)
@@ -189,16 +189,16 @@ def test_resuming_needs_a_directory(walks):
 def test_metrics_continue_where_the_checkpoint_was(tmp_path):
     path = tmp_path / "metrics.csv"
     tracker = CSVTracker(path)
-    tracker.log(10, "task", {"task/loss": 0.5})
+    tracker.log(10, "task", {"omega/loss": 0.5})
     facts = {"step": 10, **tracker.sync()}
     upto = path.read_bytes()
-    tracker.log(20, "task", {"task/loss": 0.25})
+    tracker.log(20, "task", {"omega/loss": 0.25})
     tracker.close()
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])  # killed while the last line was being written
     tracker = CSVTracker(path, facts)
     assert path.read_bytes() == upto
-    tracker.log(20, "task", {"task/loss": 0.25})
+    tracker.log(20, "task", {"omega/loss": 0.25})
     assert path.read_bytes() == whole and tracker.sync()["metrics"]["sha256"] == sha256(path)
     tracker.close()
 
@@ -217,13 +217,13 @@ def test_a_damaged_log_does_not_stop_a_run_but_is_said(tmp_path, capsys):
     path = tmp_path / "metrics.csv"
     tracker = CSVTracker(path)
     for step in (10, 20, 30):
-        tracker.log(step, "task", {"task/loss": step / 10})
+        tracker.log(step, "task", {"omega/loss": step / 10})
     facts = {"step": 20, **tracker.sync()}
     tracker.close()
     path.write_bytes(path.read_bytes().replace(b"10,task", b"ab,task"))
     CSVTracker(path, facts).close()
     assert "not what was written" in capsys.readouterr().err
-    assert read_metrics(path) == {"task/loss": ([20], [2.0])}
+    assert read_metrics(path) == {"omega/loss": ([20], [2.0])}
 
 
 def test_a_slow_disk_is_written_to_less_often(monkeypatch):

@@ -5,16 +5,16 @@ IEL and HILP have a row in that table. The goal-conditioned reference methods do
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from iel.algos.contract import check_algo
+from iel.algos.check import check_algo
+from iel.algos.contract import Method
 from iel.algos.gcbc import GCBC
 from iel.algos.gccql import GCCQL
 from iel.algos.gciql import GCIQL
 from iel.algos.gcivl import GCIVL
 from iel.algos.hilp import HILP
 from iel.algos.iel import IEL
-from iel.algos.model import GoalModel, Model, load_model
 from iel.errors import unknown_name
 
 
@@ -30,24 +30,38 @@ class Facts(NamedTuple):
     goal_agnostic_policy: bool
 
 
-class Entry(NamedTuple):
+class Registered(NamedTuple):
     """A registered method: its configuration class and its facts."""
 
-    config: Any
+    config: type[Method]
     facts: Facts
+    planners: tuple[str, ...]
+    """Those its model allows (`iel.planning.planners_for`): all where there is an embedding, graphs where there are
+    distances, otherwise only `direct`."""
 
 
-ALGOS: dict[str, Entry] = {
-    "iel": Entry(IEL, Facts("hitting time", "hitting time", "directed displacement", True, True, True, True)),
-    "hilp": Entry(HILP, Facts("hitting time", "hitting time", "Euclidean feature", False, True, True, True)),
-    "gcbc": Entry(GCBC, Facts("goal-conditioned", "actions", "none", False, False, False, False)),
-    "gcivl": Entry(GCIVL, Facts("goal-conditioned", "values", "negative value", True, False, True, False)),
-    "gciql": Entry(GCIQL, Facts("goal-conditioned", "Q-values", "negative value", True, False, True, False)),
-    "gccql": Entry(GCCQL, Facts("goal-conditioned", "Q-values", "negative Q-value", True, False, True, False)),
+EMBEDDED = ("direct", "rec-mid", "sym-graph", "asym-graph")
+VALUED = ("direct", "sym-graph", "asym-graph")
+
+ALGOS: dict[str, Registered] = {
+    "iel": Registered(
+        IEL, Facts("hitting time", "hitting time", "directed displacement", True, True, True, True), EMBEDDED
+    ),
+    "hilp": Registered(
+        HILP, Facts("hitting time", "hitting time", "Euclidean feature", False, True, True, True), EMBEDDED
+    ),
+    "gcbc": Registered(GCBC, Facts("goal-conditioned", "actions", "none", False, False, False, False), ("direct",)),
+    "gcivl": Registered(GCIVL, Facts("goal-conditioned", "values", "negative value", True, False, True, False), VALUED),
+    "gciql": Registered(
+        GCIQL, Facts("goal-conditioned", "Q-values", "negative value", True, False, True, False), VALUED
+    ),
+    "gccql": Registered(
+        GCCQL, Facts("goal-conditioned", "Q-values", "negative Q-value", True, False, True, False), VALUED
+    ),
 }
 
 
-def get_algo(name: str) -> Any:
+def get_algo(name: str) -> type[Method]:
     """The configuration class of a method."""
     if name not in ALGOS:
         raise unknown_name("algorithm", name, ALGOS)
@@ -62,11 +76,9 @@ __all__ = [
     "GCIVL",
     "HILP",
     "IEL",
-    "Entry",
     "Facts",
-    "GoalModel",
-    "Model",
+    "Method",
+    "Registered",
     "check_algo",
     "get_algo",
-    "load_model",
 ]

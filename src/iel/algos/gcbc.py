@@ -7,16 +7,16 @@ policy         pi(a | x, g): what was done in x on the way to g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Metrics, Phase, Spec, require_positive, with_presets
-from iel.algos.model import GoalModel, GoalNetworks, goal_model_config
+from iel.algos.contract import Method, Metrics, Spec
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.nn import GaussianPolicy, descend
+from iel.model import GoalState, Model
+from iel.nn import GaussianPolicy, descend, frozen_policy
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -26,9 +26,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@with_presets(PRESETS)
 @dataclass(frozen=True, kw_only=True)
-class GCBC:
+class GCBC(Method):
     """Goal-conditioned behavioural cloning: imitate whatever the data did on its way to a later state.
 
         L = -E[log N(a; mu(x, g), 1)],  g uniform among the later states of the same trajectory
@@ -38,45 +37,24 @@ class GCBC:
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests).
     """
 
-    name: ClassVar[str] = "gcbc"
-    presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
+    name = "gcbc"
+    presets = PRESETS
 
-    preset: str = "paper"
-    """Named set of values; anything given explicitly wins over it."""
-    steps: int = 1_000_000
-    """Gradient steps."""
-    batch_size: int = 1024
-    """Transitions a step."""
-    learning_rate: float = 3e-4
-    """Adam's step size."""
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers."""
     p_trajectory: float = 1.0
     """Share of goals from the same trajectory; the rest are random states."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "steps", "batch_size", "learning_rate", "hidden")
+        super().__post_init__()
         _ = self.goals  # refuses impossible goal probabilities now rather than in the first step
 
     @property
     def goals(self) -> GoalSampler:
         return GoalSampler(p_trajectory=self.p_trajectory, p_random=1.0 - self.p_trajectory, future="uniform")
 
-    @property
-    def optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.learning_rate)
-
-    def phases(self) -> tuple[Phase, ...]:
-        """There is only one."""
-        return (Phase("train", self.steps),)
-
     def init(self, key: jax.Array, spec: Spec) -> State:
         """A fresh policy."""
         policy = GaussianPolicy(key, 2 * spec.observation_size, self.hidden, spec.action_size)
         return State(policy, self.optimiser.init(policy))
-
-    def tables(self, phase: str, state: State, data: DeviceData) -> None:
-        """Nothing is frozen."""
 
     def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Batch:
         """Transitions and a goal each."""
@@ -96,10 +74,10 @@ class GCBC:
         policy, moments, metrics = descend(self.optimiser, self.loss, state.policy, state.moments, batch)
         return State(policy, moments), metrics
 
-    def model(self, state: State, spec: Spec) -> GoalModel:
+    def model(self, state: State, spec: Spec) -> Model:
         """The policy; there is no value and hence no distance."""
-        config = goal_model_config(self.name, spec, self.hidden, self.goals.discount)
-        return GoalModel(config, GoalNetworks(state.policy, None))
+        networks = {"policy": frozen_policy(state.policy, "observation", "command")}
+        return Model(self.name, *spec, networks, GoalState())
 
 
 class State(NamedTuple):

@@ -10,18 +10,18 @@ caution        log alpha': the price of rating other actions above the data's by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, require_share, with_presets
-from iel.algos.model import GoalModel, GoalNetworks, goal_model_config
+from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
 from iel.losses import conservative_gap, goal_reward, iql_critic_loss
-from iel.nn import MLP, TanhGaussianPolicy, descend, ensemble, polyak, scalars
+from iel.model import GoalState, Model
+from iel.nn import MLP, TanhGaussianPolicy, descend, ensemble, frozen, frozen_policy, polyak, scalars
 
 LARGEST_CAUTION = 1e6
 
@@ -48,9 +48,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@with_presets(PRESETS)
 @dataclass(frozen=True, kw_only=True)
-class GCCQL:
+class GCCQL(Method):
     """Goal-conditioned conservative Q-learning: off-policy TD, with actions the data does not show rated down.
 
         y    = r + gamma m max_j min_e Q'_e(x', g, a'_j),  a'_j ~ pi(x', g),  r = -1 and m = 1 until x is g, then 0
@@ -65,23 +64,13 @@ class GCCQL:
     cores), `smoke` (seconds, for tests).
     """
 
-    name: ClassVar[str] = "gccql"
-    presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
+    name = "gccql"
+    presets = PRESETS
 
-    preset: str = "paper"
-    """Named set of values; anything given explicitly wins over it."""
-    steps: int = 1_000_000
-    """Gradient steps of warm-up and training together; each trains critic and policy."""
     warmup_share: float = 0.04
     """Share of the steps in which the policy clones the data while the critic already learns; 0 for none."""
-    batch_size: int = 1024
-    """Transitions a step."""
-    learning_rate: float = 3e-4
-    """Adam's step size for the critic and the two prices."""
     policy_learning_rate: float = 1e-4
     """Adam's step size for the policy."""
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers of every network."""
     discount: float = 0.99
     """gamma, for values and goals."""
     target_rate: float = 0.005
@@ -108,9 +97,8 @@ class GCCQL:
     """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
 
     def __post_init__(self) -> None:
-        require_positive(
-            self, "steps", "batch_size", "learning_rate", "policy_learning_rate", "hidden", "action_samples"
-        )
+        super().__post_init__()
+        require_positive(self, "policy_learning_rate", "action_samples")
         require_positive(self, "conservative_temperature", "reward_scale")
         require_fraction(self, "discount")
         require_share(self, "warmup_share")
@@ -122,10 +110,6 @@ class GCCQL:
     def goals(self) -> GoalSampler:
         p_random = 1.0 - self.p_trajectory - self.p_current
         return GoalSampler(self.discount, self.p_trajectory, p_random, p_current=self.p_current)
-
-    @property
-    def optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.learning_rate)
 
     @property
     def policy_optimiser(self) -> optax.GradientTransformation:
@@ -149,9 +133,6 @@ class GCCQL:
         return State(critic, critic, policy, prices, moments)
 
     # ---------------------------------------------------------------- batches
-
-    def tables(self, phase: str, state: State, data: DeviceData) -> None:
-        """Nothing is frozen."""
 
     def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with goals; the actor's own goals are not used."""
@@ -253,10 +234,13 @@ class GCCQL:
 
     # ---------------------------------------------------------------- what is shipped
 
-    def model(self, state: State, spec: Spec) -> GoalModel:
+    def model(self, state: State, spec: Spec) -> Model:
         """The policy, and the critic, whose smaller head at the policy's action is minus the distance."""
-        config = goal_model_config(self.name, spec, self.hidden, self.discount, value="action", squashed=True)
-        return GoalModel(config, GoalNetworks(state.policy, state.critic))
+        networks = {
+            "policy": frozen_policy(state.policy, "observation", "command"),
+            "value": frozen(state.critic, "observation", "goal", "action"),
+        }
+        return Model(self.name, *spec, networks, GoalState(), discount=self.discount)
 
 
 class Prices(NamedTuple):

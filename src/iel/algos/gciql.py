@@ -9,18 +9,18 @@ policy         pi(a | x, g), extracted by DDPG+BC or by AWR
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, with_presets
-from iel.algos.model import GoalModel, GoalNetworks, goal_model_config
+from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_positive
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
 from iel.losses import awr_loss, ddpg_bc_loss, goal_reward, iql_critic_loss, iql_value_loss
-from iel.nn import MLP, GaussianPolicy, descend, ensemble, polyak, scalars
+from iel.model import GoalState, Model
+from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, frozen_policy, polyak, scalars
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -39,9 +39,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@with_presets(PRESETS)
 @dataclass(frozen=True, kw_only=True)
-class GCIQL:
+class GCIQL(Method):
     """Goal-conditioned implicit Q-learning: values of (x, g) and (x, g, a) that never ask about unseen actions.
 
         L_V = E[W_tau(u) u^2],  u = min_e Q'_e(x, g, a) - V(x, g)
@@ -55,19 +54,9 @@ class GCIQL:
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests).
     """
 
-    name: ClassVar[str] = "gciql"
-    presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
+    name = "gciql"
+    presets = PRESETS
 
-    preset: str = "paper"
-    """Named set of values; anything given explicitly wins over it."""
-    steps: int = 1_000_000
-    """Gradient steps; each trains value, critic and policy."""
-    batch_size: int = 1024
-    """Transitions a step."""
-    learning_rate: float = 3e-4
-    """Adam's step size."""
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers of every network."""
     discount: float = 0.99
     """gamma, for values and goals."""
     target_rate: float = 0.005
@@ -88,7 +77,8 @@ class GCIQL:
     """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "steps", "batch_size", "learning_rate", "hidden", "awr_temperature")
+        super().__post_init__()
+        require_positive(self, "awr_temperature")
         require_fraction(self, "discount", "expectile")
         if self.bc_weight < 0:
             raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
@@ -103,19 +93,11 @@ class GCIQL:
     def actor_goals(self) -> GoalSampler:
         return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
 
-    @property
-    def optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.learning_rate)
-
-    def phases(self) -> tuple[Phase, ...]:
-        """There is only one."""
-        return (Phase("train", self.steps),)
-
     def init(self, key: jax.Array, spec: Spec) -> State:
         """Fresh networks and a target equal to the critic."""
         value_key, critic_key, policy_key = jax.random.split(key, 3)
         pair = 2 * spec.observation_size
-        networks = Trained(
+        networks = Networks(
             ensemble(value_key, 1, pair, self.hidden, 1),
             ensemble(critic_key, 2, pair + spec.action_size, self.hidden, 1),
             GaussianPolicy(policy_key, pair, self.hidden, spec.action_size),
@@ -123,9 +105,6 @@ class GCIQL:
         return State(networks, networks.critic, self.optimiser.init(networks))
 
     # ---------------------------------------------------------------- batches
-
-    def tables(self, phase: str, state: State, data: DeviceData) -> None:
-        """Nothing is frozen."""
 
     def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with a goal for the values and another for the actor."""
@@ -160,7 +139,7 @@ class GCIQL:
         loss = awr_loss(log_prob, advantage, self.awr_temperature)
         return loss, {"train/actor": loss, "train/advantage": advantage.mean()}
 
-    def loss(self, networks: Trained, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the actor's loss to value and critic."""
         value_loss, value_metrics = self.value_loss(networks.value, networks.critic, target, batch)
         actor_loss, actor_metrics = self.actor_loss(networks.policy, networks.value, networks.critic, batch)
@@ -176,13 +155,16 @@ class GCIQL:
 
     # ---------------------------------------------------------------- what is shipped
 
-    def model(self, state: State, spec: Spec) -> GoalModel:
+    def model(self, state: State, spec: Spec) -> Model:
         """The policy, and the value, which is minus the distance."""
-        config = goal_model_config(self.name, spec, self.hidden, self.discount, value="state", heads=1)
-        return GoalModel(config, GoalNetworks(state.networks.policy, state.networks.value))
+        networks = {
+            "policy": frozen_policy(state.networks.policy, "observation", "command"),
+            "value": frozen(state.networks.value, "observation", "goal"),
+        }
+        return Model(self.name, *spec, networks, GoalState(), discount=self.discount)
 
 
-class Trained(NamedTuple):
+class Networks(NamedTuple):
     """What the optimiser moves; the value is an ensemble of one."""
 
     value: MLP
@@ -193,6 +175,6 @@ class Trained(NamedTuple):
 class State(NamedTuple):
     """Everything training changes."""
 
-    networks: Trained
+    networks: Networks
     target: MLP
     moments: optax.OptState

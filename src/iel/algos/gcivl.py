@@ -8,17 +8,17 @@ policy         pi(a | x, g), extracted by AWR
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, with_presets
-from iel.algos.model import GoalModel, GoalNetworks, goal_model_config
+from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_positive
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.losses import awr_loss, ivl_loss
-from iel.nn import MLP, GaussianPolicy, descend, ensemble, polyak, scalars
+from iel.model import GoalState, Model
+from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, frozen_policy, polyak, scalars
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -29,9 +29,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@with_presets(PRESETS)
 @dataclass(frozen=True, kw_only=True)
-class GCIVL:
+class GCIVL(Method):
     """Goal-conditioned implicit V-learning: a value of (x, g) from transitions alone, then advantage-weighted cloning.
 
         L_V = IVL(V; expectile, discount)                                with r = -1 until x is g
@@ -42,19 +41,9 @@ class GCIVL:
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests).
     """
 
-    name: ClassVar[str] = "gcivl"
-    presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
+    name = "gcivl"
+    presets = PRESETS
 
-    preset: str = "paper"
-    """Named set of values; anything given explicitly wins over it."""
-    steps: int = 1_000_000
-    """Gradient steps; each trains value and policy."""
-    batch_size: int = 1024
-    """Transitions a step."""
-    learning_rate: float = 3e-4
-    """Adam's step size."""
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers of every network."""
     discount: float = 0.99
     """gamma, for values and goals."""
     target_rate: float = 0.005
@@ -71,7 +60,8 @@ class GCIVL:
     """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "steps", "batch_size", "learning_rate", "hidden", "awr_temperature")
+        super().__post_init__()
+        require_positive(self, "awr_temperature")
         require_fraction(self, "discount", "expectile")
         _ = self.value_goals, self.actor_goals  # refuses impossible goal probabilities now
 
@@ -84,28 +74,17 @@ class GCIVL:
     def actor_goals(self) -> GoalSampler:
         return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
 
-    @property
-    def optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.learning_rate)
-
-    def phases(self) -> tuple[Phase, ...]:
-        """There is only one."""
-        return (Phase("train", self.steps),)
-
     def init(self, key: jax.Array, spec: Spec) -> State:
         """Fresh networks and a target equal to the value."""
         value_key, policy_key = jax.random.split(key)
         pair = 2 * spec.observation_size
-        networks = Trained(
+        networks = Networks(
             ensemble(value_key, 2, pair, self.hidden, 1),
             GaussianPolicy(policy_key, pair, self.hidden, spec.action_size),
         )
         return State(networks, networks.value, self.optimiser.init(networks))
 
     # ---------------------------------------------------------------- batches
-
-    def tables(self, phase: str, state: State, data: DeviceData) -> None:
-        """Nothing is frozen."""
 
     def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with a goal for the value and another for the actor."""
@@ -128,7 +107,7 @@ class GCIVL:
         loss = awr_loss(policy.unit_log_prob(inputs, batch.action), advantage, self.awr_temperature)
         return loss, {"train/actor": loss, "train/advantage": advantage.mean()}
 
-    def loss(self, networks: Trained, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the actor's loss to the value."""
         value_loss, value_metrics = self.value_loss(networks.value, target, batch)
         actor_loss, actor_metrics = self.actor_loss(networks.policy, networks.value, batch)
@@ -144,13 +123,16 @@ class GCIVL:
 
     # ---------------------------------------------------------------- what is shipped
 
-    def model(self, state: State, spec: Spec) -> GoalModel:
+    def model(self, state: State, spec: Spec) -> Model:
         """The policy, and both heads of the value, whose mean is minus the distance."""
-        config = goal_model_config(self.name, spec, self.hidden, self.discount, value="state")
-        return GoalModel(config, GoalNetworks(state.networks.policy, state.networks.value))
+        networks = {
+            "policy": frozen_policy(state.networks.policy, "observation", "command"),
+            "value": frozen(state.networks.value, "observation", "goal"),
+        }
+        return Model(self.name, *spec, networks, GoalState(), discount=self.discount)
 
 
-class Trained(NamedTuple):
+class Networks(NamedTuple):
     """What the optimiser moves."""
 
     value: MLP
@@ -160,6 +142,6 @@ class Trained(NamedTuple):
 class State(NamedTuple):
     """Everything training changes."""
 
-    networks: Trained
+    networks: Networks
     target: MLP
     moments: optax.OptState

@@ -11,14 +11,13 @@ It is IEL with beta = 0 and without the hitting-time regression: there is no ome
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, require_share, with_presets
-from iel.algos.model import Model, ModelConfig, Networks
+from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.algos.skills import (
     FOR_BODIES,
     SkillBatch,
@@ -32,7 +31,8 @@ from iel.algos.skills import (
 from iel.data.goals import DeviceData, GoalSampler
 from iel.distances import euclidean
 from iel.losses import ivl_loss
-from iel.nn import MLP, apply_heads, descend, ensemble, head, in_blocks, polyak
+from iel.model import Direction, Model
+from iel.nn import MLP, apply_heads, descend, ensemble, frozen, frozen_policy, head, in_blocks, polyak
 
 LAPTOP = {"batch_size": 256, "hidden": (128, 128, 128)}
 PRESETS: dict[str, dict[str, Any]] = {
@@ -53,9 +53,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@with_presets(PRESETS)
 @dataclass(frozen=True, kw_only=True)
-class HILP:
+class HILP(Method):
     """Hilbert foundation policies: a Euclidean embedding of hitting times, and one policy for every latent direction.
 
     The embedding is trained with V(x, g) = -||phi(x) - phi(g)||:
@@ -70,23 +69,13 @@ class HILP:
     in two phases), `laptop-body` (the same for robots with joints, as IEL's), `smoke` (seconds, for tests).
     """
 
-    name: ClassVar[str] = "hilp"
-    presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
+    name = "hilp"
+    presets = PRESETS
 
-    preset: str = "paper"
-    """Named set of values; anything given explicitly wins over it."""
-    steps: int = 1_000_000
-    """Gradient steps; a joint step trains embedding and policy, a phased one either."""
     training: Literal["joint", "phased"] = "joint"
     """`joint`: embedding and policy in every step, as published; `phased`: one after the other, as IEL."""
     embedding_share: float = 0.5
     """Share of the steps given to the embedding in phased training; the policy gets the rest."""
-    batch_size: int = 1024
-    """Transitions a step."""
-    learning_rate: float = 3e-4
-    """Adam's step size; embedding and policy have an optimiser each."""
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers of every network."""
     dimension: int = 32
     """Size d of the latent space."""
     discount: float = 0.99
@@ -109,11 +98,10 @@ class HILP:
     """Share of the policy's directions that are where the trajectory itself went (published: none, all uniform)."""
     future_steps: int = 20
     """How many steps ahead such a direction may look."""
-    standardise: bool = False
-    """Train on observations with mean 0 and spread 1 in every column (published: as they are)."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "steps", "batch_size", "learning_rate", "hidden", "dimension", "awr_temperature")
+        super().__post_init__()
+        require_positive(self, "dimension", "awr_temperature")
         require_fraction(self, "discount", "expectile", "policy_discount", "policy_expectile")
         require_share(self, "embedding_share", "future_share")
         require_positive(self, "future_steps")
@@ -130,10 +118,6 @@ class HILP:
     @property
     def _ahead(self) -> int | None:
         return self.future_steps if self.future_share > 0 else None
-
-    @property
-    def optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.learning_rate)
 
     def phases(self) -> tuple[Phase, ...]:
         """One phase `joint`, or `embedding` and `policy`."""
@@ -221,18 +205,11 @@ class HILP:
 
     def model(self, state: State, spec: Spec) -> Model:
         """Head 0 of phi and the policy; without omega, beta is 0."""
-        config = ModelConfig(
-            self.name,
-            spec.observation_size,
-            spec.action_size,
-            self.dimension,
-            self.hidden,
-            0.0,
-            self.discount,
-            directed=False,
-            policy_norm=self.policy_norm,
-        )
-        return Model(config, Networks(head(state.embedding, 0), None, state.skills.policy))
+        networks = {
+            "embedding": frozen(head(state.embedding, 0), "observation"),
+            "policy": frozen_policy(state.skills.policy, "observation", "command", spread=True),
+        }
+        return Model(self.name, *spec, networks, Direction(), discount=self.discount)
 
 
 class Optimisers(NamedTuple):

@@ -2,7 +2,7 @@
 
 paper          here                       what it is
 phi            embedding (two heads)      state -> R^d; head 0 is used downstream
-omega_g        task                       goal -> unit vector of R^d
+omega_g        omega                      goal -> unit vector of R^d
 u, H(u)        intermediate, steps        a state H steps ahead on the same trajectory
 z              direction                  random unit vector the policy is trained on; never a goal
 pi, V, Q       policy, value, critic      IQL + AWR over directions
@@ -11,20 +11,20 @@ pi, V, Q       policy, value, critic      IQL + AWR over directions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive, require_share, with_presets
-from iel.algos.model import Model, ModelConfig, Networks
+from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.algos.skills import FOR_BODIES, Skills, SkillSettings, draw_skill_batch, new_skills, skill_loss
 from iel.data.goals import DeviceData, GoalSampler
 from iel.distances import directed, discounted_steps, projection
 from iel.errors import ConfigError
 from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
-from iel.nn import MLP, apply_heads, descend, ensemble, head, in_blocks, polyak, unit
+from iel.model import Direction, Model
+from iel.nn import MLP, apply_heads, descend, ensemble, frozen, frozen_policy, head, in_blocks, polyak, unit
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -43,12 +43,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@with_presets(PRESETS)
 @dataclass(frozen=True, kw_only=True)
-class IEL:
+class IEL(Method):
     """Isomorphic Embedding Learning: learn phi and omega from trajectories, then one policy for every latent direction.
 
-    Phase `task` trains omega by InfoNCE between states X and noisy copies X~ (rows are unit vectors):
+    Phase `omega` trains omega by InfoNCE between states X and noisy copies X~ (rows are unit vectors):
 
         L = CE(omega(X) omega(X~)^T / T, diagonal)
 
@@ -66,23 +65,13 @@ class IEL:
     values of the authors' code where they differ from the paper's table).
     """
 
-    name: ClassVar[str] = "iel"
-    presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
+    name = "iel"
+    presets = PRESETS
 
-    preset: str = "paper"
-    """Named set of values; anything given explicitly wins over it."""
-    steps: int = 1_000_000
-    """Gradient steps of all phases together."""
-    task_share: float = 0.02
-    """Share of the steps given to phase `task`."""
+    omega_share: float = 0.02
+    """Share of the steps given to phase `omega`."""
     embedding_share: float = 0.48
     """Share of the steps given to phase `embedding`; the policy gets the rest."""
-    batch_size: int = 1024
-    """Transitions a step."""
-    learning_rate: float = 3e-4
-    """Adam's step size; every phase has an optimiser of its own."""
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers of every network."""
     dimension: int = 32
     """Size d of the latent space."""
     discount: float = 0.99
@@ -119,13 +108,10 @@ class IEL:
     """Share of the policy's directions that are where the trajectory itself went (the paper: none, all uniform)."""
     future_steps: int = 20
     """How many steps ahead such a direction may look."""
-    standardise: bool = False
-    """Train on observations with mean 0 and spread 1 in every column (the paper: as they are)."""
 
     def __post_init__(self) -> None:
-        require_positive(
-            self, "steps", "batch_size", "learning_rate", "hidden", "dimension", "temperature", "max_steps"
-        )
+        super().__post_init__()
+        require_positive(self, "dimension", "temperature", "max_steps")
         require_fraction(self, "discount", "expectile", "hitting_expectile", "policy_discount", "policy_expectile")
         require_share(self, "future_share")
         if self.future_steps < 1:
@@ -136,10 +122,10 @@ class IEL:
             raise ConfigError(
                 f"beta, kappa and noise may not be negative, but are {self.beta}, {self.kappa}, {self.noise}."
             )
-        if self.task_share < 0 or self.embedding_share < 0 or self.task_share + self.embedding_share > 1:
+        if self.omega_share < 0 or self.embedding_share < 0 or self.omega_share + self.embedding_share > 1:
             raise ConfigError(
-                f"task_share {self.task_share} and embedding_share {self.embedding_share} must not be negative and may "
-                "sum to at most 1."
+                f"omega_share {self.omega_share} and embedding_share {self.embedding_share} must not be negative and "
+                "may sum to at most 1."
             )
         _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
@@ -151,32 +137,26 @@ class IEL:
     def skills(self) -> SkillSettings:
         return SkillSettings(self.policy_discount, self.policy_expectile, self.awr_temperature, self.future_share)
 
-    @property
-    def optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.learning_rate)
-
     def phases(self) -> tuple[Phase, ...]:
         """2 % / 48 % / 50 % of the steps by default, whatever their number."""
-        task, embedding = round(self.steps * self.task_share), round(self.steps * self.embedding_share)
-        return Phase("task", task), Phase("embedding", embedding), Phase("policy", self.steps - task - embedding)
+        omega, embedding = round(self.steps * self.omega_share), round(self.steps * self.embedding_share)
+        return Phase("omega", omega), Phase("embedding", embedding), Phase("policy", self.steps - omega - embedding)
 
     def init(self, key: jax.Array, spec: Spec) -> State:
         """Fresh networks, targets equal to them, and one optimiser a phase."""
         keys = jax.random.split(key, 5)
-        task = MLP(keys[0], spec.observation_size, self.hidden, self.dimension)
+        omega = MLP(keys[0], spec.observation_size, self.hidden, self.dimension)
         embedding = ensemble(keys[1], 2, spec.observation_size, self.hidden, self.dimension)
         skills = new_skills(keys[2:], spec, self.dimension, self.hidden, self.policy_norm)
-        start = self.optimiser.init
-        return State(
-            task, embedding, embedding, skills, skills.critic, Optimisers(start(task), start(embedding), start(skills))
-        )
+        moments = Optimisers(*(self.optimiser.init(part) for part in (omega, embedding, skills)))
+        return State(omega, embedding, embedding, skills, skills.critic, moments)
 
     # ---------------------------------------------------------------- batches
 
     def tables(self, phase: str, state: State, data: DeviceData) -> jax.Array | None:
         """What the phase keeps frozen, once for every state: omega in `embedding`, phi (head 0) in `policy`."""
         if phase == "embedding":
-            return in_blocks(lambda x: unit(state.task(x)), data.observations)
+            return in_blocks(lambda x: unit(state.omega(x)), data.observations)
         if phase == "policy":
             return in_blocks(head(state.embedding, 0), data.observations)
         return None
@@ -190,9 +170,9 @@ class IEL:
         draw = self.sampler(key, data, self.batch_size)
         state, goal = data.observations[draw.state], data.observations[draw.goal]
         intermediate = data.observations[draw.intermediate]
-        if phase == "task":
+        if phase == "omega":
             scale = data.scale if self.noise_units == "column" else jnp.ones_like(data.scale)
-            return TaskBatch(jnp.concatenate([goal, intermediate, state]), self.noise * scale)
+            return NoisyBatch(jnp.concatenate([goal, intermediate, state]), self.noise * scale)
         assert tables is not None
         return GoalBatch(
             state=state,
@@ -206,12 +186,12 @@ class IEL:
 
     # ---------------------------------------------------------------- losses
 
-    def task_loss(self, task: MLP, batch: TaskBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def omega_loss(self, omega: MLP, batch: NoisyBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """InfoNCE between states and their noisy copies."""
         noisy = batch.states + batch.noise * jax.random.normal(key, batch.states.shape)
-        anchors, positives = jnp.split(unit(task(jnp.concatenate([batch.states, noisy]))), 2)
+        anchors, positives = jnp.split(unit(omega(jnp.concatenate([batch.states, noisy]))), 2)
         loss = info_nce_loss(anchors, positives, self.temperature)
-        return loss, {"task/loss": loss, "task/positive_cosine": (anchors * positives).sum(-1).mean()}
+        return loss, {"omega/loss": loss, "omega/positive_cosine": (anchors * positives).sum(-1).mean()}
 
     def embedding_loss(self, embedding: MLP, target: MLP, batch: GoalBatch) -> tuple[jax.Array, Metrics]:
         """TD with the directed distance, plus the regression of observed hitting times."""
@@ -245,9 +225,10 @@ class IEL:
     def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
         """One gradient step of a phase. Everything the phase does not train is returned untouched, bit for bit."""
         optimisers = state.optimisers
-        if phase == "task":
-            task, moments, metrics = descend(self.optimiser, self.task_loss, state.task, optimisers.task, batch, key)
-            return state._replace(task=task, optimisers=optimisers._replace(task=moments)), metrics
+        if phase == "omega":
+            before = state.omega, optimisers.omega
+            omega, moments, metrics = descend(self.optimiser, self.omega_loss, *before, batch, key)
+            return state._replace(omega=omega, optimisers=optimisers._replace(omega=moments)), metrics
         if phase == "embedding":
             loss = lambda embedding, *rest: self.embedding_loss(embedding, state.embedding_target, *rest)  # noqa: E731
             embedding, moments, metrics = descend(self.optimiser, loss, state.embedding, optimisers.embedding, batch)
@@ -266,23 +247,18 @@ class IEL:
 
     def model(self, state: State, spec: Spec) -> Model:
         """Head 0 of phi, omega and the policy."""
-        config = ModelConfig(
-            self.name,
-            spec.observation_size,
-            spec.action_size,
-            self.dimension,
-            self.hidden,
-            self.beta,
-            self.discount,
-            policy_norm=self.policy_norm,
-        )
-        return Model(config, Networks(head(state.embedding, 0), state.task, state.skills.policy))
+        networks = {
+            "embedding": frozen(head(state.embedding, 0), "observation"),
+            "omega": frozen(state.omega, "observation"),
+            "policy": frozen_policy(state.skills.policy, "observation", "command", spread=True),
+        }
+        return Model(self.name, *spec, networks, Direction(), beta=self.beta, discount=self.discount)
 
 
 class Optimisers(NamedTuple):
     """Adam's moments, one set a phase: a frozen network has nothing that could still move it."""
 
-    task: optax.OptState
+    omega: optax.OptState
     embedding: optax.OptState
     skills: optax.OptState
 
@@ -290,7 +266,7 @@ class Optimisers(NamedTuple):
 class State(NamedTuple):
     """Everything training changes."""
 
-    task: MLP
+    omega: MLP
     embedding: MLP
     embedding_target: MLP
     skills: Skills
@@ -298,7 +274,7 @@ class State(NamedTuple):
     optimisers: Optimisers
 
 
-class TaskBatch(NamedTuple):
+class NoisyBatch(NamedTuple):
     """[goals; intermediates; states], and the size of the noise in every column."""
 
     states: jax.Array

@@ -8,15 +8,14 @@ trained network takes the change back, so that a model, its file and whoever run
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.algos.model import GoalNetworks, Model
 from iel.data.trajectories import Trajectories
+from iel.model import GoalState, Model, Network, Perceptron, Waypoint
 
 
 class Scaling(NamedTuple):
@@ -44,27 +43,36 @@ def standardised(data: Trajectories, scaling: Scaling) -> Trajectories:
 
 def for_raw_observations(model: Model, scaling: Scaling) -> Model:
     """A model trained on standardised observations, as one that takes them raw: the same function, to rounding."""
-    size, networks = model.config.observation_size, model.networks
-    seen: dict[str, tuple[int, ...]] = {"policy": (0, size), "value": (0, size)}  # the state, then the goal
-    if not isinstance(networks, GoalNetworks):
-        seen = {"embedding": (0,), "task": (0,), "policy": (0,)}
-    folded = {name: _folded(getattr(networks, name), starts, scaling) for name, starts in seen.items()}
-    return type(model)(model.config, networks._replace(**folded))
+    steering = model.steering
+    if isinstance(steering, Waypoint):
+        spread = scaling.spread[list(steering.columns)] * np.array(steering.scale)
+        steering = replace(steering, scale=tuple(spread.tolist()))
+    networks = {name: _folded(model, network, scaling) for name, network in model.networks.items()}
+    beta, discount = (getattr(model.metric, name, None) for name in ("beta", "discount"))
+    sizes = model.observation_size, model.action_size
+    return Model(model.algo, *sizes, networks, steering, beta=beta, discount=discount, pack=model.pack)
 
 
-def _folded(network: Any, starts: tuple[int, ...], scaling: Scaling) -> Any:
-    """The network with the standardisation of the observations that begin at these inputs inside its first layer."""
-    if network is None:
-        return None
+def _folded(model: Model, network: Network, scaling: Scaling) -> Network:
+    """The network with the standardisation of the observations among its inputs inside its first layer."""
+    whole = np.arange(model.observation_size)
+    columns = {"observation": whole, "goal": whole, "blind": np.array(model.elsewhere)}
+    if isinstance(model.steering, GoalState):
+        columns["command"] = whole
+    widths = {**{name: len(own) for name, own in columns.items()}, "action": model.action_size}
+    heads, start = list(network.heads), 0
+    for name in network.inputs:
+        width = widths.get(name, model.command_size)
+        if name in columns:
+            heads = [_fold(head, start, columns[name], scaling) for head in heads]
+        start += width
+    return replace(network, heads=tuple(heads))
 
-    def first(module: Any) -> Any:
-        return getattr(module, "mean", getattr(module, "network", module)).layers[0]
 
-    kernel = np.array(first(network).kernel, np.float64)  # (..., inputs, outputs), with an axis of heads in front
-    bias = np.array(first(network).bias, np.float64)
-    for start in starts:
-        rows = slice(start, start + len(scaling.mean))
-        kernel[..., rows, :] /= scaling.spread[:, None]
-        bias -= np.einsum("i,...io->...o", scaling.mean, kernel[..., rows, :])
-    arrays = (jnp.asarray(kernel, jnp.float32), jnp.asarray(bias, jnp.float32))
-    return eqx.tree_at(lambda module: (first(module).kernel, first(module).bias), network, arrays)
+def _fold(head: Perceptron, start: int, columns: NDArray[np.int64], scaling: Scaling) -> Perceptron:
+    kernel, bias = head.kernels[0].astype(np.float64), head.biases[0].astype(np.float64)
+    rows = slice(start, start + len(columns))
+    kernel[rows] /= scaling.spread[columns][:, None]
+    bias -= scaling.mean[columns] @ kernel[rows]
+    kernels, biases = (kernel.astype(np.float32), *head.kernels[1:]), (bias.astype(np.float32), *head.biases[1:])
+    return replace(head, kernels=kernels, biases=biases)

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import tyro
 
-from iel.commands.runs import run_data
-from iel.data import Trajectories, load
-from iel.data.catalogue import find
-from iel.envs import make_env
+from iel.commands.common import Output
 from iel.errors import ConfigError
-from iel.options import AuditCommand
-from iel.theory import Teleports, audit_embedding, draw_audit, maze_from_map, steps_between
-from iel.training import Run, open_run
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from iel.data import Trajectories
+    from iel.training import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditCommand(Output):
+    """How far can this geometry be trusted? Latent dynamics, calibration and agreement with exact hitting times."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    data: Path | None = None
+    """Audit on these trajectories (default: the validation set of the run's data, which training never saw)."""
+    seed: int = 0
+    """Seed of the pairs that are drawn."""
+    picture: Path | None = None
+    """Where to draw (default: RUN/plots/audit.png)."""
 
 
 def audit_command(options: AuditCommand) -> dict[str, Any]:
     """`iel audit`."""
+    import numpy as np
+
+    from iel.theory import audit_embedding, draw_audit
+    from iel.training import open_run
+
     run = open_run(options.run)
-    if not run.model.has_geometry:
+    if run.model.metric is None:
         raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learns no geometry to audit.")
     data = audit_data(run, options.data)
     observations, model = data.observations, run.model
@@ -28,8 +48,8 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
         model.embed(observations),
         data.actions,
         data.offsets,
-        predicted=lambda i, j: model.hitting_time(observations[i], observations[j]),
-        task=lambda goals: model.task(observations[goals]),
+        predicted=lambda i, j: model.steps(observations[i], observations[j]),
+        task=lambda goals: model.omega(observations[goals]),
         exact=exact_steps(run, observations),
         generator=np.random.default_rng(options.seed),
     )
@@ -43,6 +63,10 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
 
 def audit_data(run: Run, file: Path | None) -> Trajectories:
     """Trajectories training never saw: the validation set that was made with the training set, or a file."""
+    from iel.commands.runs import run_data
+    from iel.data import load
+    from iel.data.catalogue import find
+
     facts = run.config["data"]
     for episodes in (None, facts["episodes"]):
         if file is None and (path := find(facts["name"], episodes, split="val")):
@@ -52,6 +76,9 @@ def audit_data(run: Run, file: Path | None) -> Trajectories:
 
 def exact_steps(run: Run, observations: np.ndarray) -> Any:
     """(i, j) -> the fewest steps the maze allows between stored states, where the environment has a map."""
+    from iel.envs import make_env
+    from iel.theory import Teleports, maze_from_map, steps_between
+
     if not run.env.startswith("pointmaze"):
         return None
     simulator: Any = make_env(run.env).unwrapped

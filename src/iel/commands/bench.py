@@ -1,86 +1,37 @@
-"""`iel bench ...`: speed as ratios against a baseline in the same run."""
+"""`iel bench NAME`: runs benchmarks/NAME.py of the checkout that `iel` was installed from."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import iel
 from iel.errors import ConfigError
-from iel.options import BenchCheckpoints, BenchPlanning, BenchRuntime, BenchSeeds, BenchStepping, BenchTraining
+
+BENCH = "Speed, as ratios against a baseline in the same run (needs a checkout)."
 
 
-def bench_training_command(options: BenchTraining) -> dict[str, Any]:
-    """`iel bench training`."""
-    from iel.bench import training
-
-    if len(options.widths) != len(options.batches):
-        raise ConfigError("--widths and --batches are paired, so give equally many of both.")
-    result = training.run(list(zip(options.widths, options.batches, strict=True)), seconds=options.seconds)
-    if not options.json:
-        print_rows(result["rows"])
-    return result
+def benchmarks() -> dict[str, str]:
+    """Name -> the first sentence of its file; read, not imported, so that a list is quick."""
+    files = [path for path in sorted(_directory().glob("*.py")) if path.stem != "__init__"]
+    return {path.stem: (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0] for path in files}
 
 
-def bench_planning_command(options: BenchPlanning) -> dict[str, Any]:
-    """`iel bench planning`."""
-    from iel.bench import planning
-
-    chosen = {name: value for name in ("nodes", "beta") if (value := getattr(options, name)) is not None}
-    # Each case is described in a line as soon as it is done; with --json those lines are only progress.
-    stream = sys.stderr if options.json else sys.stdout
-    return planning.run(**chosen, quick=options.quick, progress=lambda line: print(line, file=stream, flush=True))
+def load_benchmark(name: str) -> Callable[[Any], dict[str, Any]]:
+    """The command of benchmarks/NAME.py: a function `command(options)`."""
+    root = str(_directory().parent)
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    return importlib.import_module(f"benchmarks.{name}").command
 
 
-def bench_stepping_command(options: BenchStepping) -> dict[str, Any]:
-    """`iel bench stepping`."""
-    from iel.bench import stepping
-
-    result = stepping.run(seconds=options.seconds)
-    if not options.json:
-        print_rows(result["rows"])
-    return result
-
-
-def bench_checkpoints_command(options: BenchCheckpoints) -> dict[str, Any]:
-    """`iel bench checkpoints`."""
-    from iel.bench import checkpoints
-
-    result = checkpoints.run()
-    if not options.json:
-        print_rows([result])
-    return result
-
-
-def bench_runtime_command(options: BenchRuntime) -> dict[str, Any]:
-    """`iel bench runtime`."""
-    from iel.bench import runtime
-
-    result = runtime.run(options.widths)
-    if not options.json:
-        print_rows(result["rows"])
-        print("\nlargest differences from JAX, by size of the inputs")
-        print_rows(
-            [{name: f"{value:.0e}" if value else value for name, value in row.items()} for row in result["agreement"]]
-        )
-    return result
-
-
-def bench_seeds_command(options: BenchSeeds) -> dict[str, Any]:
-    """`iel bench seeds`."""
-    from iel.bench import seeds
-
-    if min(options.seeds, options.steps, options.rounds) < 1:
-        raise ConfigError("--seeds, --steps and --rounds must be at least 1.")
-    result = seeds.run(options.seeds, preset=options.preset, steps=options.steps, rounds=options.rounds)
-    if not options.json:
-        print_rows(result["rows"])
-    return result
-
-
-def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    """Rows of one shape as an aligned table."""
-    cells = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row_cells in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row_cells, widths, strict=True)))
+def _directory() -> Path:
+    package = Path(iel.__file__).parent
+    root = package.parents[1]
+    if not (root / "src" / "iel" / "__init__.py").exists() or not (root / "benchmarks").is_dir():
+        raise ConfigError("The benchmarks are not part of the installed package; run `iel bench` in a checkout of iel.")
+    return root / "benchmarks"

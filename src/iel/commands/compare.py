@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+import tyro
 
-from iel.compare.execute import execute, list_tasks, read_recorded, summary_of
-from iel.compare.grid import Grid, read_grid
-from iel.compare.results import Comparison, collect_grid
-from iel.compare.tables import cell_text, protocol_text
+from iel.commands.common import Flag, Output
 from iel.cores import usable_cores
 from iel.errors import RunError
-from iel.files import write_json
-from iel.loader import read_json
-from iel.options import CompareCommand
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from iel.compare import Comparison, Grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand(Output):
+    """Train and evaluate a grid of environments, methods, planners and seeds; goes on where it was stopped."""
+
+    grid: tyro.conf.Positional[str]
+    """A TOML file (docs/comparing.md) or a shipped grid: antmaze, paper-table-2, paper-sensitivity, pointmaze."""
+    out: Path | None = None
+    """Directory of the results (default: runs/compare-GRID-SCALE)."""
+    scale: str | None = None
+    """One of the grid's scales; those of the package have smoke, laptop (the default) and paper."""
+    jobs: int | None = None
+    """Cells at a time, each with its share of the cores (default: one a core; use 1 with an accelerator)."""
+    list: Flag = False
+    """Only say which cells there are and which are done."""
 
 
 def compare_command(options: CompareCommand) -> dict[str, Any]:
     """`iel compare`."""
+    from rich.console import Console
+
+    from iel.compare.execute import execute, summary_of
+    from iel.compare.grid import read_grid
+    from iel.compare.results import collect_grid
+    from iel.files import write_json
+
     grid = read_grid(options.grid, options.scale)
     out = options.out or Path("runs") / f"compare-{grid.name}{f'-{grid.scale}' if grid.scale else ''}"
     if options.list:
         return _list_cells(grid, out, options.json)
     session = _Session(options, grid, out)
-    tasks = execute(grid, out, options.jobs, quiet=options.json, on_start=session.begin)
+    jobs = execute(grid, out, options.jobs, quiet=options.json, on_start=session.begin)
     session.end()
     comparison = collect_grid(out)
-    result = {"out": str(out), **summary_of(tasks), **comparison.describe()}
+    result = {"out": str(out), **summary_of(jobs), **comparison.describe()}
     write_json(out / "results.json", comparison.describe())
     if not options.json:
         Console().print(results_table(comparison))
@@ -42,6 +64,10 @@ def compare_command(options: CompareCommand) -> dict[str, Any]:
 
 def results_table(comparison: Comparison) -> Table:
     """The comparison for a terminal: a row a method and planner, a column an environment."""
+    from rich.table import Table
+
+    from iel.compare.tables import cell_text, protocol_text
+
     table = Table(title=comparison.title, caption=protocol_text(comparison), title_style="bold", caption_justify="left")
     table.add_column("method")
     table.add_column("planner")
@@ -55,16 +81,18 @@ def results_table(comparison: Comparison) -> Table:
 
 def _list_cells(grid: Grid, out: Path, quiet: bool) -> dict[str, Any]:
     """What would be run, without running anything."""
+    from iel.compare.execute import list_jobs, read_recorded, summary_of
+
     try:
         fingerprints = read_recorded(out)[1]
     except RunError:
         fingerprints = {}
-    tasks = list_tasks(grid, out, fingerprints)
+    jobs = list_jobs(grid, out, fingerprints)
     if not quiet:
-        for task in tasks:
-            labels = ", ".join(variant.label for variant in task.cell.planners)
-            print(f"{task.state:8} {task.cell.name}: {task.total_steps:,} steps; {labels}")
-    return {"out": str(out), **summary_of(tasks), "list": [task.cell.name for task in tasks]}
+        for job in jobs:
+            labels = ", ".join(variant.label for variant in job.cell.planners)
+            print(f"{job.state:8} {job.cell.name}: {job.total_steps:,} steps; {labels}")
+    return {"out": str(out), **summary_of(jobs), "list": [job.cell.name for job in jobs]}
 
 
 class _Session:
@@ -79,6 +107,8 @@ class _Session:
 
     def begin(self, waiting: int) -> None:
         """So many cells will be run; a command that is refused leaves no line."""
+        from iel.loader import read_json
+
         self.before = read_json(self.path)["sessions"] if self.path.exists() else []
         self.facts["ran"] = waiting
         self._write(None)
@@ -87,4 +117,6 @@ class _Session:
         self._write(round(time.monotonic() - self.started, 1))
 
     def _write(self, seconds: float | None) -> None:
+        from iel.files import write_json
+
         write_json(self.path, {"sessions": [*self.before, {**self.facts, "seconds": seconds}]})

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import tyro
 
-from iel.data import load
-from iel.options import DataCheck, DataInfo, DataMake
+from iel.commands.common import Output
+from iel.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataMake(Output):
+    """Collect a data set in the simulator, with a validation set a tenth of its size."""
+
+    name: tyro.conf.Positional[str]
+    """{pointmaze,antmaze}-{medium,large,giant,teleport}-{navigate,stitch,explore}-v0, or D4RL's
+    antmaze-{umaze,medium,large}-{play,diverse}-v2 and antmaze-ultra-{play,diverse}-v0."""
+    episodes: int | None = None
+    """Number of episodes (default: the benchmark's)."""
+    seed: int = 0
+    """The same seed gives the same file, bit for bit."""
+    workers: int | None = None
+    """Processes (default: all cores; does not change the result)."""
+    out: Path | None = None
+    """Directory (default: $IEL_DATA, else the user's cache)."""
+    controller: Path | None = None
+    """Another controller for the ant than our own: a safetensors file, or D4RL's as npz."""
+
+
+TABLE = ("observation_low", "observation_high", "slowness")
+"""Facts of `iel data info` that are numbers a column."""
 
 
 def data_make_command(options: DataMake) -> dict[str, Any]:
     """`iel data make`."""
-    from iel.data.make import make_dataset  # simulator and pictures are needed only here
+    from iel.data import load
+    from iel.data.make import make_dataset
     from iel.envs import make_env
-    from iel.viz.coverage import draw_coverage
+    from iel.viz.visits import draw_visits
 
     files = make_dataset(
         options.name,
@@ -27,10 +53,18 @@ def data_make_command(options: DataMake) -> dict[str, Any]:
     picture = files["train"].with_suffix(".png")
     maze = make_env(options.name).map
     assert maze is not None, "makers only know mazes"
-    draw_coverage(picture, maze, load(files["train"]))
+    draw_visits(picture, maze, load(files["train"]))
     if not options.json:
         print("\n".join(str(path) for path in (*files.values(), picture)))
     return {**{split: str(path) for split, path in files.items()}, "picture": str(picture)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCheck(Output):
+    """Look for everything that is wrong with a data set, and say what to do. Exit code 1 if training would fail."""
+
+    name: tyro.conf.Positional[str]
+    """A file (npz, hdf5), a folder of npz episodes or a Minari data set, or the name of a data set on this machine."""
 
 
 def data_check_command(options: DataCheck) -> dict[str, Any]:
@@ -50,8 +84,22 @@ def data_check_command(options: DataCheck) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataInfo(Output):
+    """What a data set holds."""
+
+    name: tyro.conf.Positional[str]
+    """Name of a data set on this machine, or path of an npz file."""
+    episodes: int | None = None
+    """The size it was made with, if not the benchmark's own."""
+
+
 def data_info_command(options: DataInfo) -> dict[str, Any]:
     """`iel data info`."""
+    import numpy as np
+
+    from iel.data import load
+
     data = load(options.name, episodes=options.episodes, make=False)
     lengths = np.diff(data.offsets) - 1
     facts = {
@@ -62,11 +110,48 @@ def data_info_command(options: DataInfo) -> dict[str, Any]:
         "action_size": data.action_size,
         "shortest_episode": int(lengths.min()),
         "longest_episode": int(lengths.max()),
-        "observation_low": data.observations.min(0).tolist(),
-        "observation_high": data.observations.max(0).tolist(),
+        "observation_low": _few_digits(data.observations.min(0)),
+        "observation_high": _few_digits(data.observations.max(0)),
+        **_motion(data),
         "fingerprint": data.fingerprint,
     }
     if not options.json:
         for name, value in facts.items():
-            print(f"{name:18} {value}")
+            if name not in TABLE:
+                print(f"{name:18} {value}")
+        _print_columns(facts)
     return facts
+
+
+def _motion(data: Any) -> dict[str, Any]:
+    """What the columns do: how slow each is, which tell the place, and how often the place jumps."""
+    from iel.data.jumps import jump_rows
+    from iel.data.slowness import place_columns, slowness
+
+    try:
+        ratios = slowness(data)
+    except DataError as problem:  # episodes too short to tell
+        return {"slowness": None, "place_columns": None, "jumps": len(jump_rows(data)), "note": str(problem)}
+    facts: dict[str, Any] = {"slowness": _few_digits(ratios, 3)}
+    try:
+        facts["place_columns"] = place_columns(data, ratios=ratios)
+    except DataError as problem:
+        return {**facts, "place_columns": None, "jumps": 0, "note": str(problem)}
+    return {**facts, "jumps": len(jump_rows(data, facts["place_columns"]))}
+
+
+def _few_digits(values: Any, digits: int = 4) -> list[float]:
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
+def _print_columns(facts: dict[str, Any], shown: int = 8) -> None:
+    """The slowest columns, with range and ratio."""
+    ratios = facts["slowness"] or [0.0] * facts["observation_size"]
+    order = sorted(range(len(ratios)), key=lambda column: -ratios[column])
+    print(f"{'column':>8} {'lowest':>10} {'highest':>10} {'slowness':>9}")
+    for column in order[:shown]:
+        low, high = facts["observation_low"][column], facts["observation_high"][column]
+        place = "  place" if column in (facts["place_columns"] or []) else ""
+        print(f"{column:>8} {low:>10g} {high:>10g} {ratios[column]:>9g}{place}")
+    if len(order) > shown:
+        print(f"{len(order) - shown} more columns, with a slowness of {ratios[order[shown]]:g} and less")

@@ -8,14 +8,12 @@ import platform
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from iel.commands.common import Output
 from iel.cores import usable_cores
-from iel.data.catalogue import data_directory
-from iel.options import Doctor
 
 PACKAGES = (
     "iel",
@@ -26,11 +24,8 @@ PACKAGES = (
     "equinox",
     "optax",
     "safetensors",
-    "gymnasium",
-    "mujoco",
-    "ogbench",
 )
-EXTRAS = {"tensorboardX": "tensorboard"}
+EXTRAS = {"gymnasium": "sim", "mujoco": "sim", "ogbench": "sim", "tensorboardX": "tensorboard"}
 RENDER_PROBE = """
 import mujoco
 model = mujoco.MjModel.from_xml_string('<mujoco><worldbody><light pos="0 0 2"/><geom size=".1"/></worldbody></mujoco>')
@@ -38,6 +33,11 @@ renderer = mujoco.Renderer(model, 32, 32)
 renderer.update_scene(mujoco.MjData(model))
 assert renderer.render().shape == (32, 32, 3)
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor(Output):
+    """Check this machine: versions, devices, rendering, directories. Says what to fix."""
 
 
 def doctor_command(options: Doctor) -> dict[str, Any]:
@@ -50,6 +50,8 @@ def doctor_command(options: Doctor) -> dict[str, Any]:
 
 def examine() -> dict[str, Any]:
     """All findings as JSON-safe values; `problems` is empty on a healthy machine."""
+    from iel.data.catalogue import data_directory
+
     problems: list[str] = []
     findings: dict[str, Any] = {
         "python": platform.python_version(),
@@ -67,6 +69,8 @@ def examine() -> dict[str, Any]:
 
 def show(findings: dict[str, Any]) -> None:
     """The same for people."""
+    from rich.console import Console
+
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"python      {findings['python']} on {findings['machine']}")
     console.print("packages    " + ", ".join(f"{name} {version}" for name, version in findings["versions"].items()))

@@ -4,31 +4,57 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rich.console import Console
+import tyro
 
-from iel.commands.pictures import draw_evaluation
-from iel.commands.runs import environment_of, planner_settings, run_data
+from iel.commands.common import Flag, Output, PlannerSettings
 from iel.errors import unknown_name
-from iel.evaluation import Arena, Protocol, Rollouts
-from iel.evaluation.report import summarise, table
-from iel.options import Evaluate, PlannerSettings
-from iel.planning import PLANNERS, make_planner
-from iel.training import Run, open_runs
-from iel.training.checkpoint import write_json
+
+if TYPE_CHECKING:
+    from iel.evaluation import Protocol, Rollouts
+    from iel.training import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Output):
+    """Measure success rates of a run under each planner and draw its pictures."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory, or a directory of several seeds."""
+    planners: tuple[str, ...] | None = None
+    """Ways of acting: direct, rec-mid, sym-graph, asym-graph (default: all that the method allows)."""
+    episodes: int = 20
+    """Episodes a task."""
+    tasks: tuple[int, ...] | None = None
+    """Only these tasks, counted from 1 (default: all)."""
+    seed: int = 0
+    """Seed of every start and goal."""
+    action: Literal["mean", "sample"] = "mean"
+    """Act by the policy's mean, or by samples of it."""
+    no_pictures: Flag = False
+    """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
+    planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
 
 
 def evaluate_command(options: Evaluate) -> dict[str, Any]:
     """`iel evaluate`."""
+    from rich.console import Console
+
+    from iel.evaluation import Protocol
+    from iel.evaluation.report import table
+    from iel.planning import PLANNERS, planners_for
+    from iel.training import open_runs
+
     runs = open_runs(options.run)
-    usual = list(PLANNERS) if runs[0].model.has_geometry else ["direct"]
-    planners = options.planners or usual
+    planners = options.planners or planners_for(runs[0].model)
     for name in planners:
         if name not in PLANNERS:
             raise unknown_name("planner", name, PLANNERS)
-    protocol = Protocol(options.episodes, options.tasks, options.seed)
-    summary = evaluate_runs(runs, planners, protocol, options.planning, options.pictures)
+    protocol = Protocol(options.episodes, options.tasks, options.seed, action=options.action)
+    summary = evaluate_runs(runs, planners, protocol, options.planning, not options.no_pictures)
     if not options.json:
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")
@@ -39,6 +65,13 @@ def evaluate_runs(
     runs: Sequence[Run], planners: Sequence[str], protocol: Protocol, planning: PlannerSettings, pictures: bool = True
 ) -> dict[str, Any]:
     """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run."""
+    from iel.commands.pictures import draw_evaluation
+    from iel.commands.runs import environment_of, planner_settings, run_data
+    from iel.evaluation import Arena
+    from iel.evaluation.report import summarise
+    from iel.planning import make_planner
+    from iel.training.checkpoint import write_json
+
     env = environment_of(runs[0])
     stored = [run_data(run, planning.data) for run in runs]
     arena = Arena(env, protocol, reference=stored[0].observations[0])

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-from iel.commands.runs import run_data
-from iel.export import export_run
-from iel.options import ExportCommand
-from iel.training import open_run
+import tyro
+
+from iel.commands.common import Flag, Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand(Output):
+    """Write a trained model for machines without JAX: weights, ONNX graphs, and states to plan over."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    out: Path | None = None
+    """Directory to write, which must not exist yet (default: RUN/export)."""
+    nodes: int | None = None
+    """Take this many states of the training data along, so that graph planners need no data (2048 is usual)."""
+    coreset: Literal["farthest", "dpp"] = "farthest"
+    """How those states are chosen."""
+    data: Path | None = None
+    """Take states from this file or folder instead of the data the run was trained on."""
+    no_onnx: Flag = False
+    """Leave the ONNX files out (writing them needs the extra `onnx`)."""
 
 
 def export_command(options: ExportCommand) -> dict[str, Any]:
     """`iel export`."""
+    from iel.commands.runs import run_data
+    from iel.export import export_run
+    from iel.training import open_run
+
     run = open_run(options.run)
     data = run_data(run, options.data) if options.nodes is not None else None
     out = options.out or run.path / "export"
-    card = export_run(run, out, data=data, nodes=options.nodes, coreset=options.coreset, onnx=options.onnx)
+    card = export_run(run, out, data=data, nodes=options.nodes, coreset=options.coreset, onnx=not options.no_onnx)
     files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     if not options.json:
         for name, size in files.items():

@@ -24,7 +24,7 @@ def draw_evaluation(run: Run, arena: Arena, results: dict[str, Rollouts], planne
     from iel.viz import draw_rollouts
 
     plots, maze = run.folder("plots"), arena.envs[0].map
-    if maze is not None and run.model.has_distance:
+    if maze is not None and run.model.metric is not None:
         draw_fields(plots / "field.png", maze, planner, next(iter(results.values())).goals[0])
     if maze is not None:
         draw_rollouts(plots / "rollouts.png", maze, results)
@@ -36,13 +36,13 @@ def draw_fields(picture: Path, maze: Any, planner: Any, goal: np.ndarray) -> Non
     from iel.viz import draw_field
 
     def direct(observations: np.ndarray) -> np.ndarray:
-        return planner.model.hitting_time(observations, np.tile(goal, (len(observations), 1)))
+        return planner.model.steps(observations, np.tile(goal, (len(observations), 1)))
 
     def along_graph(observations: np.ndarray) -> np.ndarray:
         embeddings = planner.model.embed(observations)
-        return planner.plan(goal[None]).costs(embeddings, rows=np.zeros(len(embeddings), np.int64))
+        return planner.plan(goal[None]).steps(embeddings, rows=np.zeros(len(embeddings), np.int64))
 
-    fields = {"learned hitting time": direct}
+    fields = {"predicted steps": direct}
     if planner.name.endswith("graph"):
         fields["the same, added up along the planning graph"] = along_graph
     draw_field(picture, maze, goal, fields, planner.observations[0])
@@ -54,7 +54,7 @@ def draw_plan(picture: Path, maze: Any, planner: Any, start: np.ndarray, goal: n
 
     nodes = planner.observations[planner.states][:, :2]
     route = np.concatenate([start[None, :2], np.asarray(way.observations)[:, :2], goal[None, :2]])
-    edges = planner.graph.edges(planner.model.task(goal[None])[0])
+    edges = planner.graph.edges(planner.plan([goal]).pursuit.goals[0])
     pairs = np.stack([edges.source, edges.target], 1)
     title = f"{way.total:.0f} predicted steps over {len(way.nodes)} waypoints"
     draw_graph(picture, maze, nodes, pairs, route, start, goal, title)

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
 
-import numpy as np
+import tyro
 
-from iel.commands.pictures import draw_plan
-from iel.commands.runs import environment_of, planner_settings, run_data
-from iel.envs import make_env
+from iel.commands.common import Output, PlannerSettings
 from iel.errors import unknown_name
-from iel.options import PlanCommand
-from iel.planning import PLANNERS, make_planner
-from iel.training import open_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCommand(Output):
+    """Plan one way from a start to a goal: prints the waypoints and draws them in the planning graph."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    planner: str = "asym-graph"
+    """sym-graph or asym-graph."""
+    task: int = 1
+    """Take start and goal from this task of the environment."""
+    start: tuple[float, ...] | None = None
+    """Start observation instead of the task's (for a PointMaze: x y)."""
+    goal: tuple[float, ...] | None = None
+    """Goal observation instead of the task's."""
+    seed: int = 0
+    """Seed of the task's start and goal."""
+    picture: Path | None = None
+    """Where to draw (default: RUN/plots/plan.png)."""
+    planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
 
 
 def plan_command(options: PlanCommand) -> dict[str, Any]:
     """`iel plan`."""
+    import numpy as np
+
+    from iel.commands.pictures import draw_plan
+    from iel.commands.runs import environment_of, planner_settings, run_data
+    from iel.envs import make_env
+    from iel.planning import PLANNERS, make_planner
+    from iel.training import open_run
+
     graphs = [name for name in PLANNERS if name.endswith("graph")]
     if options.planner not in graphs:
         raise unknown_name("graph planner", options.planner, graphs)

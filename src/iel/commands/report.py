@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import tyro
 
-from iel.compare.insert import insert, require_place
-from iel.compare.page import html_page
-from iel.compare.results import THRESHOLDS, Comparison, collect
-from iel.compare.tables import markdown
+from iel.commands.common import Output
 from iel.errors import RunError
-from iel.files import write_json, write_text
-from iel.options import ReportCommand
-from iel.training.trackers import read_losses
-from iel.viz.comparison import draw_bars, draw_learning, draw_profiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportCommand(Output):
+    """Turn the results of a comparison into a Markdown table, pictures and one HTML page."""
+
+    sources: tyro.conf.Positional[tuple[Path, ...]]
+    """A directory of `iel compare`, or evaluated run directories."""
+    out: Path | None = None
+    """Directory to write (default: report in the first of them)."""
+    into: Path | None = None
+    """A Markdown file whose part for this comparison is replaced as well (docs/comparing.md says how it is marked)."""
 
 
 def report_command(options: ReportCommand) -> dict[str, Any]:
     """`iel report`."""
+    from iel.compare.insert import insert, require_place
+    from iel.compare.page import html_page
+    from iel.compare.pictures import draw_pictures
+    from iel.compare.results import collect
+    from iel.compare.tables import markdown
+    from iel.files import write_json, write_text
+
     comparison = collect(options.sources)
     if not comparison.entries:
         raise RunError(f"{options.sources[0]} holds no finished result yet; let `iel compare` finish a cell first.")
@@ -43,54 +56,3 @@ def report_command(options: ReportCommand) -> dict[str, Any]:
         "results": comparison.describe()["results"],
         "unfinished": comparison.unfinished,
     }
-
-
-def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
-    """Title -> file of every picture there is data for."""
-    pictures: dict[str, Path] = {}
-    panels: dict[str, Any] = {
-        env: {c: (e.scores, e.interval) for c in comparison.columns if (e := comparison.entries.get((env, c)))}
-        for env in comparison.environments
-    }
-    published = {
-        env: {c: n[0] / 100 for c in comparison.columns if (n := comparison.published.get((env, c)))}
-        for env in comparison.environments
-    }
-    pictures["Success with 95 % intervals"] = out / "success.png"
-    draw_bars(out / "success.png", comparison.columns, panels, published)
-    if comparison.complete:
-        profiles = {column: comparison.profile(column) for column in comparison.complete}
-        pictures["Performance profiles"] = out / "profiles.png"
-        draw_profiles(out / "profiles.png", comparison.columns, THRESHOLDS, profiles)
-    if success := _success_curves(comparison):
-        pictures["Success during training"] = out / "progress.png"
-        draw_learning(out / "progress.png", success, "success, per cent")
-    if curves := _curves(comparison):
-        pictures["Training losses"] = out / "learning.png"
-        draw_learning(out / "learning.png", curves)
-    return pictures
-
-
-def _success_curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]:
-    """Success in per cent at every measured checkpoint, by method (under its last planner) and environment."""
-    curves: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
-    last = {method: (method, planner) for method, planner in comparison.columns}
-    for (env, column), entry in comparison.entries.items():
-        if column != last[column[0]] or not entry.curve:
-            continue
-        steps = np.array([*entry.curve, entry.last_step], float)
-        values = 100 * np.array([*(rates.mean(1) for rates in entry.curve.values()), entry.scores])
-        curves.setdefault(" ".join(column), {})[env] = [(steps, seed) for seed in values.T]
-    return curves
-
-
-def _curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]:
-    """Losses of all phases, one after the other, by method and environment."""
-    curves: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
-    for (env, method, _), run in comparison.runs.items():
-        if not (run / "metrics.csv").exists():
-            continue
-        steps, values = (np.asarray(part, float) for part in read_losses(run / "metrics.csv"))
-        if steps.size:
-            curves.setdefault(method, {}).setdefault(env, []).append((steps, values))
-    return curves

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from iel.commands.common import PlannerSettings
 from iel.data import Trajectories, load
-from iel.data.catalogue import find
+from iel.data.catalogue import stored
 from iel.envs import canonical_name
 from iel.errors import ConfigError, DataError
-from iel.options import PlannerSettings
 from iel.training import Run
 
 
@@ -37,7 +37,7 @@ def run_data(run: Run, file: Path | None) -> Trajectories:
         return training_data(run.env, file, None)
     facts = run.config["data"]
     for episodes in (None, facts["episodes"]):
-        if path := find(facts["name"], episodes):
+        for path in stored(facts["name"], episodes):  # also those of an older recipe, if it was trained on one
             data = load(path)
             if data.fingerprint == facts["fingerprint"]:
                 return Trajectories(data.observations, data.actions, data.offsets, run.env)

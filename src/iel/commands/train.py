@@ -2,21 +2,81 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from iel.commands.pictures import draw_training
-from iel.commands.runs import run_data, training_data
-from iel.data import Trajectories
-from iel.envs import make_env
+import tyro
+
+from iel.commands.common import Flag, Output
 from iel.errors import ConfigError
-from iel.options import Train
-from iel.training import open_runs, train
-from iel.training.run import next_free
+
+if TYPE_CHECKING:
+    from iel.data import Trajectories
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Output):
+    """Train a method on a data set. Every setting of the method is an option; defaults are those of the preset."""
+
+    env: str | None = None
+    """Data set and environment, e.g. pointmaze-large-navigate-v0; collected first if it is not on this machine."""
+    data: Path | None = None
+    """Train on this file or folder (docs/formats.md) instead of the environment's own data set."""
+    episodes: int | None = None
+    """Use a collected data set of this many episodes instead of the benchmark's own size."""
+    algo: str = "iel"
+    """Method."""
+    preset: str = "laptop"
+    """Named set of the method's settings; whatever is given explicitly wins over it."""
+    seeds: tuple[int, ...] = (0,)
+    """Training seeds; several are trained at once, each with a run directory of its own."""
+    out: Path | None = None
+    """Run directory (default: the next free runs/ENV-ALGO-NNN)."""
+    resume: Path | None = None
+    """Continue this run (or a directory of several seeds) from its newest whole checkpoint, with its own settings."""
+    checkpoint_every: int | None = None
+    """Save a checkpoint every this many steps (default: about once a minute; first and last are always saved)."""
+    tensorboard: Flag = False
+    """Also write TensorBoard files (needs the extra `tensorboard`)."""
+    settings: Any = None
+
+    @classmethod
+    def for_arguments(cls, arguments: list[str]) -> type[Train]:
+        """These options with the settings of the chosen method, whose defaults are the chosen preset's values."""
+        from iel.algos import ALGOS, get_algo
+
+        named = Annotated[str, tyro.conf.arg(metavar=f"{{{','.join(ALGOS)}}}")]
+        fields: list[Any] = []
+        if path := _value_of("--resume", arguments):  # the run's own; what is given all the same must agree
+            from iel.training import open_runs
+
+            config, defaults = (first := open_runs(path)[0]).config, first.algo
+            fields += [
+                ("algo", named, config["algo"]),
+                ("checkpoint_every", int | None, config.get("checkpoint_every")),
+            ]
+            fields += [("seeds", tuple[int, ...], tuple(config.get("seeds", [first.seed])))]
+        else:
+            method = get_algo(_value_of("--algo", arguments) or cls.algo)
+            defaults = method.preset(_value_of("--preset", arguments) or cls.preset)
+            fields += [("algo", named, cls.algo)]
+        presets = tyro.conf.arg(metavar=f"{{{','.join(defaults.presets)}}}")
+        fields += [("preset", Annotated[str, presets], cls.preset)]
+        about = f"Settings of {defaults.name}; the values shown are those of the preset."
+        settings = (tyro.conf.arg(help=about), tyro.conf.OmitArgPrefixes)
+        fields += [("settings", Annotated[(type(defaults), *settings)], field(default=defaults))]
+        chosen = make_dataclass("Train", fields, bases=(cls,), frozen=True, kw_only=True)
+        chosen.__doc__ = cls.__doc__
+        return chosen
 
 
 def train_command(options: Train) -> dict[str, Any]:
     """`iel train`."""
+    from iel.commands.pictures import draw_training
+    from iel.training import train
+    from iel.training.run import next_free
+
     algo = options.settings
     data, file = _data_to_continue(options) if options.resume is not None else _data_to_begin(options)
     out = options.resume or options.out or next_free(Path("runs"), f"{data.name}-{algo.name}")
@@ -46,15 +106,21 @@ def train_command(options: Train) -> dict[str, Any]:
 
 
 def _data_to_begin(options: Train) -> tuple[Trajectories, Path | None]:
+    from iel.commands.runs import training_data
+    from iel.envs import canonical_name
+
     if options.env is None and options.data is None:
         raise ConfigError("Say what to train on: --env pointmaze-large-navigate-v0, or --data FILE.")
     if options.env is not None:
-        make_env(options.env)  # an unknown name is refused before anything long starts
+        canonical_name(options.env)  # an unknown name is refused before anything long starts
     return training_data(options.env, options.data, options.episodes), options.data
 
 
 def _data_to_continue(options: Train) -> tuple[Trajectories, Path | None]:
     """The data of the run; `--env`, `--data` and `--algo` may be given again, and are then held against the run."""
+    from iel.commands.runs import run_data
+    from iel.training import open_runs
+
     assert options.resume is not None
     run = open_runs(options.resume)[0]
     if options.out is not None and options.out != options.resume:
@@ -64,3 +130,12 @@ def _data_to_continue(options: Train) -> tuple[Trajectories, Path | None]:
             raise ConfigError(f"{options.resume} cannot be resumed: {name} is {recorded} in the run and {given} now.")
     file = options.data or (Path(recorded) if (recorded := run.config["data"].get("file")) else None)
     return run_data(run, file), file
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    for position, word in enumerate(arguments):
+        if word == flag and position + 1 < len(arguments):
+            return arguments[position + 1]
+        if word.startswith(f"{flag}="):
+            return word.split("=", 1)[1]
+    return None

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
 
-from iel.commands.runs import environment_of, planner_settings, run_data
+import tyro
+
+from iel.commands.common import Output, PlannerSettings
 from iel.errors import unknown_name
-from iel.evaluation import Arena, Protocol
-from iel.options import VideoCommand
-from iel.planning import PLANNERS, make_planner
-from iel.training import open_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoCommand(Output):
+    """Film one episode of a run, with the planned waypoints drawn in: a video and a strip of pictures."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    planner: str = "asym-graph"
+    """direct, rec-mid, sym-graph or asym-graph."""
+    task: int = 1
+    """Which task of the environment."""
+    seed: int = 0
+    """Seed of the start and the goal."""
+    out: Path | None = None
+    """Where to write, MP4 or GIF (default: RUN/plots/video.mp4)."""
+    planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
 
 
 def video_command(options: VideoCommand) -> dict[str, Any]:
     """`iel video`: one episode, driven as in an evaluation, filmed with the way planned at its start."""
+    from iel.commands.runs import environment_of, planner_settings, run_data
+    from iel.evaluation import Arena, Protocol
+    from iel.planning import PLANNERS, make_planner
+    from iel.training import open_run
     from iel.viz.video import record
 
     if options.planner not in PLANNERS:

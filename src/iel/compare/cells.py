@@ -94,7 +94,7 @@ def run_cell(directory: Path) -> None:
     """Do what is not done yet of a cell."""
     from iel.algos import get_algo
     from iel.algos.contract import config_from_dict
-    from iel.algos.model import load_model
+    from iel.model import load_model
 
     job = read_json(directory / "job.json")
     data = load(job["env"], episodes=job["data"]["episodes"], seed=job["data"]["seed"], make=False, progress=False)

@@ -46,7 +46,7 @@ PATIENCE = 30.0
 
 
 @dataclass
-class Task:
+class Job:
     """A cell, where it lives, and what became of it."""
 
     cell: Cell
@@ -70,28 +70,28 @@ class Task:
 def execute(
     grid: Grid,
     out: Path,
-    jobs: int | None = None,
+    lanes: int | None = None,
     quiet: bool = False,
     on_start: Callable[[int], None] = lambda waiting: None,
-) -> list[Task]:
+) -> list[Job]:
     """Run all unfinished cells of a grid into `out`; returns every cell with its state.
 
     `on_start` is told how many cells will be run, once nobody else is running them.
     """
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs must be at least 1, but is {jobs}.")
+    if lanes is not None and lanes < 1:
+        raise ConfigError(f"--jobs must be at least 1, but is {lanes}.")
     with locked(out):
         fingerprints, errors = prepare_data(grid, quiet)
         write_grid(out, grid, fingerprints)
-        tasks = list_tasks(grid, out, fingerprints, errors)
-        waiting = [task for task in tasks if task.state == "waiting"]
-        for task in waiting:
-            write_job(task.directory, task.cell, task.fingerprint, draw=task.cell.seed == grid.seeds[0])
-        jobs = min(jobs or len(usable_cores()), max(len(waiting), 1))
+        jobs = list_jobs(grid, out, fingerprints, errors)
+        waiting = [job for job in jobs if job.state == "waiting"]
+        for job in waiting:
+            write_job(job.directory, job.cell, job.fingerprint, draw=job.cell.seed == grid.seeds[0])
+        lanes = min(lanes or len(usable_cores()), max(len(waiting), 1))
         on_start(len(waiting))
-        with Board(tasks, jobs, quiet) as board:
-            _run(waiting, _shares(jobs), board)
-    return tasks
+        with Board(jobs, lanes, quiet) as board:
+            _run(waiting, _shares(lanes), board)
+    return jobs
 
 
 def prepare_data(grid: Grid, quiet: bool = False) -> tuple[dict[str, str], dict[str, str]]:
@@ -107,20 +107,20 @@ def prepare_data(grid: Grid, quiet: bool = False) -> tuple[dict[str, str], dict[
     return fingerprints, errors
 
 
-def list_tasks(
+def list_jobs(
     grid: Grid, out: Path, fingerprints: Mapping[str, str], errors: Mapping[str, str] | None = None
-) -> list[Task]:
+) -> list[Job]:
     """All cells with what is known of them: finished ones by their results, others waiting."""
-    tasks = []
+    jobs = []
     for cell in grid.cells:
         fingerprint = fingerprints.get(cell.env, "")
-        task = Task(cell, out / "cells" / cell.directory(fingerprint), fingerprint)
+        job = Job(cell, out / "cells" / cell.directory(fingerprint), fingerprint)
         if cell.env in (errors or {}):
-            task.state, task.error = "failed", (errors or {})[cell.env]
-        elif fingerprint and not missing(task.directory, cell, fingerprint):
-            task.state = "done"
-        tasks.append(task)
-    return tasks
+            job.state, job.error = "failed", (errors or {})[cell.env]
+        elif fingerprint and not missing(job.directory, cell, fingerprint):
+            job.state = "done"
+        jobs.append(job)
+    return jobs
 
 
 def write_grid(out: Path, grid: Grid, fingerprints: Mapping[str, str]) -> None:
@@ -151,44 +151,44 @@ def read_recorded(out: Path) -> tuple[Grid, dict[str, str]]:
 # ---------------------------------------------------------------- processes
 
 
-def _run(waiting: list[Task], shares: list[tuple[int, ...]], board: Board) -> None:
+def _run(waiting: list[Job], shares: list[tuple[int, ...]], board: Board) -> None:
     queue, free = list(waiting), list(shares)
-    running: list[Task] = []
+    running: list[Job] = []
     try:
         while queue or running:
             while queue and free:
-                task = queue.pop(0)
-                task.cores = free.pop(0)
-                _start(task)
-                running.append(task)
+                job = queue.pop(0)
+                job.cores = free.pop(0)
+                _start(job)
+                running.append(job)
             time.sleep(POLL_SECONDS)
-            for task in [task for task in running if task.process and task.process.poll() is not None]:
-                running.remove(task)
-                free.append(task.cores)
-                _finish(task)
+            for job in [job for job in running if job.process and job.process.poll() is not None]:
+                running.remove(job)
+                free.append(job.cores)
+                _finish(job)
             board.update()
     except BaseException:
         _stop(running)
         raise
 
 
-def _start(task: Task) -> None:
-    (task.directory / "error.json").unlink(missing_ok=True)
-    task.log = open_in_place(task.directory / "log.txt")
-    command = [sys.executable, "-m", "iel.compare.worker", str(task.directory), ",".join(map(str, task.cores))]
-    task.process = subprocess.Popen(command, stdout=task.log, stderr=subprocess.STDOUT, env=environment_for(task.cores))
-    task.state, task.started = "running", time.monotonic()
+def _start(job: Job) -> None:
+    (job.directory / "error.json").unlink(missing_ok=True)
+    job.log = open_in_place(job.directory / "log.txt")
+    command = [sys.executable, "-m", "iel.compare.worker", str(job.directory), ",".join(map(str, job.cores))]
+    job.process = subprocess.Popen(command, stdout=job.log, stderr=subprocess.STDOUT, env=environment_for(job.cores))
+    job.state, job.started = "running", time.monotonic()
 
 
-def _finish(task: Task) -> None:
-    assert task.process is not None and task.log is not None
-    task.log.close()
-    code, task.seconds = task.process.returncode, time.monotonic() - task.started
-    if code == 0 and not missing(task.directory, task.cell, task.fingerprint):
-        task.state = "done"
+def _finish(job: Job) -> None:
+    assert job.process is not None and job.log is not None
+    job.log.close()
+    code, job.seconds = job.process.returncode, time.monotonic() - job.started
+    if code == 0 and not missing(job.directory, job.cell, job.fingerprint):
+        job.state = "done"
         return
-    task.state, task.error = "failed", _reason(task.directory / "log.txt", code)
-    write_json(task.directory / "error.json", {"error": task.error, "exit_code": code, "traceback": "log.txt"})
+    job.state, job.error = "failed", _reason(job.directory / "log.txt", code)
+    write_json(job.directory / "error.json", {"error": job.error, "exit_code": code, "traceback": "log.txt"})
 
 
 def _reason(log: Path, code: int) -> str:
@@ -199,26 +199,26 @@ def _reason(log: Path, code: int) -> str:
     return lines[-1][:500] if lines else f"The process ended with code {code} and said nothing."
 
 
-def _stop(running: list[Task]) -> None:
+def _stop(running: list[Job]) -> None:
     """Let every process save its state. Ctrl-C in a terminal has reached them already, and a second signal would stop
     them at once, so they are asked again only when they do not end by themselves.
     """
     for ask in (None, signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + (3.0 if ask is None else PATIENCE)
-        for task in running:
-            if ask is not None and task.process and task.process.poll() is None:
-                task.process.send_signal(ask)
+        for job in running:
+            if ask is not None and job.process and job.process.poll() is None:
+                job.process.send_signal(ask)
         while time.monotonic() < deadline and any(t.process and t.process.poll() is None for t in running):
             time.sleep(POLL_SECONDS)
-    for task in running:
-        if task.log:
-            task.log.close()
+    for job in running:
+        if job.log:
+            job.log.close()
 
 
-def _shares(jobs: int) -> list[tuple[int, ...]]:
-    """The cores this process may use, dealt out to `jobs` processes."""
+def _shares(lanes: int) -> list[tuple[int, ...]]:
+    """The cores this process may use, dealt out to `lanes` processes."""
     cores = usable_cores()
-    return [tuple(cores[job::jobs]) or (cores[job % len(cores)],) for job in range(jobs)]
+    return [tuple(cores[lane::lanes]) or (cores[lane % len(cores)],) for lane in range(lanes)]
 
 
 @contextmanager
@@ -234,12 +234,12 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         yield
 
 
-def summary_of(tasks: list[Task]) -> dict[str, Any]:
+def summary_of(jobs: list[Job]) -> dict[str, Any]:
     """How many cells are in which state, and the errors of those that failed, which make the command fail."""
-    states = [task.state for task in tasks]
+    states = [job.state for job in jobs]
     return {
-        "cells": len(tasks),
+        "cells": len(jobs),
         **{state: states.count(state) for state in ("done", "failed", "waiting")},
-        "errors": {task.cell.name: task.error for task in tasks if task.state == "failed"},
+        "errors": {job.cell.name: job.error for job in jobs if job.state == "failed"},
         "exit_code": int("failed" in states),
     }

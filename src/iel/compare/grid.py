@@ -46,7 +46,7 @@ from typing import Any
 
 import iel
 from iel.algos import ALGOS
-from iel.algos.contract import config_dict
+from iel.algos.contract import config_dict, config_from_dict
 from iel.envs.registry import canonical_name
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.loader import read_toml
@@ -289,7 +289,7 @@ def planner_fields(planner: str) -> list[str]:
     """What can be set of a planner from a file."""
     kinds = [kind for kind in PLANNERS[planner].__mro__ if "__init__" in vars(kind) and kind is not object]
     names = {name for kind in kinds for name in inspect.signature(vars(kind)["__init__"]).parameters}
-    return sorted(names - {"self", "model", "data", "cost", "settings"})
+    return sorted(names - {"self", "model", "data", "metric", "settings"})
 
 
 def _planners_of(
@@ -304,13 +304,9 @@ def _planners_of(
         if str(name) not in variants:
             mistakes.add(str(unknown_name("planner", str(name), variants)))
     entry = ALGOS.get(str(method.get("algo")))
-    if entry is not None and not entry.facts.goal_agnostic_policy:
-        for name in known:
-            if variants[name].planner != "direct":
-                mistakes.add(
-                    f"Method '{label}' takes the goal itself and has no geometry to plan in, so planner '{name}' "
-                    "cannot drive it; use direct."
-                )
+    for name in known:
+        if entry is not None and variants[name].planner not in entry.planners:
+            mistakes.add(f"Planner '{name}' cannot drive method '{label}'; use {', '.join(entry.planners)}.")
     return tuple(dict.fromkeys(known))
 
 
@@ -332,7 +328,7 @@ def _settings(
         mistakes.add(str(unknown_name("method", algo, ALGOS)))
         return None
     config = ALGOS[algo].config
-    fields = [field.name for field in dataclasses.fields(config)]
+    fields = ["preset", *(field.name for field in dataclasses.fields(config))]
     for key in common:
         if key not in fields:
             mistakes.add(f"settings.{key} is no setting of {config.__name__}; give it to the methods that have it.")
@@ -344,9 +340,8 @@ def _settings(
         if fnmatch.fnmatch(env, pattern):
             given |= special
     mistakes.unknown(f"setting of {config.__name__}", given, fields, "")
-    known = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items() if key in fields}
     try:
-        chosen = config(**known)
+        chosen = config_from_dict(config, {key: value for key, value in given.items() if key in fields})
         check_settings(chosen)
         return config_dict(chosen)
     except IELError as error:

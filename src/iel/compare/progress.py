@@ -17,7 +17,7 @@ from iel.files import STDERR
 from iel.loader import read_json
 
 if TYPE_CHECKING:
-    from iel.compare.execute import Task
+    from iel.compare.execute import Job
 
 REFRESH_SECONDS = 1.0
 QUIET_SECONDS = 60.0
@@ -26,24 +26,24 @@ MARKS = {"done": "[green]done[/]", "failed": "[red]failed[/]", "running": "[cyan
 
 
 class Board:
-    """`with Board(tasks, jobs) as board: board.update()`: a table in a terminal, plain lines elsewhere."""
+    """`with Board(jobs, lanes) as board: board.update()`: a table in a terminal, plain lines elsewhere."""
 
-    def __init__(self, tasks: list[Task], lanes: int, quiet: bool = False):
-        self.tasks, self.lanes, self.quiet = tasks, lanes, quiet
+    def __init__(self, jobs: list[Job], lanes: int, quiet: bool = False):
+        self.jobs, self.lanes, self.quiet = jobs, lanes, quiet
         self.console = Console(file=STDERR)  # type: ignore[arg-type]
         self.live = None if quiet or not self.console.is_terminal else Live(console=self.console, auto_refresh=False)
         self.started, self._drawn = time.monotonic(), 0.0
-        self._told = {task.cell.name: task.state for task in tasks}
+        self._told = {job.cell.name: job.state for job in jobs}
 
     def __enter__(self) -> Board:
         if self.live:
             self.live.start()
         elif not self.quiet:
-            done = sum(task.state == "done" for task in self.tasks)
-            self._say(f"{len(self.tasks)} cells, {done} already finished")
-            for task in self.tasks:
-                if task.state == "failed":
-                    self._say(f"failed: {task.cell.name}: {task.error}")
+            done = sum(job.state == "done" for job in self.jobs)
+            self._say(f"{len(self.jobs)} cells, {done} already finished")
+            for job in self.jobs:
+                if job.state == "failed":
+                    self._say(f"failed: {job.cell.name}: {job.error}")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
@@ -58,16 +58,14 @@ class Board:
             self._drawn = now
             self.live.update(self._table(), refresh=True)
         elif not self.live and not self.quiet:
-            for task in self.tasks:
-                if task.state != self._told[task.cell.name]:
-                    self._told[task.cell.name], self._drawn = task.state, now
-                    self._say(f"{task.state}: {task.cell.name} {task.error}".rstrip() + f"  ({self._left()})")
+            for job in self.jobs:
+                if job.state != self._told[job.cell.name]:
+                    self._told[job.cell.name], self._drawn = job.state, now
+                    self._say(f"{job.state}: {job.cell.name} {job.error}".rstrip() + f"  ({self._left()})")
             if now - self._drawn > QUIET_SECONDS:
                 self._drawn = now
-                running = [task for task in self.tasks if task.state == "running"]
-                self._say(
-                    "; ".join(f"{task.cell.name} {stage_of(task)[0]}" for task in running) + f"  ({self._left()})"
-                )
+                running = [job for job in self.jobs if job.state == "running"]
+                self._say("; ".join(f"{job.cell.name} {stage_of(job)[0]}" for job in running) + f"  ({self._left()})")
 
     def _say(self, line: str) -> None:
         print(f"compare: {line}", file=STDERR, flush=True)
@@ -77,46 +75,44 @@ class Board:
         for column in ("environment", "method", "seed", "state", "stage", "time"):
             table.add_column(column, justify="right" if column in ("seed", "time") else "left")
         order = {"running": 0, "failed": 1, "waiting": 2, "done": 3}
-        shown = sorted(self.tasks, key=lambda task: order[task.state])
-        for task in shown[:ROWS]:
-            stage = stage_of(task)[0] if task.state == "running" else task.error[:60]
-            seconds = time.monotonic() - task.started if task.state == "running" else task.seconds
-            table.add_row(
-                task.cell.env, task.cell.method, str(task.cell.seed), MARKS[task.state], stage, clock(seconds)
-            )
+        shown = sorted(self.jobs, key=lambda job: order[job.state])
+        for job in shown[:ROWS]:
+            stage = stage_of(job)[0] if job.state == "running" else job.error[:60]
+            seconds = time.monotonic() - job.started if job.state == "running" else job.seconds
+            table.add_row(job.cell.env, job.cell.method, str(job.cell.seed), MARKS[job.state], stage, clock(seconds))
         hidden = len(shown) - ROWS
         more = f"and {hidden} more; " if hidden > 0 else ""
         return Group(table, Text(f"{more}{self._left()}"))
 
     def _left(self) -> str:
         """Done so far and a guess at the rest: cells of one method take the same time."""
-        done = [task for task in self.tasks if task.state == "done"]
-        timed = [task for task in done if task.seconds > 0]
-        text = f"{len(done)}/{len(self.tasks)} cells"
-        pending = [task for task in self.tasks if task.state in ("running", "waiting")]
+        done = [job for job in self.jobs if job.state == "done"]
+        timed = [job for job in done if job.seconds > 0]
+        text = f"{len(done)}/{len(self.jobs)} cells"
+        pending = [job for job in self.jobs if job.state in ("running", "waiting")]
         if not pending or not timed:
             return text
-        mean = sum(task.seconds for task in timed) / len(timed)
-        own = {task.cell.method: task.seconds for task in timed}
+        mean = sum(job.seconds for job in timed) / len(timed)
+        own = {job.cell.method: job.seconds for job in timed}
         work = sum(
             own.get(t.cell.method, mean) * (1 - (stage_of(t)[1] if t.state == "running" else 0)) for t in pending
         )
         return f"{text}, about {clock(work / min(self.lanes, len(pending)))} left"
 
 
-def stage_of(task: Task) -> tuple[str, float]:
+def stage_of(job: Job) -> tuple[str, float]:
     """(what a running cell is doing, the share of its work that is done), read from the files it writes."""
-    evaluated = len(list((task.directory / "evaluations").glob("*.json")))
-    run = task.directory / "run"
+    evaluated = len(list((job.directory / "evaluations").glob("*.json")))
+    run = job.directory / "run"
     try:
         if read_json(run / "config.json").get("status") == "finished":
-            number = min(evaluated + 1, len(task.cell.planners))
-            share = 0.8 + 0.2 * evaluated / len(task.cell.planners)
-            return f"evaluating {number}/{len(task.cell.planners)}", share
+            number = min(evaluated + 1, len(job.cell.planners))
+            share = 0.8 + 0.2 * evaluated / len(job.cell.planners)
+            return f"evaluating {number}/{len(job.cell.planners)}", share
     except RunError:
         return "starting", 0.0
     step = last_step(run / "metrics.csv")
-    return f"step {step:,}/{task.total_steps:,}", 0.8 * step / max(task.total_steps, 1)
+    return f"step {step:,}/{job.total_steps:,}", 0.8 * step / max(job.total_steps, 1)
 
 
 def last_step(metrics: Path) -> int:

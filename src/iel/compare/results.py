@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.compare.cells import CHECKPOINT, evaluation_file, read_evaluation
-from iel.compare.execute import list_tasks, read_recorded
+from iel.compare.execute import list_jobs, read_recorded
 from iel.errors import IELError, RunError
 from iel.evaluation.stats import (
     SUCCESS_INTERVAL,
@@ -203,21 +203,21 @@ def collect_grid(out: Path) -> Comparison:
     runs: dict[tuple[str, str, int], Path] = {}
     errors: dict[str, str] = {}
     spent: dict[str, list[dict[str, float]]] = {}
-    tasks = list_tasks(grid, out, fingerprints)
-    for task in tasks:
-        cell = task.cell
-        if task.state != "done" and (task.directory / "error.json").exists():
-            errors[cell.name] = str(read_json(task.directory / "error.json").get("error"))
-        if (task.directory / "run" / "config.json").exists():
-            runs[cell.env, cell.method, cell.seed] = task.directory / "run"
-        if task.state == "done" and (task.directory / "times.json").exists():
-            spent.setdefault(cell.method, []).append(read_json(task.directory / "times.json"))
-        for variant in cell.planners if task.fingerprint else ():
-            result = read_evaluation(task.directory, cell, task.fingerprint, variant)
+    jobs = list_jobs(grid, out, fingerprints)
+    for job in jobs:
+        cell = job.cell
+        if job.state != "done" and (job.directory / "error.json").exists():
+            errors[cell.name] = str(read_json(job.directory / "error.json").get("error"))
+        if (job.directory / "run" / "config.json").exists():
+            runs[cell.env, cell.method, cell.seed] = job.directory / "run"
+        if job.state == "done" and (job.directory / "times.json").exists():
+            spent.setdefault(cell.method, []).append(read_json(job.directory / "times.json"))
+        for variant in cell.planners if job.fingerprint else ():
+            result = read_evaluation(job.directory, cell, job.fingerprint, variant)
             if result is not None:
                 key = cell.env, (cell.method, variant.label)
                 found.setdefault(key, []).append(result)
-                picture = evaluation_file(task.directory, variant.label).with_suffix(".png")
+                picture = evaluation_file(job.directory, variant.label).with_suffix(".png")
                 if picture.exists():
                     pictures.setdefault(key, picture)
     published, source = published_numbers(grid.published, grid.environments, columns)
@@ -232,7 +232,7 @@ def collect_grid(out: Path) -> Comparison:
         protocol=grid.protocol,
         scale=grid.scale,
         errors=errors,
-        unfinished=sum(task.state != "done" for task in tasks),
+        unfinished=sum(job.state != "done" for job in jobs),
         runs=runs,
         pictures=pictures,
         seconds={method: _mean_times(times) for method, times in spent.items()},

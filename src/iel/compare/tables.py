@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 from iel.compare.progress import clock
@@ -165,7 +166,7 @@ def protocol_text(comparison: Comparison) -> str:
 
 def machine_facts() -> list[str]:
     """What the numbers were made on; nothing that names the machine or its user."""
-    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES if find_spec(name))
     return [
         f"{len(usable_cores())} cores ({platform.machine()}, {platform.system()}), Python {platform.python_version()}",
         packages,

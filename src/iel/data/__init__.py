@@ -2,6 +2,20 @@
 
 from iel.data.catalogue import data_directory, load
 from iel.data.examine import Finding, examine
+from iel.data.jumps import cut_at_jumps, jump_rows
+from iel.data.slowness import place_columns, slow_directions, slowness
 from iel.data.trajectories import Episode, Trajectories
 
-__all__ = ["Episode", "Finding", "Trajectories", "data_directory", "examine", "load"]
+__all__ = [
+    "Episode",
+    "Finding",
+    "Trajectories",
+    "cut_at_jumps",
+    "data_directory",
+    "examine",
+    "jump_rows",
+    "load",
+    "place_columns",
+    "slow_directions",
+    "slowness",
+]

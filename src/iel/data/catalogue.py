@@ -5,6 +5,9 @@
 A name is looked for in the data directory ($IEL_DATA, else the user's cache), then where the benchmarks' own packages
 keep theirs. What is not there is collected in the simulator if there is a recipe, else downloaded by the benchmark's
 own package (`iel.data.download`).
+
+A file of ours carries the version of the recipe it was made by. One of another version is not the data set its name
+means today: it is not found by name, and moves aside (`NAME-recipe1.npz`) when the name is made again.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ from pathlib import Path
 from typing import Literal
 
 from iel.data.hdf5 import hdf5_rows, minari_rows
-from iel.data.npz import folder_rows, npz_rows
+from iel.data.npz import folder_rows, npz_fields, npz_rows, read_npz
 from iel.data.trajectories import Rows, Trajectories
 from iel.errors import ConfigError, DataError
+from iel.files import notice
 from iel.loader import kind_of, os_errors
 
 Split = Literal["train", "val"]
@@ -105,12 +109,57 @@ def file_name(name: str, episodes: int | None = None, seed: int = 0, split: Spli
 
 
 def find(name: str, episodes: int | None = None, seed: int = 0, split: Split = "train") -> Path | None:
-    """The stored file (or Minari directory) of this data set, or None."""
+    """The stored file (or Minari directory) of this data set, or None; files of another recipe do not count."""
+    return next((place for place in stored(name, episodes, seed, split) if not _outdated(place)), None)
+
+
+def stored(name: str, episodes: int | None = None, seed: int = 0, split: Split = "train") -> Iterator[Path]:
+    """Every file that this data set has on this machine, those of other recipes last."""
+    from iel.data.make.recipes import recipe_names
     from iel.envs.registry import ALIASES  # a name may stand for another: antmaze-large-play for ...-play-v2
 
     names = dict.fromkeys((name, ALIASES.get(name, name)))
     places = (place for known in names for place in _places(known, episodes, seed, split))
-    return next((place for place in places if place.exists()), None)
+    yield from sorted((place for place in places if place.exists()), key=_outdated)
+    for known in names.keys() & set(recipe_names()):
+        yield from sorted(data_directory().glob(f"{file_name(known, episodes, seed, split)[:-4]}-recipe*.npz"))
+
+
+def recipe_version(path: Path) -> int | None:
+    """The version of the recipe one of our files was made by; None for files that are not ours.
+
+    Version 1 did not say so: its files hold nothing but the three arrays, while OGBench's own also have qpos and qvel.
+    """
+    if path.suffix != ".npz":
+        return None
+    try:
+        if (version := read_npz(path, ("recipe",)).get("recipe")) is not None:
+            return int(version) if version.ndim == 0 and version.dtype.kind in "iu" else None
+        return 1 if npz_fields(path).keys() == {"observations", "actions", "terminals"} else None
+    except DataError:
+        return None  # whoever reads it will say what is wrong
+
+
+def _outdated(path: Path) -> bool:
+    from iel.data.make.recipes import VERSION, recipe_names
+
+    if not path.name.startswith(tuple(recipe_names())):
+        return False
+    return recipe_version(path) not in (None, VERSION)
+
+
+def set_aside(path: Path) -> None:
+    """Keep a file of another recipe under a name of its own, because a new one is about to take its name."""
+    if path.is_file() and _outdated(path):
+        path.rename(path.with_name(f"{path.stem}-recipe{recipe_version(path)}.npz"))
+
+
+def _lacking(name: str, episodes: int | None, seed: int, split: Split) -> str:
+    """Why a data set with a recipe is not there."""
+    old = next(stored(name, episodes, seed, split), None)
+    if old is None:
+        return f"Data set '{name}' is not on this machine"
+    return f"{old} was made by recipe {recipe_version(old)} of '{name}', which has changed since"
 
 
 def _places(name: str, episodes: int | None, seed: int, split: Split) -> Iterator[Path]:
@@ -171,6 +220,9 @@ def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool
         if split not in files:
             raise DataError(f"Data set '{name}' has no validation part; give a file of your own.") from None
         return files[split]
+    reason = _lacking(name, episodes, seed, split)
     if not make:
-        raise DataError(f"Data set '{name}' is not on this machine; run `iel data make {name}` first.")
+        raise DataError(f"{reason}; run `iel data make {name}` first.")
+    if "recipe" in reason:
+        notice(f"{reason}; a new one is made, and the old one is kept.")
     return make_dataset(name, episodes=episodes, seed=seed, progress=progress)[split]

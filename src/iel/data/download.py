@@ -60,6 +60,9 @@ def download(name: str, directory: Path | None = None, fetch: Fetch | None = Non
 
 def fetch_ogbench(name: str, directory: Path) -> None:
     """OGBench's own downloader: NAME.npz and NAME-val.npz."""
+    from iel.envs import require_simulator
+
+    require_simulator(f"Downloading '{name}'")
     from ogbench.utils import download_datasets
 
     download_datasets([name], str(directory))

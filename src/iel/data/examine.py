@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.catalogue import read_rows, resolve
+from iel.data.jumps import jump_rows
 from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, short_episodes
 from iel.errors import DataError, IELError
 from iel.files import notice
@@ -179,8 +180,15 @@ def _constant(rows: Rows, file: str) -> Iterator[Finding]:
 
 
 def _teleporting(rows: Rows, file: str) -> Iterator[Finding]:
-    """Steps far beyond the column's usual ones: most often two episodes that were glued together."""
-    steps = _transitions(rows)
+    """Jumps of the place, and steps far beyond a column's usual ones: teleports, or episodes glued together."""
+    jumps = jump_rows(rows) if np.isfinite(rows.observations).all() else np.zeros(0, np.int64)
+    yield from _listed(
+        (_place(rows, row, None) for row in jumps),
+        lambda *_: "the place jumps here, over three times as far as usual steps; if two episodes meet here, mark the "
+        "boundary, and if the world teleports, cut the data at its jumps.",
+        "jumping", "warning", file,
+    )  # fmt: skip
+    steps = np.setdiff1d(_transitions(rows), jumps)
     found: list[tuple[int, int]] = []
     for column in range(rows.observations.shape[1]):
         values = rows.observations[:, column]

@@ -98,8 +98,11 @@ class Trajectories:
         states, controls, ends = (_numbers(array, name) for array in (observations, actions, terminals))
         return rows_from_ends(states, controls, ends, name).trajectories(trust)
 
-    def save(self, path: Path | str) -> Path:
-        """Write an npz file in OGBench's layout, whole or not at all; `iel.load` reads it back to the same bits."""
+    def save(self, path: Path | str, recipe: int | None = None) -> Path:
+        """Write an npz file in OGBench's layout, whole or not at all; `iel.load` reads it back to the same bits.
+
+        `recipe` is the version of the recipe it was made by, kept as one more array.
+        """
         path = Path(path)
         if path.suffix != ".npz":
             raise DataError(f"{path} must end in .npz; that is the format it is written in.")
@@ -108,9 +111,9 @@ class Trajectories:
         with os_errors(DataError, path, writing=True):
             path.parent.mkdir(parents=True, exist_ok=True)
             with writing(path) as file:
-                np.savez_compressed(
-                    file, observations=self.observations, actions=self.actions, terminals=terminals
-                )  # fmt: skip
+                version = {} if recipe is None else {"recipe": np.int64(recipe)}
+                tables = {"observations": self.observations, "actions": self.actions, "terminals": terminals}
+                np.savez_compressed(file, **tables, **version)  # type: ignore[arg-type]
         return path
 
     # ---------------------------------------------------------------- reading
@@ -141,6 +144,19 @@ class Trajectories:
     def named(self, name: str) -> Trajectories:
         """The same store under another name."""
         return replace(self, name=name)
+
+    def cut(self, rows: ArrayLike) -> Trajectories:
+        """A new store without the transitions that leave these rows; pieces of fewer than two steps are left out."""
+        cuts = np.setdiff1d(np.asarray(rows, np.int64), self.offsets[1:] - 1)
+        if len(cuts) == 0:
+            return self
+        bounds = np.union1d(self.offsets, cuts + 1)
+        keep = np.setdiff1d(np.arange(len(bounds) - 1), short_episodes(bounds))
+        if len(keep) == 0:
+            raise DataError(f"{self.name}: cut at {len(cuts)} transitions, no piece has two steps; cut less.")
+        spans = [(bounds[piece], bounds[piece + 1]) for piece in keep]
+        pieces = [(self.observations[first:end], self.actions[first : end - 1]) for first, end in spans]
+        return Trajectories.from_episodes(pieces, self.name, trust=self.checked)
 
     @property
     def observation_size(self) -> int:

@@ -1,7 +1,10 @@
-"""Environments by name: Gymnasium environments whose resets are seeded, with `info["goal"]` and `info["success"]`."""
+"""Environments by name: Gymnasium environments whose resets are seeded, with `info["goal"]` and `info["success"]`.
 
+Names, maps and the interface need no simulator; `make_env` needs the extra `sim`.
+"""
+
+from iel.envs.interface import GoalEnv
 from iel.envs.mazes import MazeMap
-from iel.envs.registry import canonical_name, environment_names, make_env
-from iel.envs.seeded import GoalEnv, SeededEnv
+from iel.envs.registry import canonical_name, environment_names, make_env, require_simulator
 
-__all__ = ["GoalEnv", "MazeMap", "SeededEnv", "canonical_name", "environment_names", "make_env"]
+__all__ = ["GoalEnv", "MazeMap", "canonical_name", "environment_names", "make_env", "require_simulator"]

@@ -51,26 +51,38 @@ class MazeMap:
         return numbers
 
     @cached_property
-    def _paths(self) -> tuple[NDArray, NDArray]:
-        pairs = []
-        for step in ((0, 1), (1, 0)):
-            neighbour = self.free + step
-            inside = np.all(neighbour < np.array(self.walls.shape), axis=1)
-            joined = inside & (self.number[tuple(np.where(inside[:, None], neighbour, 0).T)] >= 0)
-            pairs.append(np.stack([np.flatnonzero(joined), self.number[tuple(neighbour[joined].T)]], 1))
-        source, target = np.concatenate(pairs).T
-        n = len(self.free)
-        graph = csr_array((np.ones(len(source)), (source, target)), shape=(n, n))
-        return shortest_path(graph, directed=False, unweighted=True, return_predecessors=True)
+    def _neighbours(self) -> NDArray[np.int64]:
+        """(4, cells) number of the free cell above, left, below and right of each, -1 where there is a wall."""
+        padded = np.pad(self.number, 1, constant_values=-1)
+        rows, columns = self.free.T + 1
+        return np.stack([padded[rows + i, columns + j] for i, j in ((-1, 0), (0, -1), (1, 0), (0, 1))])
 
-    @property
+    @cached_property
+    def vertices(self) -> NDArray[np.int64]:
+        """Numbers of the free cells that are no hallway: one with both neighbours along one axis and none along the
+        other.
+        """
+        above, left, below, right = self._neighbours >= 0
+        hallway = (above & below & ~left & ~right) | (left & right & ~above & ~below)
+        return np.flatnonzero(~hallway)
+
+    @cached_property
     def cell_distances(self) -> NDArray[np.float64]:
         """(cells, cells) number of cell-to-cell moves between free cells, infinite where there is no way."""
-        return self._paths[0]
+        n = len(self.free)
+        direction, source = np.nonzero(self._neighbours >= 0)
+        target = self._neighbours[direction, source]
+        graph = csr_array((np.ones(len(source)), (source, target)), shape=(n, n))
+        return shortest_path(graph, unweighted=True)
 
-    @property
+    @cached_property
     def next_cell(self) -> NDArray[np.int64]:
-        """(goal cell, cell) -> the neighbour one move nearer to the goal (the cell itself at the goal)."""
-        following = self._paths[1].astype(np.int64)
-        own = np.arange(len(self.free))
-        return np.where(following < 0, own[None, :], following)
+        """(goal cell, cell) -> the neighbour one move nearer to the goal; the cell itself at the goal or without a way.
+
+        Of two such neighbours it is the first of above, left, below, right, as for OGBench's oracle.
+        """
+        following = np.tile(np.arange(len(self.free)), (len(self.free), 1))
+        for neighbour in self._neighbours[::-1]:  # the first in the order writes last
+            nearer = (self.cell_distances[:, neighbour] < self.cell_distances) & (neighbour >= 0)
+            following = np.where(nearer, neighbour, following)
+        return following

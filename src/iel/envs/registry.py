@@ -5,18 +5,21 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import inspect
 import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from iel.envs.mazes import MazeMap
-from iel.envs.seeded import SeededEnv
 from iel.errors import ConfigError, unknown_name
+
+if TYPE_CHECKING:
+    from iel.envs.seeded import SeededEnv
 
 MAZES = ("medium", "large", "giant", "teleport")
 KINDS = ("navigate", "stitch", "explore")
@@ -81,6 +84,13 @@ def environment_names() -> list[str]:
     return [name for name in names if name not in plain | {f"{task}-v0" for task in OGBENCH_TASKS}]
 
 
+def require_simulator(what: str) -> None:
+    """Refuse what needs a simulator on a machine that has none."""
+    missing = [name for name in ("gymnasium", "mujoco", "ogbench") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{what} needs {' and '.join(missing)}; install the extra: pip install 'iel[sim]'.")
+
+
 def make_env(name: str, *, reference: Any = None, **settings: Any) -> SeededEnv:
     """The environment of a data set or maze, by name (`environment_names()` lists them).
 
@@ -88,6 +98,9 @@ def make_env(name: str, *, reference: Any = None, **settings: Any) -> SeededEnv:
     official evaluation); environments that state whole goals themselves ignore it. `settings` go to the simulator.
     """
     name = canonical_name(name)
+    require_simulator(name)
+    from iel.envs.seeded import SeededEnv
+
     if re.fullmatch(rf"antmaze-.*-({'|'.join(D4RL_KINDS)})-v\d", name):
         from iel.envs.antmaze import LAYOUTS, D4RLAntMaze
 
@@ -105,6 +118,8 @@ def make_env(name: str, *, reference: Any = None, **settings: Any) -> SeededEnv:
 def _make_ogbench(name: str, settings: dict[str, Any]) -> SeededEnv:
     """An environment registered by OGBench, built without Gymnasium's usual wrappers."""
     import gymnasium
+
+    from iel.envs.seeded import SeededEnv
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*DISPLAY environment variable.*")  # no window is ever opened

@@ -1,10 +1,10 @@
 """Rollouts: the episodes of all tasks are stepped together, with one batched network call a step for all of them.
 
-OGBench's protocol: every fixed task of an environment, N episodes each, the policy's mean action, success as the
-environment reports it. D4RL's is the same with one task; in the kitchen the score is the fraction of its four subtasks.
-Episode e of task k starts from the seed (seed, k, e), so every planner and every model meets the same episodes, and two
-evaluations agree exactly. Simulators release Python's lock while they compute, so threads step them; which thread steps
-which environment cannot change a result.
+OGBench's protocol: every fixed task of an environment, N episodes each, success as the environment reports it. D4RL's
+is the same with one task; in the kitchen the score is the fraction of its four subtasks. The policy acts by its mean,
+or by samples where the protocol says so. Episode e of task k starts from the seed (seed, k, e), so every planner and
+every model meets the same episodes, and two evaluations agree exactly. Simulators release Python's lock while they
+compute, so threads step them; which thread steps which environment cannot change a result.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iel.cores import usable_cores
+from iel.data import Trajectories
 from iel.envs import GoalEnv, make_env
 from iel.errors import ConfigError
 from iel.evaluation.stats import bootstrap_interval
+from iel.model import Model
+from iel.planning import Planner, make_planner
 from iel.progress import Progress
 
 
@@ -39,7 +42,12 @@ class Protocol:
     max_steps: int | None = None
     """Steps an episode may take, never more than the environment's own limit, which is what None means."""
 
+    action: Literal["mean", "sample"] = "mean"
+    """Whether the policy acts by its mean or by a sample; samples follow from the seed as well."""
+
     def __post_init__(self) -> None:
+        if self.action not in ("mean", "sample"):
+            raise ConfigError(f"action is '{self.action}'; choose mean or sample.")
         if self.episodes < 1:
             raise ConfigError(f"An evaluation needs at least one episode a task, but {self.episodes} were asked for.")
 
@@ -55,7 +63,7 @@ class Rollouts:
     seconds: float
     """Wall time of the rollouts, planning included."""
     planning_seconds: float
-    """The part spent preparing goals and choosing directions."""
+    """The part spent preparing goals and choosing targets."""
     paths: list[NDArray[np.float32]] = field(repr=False, default_factory=list)
     """Observations of every episode."""
     goals: NDArray[np.float32] = field(repr=False, default_factory=lambda: np.zeros((0, 0), np.float32))
@@ -123,7 +131,7 @@ class Arena:
             "episodes_per_task": self.protocol.episodes,
             "max_steps": self.horizon,
             "seed": self.protocol.seed,
-            "action": "policy mean",
+            "action": f"policy {self.protocol.action}",
             "interval": "95 % stratified bootstrap over episodes",
         }
 
@@ -138,11 +146,15 @@ class Arena:
             goals.append(info["goal"])
         return np.array(observations, np.float32), np.array(goals, np.float32)
 
-    def rollout(self, model: Any, planner: Any, name: str, progress: bool = True) -> Rollouts:
+    def rollout(self, model: Model, planner: Planner, name: str, progress: bool = True) -> Rollouts:
         """Let `planner` drive every episode to success or to the horizon."""
         count, lanes = len(self.episodes), len(self.envs)
         turns = []
-        with Progress(f"evaluate {name}", count, unit="episodes", show=progress) as bar, ExitStack() as stack:
+        from threadpoolctl import threadpool_limits
+
+        # Episodes are few rows: a second thread for their products would only be waited for.
+        limits = threadpool_limits(1, "blas")
+        with Progress(f"evaluate {name}", count, unit="episodes", show=progress) as bar, limits, ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(self.threads)) if self.threads > 1 else None
             for first in range(0, count, lanes):
                 chosen = range(first, min(first + lanes, count))
@@ -176,23 +188,22 @@ class _Turn:
         self.subtasks = np.zeros(count)
         self.over = np.zeros(count, bool)
         self.planning = self.seconds = 0.0
+        sequence = np.random.SeedSequence([arena.protocol.seed, chosen.start])
+        self.generator = np.random.default_rng(sequence) if arena.protocol.action == "sample" else None
 
-    def run(self, model: Any, planner: Any, bar: Progress) -> None:
-        running = np.arange(len(self.steps))
-        # Networks always see all episodes, also those that are over: one shape, compiled once, outside the clock.
-        directions = np.zeros_like(model.embed(self.observations))
-        model.act(self.observations, directions)
-        model.embed(self.goals)
-        model.task(self.goals)
-        mark = time.perf_counter()
+    def run(self, model: Model, planner: Planner, bar: Progress) -> None:
+        """Target, command, action, step: for all running episodes at once."""
+        running, mark = np.arange(len(self.steps)), time.perf_counter()
         plan = planner.plan(self.goals)
         self.planning = time.perf_counter() - mark
         for step in range(1, self.arena.horizon + 1):
-            embeddings = model.embed(self.observations)[running]
+            observations = self.observations[running]
+            embeddings = model.embed(observations)
             mark = time.perf_counter()
-            directions[running] = plan.directions(embeddings, rows=running)
+            target = plan.target(embeddings, rows=running)
             self.planning += time.perf_counter() - mark
-            self._step(step, running, model.act(self.observations, directions))
+            command = model.command(observations, target, embeddings)
+            self._step(step, running, model.act(observations, command, self.generator))
             done = self.over[running]
             if done.any():
                 bar.advance(int(done.sum()), f"success {self.success.sum()}/{len(self.success)}")
@@ -206,8 +217,9 @@ class _Turn:
         """One step of the running episodes. Each touches its own rows only, so they may share out among threads."""
 
         def advance(share: NDArray[np.intp]) -> None:
-            for episode in share:
-                observation, _, terminated, truncated, info = self.arena.envs[episode].step(actions[episode])
+            for row in share:
+                episode = running[row]
+                observation, _, terminated, truncated, info = self.arena.envs[episode].step(actions[row])
                 self.observations[episode] = observation
                 self.paths[episode].append(self.observations[episode].copy())
                 self.subtasks[episode] = info.get("subtasks", 0)
@@ -215,15 +227,16 @@ class _Turn:
                     self.success[episode], self.steps[episode] = True, step
                 self.over[episode] = terminated or truncated or bool(info["success"])
 
+        rows = np.arange(len(running))
         if self.pool is None or len(running) == 1:
-            return advance(running)
-        for _ in self.pool.map(advance, np.array_split(running, min(self.arena.threads, len(running)))):
+            return advance(rows)
+        for _ in self.pool.map(advance, np.array_split(rows, min(self.arena.threads, len(running)))):
             pass
 
 
 def evaluate(
-    model: Any,
-    data: Any,
+    model: Model,
+    data: Trajectories,
     env: str,
     planners: Sequence[str] = ("direct", "rec-mid", "sym-graph", "asym-graph"),
     protocol: Protocol | None = None,
@@ -232,8 +245,6 @@ def evaluate(
     progress: bool = True,
 ) -> dict[str, Rollouts]:
     """Success of a model under each planner. `settings` are keyword arguments for planners, by name."""
-    from iel.planning import make_planner
-
     made = {name: make_planner(name, model, data, **(settings or {}).get(name, {})) for name in planners}
     arena = Arena(env, protocol or Protocol(), reference=data.observations[0])
     return {name: arena.rollout(model, planner, name, progress) for name, planner in made.items()}

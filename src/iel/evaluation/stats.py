@@ -7,7 +7,7 @@ methods, so their intervals are about new training seeds:
     stratified_interval  any statistic of several environments' scores, such as their interquartile mean
     bootstrap_interval   one trained agent: its episodes only
 
-How often each of them contains the truth is measured by `iel.evaluation.coverage`.
+How often each of them contains the truth is measured by scripts/interval_coverage.py.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ from iel.errors import ConfigError, RunError
 from iel.export.agreement import measure
 from iel.export.graphs import IR_VERSION, OPSET, build_graphs, require_onnx, signatures
 from iel.files import flush, partial_name, write_json
+from iel.model import Model, load_model, save_model
+from iel.model.files import MANIFEST_FORMAT, file_facts, verify_manifest
 from iel.planning import AsymGraph
-from iel.planning.geometry import States
-from iel.runtime import Runtime, load_runtime
-from iel.runtime.files import MANIFEST_FORMAT, file_facts, verify_manifest
+from iel.planning.plan import States
 from iel.serial import save_arrays
 from iel.training import Run
 
@@ -49,27 +49,25 @@ def export_run(
     if onnx:
         require_onnx()  # said before anything is written
     model = run.model
-    if nodes is not None and not model.has_geometry:
-        raise ConfigError(f"{run.config['algo']} has no latent space to plan in; export it without --nodes.")
+    if nodes is not None and model.metric is None:
+        raise ConfigError(f"{run.config['algo']} has no distances to plan with; export it without --nodes.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} already exists; choose another --out, or remove it.")
     states = None if data is None or nodes is None else AsymGraph(model, data, nodes=nodes, coreset=coreset)
     partial = partial_name(out.parent)
     try:
         partial.mkdir(parents=True)
-        model.save(partial)
+        save_model(model, partial)
         if states is not None:
             observations = np.asarray(states.observations[states.states], np.float32)
-            save_arrays(
-                partial / "planner.safetensors",
-                {"observations": observations, "embeddings": states.coreset.points.astype(np.float32)},
-            )
-        runtime = load_runtime(partial)
-        graphs = build_graphs(runtime) if onnx else {}
+            pack = {"observations": observations, "embeddings": model.embed(observations)}
+            save_arrays(partial / "planner.safetensors", pack)
+        written = load_model(partial)
+        graphs = build_graphs(written) if onnx else {}
         for name, graph in graphs.items():
             (partial / name).write_bytes(graph.SerializeToString(deterministic=True))
-        card = _card(run, runtime, coreset, graphs)
-        card["agreement"] = measure(model, runtime, partial, runtime.pack.observations if runtime.pack else None)
+        card = _card(run, written, coreset, graphs)
+        card["agreement"] = measure(written, partial, written.pack.observations if written.pack else None)
         write_json(partial / "card.json", card)
         (partial / "README.txt").write_text(readme(card))
         _seal(partial)
@@ -105,8 +103,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _card(run: Run, runtime: Runtime, coreset: str, graphs: dict[str, Any]) -> dict[str, Any]:
-    config, facts = runtime.config, run.config
+def _card(run: Run, model: Model, coreset: str, graphs: dict[str, Any]) -> dict[str, Any]:
+    facts, metric = run.config, model.metric
     return {
         "format": CARD_FORMAT,
         "env": run.env,
@@ -118,12 +116,14 @@ def _card(run: Run, runtime: Runtime, coreset: str, graphs: dict[str, Any]) -> d
         "data": facts.get("data"),
         "versions": versions(),
         "interface": {
-            "observation": {"size": config.observation_size, "type": "float32"},
-            "action": {"size": config.action_size, "type": "float32", "low": -1.0, "high": 1.0},
-            "embedding": {"size": config.dimension, "beta": config.beta, "discount": config.discount},
+            "observation": {"size": model.observation_size, "type": "float32"},
+            "action": {"size": model.action_size, "type": "float32", "low": -1.0, "high": 1.0},
+            "command": {"size": model.command_size, "steering": model.steering.kind},
+            "embedding": {"size": model.dimension},
+            "metric": metric and {name: getattr(metric, name, None) for name in ("beta", "discount")},
         },
         "onnx": {"opset": OPSET, "ir_version": IR_VERSION, "files": signatures(graphs)} if graphs else None,
-        "planner": {"nodes": len(runtime.pack.observations), "coreset": coreset} if runtime.pack else None,
+        "planner": {"nodes": len(model.pack.observations), "coreset": coreset} if model.pack else None,
     }
 
 
@@ -141,8 +141,8 @@ def readme(card: dict[str, Any]) -> str:
         f"observations. Actions are {actions} float32 numbers within [-1, 1].",
         "",
         "Python without JAX (needs numpy and scipy):",
-        "    from iel.runtime import load_runtime",
-        "    model = load_runtime('.')",
+        "    from iel import load_model",
+        "    model = load_model('.')",
     ]
     if card["planner"]:
         lines.append(
@@ -154,9 +154,8 @@ def readme(card: dict[str, Any]) -> str:
     if card["onnx"]:
         lines += ["", f"ONNX (opset {card['onnx']['opset']}, float32, first axis is the batch):"]
         lines += [f"    {name:<12} {signature}" for name, signature in card["onnx"]["files"].items()]
-    lines += ["", f"Largest differences from JAX on {agreement['rows']} inputs (action; distance, relative):"]
-    for name in ("numpy", "onnx"):
-        if agreement[name]:
-            lines.append(f"    {name:<6} " + "; ".join(f"{value:.1e}" for value in agreement[name].values()))
+    if agreement["onnx"]:
+        found = "; ".join(f"{name} {value:.1e}" for name, value in agreement["onnx"].items())
+        lines += ["", f"Largest differences of ONNX from numpy on {agreement['rows']} inputs (cost relative): {found}."]
     lines += ["", "manifest.json holds sha256 sums of all files."]
     return "\n".join(lines) + "\n"

@@ -1,9 +1,9 @@
 """A frozen model as ONNX graphs, written node by node from the weights.
 
-    model.onnx   observation, goal -> action, distance, hitting_time   heads straight for the goal
-    embed.onnx   observation -> embedding                              phi
-    task.onnx    goal -> omega                                         a goal's unit direction
-    act.onnx     observation, direction -> action                      the policy, for a planner's directions
+    model.onnx   observation, goal -> action, cost, steps     heads straight for the goal
+    act.onnx     observation, command -> action               the policy, for a planner's commands
+    embed.onnx   observation -> embedding                     phi
+    omega.onnx   goal -> omega                                a goal's unit direction
 
 Every input and output has a free first axis `batch`; all numbers are float32. Only operators that runtimes have had
 for years are used (opset 17 for LayerNormalization; GELU is spelt out), so that converters understand the files.
@@ -11,15 +11,17 @@ for years are used (opset 17 for LayerNormalization; GELU is spelt out), so that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import iel
+from iel import distances
 from iel.errors import ConfigError
-from iel.runtime import Runtime, networks
-from iel.runtime.networks import Perceptron
+from iel.metrics import FLOOR, Displacement
+from iel.model import Direction, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
 IR_VERSION = 8
@@ -98,60 +100,90 @@ class Graph:
 
     # ---------------------------------------------------------------- parts of a model
 
-    def embedding(self, model: Runtime, x: str) -> str:
-        """phi(x)."""
-        assert model.parts.embedding is not None
-        return self.perceptron(model.parts.embedding, "embedding", x)
+    def network(self, model: Model, name: str, head: int = 0, **known: str) -> str:
+        """One of the model's networks on its inputs, side by side as its description lists them."""
+        network = model.networks[name]
+        if "blind" in network.inputs:
+            columns = self.weight("elsewhere", np.array(model.elsewhere, np.int64))
+            known["blind"] = self.add("Gather", known["observation"], columns, axis=1)
+        inputs = [known[part] for part in network.inputs]
+        x = inputs[0] if len(inputs) == 1 else self.add("Concat", *inputs, axis=1)
+        return self.perceptron(network.heads[head], f"{name}.{head}" if head else name, x)
 
-    def omega(self, model: Runtime, goal: str) -> str:
-        """omega_g = y / (sqrt(max(||y||^2, 1e-12)) + 1e-6) of the task network's y, or the first axis without one."""
-        if model.parts.task is None:
-            size = model.config.dimension
-            pick = np.zeros((model.config.observation_size, size), np.float32)
-            first = np.eye(1, size, dtype=np.float32)[0]
+    def embedding(self, model: Model, x: str) -> str:
+        """phi(x), or x itself."""
+        return self.network(model, "embedding", observation=x) if "embedding" in model.networks else x
+
+    def omega(self, model: Model, goal: str) -> str:
+        """omega_g = y / (sqrt(max(||y||^2, 1e-12)) + 1e-6) of the network's y, or the first axis without one."""
+        if "omega" not in model.networks:
+            pick = np.zeros((model.observation_size, model.dimension), np.float32)
+            first = np.eye(1, model.dimension, dtype=np.float32)[0]
             # a product with zeros gives the constant its batch axis
-            return self.add("Add", self.add("MatMul", goal, self.weight("no_task", pick)), self.weight("first", first))
-        y = self.perceptron(model.parts.task, "task", goal)
+            return self.add("Add", self.add("MatMul", goal, self.weight("no_omega", pick)), self.weight("first", first))
+        return self.unit(self.network(model, "omega", observation=goal))
+
+    def unit(self, y: str) -> str:
+        """y / (sqrt(max(||y||^2, 1e-12)) + 1e-6)."""
         norm = self.add("Sqrt", self.add("Max", self.squares(y, True), self.number(networks.SQUARED_NORM_FLOOR)))
         return self.add("Div", y, self.add("Add", norm, self.number(networks.UNIT_EPSILON)))
 
-    def action(self, model: Runtime, inputs: str) -> str:
+    def action(self, model: Model, observation: str, command: str) -> str:
         """The policy's mean, within [-1, 1]."""
-        mean = self.perceptron(model.parts.policy, "policy", inputs)
-        if model.config.squashed:
-            bounds = [self.weight(f"cut_{end}", np.array([end], np.int64)) for end in (0, model.config.action_size, 1)]
+        mean = self.network(model, "policy", observation=observation, command=command)
+        if model.networks["policy"].squash:
+            bounds = [self.weight(f"cut_{end}", np.array([end], np.int64)) for end in (0, model.action_size, 1)]
             mean = self.add("Tanh", self.add("Slice", mean, *bounds))
         return self.add("Clip", mean, self.number(-1.0), self.number(1.0))
 
-    def value_distance(self, model: Runtime, inputs: str, action: str) -> str:
-        """max(-V, 0): the mean of the heads of V(x, g), or the smallest of those of Q(x, g, pi(x, g))."""
-        by_action = model.config.value == "action"
-        if by_action:
-            inputs = self.add("Concat", inputs, action, axis=1)
-        heads = [self.perceptron(head, f"value.{number}", inputs) for number, head in enumerate(model.parts.value)]
-        value = self.row_sum(self.add("Min" if by_action else "Mean", *heads), False)
-        return self.add("Max", self.add("Neg", value), self.number(0.0))
+    def command(self, model: Model, omega: str) -> str:
+        """What the policy is told when it heads straight for the goal."""
+        steering = model.steering
+        if isinstance(steering, Direction):
+            ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
+            return self.heading(ahead, omega)
+        if isinstance(steering, Waypoint):
+            columns = self.weight("columns", np.array(steering.columns, np.int64))
+            gathered = (self.add("Gather", x, columns, axis=1) for x in ("goal", "observation"))
+            scale = self.weight("scale", np.array(steering.scale, np.float32))
+            first = self.weight("first_column", np.eye(1, len(steering.columns), dtype=np.float32)[0])
+            return self.heading(self.add("Div", self.add("Sub", *gathered), scale), first)
+        if isinstance(steering, Subgoal):
+            answer = self.network(model, "high", observation="observation", goal="goal")
+            return self.add("Mul", self.unit(answer), self.number(float(np.sqrt(model.command_size))))
+        return "goal"
 
-    def heading(self, displacement: str, omega: str) -> str:
-        """unit(phi(g) - phi(x)), or omega_g where that has no length."""
+    def heading(self, displacement: str, otherwise: str) -> str:
+        """unit(displacement), or something else where that has no length."""
         norm = self.add("Sqrt", self.squares(displacement, True))
         safe = self.add("Max", norm, self.number(SHORTEST))
         usable = self.add("Greater", norm, self.number(SHORTEST))
-        return self.add("Where", usable, self.add("Div", displacement, safe), omega)
+        return self.add("Where", usable, self.add("Div", displacement, safe), otherwise)
 
-    def distance(self, displacement: str, omega: str, beta: float) -> str:
-        """l exp(beta (1 - <Delta, omega> / l)) with l = sqrt(max(||Delta||^2, 1e-6))."""
-        floor = self.number(networks.SQUARED_LENGTH_FLOOR)
-        length = self.add("Sqrt", self.add("Max", self.squares(displacement, False), floor))
-        cosine = self.add("Div", self.row_sum(self.add("Mul", displacement, omega), False), length)
-        exponent = self.add("Mul", self.add("Sub", self.number(1.0), cosine), self.number(beta))
-        return self.add("Mul", length, self.add("Exp", exponent))
+    def cost(self, model: Model, omega: str) -> str:
+        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), or minus a value."""
+        if isinstance(model.metric, Displacement):
+            ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
+            floor = self.number(distances.SQUARED_FLOOR)
+            length = self.add("Sqrt", self.add("Max", self.squares(ahead, False), floor))
+            cosine = self.add("Div", self.row_sum(self.add("Mul", ahead, omega), False), length)
+            exponent = self.add("Mul", self.add("Sub", self.number(1.0), cosine), self.number(model.metric.beta))
+            return self.add("Mul", length, self.add("Exp", exponent))
+        known = {"observation": "observation", "goal": "goal"}
+        by_action = "action" in model.networks["value"].inputs
+        if by_action:
+            known["action"] = self.action(model, "observation", "goal")
+        heads = [self.network(model, "value", head, **known) for head in range(len(model.networks["value"].heads))]
+        value = self.row_sum(self.add("Min" if by_action else "Mean", *heads), False)
+        return self.add("Max", self.add("Neg", value), self.number(FLOOR))
 
-    def hitting_time(self, cost: str, discount: float) -> str:
+    def steps(self, cost: str, discount: float) -> str:
         """max(log(1 - (1 - gamma) d) / log(gamma), 0)."""
+        if discount == 1.0:
+            return cost
         used = self.add("Mul", cost, self.number(1.0 - discount))
-        remaining = self.add("Max", self.add("Sub", self.number(1.0), used), self.number(networks.REMAINING_FLOOR))
-        steps = self.add("Div", self.add("Log", remaining), self.number(float(np.log(np.float32(discount)))))
+        remaining = self.add("Max", self.add("Sub", self.number(1.0), used), self.number(distances.REMAINING_FLOOR))
+        steps = self.add("Div", self.add("Log", remaining), self.number(math.log(discount)))
         return self.add("Max", steps, self.number(0.0))
 
     # ---------------------------------------------------------------- the file
@@ -180,53 +212,41 @@ class Graph:
         return model
 
 
-def build_graphs(model: Runtime) -> dict[str, Any]:
-    """{file name: ONNX model}; a policy that takes the goal itself has only the whole."""
+def build_graphs(model: Model) -> dict[str, Any]:
+    """{file name: ONNX model}."""
     onnx = require_onnx()
-    builders: dict[str, Callable[[Graph, Runtime], Any]] = {"model.onnx": _whole if model.has_geometry else _goal}
-    if model.has_geometry:
-        builders |= {"embed.onnx": _embed, "task.onnx": _task, "act.onnx": _act}
+    builders: dict[str, Callable[[Graph, Model], Any]] = {"model.onnx": _whole, "act.onnx": _act}
+    builders |= {"embed.onnx": _embed} if "embedding" in model.networks else {}
+    builders |= {"omega.onnx": _omega} if "omega" in model.networks else {}
     return {name: build(Graph(onnx), model) for name, build in builders.items()}
 
 
-def _whole(graph: Graph, model: Runtime) -> Any:
+def _whole(graph: Graph, model: Model) -> Any:
     omega = graph.omega(model, "goal")
-    displacement = graph.add("Sub", graph.embedding(model, "goal"), graph.embedding(model, "observation"))
-    direction = graph.heading(displacement, omega)
-    action = graph.action(model, graph.add("Concat", "observation", direction, axis=1))
-    return _pair(graph, model, action, graph.distance(displacement, omega, model.config.beta))
+    action = graph.action(model, "observation", graph.command(model, omega))
+    outputs: dict[str, tuple[str, int | None]] = {"action": (action, model.action_size)}
+    if model.metric is not None:
+        cost = graph.cost(model, omega)
+        outputs["cost"] = (cost, None)
+        if model.metric.discount is not None:
+            outputs["steps"] = (graph.steps(cost, model.metric.discount), None)
+    return graph.finish("model", {"observation": model.observation_size, "goal": model.observation_size}, outputs)
 
 
-def _goal(graph: Graph, model: Runtime) -> Any:
-    inputs = graph.add("Concat", "observation", "goal", axis=1)
-    action = graph.action(model, inputs)
-    return _pair(graph, model, action, graph.value_distance(model, inputs, action) if model.has_distance else None)
-
-
-def _pair(graph: Graph, model: Runtime, action: str, cost: str | None) -> Any:
-    """(observation, goal) -> action, and distance and hitting time where the model has them."""
-    config = model.config
-    outputs: dict[str, tuple[str, int | None]] = {"action": (action, config.action_size)}
-    if cost is not None:
-        outputs |= {"distance": (cost, None), "hitting_time": (graph.hitting_time(cost, config.discount), None)}
-    return graph.finish("model", {"observation": config.observation_size, "goal": config.observation_size}, outputs)
-
-
-def _embed(graph: Graph, model: Runtime) -> Any:
+def _embed(graph: Graph, model: Model) -> Any:
     phi = graph.embedding(model, "observation")
-    sizes = {"observation": model.config.observation_size}
-    return graph.finish("embed", sizes, {"embedding": (phi, model.config.dimension)})
+    return graph.finish("embed", {"observation": model.observation_size}, {"embedding": (phi, model.dimension)})
 
 
-def _task(graph: Graph, model: Runtime) -> Any:
+def _omega(graph: Graph, model: Model) -> Any:
     omega = graph.omega(model, "goal")
-    return graph.finish("task", {"goal": model.config.observation_size}, {"omega": (omega, model.config.dimension)})
+    return graph.finish("omega", {"goal": model.observation_size}, {"omega": (omega, model.dimension)})
 
 
-def _act(graph: Graph, model: Runtime) -> Any:
-    action = graph.action(model, graph.add("Concat", "observation", "direction", axis=1))
-    sizes = {"observation": model.config.observation_size, "direction": model.config.dimension}
-    return graph.finish("act", sizes, {"action": (action, model.config.action_size)})
+def _act(graph: Graph, model: Model) -> Any:
+    action = graph.action(model, "observation", "command")
+    sizes = {"observation": model.observation_size, "command": model.command_size}
+    return graph.finish("act", sizes, {"action": (action, model.action_size)})
 
 
 def signatures(graphs: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Planning over a learned latent space: coresets, directed graphs, planners.
 
-Needs embeddings and a cost, not an algorithm: any object with `embed`, `task`, `act` and `beta` will do.
+Needs embeddings and a metric, not an algorithm: any object that is an `Agent` will do.
 """
 
 from iel.planning.coreset import (
@@ -12,35 +12,34 @@ from iel.planning.coreset import (
     select_coreset,
 )
 from iel.planning.dpp import greedy_dpp
-from iel.planning.geometry import CostFunction, Geometry
-from iel.planning.goals import Mixture, Region, Sequence
 from iel.planning.graph import Edges, Field, PlanningGraph
-from iel.planning.plan import Path, Plan
-from iel.planning.planners import PLANNERS, AsymGraph, Direct, Planner, RecMid, SymGraph, make_planner
+from iel.planning.plan import Agent, Mixture, Plan, Region, Route, Sequence, Target
+from iel.planning.planners import PLANNERS, AsymGraph, Direct, Planner, RecMid, SymGraph, make_planner, planners_for
 
 __all__ = [
     "PLANNERS",
+    "Agent",
     "AsymGraph",
     "Coreset",
-    "CostFunction",
     "Coverage",
     "Direct",
     "Edges",
     "Field",
-    "Geometry",
     "Mixture",
-    "Path",
     "Plan",
     "Planner",
     "PlanningGraph",
     "RecMid",
     "Region",
+    "Route",
     "Sequence",
     "SymGraph",
+    "Target",
     "automatic_sigma",
     "coverage",
     "farthest_point",
     "greedy_dpp",
     "make_planner",
+    "planners_for",
     "select_coreset",
 ]

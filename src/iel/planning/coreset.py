@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from iel.errors import ConfigError, GeometryError, unknown_name
+from iel.metrics import Floats, Integers, checked_points
 from iel.planning.dpp import greedy_dpp
-from iel.planning.geometry import Floats, Integers, checked_points
 from iel.planning.screen import Screen
 
 METHODS = ("farthest", "dpp", "all")
@@ -57,9 +57,14 @@ class Coverage:
 
 
 def select_coreset(
-    embeddings: Any, nodes: int | None = None, *, method: str = "farthest", sigma: float | None = None
+    embeddings: Any,
+    nodes: int | None = None,
+    *,
+    method: str = "farthest",
+    sigma: float | None = None,
+    default: int = DEFAULT_NODES,
 ) -> Coreset:
-    """Choose `nodes` distinct states (by default 2048, or all there are) by the named method."""
+    """Choose `nodes` distinct states (by default `default`, or all there are) by the named method."""
     points = checked_points(embeddings)
     if method not in METHODS:
         raise unknown_name("coreset method", method, METHODS)
@@ -67,7 +72,7 @@ def select_coreset(
         if nodes not in (None, len(points)):
             raise ConfigError(f"A coreset of {nodes} nodes was asked for, but coreset 'all' takes all {len(points)}.")
         return Coreset(np.arange(len(points)), points, method)
-    wanted = min(DEFAULT_NODES, len(points)) if nodes is None else int(nodes)
+    wanted = min(default, len(points)) if nodes is None else int(nodes)
     if wanted < 1:
         raise ConfigError(f"A coreset of {wanted} nodes was asked for; it needs at least 1.")
     if wanted > len(points):

@@ -27,10 +27,9 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.spatial.distance import cdist
-from threadpoolctl import threadpool_limits
 
 from iel.errors import ConfigError
-from iel.planning.geometry import Floats, Integers, checked_points
+from iel.metrics import Floats, Integers, checked_points
 
 RANK_TOLERANCE = 1e-6
 PANEL = 256
@@ -266,6 +265,8 @@ def greedy_dpp(points: Any, count: int, sigma: float, *, width: int = 256) -> In
     greedy = LazyGreedy(table, checked_sigma(sigma))
     count = min(count, len(table))
     # Blocks are small: threads that wait for each other after every product cost more than they compute.
+    from threadpoolctl import threadpool_limits
+
     with threadpool_limits(1, user_api="blas"):
         more = greedy.pick_plainly(min(FIRST_PICKS, count))
         while more and greedy.picked < count:

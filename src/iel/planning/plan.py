@@ -1,29 +1,222 @@
-"""Many goals pursued at once: where should each episode head for, given where it is in the latent space?
+"""What a planner can be asked for and what it answers, for many episodes at once.
 
-A `Plan` keeps the little state that pursuing needs: which stage of a sequence each episode is in, and (for hysteresis)
-the node it was last matched to. How a single goal is approached is a `Pursuit`, one per planner.
+Asked for: a state, any of several states, a blend of states, or goals to visit in order. In the latent space every wish
+becomes *stages* of *alternatives*:
+
+    a state g              one stage, one alternative                (phi(g), omega_g)
+    Region(states)         one stage, any alternative will do        the one that is cheapest from here is pursued
+    Mixture(states, w)     one stage, one alternative                (sum_j w_j phi(g_j), unit(sum_j w_j omega_{g_j}))
+    Sequence(goals)        the stages of its goals, one after another
+
+A mixture is the paper's mean embedding of a fuzzy goal. A region is *not* averaged: the mean of two doors is a wall.
+
+Answered: a `Target`. A `Plan` keeps the little state that pursuing needs: which stage of a sequence each episode is in,
+and (for hysteresis) the node it was last matched to. How a single goal is approached is a `Pursuit`, one per planner.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from iel.errors import GeometryError, NoPath
-from iel.planning.geometry import Floats, Integers, unit
-from iel.planning.goals import LatentWish
+from iel.errors import ConfigError, GeometryError, NoPath
+from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, unit
+
+REACHED_WITHIN = 5.0
+"""Predicted steps to a stage's goal at which a sequence moves on to its next one."""
+
+
+class Agent(Protocol):
+    """What a planner asks of a model: embeddings, goals, a metric, and how a target becomes an action."""
+
+    @property
+    def metric(self) -> Metric | None:
+        """Costs between embeddings; None for a method that has no distances and can only be pursued directly."""
+
+    def embed(self, observations: Floats, /) -> Floats:
+        """phi: (n, obs_dim) -> (n, d)."""
+
+    def goals(self, states: Floats, /) -> tuple[Floats, Floats]:
+        """(phi(g), omega_g): (n, obs_dim) -> (n, d) and (n, d), unit vectors."""
+
+    def command(self, observations: Floats, target: Target, embeddings: Floats, /) -> Floats:
+        """What the policy is told: (n, c)."""
+
+    def act(self, observations: Floats, commands: Floats, /) -> Floats:
+        """The policy's action for each observation and command: (n, act_dim)."""
+
+
+class States(Protocol):
+    """A data set, as far as a planner cares."""
+
+    @property
+    def observations(self) -> Floats: ...
 
 
 @dataclass(frozen=True)
-class Aim:
-    """What a pursuit answers for n states: targets (n, d), predicted cost to the goal (n,), matched nodes (n,).
+class Region:
+    """Any of these states will do: (m, obs_dim)."""
+
+    states: Any
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A fuzzy goal: states (m, obs_dim) with non-negative weights (m,), scaled to sum to one."""
+
+    states: Any
+    weights: Any = None
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Goals to visit in order: states, regions or mixtures; each counts as visited within so many predicted steps."""
+
+    goals: Many[Any]
+    within: float = REACHED_WITHIN
+
+
+Goal = Any
+"""An observation (obs_dim,), a `Region`, a `Mixture` or a `Sequence`."""
+
+
+@dataclass(frozen=True)
+class LatentWish:
+    """Stages, each a list of alternatives, and the predicted steps at which a stage is done."""
+
+    stages: list[list[LatentGoal]]
+    within: float
+
+
+def observation_table(rows: Any, width: int, what: str) -> Floats:
+    """Finite observations (n, width) in float32, or a sentence that says what is wrong."""
+    try:
+        table = np.asarray(rows, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise GeometryError(f"The {what} is not a table of numbers; give observations of {width} numbers.") from error
+    if table.ndim == 1:
+        table = table[None, :]
+    if table.ndim != 2 or table.shape[1] != width:
+        raise GeometryError(f"The {what} has shape {np.shape(rows)}; the data's observations have {width} numbers.")
+    if not np.isfinite(table).all():
+        row = int(np.argmin(np.isfinite(table).all(axis=1)))
+        raise GeometryError(f"The {what} has a non-finite number in row {row}; planning needs finite observations.")
+    return table
+
+
+def latent_wishes(goals: Many[Goal], model: Agent, width: int) -> list[LatentWish]:
+    """Embed all goals together, with one call of each network."""
+    if len(goals) == 0:
+        raise GeometryError("There are no goals; give at least one.")
+    tables: list[Floats] = []
+    shapes = [_collect(goal, width, tables) for goal in goals]
+    states = np.concatenate(tables)
+    points, directions = model.goals(states)
+    phi = _finite(np.asarray(points, dtype=np.float64), "embedding")
+    omega = unit(_finite(np.asarray(directions, dtype=np.float64), "direction"))
+    wishes, start = [], 0
+    for stages, within in shapes:
+        built = []
+        for size, weights in stages:
+            part = slice(start, start + size)
+            start += size
+            built.append(_alternatives(phi[part], omega[part], states[part], weights))
+        wishes.append(LatentWish(built, within))
+    if model.metric is None and any(len(wish.stages) > 1 or len(wish.stages[0]) > 1 for wish in wishes):
+        raise GeometryError("This model has no distances to choose or to pass by; give it single states as goals.")
+    if not _spatial(model) and any(goal.observation is None for wish in wishes for s in wish.stages for goal in s):
+        raise GeometryError("A mixture is a mean of embeddings, and this model has none; give it states or a Region.")
+    return wishes
+
+
+def _spatial(model: Agent) -> bool:
+    return model.metric is not None and model.metric.spatial
+
+
+Stage = tuple[int, Floats | None]
+
+
+def _collect(goal: Goal, width: int, tables: list[Floats]) -> tuple[list[Stage], float]:
+    """Append the states of one goal to `tables`; return how many each stage took, and with what weights."""
+    if isinstance(goal, Sequence):
+        if not (math.isfinite(goal.within) and goal.within > 0.0):
+            raise ConfigError(f"A sequence's 'within' is {goal.within}; give a positive number of predicted steps.")
+        if len(goal.goals) == 0:
+            raise GeometryError("The sequence of goals is empty; give at least one goal.")
+        stages: list[Stage] = []
+        for part in goal.goals:
+            stages.extend(_collect(part, width, tables)[0])
+        return stages, goal.within
+    if isinstance(goal, Region | Mixture):
+        what = type(goal).__name__.lower()
+        if np.size(goal.states) == 0:
+            raise GeometryError(f"The {what} of goals is empty; give at least one state.")
+        table = observation_table(goal.states, width, what)
+        tables.append(table)
+        return [(len(table), _weights(goal.weights, len(table)) if isinstance(goal, Mixture) else None)], 0.0
+    table = observation_table(goal, width, "goal")
+    if len(table) != 1:
+        raise GeometryError(
+            f"A goal is one observation but has shape {np.shape(goal)}; use Region, Mixture or Sequence."
+        )
+    tables.append(table)
+    return [(1, None)], 0.0
+
+
+def _weights(weights: Any, size: int) -> Floats:
+    values = np.ones(size) if weights is None else np.asarray(weights, dtype=np.float64)
+    if values.shape != (size,) or not np.isfinite(values).all() or (values < 0).any() or values.sum() <= 0:
+        raise GeometryError(
+            f"The weights of a mixture of {size} states must be {size} finite, non-negative numbers, not all zero."
+        )
+    return values / values.sum()
+
+
+def _alternatives(phi: Floats, omega: Floats, states: Floats, weights: Floats | None) -> list[LatentGoal]:
+    if weights is None:
+        return [LatentGoal(*row) for row in zip(phi, omega, states, strict=True)]
+    # Directions that cancel leave none; the heaviest state's own direction then stands for all.
+    heaviest = omega[[int(np.argmax(weights))]]
+    return [LatentGoal(weights @ phi, unit((weights @ omega)[None, :], lambda: heaviest)[0])]
+
+
+def _finite(table: Floats, what: str) -> Floats:
+    if not np.isfinite(table).all():
+        raise GeometryError(f"The model gave a non-finite {what} for a goal; check the model before planning with it.")
+    return table
+
+
+# ---------------------------------------------------------------- what is answered
+
+
+class Target(NamedTuple):
+    """What a planner answers for n episodes at once."""
+
+    point: Floats
+    """(n, d) where to in the latent."""
+    observation: Floats
+    """(n, o) the same place as a state of the data, or the goal; NaN for a mixture, which is no state."""
+    is_goal: Booleans
+    """(n,) whether the target is the goal itself."""
+    goal_point: Floats
+    """(n, d) phi(g) of the goal that is pursued."""
+    goal_direction: Floats
+    """(n, d) omega_g of the goal that is pursued."""
+
+
+class Aim(NamedTuple):
+    """What a pursuit answers for n states: points (n, d), the rows of the data they stand for (-1: the goal itself),
+    the predicted cost to the goal (n,), and the matched nodes (n,).
 
     Where there is no way the cost is infinite and the target is the goal itself.
     """
 
-    targets: Floats
+    points: Floats
+    states: Integers
     costs: Floats
     nodes: Integers
 
@@ -31,7 +224,9 @@ class Aim:
 class Pursuit(Protocol):
     """How one planner approaches goals that were prepared together; goals are numbered."""
 
-    goals: Floats
+    metric: Metric | None
+    goals: list[LatentGoal]
+    points: Floats
     """phi(g) of every goal, (m, d)."""
     directions: Floats
     """omega_g of every goal, (m, d)."""
@@ -42,10 +237,13 @@ class Pursuit(Protocol):
     def direct_costs(self, states: Floats, goals: Integers) -> Floats:
         """d(x, g; g) from states[r] straight to goal goals[r]."""
 
+    def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
+        """Predicted steps to the goals, given what `aim` answered."""
+
 
 @dataclass(frozen=True)
-class Path:
-    """A way for people to look at: the nodes from a state to its goal, and what each step of the way costs."""
+class Route:
+    """A way for people to look at: the nodes from a state to its goal, and what each part of the way costs."""
 
     nodes: Integers
     """Nodes of the coreset along the way (empty where the planner has none)."""
@@ -55,26 +253,29 @@ class Path:
     """Their observations, (len(nodes), obs_dim)."""
     costs: Floats
     """Cost of each part: state to first node, node to node, last node to goal; one more than there are nodes."""
+    steps: Floats
+    """The same in predicted steps."""
     stages: list[int] = field(default_factory=lambda: [0])
     """For a sequence: position in `costs` at which each stage begins."""
 
     @property
     def total(self) -> float:
         """Predicted steps from the state to the goal along this way."""
-        return float(self.costs.sum())
+        return float(self.steps.sum())
 
     @property
     def steps_to_go(self) -> Floats:
         """Predicted steps to the goal from the state and from each place of the way."""
-        return np.cumsum(self.costs[::-1])[::-1]
+        return np.cumsum(self.steps[::-1])[::-1]
 
 
 class Plan:
-    """Prepared goals of G episodes; `targets` and `directions` answer for all of them, or for the listed rows."""
+    """Prepared goals of G episodes; `target` answers for all of them, or for the listed rows."""
 
     def __init__(
         self,
         pursuit: Pursuit,
+        observations: Floats,
         wishes: list[LatentWish],
         numbers: list[list[list[int]]],
         *,
@@ -82,10 +283,14 @@ class Plan:
     ):
         """`numbers[e][s]` are the pursuit's goal numbers of the alternatives of stage s of episode e.
 
-        Where there is no way to a goal, `targets` raises `NoPath`, or heads straight for it if `pursue_blindly`.
+        `observations` are those of the data. Where there is no way to a goal, `target` raises `NoPath`, or heads
+        straight for it if `pursue_blindly`.
         """
-        self.pursuit = pursuit
+        self.pursuit, self.observations = pursuit, observations
         self.pursue_blindly = pursue_blindly
+        unknown = np.full(observations.shape[1], np.nan, np.float32)
+        known = [unknown if goal.observation is None else goal.observation for goal in pursuit.goals]
+        self.goal_observations = np.array(known, np.float32)
         self.within = np.array([wish.within for wish in wishes])
         self.alternatives = [[np.array(stage) for stage in stages] for stages in numbers]
         self.stages = np.array([len(stages) for stages in numbers])
@@ -103,26 +308,9 @@ class Plan:
         self.memory[chosen] = -1
         self.stage[chosen] = 0
 
-    def targets(self, embeddings: Any, rows: Integers | None = None) -> Floats:
-        """The latent point to head for from each embedding."""
-        return self._reachable_aim(embeddings, rows)[0].targets
-
-    def directions(self, embeddings: Any, rows: Integers | None = None) -> Floats:
-        """Unit vectors towards the targets, always finite.
-
-        A state that sits on its target heads for phi(g); one that sits on that as well follows omega_g.
-        """
-        states = np.asarray(embeddings, dtype=np.float64)
-        aim, goals = self._reachable_aim(states, rows)
-        pursuit = self.pursuit
-        return unit(aim.targets - states, lambda: pursuit.goals[goals] - states, lambda: pursuit.directions[goals])
-
-    def costs(self, embeddings: Any, rows: Integers | None = None) -> Floats:
-        """Predicted steps from each embedding to the goal of its current stage; infinite where there is no way."""
-        return self._aim(embeddings, rows)[0].costs
-
-    def _reachable_aim(self, embeddings: Any, rows: Integers | None) -> tuple[Aim, Integers]:
-        aim, goals = self._aim(embeddings, rows)
+    def target(self, embeddings: Any, rows: Integers | None = None) -> Target:
+        """Where to head for from each embedding."""
+        _, aim, goals = self._aim(embeddings, rows)
         if not self.pursue_blindly and not np.isfinite(aim.costs).all():
             stuck = np.flatnonzero(~np.isfinite(aim.costs))
             names = stuck if rows is None else np.asarray(rows)[stuck]
@@ -130,12 +318,26 @@ class Plan:
                 f"No way leads to the goal of episode {int(names[0])} ({len(stuck)} of {len(aim.costs)} episodes); "
                 "switch nodes or edges back on, or allow direct pursuit with unreachable='direct'."
             )
-        return aim, goals
+        is_goal = aim.states < 0
+        observation = self.observations[aim.states]
+        if is_goal.any():
+            observation[is_goal] = self.goal_observations[goals[is_goal]]
+        return Target(aim.points, observation, is_goal, self.pursuit.points[goals], self.pursuit.directions[goals])
 
-    def _aim(self, embeddings: Any, rows: Integers | None) -> tuple[Aim, Integers]:
+    def costs(self, embeddings: Any, rows: Integers | None = None) -> Floats:
+        """Predicted cost from each embedding to the goal of its current stage; infinite where there is no way."""
+        return self._aim(embeddings, rows)[1].costs
+
+    def steps(self, embeddings: Any, rows: Integers | None = None) -> Floats:
+        """The same in predicted steps."""
+        states, aim, goals = self._aim(embeddings, rows)
+        return self.pursuit.steps(states, goals, aim)
+
+    def _aim(self, embeddings: Any, rows: Integers | None) -> tuple[Floats, Aim, Integers]:
+        """(checked embeddings, where to, which goals)."""
         states = np.asarray(embeddings, dtype=np.float64)
         rows = np.arange(len(self)) if rows is None else np.asarray(rows)
-        dimension = self.pursuit.goals.shape[1]
+        dimension = self.pursuit.points.shape[1]
         if states.shape != (len(rows), dimension):
             raise GeometryError(
                 f"The embeddings have shape {states.shape}; {len(rows)} episodes need ({len(rows)}, {dimension})."
@@ -150,7 +352,7 @@ class Plan:
             self._advance(states, rows)
             aim, goals = self._best_alternative(states, rows)
         self.memory[rows] = aim.nodes
-        return aim, goals
+        return states, aim, goals
 
     def _advance(self, states: Floats, rows: Integers) -> None:
         """Move episodes that reached the goal of their stage on to the next stage."""
@@ -158,12 +360,17 @@ class Plan:
         while len(pending):
             pending = pending[self.stage[rows[pending]] + 1 < self.stages[rows[pending]]]
             members, owner = self._members(rows[pending])
-            costs = self.pursuit.direct_costs(states[pending[owner]], members)
             done = np.zeros(len(pending), dtype=bool)
-            done[owner[costs <= self.within[rows[pending[owner]]]]] = True
+            done[owner[self._near(states[pending[owner]], members, self.within[rows[pending[owner]]])]] = True
             pending = pending[done]
             self.stage[rows[pending]] += 1
             self.memory[rows[pending]] = -1
+
+    def _near(self, states: Floats, goals: Integers, within: Floats) -> Booleans:
+        """Whether states[r] is within so many predicted steps of goal goals[r]."""
+        metric = self.pursuit.metric
+        assert metric is not None, "planners refuse sequences for methods without distances"
+        return metric.steps(self.pursuit.direct_costs(states, goals)) <= within
 
     def _members(self, rows: Integers) -> tuple[Integers, Integers]:
         """Goal numbers of the alternatives of each row's stage, and which row each belongs to."""
@@ -177,4 +384,4 @@ class Plan:
         aim = self.pursuit.aim(states[owner], members, self.memory[rows][owner])
         order = np.lexsort((aim.costs, owner))
         best = order[np.searchsorted(owner[order], np.arange(len(rows)))]
-        return Aim(aim.targets[best], aim.costs[best], aim.nodes[best]), members[best]
+        return Aim(aim.points[best], aim.states[best], aim.costs[best], aim.nodes[best]), members[best]

@@ -6,7 +6,9 @@ action = planner.act(observation)     # every step
 print(planner.path(observation))      # for people
 
 plan = planner.plan(goals)            # many episodes at once
-directions = plan.directions(model.embed(observations))
+embeddings = model.embed(observations)
+target = plan.target(embeddings)      # a latent point, and the state of the data it stands for
+actions = model.act(observations, model.command(observations, target, embeddings))
 """
 
 from __future__ import annotations
@@ -14,39 +16,43 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
-from iel.planning.coreset import Coreset, Coverage, coverage, select_coreset
-from iel.planning.geometry import CostFunction, Floats, Geometry, Integers, States, checked_beta, checked_points
-from iel.planning.goals import (
+from iel.metrics import Displacement, Floats, Integers, LatentGoal, Metric, checked_points
+from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, select_coreset
+from iel.planning.graph import NO_HOP, Field, PlanningGraph
+from iel.planning.plan import (
+    Agent,
     Goal,
-    LatentGoal,
-    LatentWish,
     Mixture,
+    Plan,
+    Pursuit,
     Region,
+    Route,
     Sequence,
+    States,
+    Target,
     latent_wishes,
     observation_table,
 )
-from iel.planning.graph import NO_HOP, Field, PlanningGraph
-from iel.planning.plan import Path, Plan, Pursuit
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
 from iel.planning.screen import affordable_screen
+
+NODES_WITHOUT_STRUCTURE = 512
+"""Default size of the coreset for metrics that must be asked for every pair."""
 
 
 class Planner(ABC):
     """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
 
     name: ClassVar[str]
-    searches: ClassVar[bool] = True
-    """Whether it measures between embeddings, and so needs a model that has a geometry."""
 
-    def __init__(self, model: Geometry, data: States, *, beta: float | None = None):
-        if self.searches and not getattr(model, "has_geometry", True):
-            raise GeometryError(f"This model has no embedding for {self.name} to plan in; use the planner direct.")
+    def __init__(self, model: Agent, data: States, metric: Metric | None = None):
+        """`metric` replaces the model's own."""
         observations = np.asarray(data.observations)
         if observations.ndim != 2 or len(observations) == 0:
             raise GeometryError(
@@ -54,7 +60,9 @@ class Planner(ABC):
             )
         self.model = model
         self.observations = observations
-        self.beta = checked_beta(model.beta if beta is None else beta)
+        self.metric = model.metric if metric is None else metric
+        self.blind = self.metric is None
+        """Whether to head for a goal also where no way to it is known."""
         self._plan: Plan | None = None
         self._goal: Goal = None
 
@@ -66,22 +74,15 @@ class Planner(ABC):
     def plan(self, goals: Any) -> Plan:
         """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and goal sets."""
         wishes = latent_wishes(goals, self.model, self.width)
-        distinct: OrderedDict[tuple[bytes, bytes], LatentGoal] = OrderedDict()
-        numbers, number_of = [], {}
+        distinct: dict[tuple[bytes, bytes], LatentGoal] = {}
         for wish in wishes:
-            stages = []
             for stage in wish.stages:
-                keys = [(goal.embedding.tobytes(), goal.direction.tobytes()) for goal in stage]
-                for key, goal in zip(keys, stage, strict=True):
-                    if key not in distinct:
-                        number_of[key] = len(distinct)
-                        distinct[key] = goal
-                stages.append([number_of[key] for key in keys])
-            numbers.append(stages)
-        return self._make_plan(self._pursuit(list(distinct.values())), wishes, numbers)
-
-    def _make_plan(self, pursuit: Pursuit, wishes: list[LatentWish], numbers: list[list[list[int]]]) -> Plan:
-        return Plan(pursuit, wishes, numbers)
+                for goal in stage:
+                    distinct.setdefault(goal.key, goal)
+        number = {key: position for position, key in enumerate(distinct)}
+        numbers = [[[number[goal.key] for goal in stage] for stage in wish.stages] for wish in wishes]
+        pursuit = self._pursuit(list(distinct.values()))
+        return Plan(pursuit, self.observations, wishes, numbers, pursue_blindly=self.blind)
 
     @abstractmethod
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
@@ -111,30 +112,26 @@ class Planner(ABC):
             raise ConfigError("No goal is prepared; call prepare(goal) before asking where to go.")
         return self._plan
 
-    def target(self, observation: Any) -> Floats:
-        """The latent point to head for from this observation, (d,)."""
-        plan = self.prepared
-        return plan.targets(self._embed(observation))[0]
-
-    def direction(self, observation: Any) -> Floats:
-        """The unit vector to hand to the policy, (d,)."""
-        plan = self.prepared
-        return plan.directions(self._embed(observation))[0]
+    def target(self, observation: Any) -> Target:
+        """Where to head for from this observation: one row of everything."""
+        return self.prepared.target(self._embed(observation)[1])
 
     def act(self, observation: Any) -> Floats:
         """The policy's action towards the target, (act_dim,)."""
-        direction = self.direction(observation)
-        rows = observation_table(observation, self.width, "observation")
-        return np.asarray(self.model.act(rows, direction[None, :].astype(np.float32)))[0]
+        plan = self.prepared
+        row, embedding = self._embed(observation)
+        return np.asarray(self.model.act(row, self.model.command(row, plan.target(embedding), embedding)))[0]
 
     def predicted_steps(self, observation: Any) -> float:
         """Predicted steps to the goal of the current stage; infinite where no way leads there."""
-        return float(self.prepared.costs(self._embed(observation))[0])
-
-    def path(self, observation: Any) -> Path:
-        """The whole way from this observation, through all stages still to come."""
         plan = self.prepared
-        state = self._embed(observation)[0]
+        self._distances("it predicts no number of steps")
+        return float(plan.steps(self._embed(observation)[1])[0])
+
+    def path(self, observation: Any) -> Route:
+        """The whole way from this observation, through all stages still to come."""
+        plan, metric = self.prepared, self._distances("it knows no ways")
+        state = self._embed(observation)[1][0].astype(np.float64)
         plan.costs(state[None, :])  # brings the stage up to date
         nodes: list[int] = []
         costs: list[float] = []
@@ -148,21 +145,30 @@ class Planner(ABC):
             stage_nodes, stage_costs = self._way(plan.pursuit, state, int(stage[best]))
             nodes.extend(stage_nodes)
             costs.extend(stage_costs)
-            state = plan.pursuit.goals[stage[best]]
-        return self._described(np.array(nodes, dtype=np.int64), np.array(costs), begins)
+            state = plan.pursuit.points[stage[best]]
+        way, parts = np.array(nodes, dtype=np.int64), np.array(costs)
+        states = self._node_states(way)
+        return Route(way, states, self.observations[states], parts, metric.steps(parts), begins)
 
     def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """Nodes and costs of one stage; without a graph there is only the straight way."""
         return [], [float(pursuit.direct_costs(state[None, :], np.array([goal]))[0])]
 
-    def _described(self, nodes: Integers, costs: Floats, stages: list[int]) -> Path:
-        return Path(nodes, nodes, self.observations[nodes], costs, stages)
+    def _node_states(self, nodes: Integers) -> Integers:
+        """Rows of the data that are these nodes."""
+        return nodes
 
-    def _embed(self, observation: Any) -> Floats:
+    def _distances(self, lack: str) -> Metric:
+        if self.metric is None:
+            raise GeometryError(f"This model learned no distances, so {lack}; it can only act.")
+        return self.metric
+
+    def _embed(self, observation: Any) -> tuple[Floats, Floats]:
+        """One observation as a checked row, and its embedding."""
         rows = observation_table(observation, self.width, "observation")
         if len(rows) != 1:
             raise GeometryError(f"One observation was expected, not {len(rows)}; use plan(goals) for many episodes.")
-        return np.asarray(self.model.embed(rows), dtype=np.float64)
+        return rows, np.asarray(self.model.embed(rows))
 
     def _embedded_pool(self, pool: int, seed: int) -> tuple[Integers, Floats]:
         """Rows of the data drawn without replacement (all of them if there are no more), and their embeddings."""
@@ -184,18 +190,9 @@ class Direct(Planner):
     """Head straight for phi(g)."""
 
     name = "direct"
-    searches = False
-
-    def plan(self, goals: Any) -> Plan:
-        """As every planner; a policy that takes the goal itself can only be given single states."""
-        if not getattr(self.model, "has_geometry", True) and any(
-            isinstance(goal, (Region, Sequence)) for goal in goals
-        ):
-            raise GeometryError("This model has no distances between embeddings; give it single states as goals.")
-        return super().plan(goals)
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        return Straight(*_stacked(goals), self.beta)
+        return Straight(goals, self.metric)
 
 
 class RecMid(Planner):
@@ -205,16 +202,17 @@ class RecMid(Planner):
 
     def __init__(
         self,
-        model: Geometry,
+        model: Agent,
         data: States,
         *,
         pool: int = 50_000,
         rounds: int = 3,
         average: int = 50,
-        beta: float | None = None,
         seed: int = 0,
     ):
-        super().__init__(model, data, beta=beta)
+        super().__init__(model, data)
+        if self.metric is None or not self.metric.spatial:
+            raise GeometryError("This model has no embedding to take midpoints in; use a graph planner or direct.")
         if rounds < 1 or average < 1:
             raise ConfigError(f"rounds is {rounds} and average is {average}; both must be at least 1.")
         self.states, self.points = self._embedded_pool(pool, seed)
@@ -222,21 +220,22 @@ class RecMid(Planner):
         self.screen = affordable_screen(self.points, float(np.var(self.points, axis=0).sum()))
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        return Midpoints(*_stacked(goals), self.beta, self.points, self.screen, self.rounds, self.average)
+        return Midpoints(goals, self.metric, self.points, self.states, self.screen, self.rounds, self.average)
 
 
 class AsymGraph(Planner):
     """Shortest ways over the directed graph of a coreset (the paper's planner).
 
-    nodes       size of the coreset; by default 2048, or as many distinct states as there are
+    nodes       size of the coreset; by default 2048 (512 for a metric that must be asked for every pair), or as many
+                distinct states as there are
     neighbours  cheapest out-edges kept per node
     pool        states drawn from the data, embedded, and offered to the coreset
     coreset     "farthest", "dpp", or "all" where the data is a coreset already
     sigma       the DPP's kernel width; by default half the mean pair distance
-    beta        sharpness of the geometry; by default the model's
+    beta        sharpness of a displacement; by default the model's
     hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
     cache       how many recent goals to remember
-    cost        a geometry of your own instead of the model's (see `geometry.CostFunction`)
+    metric      costs of your own instead of the model's (`iel.metrics.Metric`)
     unreachable "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal
     """
 
@@ -245,7 +244,7 @@ class AsymGraph(Planner):
 
     def __init__(
         self,
-        model: Geometry,
+        model: Agent,
         data: States,
         *,
         nodes: int | None = None,
@@ -256,12 +255,12 @@ class AsymGraph(Planner):
         beta: float | None = None,
         hysteresis: float = 0.0,
         cache: int = 64,
-        cost: CostFunction | None = None,
+        metric: Metric | None = None,
         unreachable: str = "error",
         path: str = "auto",
         seed: int = 0,
     ):
-        super().__init__(model, data, beta=beta)
+        super().__init__(model, data, self._own_metric(model.metric if metric is None else metric, beta))
         if not 0.0 <= hysteresis < 1.0:
             raise ConfigError(f"hysteresis is {hysteresis}; give a fraction from 0 to below 1.")
         if unreachable not in ("error", "direct"):
@@ -271,20 +270,36 @@ class AsymGraph(Planner):
                 f"A coreset of {nodes} nodes was asked for but the data has only {len(self.observations)} states; "
                 "ask for fewer nodes."
             )
+        chosen = self._distances("there is nothing to build a graph of")
+        usual = DEFAULT_NODES if isinstance(chosen, Displacement) else NODES_WITHOUT_STRUCTURE
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
-        self.coreset: Coreset = select_coreset(embedded, nodes, method=coreset, sigma=sigma)
+        # Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
+        places = embedded if chosen.spatial else embedded / np.maximum(embedded.std(axis=0), 1e-8)
+        self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
-        self.pool_points = embedded
+        self.pool_points = places
         self.graph = PlanningGraph(
-            self.coreset.points, beta=self.beta, neighbours=neighbours, both_ways=self.both_ways, cost=cost, path=path
+            embedded[self.coreset.indices],
+            chosen,
+            neighbours=neighbours,
+            both_ways=self.both_ways,
+            path=path,
+            tree_points=self.coreset.points,
         )
         self.hysteresis = hysteresis
-        self.unreachable = unreachable
+        self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
         self._fields: OrderedDict[tuple[bytes, bytes], Field] = OrderedDict()
         self._capacity = max(0, cache)
+
+    def _own_metric(self, metric: Metric | None, beta: float | None) -> Metric | None:
+        if beta is None:
+            return metric
+        if not isinstance(metric, Displacement):
+            raise ConfigError(f"beta is {beta}, but this model's distances have no beta; leave it out.")
+        return replace(metric, beta=beta)
 
     def coverage(self) -> Coverage:
         """How well the coreset covers the states it was chosen from."""
@@ -294,22 +309,21 @@ class AsymGraph(Planner):
         off = self.nodes_off if self.nodes_off.any() else None
         if off is not None and off.all():
             raise NoPath("Every node is switched off; switch some back on with switch_on().")
-        return AlongGraph(self.graph, [self._field(goal, off) for goal in goals], off, self.hysteresis)
+        fields = [self._field(goal, off) for goal in goals]
+        return AlongGraph(self.graph, self.states, fields, off, self.hysteresis)
 
     def _field(self, goal: LatentGoal, off: np.ndarray | None) -> Field:
-        """Search for one goal, or recall it."""
-        key = (goal.embedding.tobytes(), goal.direction.tobytes())
-        if key in self._fields:
-            self._fields.move_to_end(key)
-            return self._fields[key]
-        field = self.graph.field(goal.embedding, goal.direction, nodes_off=off, edges_off=self.edges_off)
-        self._fields[key] = field
+        """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
+        if goal.key in self._fields:
+            self._fields.move_to_end(goal.key)
+            return self._fields[goal.key]
+        field = self.graph.field(goal, nodes_off=off, edges_off=self.edges_off)
+        if goal.observation is None:
+            field = replace(field, goal=goal._replace(observation=self.observations[self.states[field.node]]))
+        self._fields[goal.key] = field
         if len(self._fields) > self._capacity:
             self._fields.popitem(last=False)
         return field
-
-    def _make_plan(self, pursuit: Pursuit, wishes: list[LatentWish], numbers: list[list[list[int]]]) -> Plan:
-        return Plan(pursuit, wishes, numbers, pursue_blindly=self.unreachable == "direct")
 
     def switch_off(
         self, nodes: Iterable[int] = (), edges: Iterable[tuple[int, int]] = (), *, one_way: bool = False
@@ -363,30 +377,36 @@ class AsymGraph(Planner):
         while field.next_hop[nodes[-1]] != NO_HOP:
             nodes.append(int(field.next_hop[nodes[-1]]))
         hops = np.array(nodes)
-        between = self.graph.edge_costs(hops[:-1], hops[1:], field.direction, field.goal, field.projection)
+        between = self.graph.edge_costs(hops[:-1], hops[1:], field.goal)
         return nodes, [float(cost[0]), *between.tolist(), field.last_cost]
 
-    def _described(self, nodes: Integers, costs: Floats, stages: list[int]) -> Path:
-        states = self.states[nodes]
-        return Path(nodes, states, self.observations[states], costs, stages)
+    def _node_states(self, nodes: Integers) -> Integers:
+        return self.states[nodes]
 
 
 class SymGraph(AsymGraph):
-    """The same over the Euclidean graph of the embeddings (beta = 0), every edge usable in both directions."""
+    """The same without directions: the metric's symmetric form (Euclidean for a displacement), edges both ways."""
 
     name = "sym-graph"
     both_ways = True
 
-    def __init__(self, model: Geometry, data: States, *, beta: float | None = None, **settings: Any):
+    def _own_metric(self, metric: Metric | None, beta: float | None) -> Metric | None:
         if beta not in (None, 0, 0.0):
             raise ConfigError(f"beta is {beta} but sym-graph is the planner with beta = 0; use asym-graph.")
-        super().__init__(model, data, beta=0.0, **settings)
+        return None if metric is None else metric.symmetric()
 
 
 PLANNERS: dict[str, type[Planner]] = {planner.name: planner for planner in (Direct, RecMid, SymGraph, AsymGraph)}
 
 
-def make_planner(name: str, model: Geometry, data: States, **settings: Any) -> Planner:
+def planners_for(model: Agent) -> tuple[str, ...]:
+    """Names of the planners that this model can be used with."""
+    if model.metric is None:
+        return ("direct",)
+    return tuple(name for name in PLANNERS if name != "rec-mid" or model.metric.spatial)
+
+
+def make_planner(name: str, model: Agent, data: States, **settings: Any) -> Planner:
     """A planner by name: direct, rec-mid, sym-graph or asym-graph."""
     if name not in PLANNERS:
         raise unknown_name("planner", name, PLANNERS)
@@ -396,7 +416,3 @@ def make_planner(name: str, model: Geometry, data: States, **settings: Any) -> P
         if "unexpected keyword" in str(error):
             raise ConfigError(f"The planner {name} has no such setting: {error}.") from error
         raise
-
-
-def _stacked(goals: list[LatentGoal]) -> tuple[Floats, Floats]:
-    return np.array([goal.embedding for goal in goals]), np.array([goal.direction for goal in goals])

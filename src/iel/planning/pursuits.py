@@ -8,25 +8,26 @@ Graph:       match x to the node argmin_i d(x, x_i; g), head for the node's next
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
-from iel.planning.geometry import FLOOR, Floats, Integers, directed_cost, floored_root
+from iel.metrics import (
+    FLOOR,
+    Booleans,
+    Floats,
+    Integers,
+    LatentGoal,
+    Metric,
+    checked_costs,
+    directed_cost,
+    floored_root,
+    row_lengths,
+    row_products,
+)
 from iel.planning.graph import NO_HOP, Field, PlanningGraph
 from iel.planning.plan import Aim
 from iel.planning.screen import WIDEN, Screen, affordable_screen, places, rounded_up
-from iel.planning.usercost import CostRows
-
-
-def row_lengths(first: Floats, second: Floats) -> Floats:
-    """Floored lengths between corresponding rows."""
-    difference = first - second
-    difference *= difference
-    return floored_root(np.add.reduce(difference, axis=1))
-
-
-def row_products(first: Floats, second: Floats) -> Floats:
-    """<first_r, second_r> for corresponding rows."""
-    return np.add.reduce(first * second, axis=1)
 
 
 def smallest_columns(table: Floats, count: int) -> Integers:
@@ -47,70 +48,96 @@ def smallest_columns(table: Floats, count: int) -> Integers:
 class Straight:
     """Direct pursuit of phi(g)."""
 
-    def __init__(self, goals: Floats, directions: Floats, beta: float):
-        self.goals, self.directions, self.beta = goals, directions, beta
+    def __init__(self, goals: list[LatentGoal], metric: Metric | None):
+        self.goals, self.metric = goals, metric
+        self.points = np.array([goal.point for goal in goals])
+        self.directions = np.array([goal.direction for goal in goals])
 
     def direct_costs(self, states: Floats, goals: Integers) -> Floats:
-        """d(x, g; g) = l exp(beta (1 - c))."""
-        ends, ways = self.goals[goals], self.directions[goals]
-        return directed_cost(row_lengths(states, ends), row_products(ends - states, ways), self.beta)
+        """d(x, g; g); infinite for a method that has no distances: it can be pursued, but nothing is known."""
+        if self.metric is None:
+            return np.full(len(states), np.inf)
+        wanted = [self.goals[goal] for goal in goals]
+        return checked_costs(self.metric.row_costs(states, self.points[goals], wanted), (len(states),))
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
         """The goal itself."""
-        return Aim(self.goals[goals], self.direct_costs(states, goals), np.full(len(states), -1, dtype=np.int64))
+        nowhere = np.full(len(states), -1, dtype=np.int64)
+        return Aim(self.points[goals], nowhere, self.direct_costs(states, goals), nowhere)
+
+    def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
+        """Predicted steps to the goal from each state."""
+        assert self.metric is not None
+        return self.metric.steps(aim.costs)
 
 
 class Midpoints(Straight):
     """Recursive midpoints among a pool of states, in the Euclidean metric."""
 
     def __init__(
-        self, goals: Floats, directions: Floats, beta: float, pool: Floats, screen: Screen, rounds: int, average: int
+        self,
+        goals: list[LatentGoal],
+        metric: Metric | None,
+        pool: Floats,
+        states: Integers,
+        screen: Screen,
+        rounds: int,
+        average: int,
     ):
-        super().__init__(goals, directions, beta)
-        self.pool, self.screen, self.rounds, self.average = pool, screen, rounds, average
+        super().__init__(goals, metric)
+        self.pool, self.pool_states, self.screen, self.rounds, self.average = pool, states, screen, rounds, average
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
-        """The last midpoint; the cost is that of the straight way, which is what this planner believes in."""
-        targets = self.goals[goals]
+        """The last midpoint, for which its most central state stands; the cost is that of the straight way, which is
+        what this planner believes in."""
+        targets = self.points[goals]
         here = self.screen.sources(states)[0] @ self.screen.right
         for _ in range(self.rounds):
             there = self.screen.sources(targets)[0] @ self.screen.right
             np.maximum(there, here, out=there)
-            targets = self.pool[smallest_columns(there, self.average)].mean(axis=1)
-        return Aim(targets, self.direct_costs(states, goals), np.full(len(states), -1, dtype=np.int64))
+            central = smallest_columns(there, self.average)
+            targets = self.pool[central].mean(axis=1)
+        nowhere = np.full(len(states), -1, dtype=np.int64)
+        return Aim(targets, self.pool_states[central[:, 0]], self.direct_costs(states, goals), nowhere)
 
 
 class AlongGraph(Straight):
     """Next hops of prepared fields, re-matched at every call.
 
-    Matching is exact: d(x, x_i; g) is least among the nodes with l <= e^{2 beta} l_min. A state near the node v it was
-    matched to last time is compared with the list of v first; if that list provably holds the best node, nothing else
-    is looked at.
+    Matching is exact. With a `Displacement`, d(x, x_i; g) is least among the nodes with l <= e^{2 beta} l_min: a state
+    near the node v it was matched to last time is compared with the list of v first; if that list provably holds the
+    best node, nothing else is looked at. Any other metric is asked for the costs to all nodes.
 
     With hysteresis h an episode stays at its node until another one is cheaper by more than the fraction h.
     """
 
-    def __init__(self, graph: PlanningGraph, fields: list[Field], nodes_off: np.ndarray | None, hysteresis: float):
-        super().__init__(
-            np.array([field.goal for field in fields]), np.array([field.direction for field in fields]), graph.beta
-        )
-        self.graph, self.fields, self.hysteresis = graph, fields, hysteresis
+    def __init__(
+        self,
+        graph: PlanningGraph,
+        states: Integers,
+        fields: list[Field],
+        nodes_off: np.ndarray | None,
+        hysteresis: float,
+    ):
+        """`states` are the rows of the data that are the graph's nodes."""
+        super().__init__([field.goal for field in fields], graph.metric)
+        self.graph, self.node_states, self.fields, self.hysteresis = graph, states, fields, hysteresis
         self.nodes_off = nodes_off
         self.projections = np.stack([field.projection for field in fields])
         self.next_hops = np.stack([field.next_hop for field in fields])
         self.distances = np.stack([field.distance for field in fields])
         self.goal_nodes = np.array([field.node for field in fields])
         self.last_costs = np.array([field.last_cost for field in fields])
-        self.screen = affordable_screen(graph.points, graph.spacing**2)
-        self.spread = float(np.exp(2.0 * graph.beta))
+        if graph.beta is not None:
+            self.beta = graph.beta
+            self.screen = affordable_screen(graph.points, graph.spacing**2)
+            self.spread = float(np.exp(2.0 * graph.beta))
 
-    def direct_costs(self, states: Floats, goals: Integers) -> Floats:
-        """As on the straight way, in the graph's own geometry."""
-        if self.graph.cost is None:
-            return super().direct_costs(states, goals)
-        rows = [CostRows(self.graph.points, self.graph.cost, self.goals[g], self.directions[g]) for g in goals]
-        pairs = zip(rows, states, goals, strict=True)
-        return np.array([row.between(state[None, :], self.goals[[goal]])[0, 0] for row, state, goal in pairs])
+    @cached_property
+    def node_steps(self) -> Floats:
+        """Predicted steps from every node to every goal, (m, N)."""
+        last = self.graph.metric.steps(self.last_costs)
+        return np.stack([field.steps(self.graph.metric) for field in self.fields]) + last[:, None]
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
         """The next hop from the matched node, or the goal from the goal's own node."""
@@ -120,19 +147,34 @@ class AlongGraph(Straight):
         place = goals * self.graph.count + nodes
         hops = self.next_hops.take(place)
         targets = self.graph.points.take(hops, axis=0, mode="wrap")
+        rows = np.where(hops == NO_HOP, -1, self.node_states.take(hops, mode="wrap"))
         totals = costs + self.distances.take(place) + self.last_costs[goals]
         last = np.flatnonzero(hops == NO_HOP)
         if len(last):
-            targets[last] = self.goals[goals[last]]
+            targets[last] = self.points[goals[last]]
             # Standing at the goal's own node there is no detour over it.
-            arrived = last[(nodes[last] == self.goal_nodes[goals[last]]) & np.isfinite(totals[last])]
+            arrived = last[self._arrived(nodes[last], goals[last]) & np.isfinite(totals[last])]
             totals[arrived] = self.direct_costs(states[arrived], goals[arrived])
-        return Aim(targets, totals, nodes)
+        return Aim(targets, rows, totals, nodes)
+
+    def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
+        """Steps to the matched node, along its way, and from its end to the goal; straight from the goal's own node."""
+        metric, known = self.graph.metric, np.isfinite(aim.costs)
+        result = np.full(len(states), np.inf)
+        straight = known & self._arrived(aim.nodes, goals)
+        result[straight] = metric.steps(aim.costs[straight])
+        onward = np.flatnonzero(known & ~straight)
+        first = self._costs(states, goals, onward, aim.nodes[onward])
+        result[onward] = metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
+        return result
+
+    def _arrived(self, nodes: Integers, goals: Integers) -> Booleans:
+        return nodes == self.goal_nodes[goals]
 
     def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
         """argmin_i d(x, x_i; g) over the nodes in use, the smallest index among equals, and its cost."""
-        if self.graph.cost is not None:
-            return self._match_user(states, goals)
+        if self.graph.beta is None:
+            return self._match_rows(states, goals)
         # A switched-off node makes the least length larger than the distance to it: then look everywhere.
         if self.graph.near is None or self.nodes_off is not None:
             return self._match_anywhere(states, goals)
@@ -188,25 +230,29 @@ class AlongGraph(Straight):
 
     def _costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
         """d(x, x_i; g) for pairs of a row (a state and its goal) and a node."""
-        if self.graph.cost is not None:
-            every = [self._user_row(states[r], int(goals[r])) for r in row]
-            return np.array([costs[n] for costs, n in zip(every, node, strict=True)])
+        if self.graph.beta is None:
+            wanted = [self.goals[goals[r]] for r in row]
+            costs = self.graph.metric.row_costs(states[row], self.graph.points[node], wanted)
+            return checked_costs(costs, (len(row),))
         heights = row_products(states, self.directions[goals])
         rises = self.projections[goals[row], node] - heights[row]
         return directed_cost(row_lengths(states[row], self.graph.points[node]), rises, self.beta)
 
-    def _user_row(self, state: Floats, goal: int) -> Floats:
-        """A user's cost from one state to every node."""
-        assert self.graph.cost is not None
-        rows = CostRows(self.graph.points, self.graph.cost, self.goals[goal], self.directions[goal])
-        return rows.between(state[None, :], self.graph.points)[0]
-
-    def _match_user(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
-        every = np.array([self._user_row(state, int(goal)) for state, goal in zip(states, goals, strict=True)])
+    def _match_rows(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
+        """From rows of any metric: one call for all states where goals do not matter, otherwise one per goal."""
+        table = np.empty((len(states), self.graph.count))
+        groups = (
+            [np.arange(len(states))]
+            if self.graph.metric.for_every_goal
+            else [np.flatnonzero(goals == goal) for goal in np.unique(goals)]
+        )
+        for group in groups:
+            costs = self.graph.metric.costs(states[group], self.graph.points, self.goals[goals[group[0]]])
+            table[group] = checked_costs(costs, (len(group), self.graph.count))
         if self.nodes_off is not None:
-            every[:, self.nodes_off] = np.inf
-        nodes = np.argmin(every, axis=1)
-        return nodes, every[np.arange(len(states)), nodes]
+            table[:, self.nodes_off] = np.inf
+        nodes = np.argmin(table, axis=1)
+        return nodes, table[np.arange(len(states)), nodes]
 
     def _stay(
         self, states: Floats, goals: Integers, memory: Integers, nodes: Integers, costs: Floats

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra, minimum_spanning_tree
 
-from iel.planning.geometry import Floats, Integers, directed_cost, lengths_between, projections
+from iel.metrics import Floats, Integers, directed_cost, lengths_between, projections
 
 
 def cost_matrix(points: Floats, direction: Floats, beta: float, lengths: Floats | None = None) -> Floats:
@@ -44,19 +44,13 @@ def nearest_by_partition(costs: Floats, k: int) -> np.ndarray:
     return mask
 
 
-def ranked_tree(symmetric: Floats) -> np.ndarray:
-    """The same on the ranks of the pairs i < j in the order (S, i, j), so that ties are decided by the rule."""
-    first, second = np.triu_indices(len(symmetric), 1)
-    ranks = np.zeros(symmetric.shape)
-    order = np.argsort(symmetric[first, second], kind="stable")
-    ranks[first[order], second[order]] = np.arange(1, len(order) + 1)
-    return np.argwhere(minimum_spanning_tree(ranks).toarray() > 0)
+def graph_matrix(costs: Floats, k: int, tree: np.ndarray) -> Floats:
+    """A_ij = C_ij on the kept edges and infinity elsewhere: ConstructGraph of the paper, before the transposition.
 
-
-def graph_matrix(costs: Floats, k: int) -> Floats:
-    """A_ij = C_ij on the kept edges and infinity elsewhere: ConstructGraph of the paper, before the transposition."""
+    `tree` lists the edges (i, j) that are kept both ways for connectivity.
+    """
     kept = top_k(costs, k) if len(costs) > 1 else np.zeros((1, 1), dtype=bool)
-    return with_tree(costs, kept, ranked_tree((costs + costs.T) * 0.5))
+    return with_tree(costs, kept, tree)
 
 
 def with_tree(costs: Floats, kept: np.ndarray, tree: np.ndarray) -> Floats:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from iel.planning.geometry import Floats, Integers
+from iel.metrics import Floats, Integers
 
 BLOCK_ELEMENTS = 1 << 22
 """Numbers in one block of distances: about what two cores digest without waiting for memory."""

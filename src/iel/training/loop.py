@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
 
-from iel.algos.contract import Metrics, Spec, State, Tables, config_dict
-from iel.algos.model import Model
+from iel.algos.contract import Method, Metrics, Spec, State, Tables, config_dict
 from iel.algos.scaling import for_raw_observations, scaling_of, standardised
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.files import flush, locked, partial_name, replace_directory, require_space, write_error
+from iel.model import Model, save_model
 from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
@@ -65,7 +65,7 @@ class Trained:
 
 def train(
     data: Trajectories,
-    algo: Any,
+    algo: Method,
     seeds: Sequence[int] = (0,),
     *,
     out: Path | str | None = None,
@@ -131,7 +131,7 @@ def resume(out: Path | str, data: Trajectories, *, progress: bool = True) -> Tra
     )
 
 
-def snapshot_steps(algo: Any, count: int) -> list[int]:
+def snapshot_steps(algo: Method, count: int) -> list[int]:
     """At most `count` evenly spaced steps of the last phase, up to its end; the earlier ones end a chunk."""
     total, last = sum(phase.steps for phase in algo.phases()), algo.phases()[-1].steps
     spaced = (total - last + last * number / count for number in range(1, count))
@@ -169,13 +169,13 @@ class Trainer:
     """The state of training between chunks. `open` begins or continues its runs, `fit` trains to the end."""
 
     def __init__(
-        self, data: Trajectories, algo: Any, seeds: list[int], runs: dict[int, Run], each: SeedMap | None = None
+        self, data: Trajectories, algo: Method, seeds: list[int], runs: dict[int, Run], each: SeedMap | None = None
     ):
         self.algo, self.seeds, self.runs = algo, seeds, runs
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
         self.spec = Spec(data.observation_size, data.action_size)
-        self.scaling = scaling_of(data) if getattr(algo, "standardise", False) else None
+        self.scaling = scaling_of(data) if algo.standardise else None
         self.data = to_device(data if self.scaling is None else standardised(data, self.scaling))
         self.step, self.phase = 0, algo.phases()[0].name
         self.each = each or seed_map(len(seeds))
@@ -268,8 +268,7 @@ class Trainer:
                     f"Training diverged: {broken[0]} is not finite at step {self.step} of phase {phase}, seed {seed}; "
                     "lower learning_rate, or check the scale of the observations."
                 )
-        loss = metrics[f"{phase}/loss"].mean() if f"{phase}/loss" in metrics else float("nan")
-        bar.advance(count, f"{phase}  loss {loss:.4g}  {rate:.0f} steps/s")
+        bar.advance(count, f"{phase}  loss {metrics[f'{phase}/loss'].mean():.4g}  {rate:.0f} steps/s")
 
     def models(self) -> dict[int, Model]:
         """The frozen model of every seed, as of now; it takes observations as they are in the data."""
@@ -306,7 +305,7 @@ class Trainer:
             partial = partial_name(final.parent)
             try:
                 final.parent.mkdir(exist_ok=True)
-                model.save(partial)
+                save_model(model, partial)
                 for file in (*partial.iterdir(), partial):
                     flush(file)
                 replace_directory(partial, final)
@@ -316,7 +315,7 @@ class Trainer:
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def many_steps(algo: Any, phase: str) -> Callable:
+def many_steps(algo: Method, phase: str) -> Callable:
     """(state, key, tables, data, first step, count) -> (state, mean metrics).
 
     The loop is `lax.fori_loop` with a traced number of steps: the same machine code as a scan, but a phase that ends in
@@ -349,7 +348,7 @@ def many_steps(algo: Any, phase: str) -> Callable:
 
 def run_config(
     data: Trajectories,
-    algo: Any,
+    algo: Method,
     seeds: list[int],
     checkpoint_every: int | None,
     data_file: Path | str | None = None,

@@ -18,11 +18,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from iel.algos.contract import config_from_dict
-from iel.algos.model import Model, load_model
+from iel.algos.contract import Method, config_from_dict
 from iel.errors import ConfigError, RunError
 from iel.files import folder, notice, refuse_partial, write_error, write_json
 from iel.loader import os_errors, read_json
+from iel.model import Model, load_model
 from iel.typed import LARGEST, SEEDS, Rule, check_settings, check_table
 
 FORMAT = 1
@@ -69,7 +69,7 @@ class Run:
         return self.config["status"]
 
     @cached_property
-    def algo(self) -> Any:
+    def algo(self) -> Method:
         """The method's configuration."""
         from iel.algos import get_algo
 

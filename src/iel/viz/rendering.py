@@ -12,14 +12,17 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iel.data.npz import read_npz
-from iel.envs import MazeMap, SeededEnv, make_env
+from iel.envs import MazeMap, make_env
 from iel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from iel.envs.seeded import SeededEnv
 
 BACKENDS = ("egl", "osmesa")
 STATEFUL = ("pointmaze", "antmaze", "antsoccer", "kitchen")

@@ -5,7 +5,8 @@ With mu, sigma the controller's output for direction d (`iel.data.make.ant`) and
     OGBench   a = clip(tanh(mu) + noise * n, -1, 1)
     D4RL      a = clip(tanh(mu + sigma * n') + noise * n, -1, 1)
 
-D4RL's episodes start within half a unit of the centre of any free cell and have one goal, placed as in its evaluation.
+D4RL's episodes start at the centre of any free cell + U(0, 1) along each axis, at least 0, and have one goal, placed as
+in its evaluation.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ from iel.data.make.driving import Driver, Pilot
 from iel.data.make.episodes import MazeCollector
 from iel.data.make.recipes import Recipe
 from iel.envs.antmaze import LAYOUTS
-
-START_NOISE = 0.5
-"""D4RL: a start is the centre of a cell + U(-0.5, 0.5) along each axis."""
 
 
 class AntMazeCollector(MazeCollector):
@@ -48,6 +46,6 @@ class AntMazeCollector(MazeCollector):
         self.env.reset(seed=int(rng.integers(2**31)))
         simulator: Any = self.env.unwrapped
         simulator.set_goal(goal_xy)
-        simulator.set_xy(maze.centre(maze.free[start]) + rng.uniform(-1.0, 1.0, 2) * START_NOISE)
-        pilot = Driver(self.plan, maze, self.next_cell, rng, start, goal=(int(maze.number[tuple(goal)]), goal_xy))
+        simulator.set_xy(np.maximum(maze.centre(maze.free[start]) + rng.uniform(0.0, 1.0, 2), 0.0))
+        pilot = Driver(self.plan, maze, rng, start, goal=(int(maze.number[tuple(goal)]), goal_xy))
         return simulator.get_ob(), pilot

@@ -27,12 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.cores import usable_cores
-from iel.data.catalogue import Split, data_directory, file_name
+from iel.data.catalogue import Split, data_directory, file_name, set_aside
 from iel.data.make.ant import WEIGHTS
 from iel.data.make.episodes import MazeCollector
 from iel.data.make.recipes import Recipe, recipe
 from iel.data.npz import read_npz
 from iel.data.trajectories import Trajectories
+from iel.envs import require_simulator
 from iel.errors import ConfigError, DataError
 from iel.loader import read_json
 from iel.progress import Progress
@@ -59,6 +60,7 @@ def make_dataset(
     `controller` is the file of another ant controller than our own (`iel.data.make.ant.load_controller`).
     """
     plan = recipe(name)
+    require_simulator(f"Making '{name}'")
     count = plan.episodes if episodes is None else episodes
     if count < 1:
         raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")
@@ -91,7 +93,9 @@ def _make(
         bar.advance(count + held_out - sum(block["count"] for block in todo))
         _collect(plan, seed, controller, todo, workers, bar.advance)
     for split in SPLITS:
-        _join(plan, [block for block in blocks if block["split"] == split]).save(files[split])
+        data = _join(plan, [block for block in blocks if block["split"] == split])
+        set_aside(files[split])
+        data.save(files[split], recipe=plan.version)
     shutil.rmtree(parts)
 
 

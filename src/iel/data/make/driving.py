@@ -1,7 +1,8 @@
 """Where to go next: the navigating driver and the explorer, shared by every body.
 
-The driver looks one cell ahead on a shortest path: with c the centre of the next cell (or the goal itself in its own
-cell), the direction is unit(c - xy).
+The driver looks one cell ahead on a shortest path of cells: with c the centre of the next cell (of its own in the
+goal's cell), the direction is unit(c - xy). So the last metre is left to chance, as with OGBench's oracle; D4RL's
+driver heads for the goal itself from the neighbouring cell on.
 """
 
 from __future__ import annotations
@@ -19,28 +20,33 @@ class Pilot(Protocol):
     """xy in, unit direction out."""
 
     reached: int
-    """Goals reached so far."""
+    """Goals reached so far (steps at the goal, where an episode has only one)."""
 
-    def __call__(self, xy: NDArray) -> NDArray: ...
+    def __call__(self, xy: NDArray) -> NDArray:
+        """The direction of the next step."""
+
+    def arrive(self, xy: NDArray) -> None:
+        """Told after every step where it led, before any teleport."""
 
 
 class Driver:
-    """Goes from goal to goal along shortest paths of cells; with `goal`, to this one place and stays there."""
+    """Goes from goal to goal along shortest paths of cells (`navigate`), or to one place and stays there."""
 
     def __init__(
         self,
         plan: Recipe,
         maze: MazeMap,
-        next_cell: NDArray[np.int64],
         rng: np.random.Generator,
         start: int,
         goal: tuple[int, NDArray] | None = None,
     ):
-        self.plan, self.maze, self.next_cell, self.rng = plan, maze, next_cell, rng
-        self.centres, self.reached, self.only_one = maze.centre(maze.free), 0, goal is not None
-        self.cells = np.arange(len(maze.free))
+        """`goal` (cell, xy) is D4RL's, which is drawn otherwise."""
+        self.plan, self.maze, self.rng, self.reached = plan, maze, rng, 0
+        self.centres, self.next_cell = maze.centre(maze.free), maze.next_cell
+        self.cells = maze.vertices
         if plan.kind == "stitch":
-            self.cells = np.flatnonzero(maze.cell_distances[start] <= plan.stitch_cells)
+            away = np.flatnonzero(maze.cell_distances[start] == plan.stitch_cells)
+            self.cells = away if len(away) else np.array([start])
         self.goal, self.goal_xy = self._draw_goal() if goal is None else goal
 
     def _draw_goal(self) -> tuple[int, NDArray]:
@@ -48,23 +54,26 @@ class Driver:
         return cell, self.centres[cell] + self.rng.uniform(-1.0, 1.0, 2) * self.maze.cell / 4
 
     def __call__(self, xy: NDArray) -> NDArray:
-        while np.linalg.norm(self.goal_xy - xy) <= self.plan.reach:
+        cell = self.maze.cell_of(xy)
+        here = self.maze.number[tuple(cell)]
+        ahead = self.next_cell[self.goal, here]
+        target = self.centres[ahead] if here >= 0 else self.maze.centre(cell)
+        if self.plan.is_d4rl:
+            target = self.goal_xy if here < 0 or ahead == self.goal else target + self._waypoint_noise()
+        return (target - xy) / (np.linalg.norm(target - xy) + 1e-6)
+
+    def _waypoint_noise(self) -> NDArray:
+        return self.plan.waypoint_shift + self.rng.uniform(-1.0, 1.0, 2) * self.plan.waypoint_noise
+
+    def arrive(self, xy: NDArray) -> None:
+        if np.linalg.norm(self.goal_xy - xy) <= self.plan.reach:
             self.reached += 1
-            if self.only_one:
-                break
-            self.goal, self.goal_xy = self._draw_goal()
-        here = self.maze.number[tuple(self.maze.cell_of(xy))]
-        if here in (self.goal, -1):
-            target = self.goal_xy
-        else:
-            target = self.centres[self.next_cell[self.goal, here]]
-            if self.plan.waypoint_noise:
-                target = target + self.rng.uniform(-1.0, 1.0, 2) * self.plan.waypoint_noise
-        return (target - xy) / (np.linalg.norm(target - xy) + 1e-8)
+            if self.plan.kind == "navigate":
+                self.goal, self.goal_xy = self._draw_goal()
 
 
 class Explorer:
-    """A random heading, redrawn every few steps."""
+    """A random heading, redrawn every few steps: the unit vector of a 2-D normal."""
 
     def __init__(self, plan: Recipe, rng: np.random.Generator):
         self.plan, self.rng, self.reached = plan, rng, 0
@@ -72,7 +81,10 @@ class Explorer:
 
     def __call__(self, xy: NDArray) -> NDArray:
         if self.steps % self.plan.redraw_every == 0:
-            angle = self.rng.uniform(0.0, 2.0 * np.pi)
-            self.heading = np.array([np.cos(angle), np.sin(angle)])
+            drawn = self.rng.standard_normal(2)
+            self.heading = drawn / (np.linalg.norm(drawn) + 1e-6)
         self.steps += 1
         return self.heading
+
+    def arrive(self, xy: NDArray) -> None:
+        """An explorer has no goal."""

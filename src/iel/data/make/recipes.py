@@ -1,9 +1,9 @@
 """What the name of a data set means: which maze, how many episodes, how they are driven.
 
-OGBench (`pointmaze-...-v0`, `antmaze-...-v0`):
+OGBench (`pointmaze-...-v0`, `antmaze-...-v0`), the laws of its `generate_locomaze.py`; starts are anywhere:
 
-    navigate   drive to random cells of the whole maze, a new goal whenever one is reached
-    stitch     short episodes that stay near where they began (goals at most four cells away)
+    navigate   drive to random vertices (free cells that are no hallway), a new one whenever a goal is reached
+    stitch     short episodes to one cell exactly four moves away, where the agent stays (its own cell if there is none)
     explore    no goal at all: a random heading, redrawn every ten steps
 
 D4RL (`antmaze-{umaze,medium,large,ultra}-{play,diverse}`): one goal an episode, drawn from a few marked cells (play)
@@ -20,6 +20,12 @@ from iel.envs.registry import ALIASES, D4RL_KINDS
 from iel.errors import unknown_name
 
 BODIES = ("pointmaze", "antmaze")
+VERSION = 2
+"""Rises whenever the same name, seed and number would give another episode. Files carry the version they were made by.
+
+1: goals of navigate in every free cell, of stitch within four cells and redrawn; D4RL's starts and waypoints centred.
+2: OGBench's laws as above; D4RL's starts and waypoints as its script draws them.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,15 +42,17 @@ class Recipe:
     noise: float
     """Standard deviation of the noise added to the action, which for a point is a unit direction."""
     reach: float = 0.5
-    """A goal counts as reached within this distance."""
+    """A goal counts as reached within this distance: the environment's own tolerance."""
     stitch_cells: int = 4
-    """`stitch`: goals are at most this many cells away from the start."""
+    """`stitch`: the goal is exactly this many cells away from the start."""
     redraw_every: int = 10
     """`explore`: steps between two random headings."""
+    waypoint_shift: float = 0.0
     waypoint_noise: float = 0.0
-    """D4RL: a waypoint is the centre of a cell + U(-noise, noise) along each axis, drawn at every step."""
+    """D4RL: a waypoint is the centre of a cell + shift + U(-noise, noise) along each axis, drawn at every step."""
     sampled: bool = False
     """D4RL: the controller's action is sampled; otherwise it is the mean."""
+    version: int = VERSION
 
     @property
     def is_d4rl(self) -> bool:
@@ -65,12 +73,14 @@ def recipe(name: str) -> Recipe:
     name = canonical_name(name)
     body, maze, kind, _ = name.split("-")
     if kind in D4RL_KINDS:
-        episodes, steps = (500, 2000) if maze == "ultra" else (1000, 1000)
-        return Recipe(name, body, maze, kind, episodes, steps, noise=0.2, waypoint_noise=0.5, sampled=True)
-    careful = 0.5 if body == "pointmaze" else 0.2
+        episodes, steps, shift = (500, 2000, 0.0) if maze == "ultra" else (1000, 1000, 0.5)
+        return Recipe(
+            name, body, maze, kind, episodes, steps, 0.2, waypoint_shift=shift, waypoint_noise=0.5, sampled=True
+        )
+    careful, reach = (0.5, 1.0) if body == "pointmaze" else (0.2, 0.5)
     if kind == "stitch":
-        return Recipe(name, body, maze, kind, episodes=5000, steps=200, noise=careful)
+        return Recipe(name, body, maze, kind, episodes=5000, steps=200, noise=careful, reach=reach)
     episodes, steps = (500, 2000) if maze == "giant" else (1000, 1000)
     if kind == "explore" and body == "antmaze":
         episodes, steps = 10_000, 500
-    return Recipe(name, body, maze, kind, episodes, steps, noise=careful if kind == "navigate" else 1.0)
+    return Recipe(name, body, maze, kind, episodes, steps, noise=careful if kind == "navigate" else 1.0, reach=reach)

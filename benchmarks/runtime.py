@@ -1,0 +1,186 @@
+"""How long one action takes: the numpy model and ONNX Runtime beside each other.
+
+A robot asks for one action, waits, and asks again; what counts is the latency of a single row, not throughput. Three
+hidden layers, 29 observations, 8 actions, 32 latent dimensions: the ant with the paper's networks at width 512.
+
+Agreement is the largest difference of ONNX from numpy over 500 inputs and a random model of every kind at width 128:
+actions as they are, costs relative to max(1, cost).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from benchmarks import print_rows
+from iel.commands.common import Output
+from iel.export import build_graphs
+from iel.model import Direction, GoalState, Model, Network, Norm, Pack, Perceptron, Steering, Subgoal, Waypoint
+from iel.model.networks import FloatArray
+from iel.planning import make_planner
+
+SCALES = (1.0, 30.0, 1000.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Output):
+    """How long one action takes in numpy and with ONNX."""
+
+    widths: tuple[int, ...] = (128, 256, 512)
+    """Hidden widths of the networks."""
+
+
+class Maker:
+    """Networks with random weights of the size that training leaves, no bias or offset zero."""
+
+    def __init__(self, hidden: Sequence[int], seed: int = 0):
+        self.hidden, self.generator = tuple(hidden), np.random.default_rng(seed)
+
+    def draw(self, *shape: int, scale: float = 0.3) -> FloatArray:
+        return (scale * self.generator.standard_normal(shape)).astype(np.float32)
+
+    def perceptron(self, inputs: int, outputs: int, norm: bool) -> Perceptron:
+        sizes = [inputs, *self.hidden, outputs]
+        pairs = list(pairwise(sizes))
+        return Perceptron(
+            tuple(self.draw(*pair, scale=pair[0] ** -0.5) for pair in pairs),
+            tuple(self.draw(after) for _, after in pairs),
+            tuple(Norm(self.draw(width) + np.float32(1.0), self.draw(width)) for width in self.hidden) if norm else (),
+        )
+
+    def network(self, inputs: Sequence[str], size: int, outputs: int, norm: bool = True, heads: int = 1) -> Network:
+        return Network(tuple(inputs), tuple(self.perceptron(size, outputs, norm) for _ in range(heads)))
+
+
+KINDS = ("directed", "euclidean", "waypoint", "goal", "goal-value", "goal-critic", "subgoal")
+
+
+def random_model(
+    kind: str, hidden: Sequence[int], observations: int, actions: int, dimension: int, seed: int = 0
+) -> Model:
+    """A model of one of the KINDS that there are."""
+    make = Maker(hidden, seed)
+    told = {"waypoint": 2, "subgoal": 4, "directed": dimension, "euclidean": dimension}.get(kind, observations)
+    seen = "blind" if kind == "waypoint" else "observation"
+    size = observations - 2 * (kind == "waypoint") + told
+    outputs = 2 * actions if kind == "goal-critic" else actions
+    policy = make.perceptron(size, outputs, kind == "waypoint")
+    squash = kind == "goal-critic"
+    log_std = make.draw(actions) if kind in ("directed", "euclidean", "waypoint") else None
+    networks = {"policy": Network((seen, "command"), (policy,), squash, log_std)}
+    if kind in ("directed", "euclidean", "waypoint"):
+        networks["embedding"] = make.network(("observation",), observations, dimension)
+    if kind in ("directed", "waypoint"):
+        networks["omega"] = make.network(("observation",), observations, dimension)
+    if kind in ("goal-value", "subgoal"):
+        networks["value"] = make.network(("observation", "goal"), 2 * observations, 1, heads=2)
+    if kind == "goal-critic":
+        networks["value"] = make.network(("observation", "goal", "action"), 2 * observations + actions, 1, heads=2)
+    if kind == "subgoal":
+        networks["high"] = make.network(("observation", "goal"), 2 * observations, told)
+    steerings: dict[str, Steering] = {
+        "waypoint": Waypoint((0, 1), (1.5, 2.0)),
+        "subgoal": Subgoal(),
+        "directed": Direction(),
+        "euclidean": Direction(),
+    }
+    beta = 0.3 if "omega" in networks else None
+    discount = None if kind == "goal" else 0.99
+    return Model(kind, observations, actions, networks, steerings.get(kind, GoalState()), beta=beta, discount=discount)
+
+
+def run(widths: Sequence[int] = (128, 256, 512), repeats: int = 2000, nodes: int = 2048) -> dict[str, Any]:
+    """{"rows": [{width, act_ms, act_99_ms, plan_act_ms, onnx_ms}], "agreement": [...]}: medians, and the 99th
+    percentile of act; then {scale, actions, costs} by size of the inputs.
+
+    `plan_act_ms` is a whole step of asym-graph in numpy: embed, find the node, choose the hop, act. `onnx_ms` is None
+    without onnxruntime.
+    """
+    return {"rows": [_row(width, repeats, nodes) for width in widths], "agreement": [agreement(s) for s in SCALES]}
+
+
+def _row(width: int, repeats: int, nodes: int) -> dict[str, Any]:
+    model = random_model("directed", (width,) * 3, 29, 8, 32)
+    observations = np.random.default_rng(0).standard_normal((nodes, 29)).astype(np.float32)
+    planner = make_planner("asym-graph", model, Pack(observations), coreset="all")
+    planner.prepare(observations[0])
+    one, command = observations[1:2], model.omega(observations[:1])
+    own = _times(lambda: model.act(one, command), repeats)
+    return {
+        "width": width,
+        "act_ms": _milliseconds(own, 50),
+        "act_99_ms": _milliseconds(own, 99),
+        "plan_act_ms": _milliseconds(_times(lambda: planner.act(one[0]), repeats), 50),
+        "onnx_ms": _onnx(model, one, command, repeats),
+    }
+
+
+def agreement(scale: float, rows: int = 500) -> dict[str, Any]:
+    """Largest differences of ONNX from numpy over all kinds of models, for inputs drawn from N(0, scale^2)."""
+    states, goals = (scale * np.random.default_rng(1).standard_normal((2, rows, 29))).astype(np.float32)
+    worst: dict[str, float] = {}
+    for kind in KINDS:
+        model = random_model(kind, (128,) * 3, 29, 8, 32)
+        if (session := _session(model, "model.onnx")) is None:
+            break
+        answers = session.run(None, {"observation": states, "goal": goals})
+        target = make_planner("direct", model, Pack(states)).plan(goals).target(model.embed(states))
+        actions = model.act(states, model.command(states, target))
+        worst["actions"] = max(worst.get("actions", 0.0), float(np.abs(answers[0] - actions).max()))
+        if model.metric is not None:
+            costs = model.cost(states, goals, goals)
+            relative = np.abs(answers[1] - costs) / np.maximum(1.0, costs)
+            worst["costs"] = max(worst.get("costs", 0.0), float(relative.max()))
+    return {"scale": scale, "actions": worst.get("actions"), "costs": worst.get("costs")}
+
+
+def _onnx(model: Model, one: np.ndarray, command: np.ndarray, repeats: int) -> float | None:
+    session = _session(model, "act.onnx")
+    if session is None:
+        return None
+    return _milliseconds(_times(lambda: session.run(None, {"observation": one, "command": command}), repeats), 50)
+
+
+def _session(model: Model, graph: str) -> Any:
+    """ONNX Runtime on one of the graphs, or None where it is not installed."""
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # one row is too little work to share
+    content = build_graphs(model)[graph].SerializeToString()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _times(function: Callable[[], Any], repeats: int) -> np.ndarray:
+    for _ in range(20):
+        function()
+    taken = np.empty(repeats)
+    for index in range(repeats):
+        started = time.perf_counter()
+        function()
+        taken[index] = time.perf_counter() - started
+    return taken
+
+
+def _milliseconds(taken: np.ndarray, percentile: float) -> float:
+    return round(float(np.percentile(taken, percentile)) * 1e3, 4)
+
+
+def command(options: Options) -> dict[str, Any]:
+    """`iel bench runtime`."""
+    result = run(options.widths)
+    if not options.json:
+        print_rows(result["rows"])
+        print("\nlargest differences of ONNX from numpy, by size of the inputs")
+        print_rows(
+            [{name: f"{value:.0e}" if value else value for name, value in row.items()} for row in result["agreement"]]
+        )
+    return result

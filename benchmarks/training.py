@@ -1,0 +1,179 @@
+"""How fast training is, against the plainest thing the same machine can do in the same run.
+
+The baseline of a phase is one compiled call that does all the matrix products of its gradient step, of the same shapes,
+and nothing else. `fraction_of_matmul` = (time of those products alone) / (time of the whole step): 1 would mean that
+sampling, activations, losses and the optimiser cost nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from benchmarks import print_rows
+from iel.algos.contract import Spec
+from iel.algos.iel import IEL
+from iel.commands.common import Output
+from iel.data.goals import DeviceData, to_device
+from iel.data.trajectories import Trajectories
+from iel.errors import ConfigError
+from iel.progress import Progress
+from iel.training.loop import many_steps
+
+SIZES = ((256, 256), (512, 1024))
+"""(width, batch) of the standard cases; the second is the paper's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Output):
+    """Training speed of every phase against plain matrix products of the same shapes."""
+
+    widths: tuple[int, ...] = tuple(width for width, _ in SIZES)
+    """Hidden widths, paired with --batches."""
+    batches: tuple[int, ...] = tuple(batch for _, batch in SIZES)
+    """Batch sizes, paired with --widths."""
+    seconds: float = 6.0
+    """Time spent on each number."""
+
+
+def run(
+    sizes: Sequence[tuple[int, int]] = SIZES, *, seconds: float = 6.0, algo: Any = None, progress: bool = True
+) -> dict:
+    """Measure every phase at every size. About `seconds` are spent on each number."""
+    data = to_device(synthetic_data())
+    spec = Spec(data.observations.shape[1], data.actions.shape[1])
+    base = algo or IEL.preset("paper")
+    rows = []
+    with Progress("bench training", len(sizes) * len(base.phases()), unit="cases", show=progress) as bar:
+        for width, batch in sizes:
+            case = dataclasses.replace(base, hidden=(width,) * len(base.hidden), batch_size=batch)
+            state = jax.jit(lambda key, case=case: case.init(key, spec))(jax.random.key(0))
+            for phase in case.phases():
+                rows.append(
+                    {
+                        "phase": phase.name,
+                        "width": width,
+                        "batch": batch,
+                        **_measure(case, phase.name, state, data, seconds),
+                    }
+                )
+                bar.advance(1, f"{phase.name} {rows[-1]['steps_per_second']:.1f} steps/s")
+    return {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": rows}
+
+
+def _measure(case: Any, phase: str, state: Any, data: DeviceData, seconds: float) -> dict[str, float]:
+    tables = jax.jit(lambda state: case.tables(phase, state, data))(state)
+    key = jax.random.key(1)
+
+    def one_step(state: Any, key: jax.Array) -> Any:
+        sample_key, update_key = jax.random.split(key)
+        return case.update(phase, state, case.sample(phase, sample_key, data, tables), update_key)
+
+    products = matrix_products(jax.make_jaxpr(one_step)(state, key).jaxpr)
+    flops = sum(product_flops(product) for product in products)
+    baseline = _products_alone(products)
+    chunk = jax.jit(many_steps(case, phase), donate_argnums=0)
+    count = max(1, math.ceil(0.1 * seconds / _best_time(baseline, seconds / 10)))
+    fresh = jax.tree.map(jnp.copy, state)
+
+    def steps() -> None:
+        nonlocal fresh
+        fresh, metrics = chunk(fresh, key, tables, data, 0, count)
+        jax.block_until_ready((fresh, metrics))
+
+    # The two are measured in turn, so that a machine that slows down slows both.
+    step_time, product_time = math.inf, math.inf
+    for _ in range(4):
+        step_time = min(step_time, _best_time(steps, seconds / 8) / count)
+        product_time = min(product_time, _best_time(baseline, seconds / 8))
+    return {
+        "steps_per_second": round(1.0 / step_time, 2),
+        "fraction_of_matmul": round(product_time / step_time, 3),
+        "gflops": round(flops / step_time / 1e9, 1),
+        "matmul_gflops": round(flops / product_time / 1e9, 1),
+    }
+
+
+# ---------------------------------------------------------------- the matrix products of a step
+
+
+def matrix_products(jaxpr: core.Jaxpr) -> list[tuple]:
+    """(left shape, right shape, dimension numbers) of every dot_general in a jaxpr, also inside calls."""
+    found = []
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            operands: list[Any] = [variable.aval for variable in equation.invars]
+            left, right = (operand.shape for operand in operands)
+            found.append((left, right, equation.params["dimension_numbers"]))
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(inner, core.ClosedJaxpr):
+                    found += matrix_products(inner.jaxpr)
+                elif isinstance(inner, core.Jaxpr):
+                    found += matrix_products(inner)
+    return found
+
+
+def product_flops(product: tuple) -> float:
+    """2 (batch) (free left) (contracted) (free right)."""
+    left, right, ((_, contract_right), (_, batch_right)) = product
+    free_right = math.prod(size for axis, size in enumerate(right) if axis not in (*contract_right, *batch_right))
+    return 2.0 * math.prod(left) * free_right
+
+
+def _products_alone(products: list[tuple]) -> Callable[[], None]:
+    rng = np.random.default_rng(0)
+    stock: dict[tuple, jax.Array] = {}
+    for left, right, _ in products:
+        for shape in (left, right):
+            if shape not in stock:
+                stock[shape] = jnp.asarray(rng.standard_normal(shape, dtype=np.float32))
+    # Every product gets operands of its own: equal ones would be computed once only.
+    pairs = [(stock[left] * (1.0 + i), stock[right]) for i, (left, right, _) in enumerate(products)]
+
+    @jax.jit
+    def all_products(pairs: list) -> list:
+        return [
+            jax.lax.dot_general(left, right, dimensions)
+            for (left, right), (_, _, dimensions) in zip(pairs, products, strict=True)
+        ]
+
+    return lambda: jax.block_until_ready(all_products(pairs))
+
+
+def _best_time(function: Callable[[], None], seconds: float) -> float:
+    """The shortest of repeated timings within a budget, after one call to compile."""
+    function()
+    best, end = math.inf, time.perf_counter() + seconds
+    while time.perf_counter() < end or math.isinf(best):
+        mark = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - mark)
+    return best
+
+
+def synthetic_data(states: int = 100_000, size: int = 2) -> Trajectories:
+    """Random walks: speed does not depend on what is learned."""
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (states // 1000, 1000, 2))
+    walks = np.concatenate([np.zeros((len(actions), 1, size)), actions.cumsum(1)[..., :size]], 1)
+    return Trajectories.from_episodes(list(zip(walks, actions, strict=True)), "random walks")
+
+
+def command(options: Options) -> dict[str, Any]:
+    """`iel bench training`."""
+    if len(options.widths) != len(options.batches):
+        raise ConfigError("--widths and --batches are paired, so give equally many of both.")
+    result = run(list(zip(options.widths, options.batches, strict=True)), seconds=options.seconds)
+    if not options.json:
+        print_rows(result["rows"])
+    return result

@@ -1,1 +1,0 @@
-"""Timed comparisons: ratios against a baseline measured in the same run."""

@@ -1,0 +1,35 @@
+"""What several commands share: the options of all of them, and those of planners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+"""An option that is only ever switched on. A plain `bool` gets `--name` and `--no-name`."""
+PLANNER_NAMES = ("direct", "rec-mid", "sym-graph", "asym-graph")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What every command has."""
+
+    json: Flag = False
+    """Print one JSON object as the last line of stdout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerSettings:
+    """How planners see the data."""
+
+    nodes: int | None = None
+    """Nodes of the planning graph (default 2048, or as many as there are states)."""
+    neighbours: int = 10
+    """Cheapest edges kept out of every node."""
+    coreset: Literal["farthest", "dpp"] | None = None
+    """How nodes are chosen (default: the planner's own)."""
+    data: Path | None = None
+    """Take states from this file or folder instead of the data the run was trained on."""

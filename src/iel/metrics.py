@@ -1,0 +1,259 @@
+"""Metrics: what it costs to go from one embedded state to another, as planners see it.
+
+`Displacement` is the paper's. For one goal g with unit direction w = omega_g, and for points phi_i of the latent space,
+
+    l_ij = max(||phi_j - phi_i||, FLOOR)          length of the displacement
+    p_i  = <phi_i, w>                             projection, the only thing that depends on the goal
+    c_ij = clip((p_j - p_i) / l_ij, -1, 1)        cosine between the displacement and the goal's direction
+    C_ij = l_ij exp(beta (1 - c_ij))              directed cost from i to j
+
+so that l_ij <= C_ij <= e^{2 beta} l_ij, which is what lets a graph of it be pruned. The floor (1e-6 for the squared
+norm, as in the published code) keeps every cost positive, also between duplicates; the clip makes the two bounds hold
+in floating point as well. Its arithmetic is *elementwise*: a value depends on its own pair only, never on how pairs
+were batched. That is what lets the pruned graph and the dense reference agree to the last bit.
+
+Any other metric is a table of costs and nothing is known about its bounds (`iel.model` has those of value networks).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iel.distances import undiscounted_steps
+from iel.errors import ConfigError, GeometryError
+
+FLOOR = 1e-3
+"""Smallest length of a displacement, and smallest cost of any metric."""
+
+Floats = NDArray[np.floating[Any]]
+Integers = NDArray[np.integer[Any]]
+Booleans = NDArray[np.bool_]
+
+
+class LatentGoal(NamedTuple):
+    """A goal as planners see it: phi(g), omega_g, and the state it is (None for a mixture, which is no state)."""
+
+    point: Floats
+    direction: Floats
+    observation: Floats | None = None
+
+    @property
+    def key(self) -> tuple[bytes, bytes]:
+        """Equal for equal goals."""
+        return self.point.tobytes(), self.direction.tobytes()
+
+
+class Metric(ABC):
+    """Costs between embedded states: finite and positive."""
+
+    for_every_goal: bool = False
+    """Whether costs are the same for all goals: then one graph serves them all."""
+    discount: float | None = None
+    """Costs are discounted steps with this gamma; 1 for plain steps, None where costs are not steps at all."""
+    spatial: ClassVar[bool] = True
+    """Whether Euclidean distances between embeddings mean something (recursive midpoints and coresets use them)."""
+
+    @abstractmethod
+    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
+        """From every source to every target on the way to `goal`: (n, d), (m, d) -> (n, m)."""
+
+    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
+        """Row by row: from sources[r] to targets[r] on the way to goals[r], (n,)."""
+        rows = range(len(sources))
+        return np.array([self.costs(sources[[r]], targets[[r]], goals[r])[0, 0] for r in rows], dtype=np.float64)
+
+    def steps(self, costs: Floats) -> Floats:
+        """The steps that costs stand for; infinite costs stay infinite."""
+        if self.discount is None:
+            raise GeometryError("The costs of this metric are not in steps, so it predicts no number of steps.")
+        return np.where(np.isfinite(costs), undiscounted_steps(costs, self.discount), np.inf)
+
+    def symmetric(self) -> Metric:
+        """The same without direction: the mean of the ways there and back."""
+        return Symmetric(self)
+
+
+@dataclass(frozen=True)
+class Displacement(Metric):
+    """C = l exp(beta (1 - c)): IEL's metric, and HILP's with beta = 0."""
+
+    beta: float = 0.1
+    discount: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.beta) and self.beta >= 0.0):
+            raise ConfigError(f"beta is {self.beta}; it must be a finite number of at least 0.")
+
+    @property
+    def for_every_goal(self) -> bool:  # type: ignore[override]
+        return self.beta == 0.0
+
+    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
+        rises = projections(targets, goal.direction)[None, :] - projections(sources, goal.direction)[:, None]
+        return directed_cost(lengths_between(sources, targets), rises, self.beta)
+
+    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
+        directions = np.array([goal.direction for goal in goals]).reshape(sources.shape)
+        return directed_cost(row_lengths(sources, targets), row_products(targets - sources, directions), self.beta)
+
+    def symmetric(self) -> Metric:
+        """The Euclidean distance, which is what the paper's symmetric graph uses."""
+        return Displacement(0.0, self.discount)
+
+
+@dataclass(frozen=True)
+class Symmetric(Metric):
+    """(C_ij + C_ji) / 2 of another metric."""
+
+    other: Metric
+
+    @property
+    def for_every_goal(self) -> bool:  # type: ignore[override]
+        return self.other.for_every_goal
+
+    @property
+    def discount(self) -> float | None:  # type: ignore[override]
+        return self.other.discount
+
+    @property
+    def spatial(self) -> bool:  # type: ignore[override]
+        return self.other.spatial
+
+    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
+        return 0.5 * (self.other.costs(sources, targets, goal) + self.other.costs(targets, sources, goal).T)
+
+    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
+        return 0.5 * (self.other.row_costs(sources, targets, goals) + self.other.row_costs(targets, sources, goals))
+
+
+# ---------------------------------------------------------------- the arithmetic of displacements
+
+
+def pair_lengths(columns: Floats, first: Integers, second: Integers) -> Floats:
+    """l_ij for listed pairs; `columns` is the transposed table of points, (d, N).
+
+    Squares are added coordinate after coordinate, so the sum is the same number whatever else is in the batch.
+    """
+    total = np.zeros(np.broadcast_shapes(first.shape, second.shape))
+    for column in columns:
+        difference = column[first] - column[second]
+        difference *= difference
+        total += difference
+    return floored_root(total)
+
+
+def lengths_between(sources: Floats, targets: Floats) -> Floats:
+    """l for every source and target, (n, m); the same numbers as `pair_lengths`."""
+    total = np.zeros((len(sources), len(targets)))
+    for source, target in zip(sources.T, targets.T, strict=True):
+        difference = source[:, None] - target[None, :]
+        difference *= difference
+        total += difference
+    return floored_root(total)
+
+
+def lengths_to(columns: Floats, point: Floats) -> Floats:
+    """l from every column of the transposed table (d, N) to one point; the same numbers as `pair_lengths`."""
+    difference = columns - point[:, None]
+    difference *= difference
+    # Along the first axis numpy adds row after row, in the order of `pair_lengths`; but it pairs up a single column.
+    several = difference.shape[1] > 1
+    return floored_root(np.add.reduce(difference, axis=0) if several else np.add.accumulate(difference, axis=0)[-1])
+
+
+def row_lengths(first: Floats, second: Floats) -> Floats:
+    """Floored lengths between corresponding rows."""
+    difference = first - second
+    difference *= difference
+    return floored_root(np.add.reduce(difference, axis=1))
+
+
+def row_products(first: Floats, second: Floats) -> Floats:
+    """<first_r, second_r> for corresponding rows."""
+    return np.add.reduce(first * second, axis=1)
+
+
+def floored_root(squares: Floats) -> Floats:
+    """sqrt(max(squares, FLOOR^2)), in place."""
+    np.maximum(squares, FLOOR * FLOOR, out=squares)
+    return np.sqrt(squares, out=squares)
+
+
+def directed_cost(lengths: Floats, rises: Floats, beta: float) -> Floats:
+    """C = l exp(beta (1 - clip(rise / l, -1, 1))) with rise = p_j - p_i."""
+    if beta == 0.0:
+        return lengths.copy()
+    cost = rises / lengths
+    np.clip(cost, -1.0, 1.0, out=cost)
+    np.subtract(1.0, cost, out=cost)
+    cost *= beta
+    np.exp(cost, out=cost)
+    cost *= lengths
+    return cost
+
+
+def projections(points: Floats, direction: Floats) -> Floats:
+    """p_i = <phi_i, w>. By einsum, not by a BLAS product: one row's number does not depend on the others, and a call
+    this small is slower when threads must be woken for it."""
+    return np.einsum("nd,d->n", points, direction)
+
+
+def unit(vectors: Floats, *fallbacks: Callable[[], Floats]) -> Floats:
+    """Rows scaled to length one; a row too short to have a direction takes the first fallback that has one.
+
+    The last resort is the first coordinate axis: a planner never answers NaN.
+    """
+    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    if (norms > 1e-9).all():
+        return vectors / norms[:, None]
+    result = np.zeros_like(vectors, dtype=np.float64)
+    result[:, 0] = 1.0
+    missing = np.ones(len(vectors), dtype=bool)
+    for make in (lambda: vectors, *fallbacks):
+        candidate = make()
+        norms = np.sqrt(np.einsum("nd,nd->n", candidate, candidate, dtype=np.float64))
+        usable = missing & (norms > 1e-9)
+        result[usable] = candidate[usable] / norms[usable, None]
+        missing &= ~usable
+        if not missing.any():
+            break
+    return result
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def checked_points(points: Any, what: str = "embeddings") -> Floats:
+    """A finite, two-dimensional, contiguous float64 table, or an error that names the first bad row."""
+    table = np.ascontiguousarray(points, dtype=np.float64)
+    if table.ndim != 2 or table.shape[1] == 0:
+        raise GeometryError(f"The {what} have shape {table.shape}; give a table with one row per state.")
+    if len(table) == 0:
+        raise GeometryError(f"There are no {what}; give at least one.")
+    # Comparisons with NaN are false; beyond 1e100 squares would soon overflow.
+    usable = (np.abs(table) < 1e100).all(axis=1)
+    if not usable.all():
+        row = int(np.argmin(usable))
+        raise GeometryError(
+            f"The {what} contain a non-finite (or absurdly large) number in row {row}; fix it before planning."
+        )
+    return table
+
+
+def checked_costs(costs: Any, shape: tuple[int, ...]) -> Floats:
+    """Costs of any metric, verified: the right shape, finite, not negative, and at least FLOOR."""
+    table = np.asarray(costs, dtype=np.float64)
+    if table.shape != shape:
+        raise GeometryError(f"The metric returned costs of shape {table.shape} where {shape} was asked for.")
+    if not np.isfinite(table).all():
+        raise GeometryError("The metric returned a non-finite cost; every cost must be a finite number.")
+    if (table < 0.0).any():
+        raise GeometryError(f"The metric returned the cost {table.min():g}; no cost may be negative.")
+    return np.maximum(table, FLOOR)

@@ -1,0 +1,31 @@
+"""The frozen model in numpy: acts, measures and plans without JAX, on robots and other machines.
+
+    from iel import load_model
+
+    model = load_model("export")            # what `iel export RUN --out export --nodes 2048` wrote, or RUN/model
+    planner = model.planner("asym-graph")
+    planner.prepare(goal)
+    action = planner.act(observation)
+
+Needs numpy; planning also needs scipy.
+"""
+
+from iel.model.files import load_model, save_model
+from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, ValueCost, Waypoint
+from iel.model.networks import Network, Norm, Perceptron
+
+__all__ = [
+    "Direction",
+    "GoalState",
+    "Model",
+    "Network",
+    "Norm",
+    "Pack",
+    "Perceptron",
+    "Steering",
+    "Subgoal",
+    "ValueCost",
+    "Waypoint",
+    "load_model",
+    "save_model",
+]

@@ -1,0 +1,307 @@
+"""Models as directories: nothing is believed before it has been checked, and nothing read can run.
+
+    DIR/
+      config.json           sizes, networks, steering                (required)
+      model.safetensors     weights                                  (required)
+      planner.safetensors   states to plan over                      (with `iel export --nodes`)
+      manifest.json         sha256 and size of every file            (checked where it is there)
+
+config.json (format 2) describes every network, so that reading it needs to know no method:
+
+    {"format": 2, "algo": "iel", "observation_size": 2, "action_size": 2, "beta": 0.1, "discount": 0.99,
+     "steering": {"kind": "direction"},
+     "networks": {"embedding": {"inputs": ["observation"], "sizes": [2, 128, 128, 32], "norm": true}, ...}}
+
+Tensors are called `NETWORK.layers.0.kernel`, `NETWORK.norms.0.scale`, `policy.log_std`; those of several heads have a
+leading axis. Files of format 1 are read too (`format1`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iel.errors import RunError
+from iel.loader import open_regular, read_json, read_safetensors
+from iel.model.format1 import as_format_2
+from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
+from iel.model.networks import FloatArray, Network, perceptron
+
+FORMAT = 2
+MANIFEST_FORMAT = 1
+LARGEST = 65536
+"""Sizes above this are a damaged config.json, not a network."""
+STEERINGS: dict[str, type[Any]] = {kind.kind: kind for kind in (Direction, Waypoint, GoalState, Subgoal)}
+NETWORKS = ("embedding", "omega", "value", "policy", "high")
+INPUTS = ("observation", "blind", "goal", "command", "action")
+REQUIRED = {"algo", "observation_size", "action_size", "steering", "networks"}
+OPTIONAL = {"beta", "discount"}
+
+
+def save_model(model: Model, directory: Path | str) -> None:
+    """Write `config.json` and `model.safetensors`."""
+    from safetensors.numpy import save_file  # reading needs no package, writing does
+
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    arrays = {f"{name}.{part}": array for name, own in model.networks.items() for part, array in own.arrays().items()}
+    save_file(
+        {name: np.require(array, np.float32, "C") for name, array in arrays.items()}, directory / "model.safetensors"
+    )
+    steering = {"kind": model.steering.kind, **asdict(model.steering)}  # type: ignore[call-overload]
+    metric = {name: value for name in sorted(OPTIONAL) if (value := getattr(model.metric, name, None)) is not None}
+    config = {
+        "format": FORMAT,
+        "algo": model.algo,
+        "observation_size": model.observation_size,
+        "action_size": model.action_size,
+        **metric,
+        "steering": steering,
+        "networks": {name: network.describe() for name, network in model.networks.items()},
+    }
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def load_model(directory: Path | str) -> Model:
+    """Load RUN/model or an exported directory; whatever is wrong with it is said in a sentence."""
+    directory = Path(directory)
+    if not (directory / "config.json").exists():
+        raise RunError(f"{directory} holds no model (no config.json); train first, or check the path.")
+    names = ["config.json", "model.safetensors"]
+    if (directory / "planner.safetensors").exists():
+        names.append("planner.safetensors")
+    if (directory / "manifest.json").exists():
+        verify_manifest(directory, names)
+    model = _model(directory / "config.json", directory / "model.safetensors")
+    if len(names) > 2:
+        model.pack = _pack(model, directory / "planner.safetensors")
+    return model
+
+
+# ---------------------------------------------------------------- the manifest
+
+
+def file_facts(path: Path) -> dict[str, Any]:
+    """{"sha256": ..., "size": ...} of a regular file."""
+    with open_regular(path, RunError) as (file, size):
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": size}  # type: ignore[arg-type]
+
+
+def verify_manifest(directory: Path, names: list[str] | None = None) -> None:
+    """Refuse files that are not the ones the manifest lists: all of them, or those in `names`."""
+    source = directory / "manifest.json"
+    manifest = read_json(source)
+    if manifest.get("format") != MANIFEST_FORMAT:
+        raise RunError(
+            f"{source} has manifest format {str(manifest.get('format'))[:40]}, but this version of iel reads format "
+            f"{MANIFEST_FORMAT}; use the version that wrote it."
+        )
+    listed = manifest.get("files")
+    if not isinstance(listed, dict):
+        raise RunError(f"{source} lists no files; it is damaged, export the run again.")
+    for name in listed:
+        if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+            raise RunError(
+                f"{source} lists {name[:80]!r}, which is not the name of a file in its directory; do not use it."
+            )
+    for name in listed if names is None else names:
+        if name not in listed:
+            raise RunError(f"{directory / name} is not listed in manifest.json; it does not belong to this export.")
+        if file_facts(directory / name) != listed[name]:
+            raise RunError(f"{directory / name} is damaged (it differs from manifest.json); copy the export again.")
+
+
+# ---------------------------------------------------------------- config and weights
+
+
+def _model(config: Path, weights: Path) -> Model:
+    settings = read_json(config)
+    version = settings.pop("format", None)
+    if version not in (1, FORMAT) or isinstance(version, bool):
+        raise RunError(
+            f"{config} has model format {str(version)[:40]}, but this version of iel reads formats 1 and {FORMAT}; "
+            "use the version that wrote it."
+        )
+    arrays = read_safetensors(weights)
+    if version == 1:
+        settings, arrays = as_format_2(settings, arrays, str(config))
+    missing, extra = sorted(REQUIRED - settings.keys()), sorted(settings.keys() - REQUIRED - OPTIONAL)
+    if missing or extra:
+        raise RunError(
+            f"{config} lacks {', '.join(missing) or 'nothing'} and has unexpected {', '.join(extra)[:80] or 'nothing'}"
+            "; it does not describe a model this version of iel runs."
+        )
+    if not isinstance(settings["algo"], str):
+        raise RunError(f"{config}: algo is not a name; it is damaged.")
+    size, actions = (_size(settings[name], name, config) for name in ("observation_size", "action_size"))
+    beta = _number(settings.get("beta"), "beta", config, 0.0, 100.0)
+    discount = _number(settings.get("discount"), "discount", config, 0.0, 1.0)
+    steering = _steering(settings["steering"], size, config)
+    descriptions = settings["networks"]
+    if not isinstance(descriptions, dict) or "policy" not in descriptions or not set(NETWORKS) >= descriptions.keys():
+        raise RunError(f"{config}: networks must be a policy and any of {', '.join(NETWORKS)}; it is damaged.")
+    widths = {"observation": size, "goal": size, "action": actions, "blind": size}
+    if isinstance(steering, Waypoint):
+        widths["blind"] = size - len(steering.columns)
+    networks = {}
+    for name, description in descriptions.items():
+        networks[name] = _network(name, description, widths, arrays, config, weights)
+    if arrays:
+        raise RunError(
+            f"{weights} has the unexpected tensor {min(arrays)[:80]}; weights and config.json do not belong together."
+        )
+    _consistent(networks, steering, widths, beta, discount, config)
+    return Model(settings["algo"], size, actions, networks, steering, beta=beta, discount=discount)
+
+
+def _network(
+    name: str, given: Any, widths: dict[str, int], arrays: dict[str, np.ndarray], config: Path, weights: Path
+) -> Network:
+    """One network as its description says; its tensors are checked, and taken out of `arrays`."""
+    known = {"inputs": None, "sizes": None, "norm": None, "heads": 1, "squash": False, "spread": False}
+    if not isinstance(given, dict) or not {"inputs", "sizes", "norm"} <= given.keys() <= known.keys():
+        raise RunError(f"{config}: the network {name} is not described by inputs, sizes and norm; it is damaged.")
+    facts = {**known, **given}
+    inputs, sizes = facts["inputs"], facts["sizes"]
+    if not isinstance(inputs, list) or not inputs or not all(part in INPUTS for part in inputs):
+        raise RunError(f"{config}: inputs of {name} are {str(inputs)[:60]}; this version of iel knows {INPUTS}.")
+    if not isinstance(sizes, list) or not 2 <= len(sizes) <= 65:
+        raise RunError(f"{config}: sizes of {name} is not a list of 2 to 65 widths; it is damaged.")
+    sizes = [_size(size, f"sizes of {name}", config) for size in sizes]
+    if any(type(facts[flag]) is not bool for flag in ("norm", "squash", "spread")):
+        raise RunError(f"{config}: norm, squash and spread of {name} must be true or false; it is damaged.")
+    needed = sum(widths.get(part, 0) for part in inputs)
+    if sizes[0] < needed or (sizes[0] != needed and "command" not in inputs):
+        raise RunError(f"{config}: {name} takes {sizes[0]} numbers, but its inputs have {needed}; it is damaged.")
+    heads = _size(facts["heads"], f"heads of {name}", config)
+
+    def take(tensor: str, shape: tuple[int, ...]) -> FloatArray:
+        label = f"{name}.{tensor}"
+        array = arrays.pop(label, None)
+        if array is None:
+            raise RunError(f"{weights} lacks the tensor {label}; weights and config.json do not belong together.")
+        if array.dtype != np.float32 or array.shape != shape:
+            raise RunError(
+                f"{weights}: {label} is {array.dtype}{list(array.shape)}, but config.json asks for "
+                f"float32{list(shape)}; weights and config.json do not belong together."
+            )
+        if not np.isfinite(array).all():
+            raise RunError(f"{weights}: {label} holds a number that is not finite; export the run again.")
+        return np.ascontiguousarray(array)
+
+    several = (heads,) if heads > 1 else ()
+    parts: dict[str, FloatArray] = {}
+    for index, pair in enumerate(pairwise(sizes)):
+        parts[f"layers.{index}.kernel"] = take(f"layers.{index}.kernel", (*several, *pair))
+        parts[f"layers.{index}.bias"] = take(f"layers.{index}.bias", (*several, pair[1]))
+        if facts["norm"] and index < len(sizes) - 2:
+            for part in ("scale", "offset"):
+                parts[f"norms.{index}.{part}"] = take(f"norms.{index}.{part}", (*several, pair[1]))
+    made = tuple(
+        perceptron(
+            {key: array[head] if several else array for key, array in parts.items()}, len(sizes) - 1, facts["norm"]
+        )
+        for head in range(heads)
+    )
+    log_std = take("log_std", (sizes[-1],)) if facts["spread"] else None
+    return Network(tuple(inputs), made, facts["squash"], log_std)
+
+
+def _consistent(
+    networks: Mapping[str, Network],
+    steering: Steering,
+    widths: dict[str, int],
+    beta: float | None,
+    discount: float | None,
+    config: Path,
+) -> None:
+    """What the parts of a description owe each other."""
+    policy, actions = networks["policy"], widths["action"]
+    if policy.sizes[-1] != (2 * actions if policy.squash else actions):
+        raise RunError(f"{config}: the policy answers {policy.sizes[-1]} numbers for {actions} actions; it is damaged.")
+    if beta and "omega" not in networks:
+        raise RunError(f"{config}: beta is {beta}, but without goal directions it must be 0; it is damaged.")
+    if (
+        "embedding" in networks
+        and "omega" in networks
+        and networks["embedding"].sizes[-1] != networks["omega"].sizes[-1]
+    ):
+        raise RunError(f"{config}: embedding and omega differ in size; it is damaged.")
+    if ("embedding" in networks or "value" in networks) and discount is None:
+        raise RunError(f"{config} lacks discount, without which distances mean nothing; it is damaged.")
+    if isinstance(steering, Subgoal) != ("high" in networks):
+        raise RunError(f"{config}: steering by subgoals and the network high go together; it is damaged.")
+    told = policy.sizes[0] - sum(widths[part] for part in policy.inputs if part != "command")
+    expected = {"direction": networks["embedding"].sizes[-1] if "embedding" in networks else 0, "goal": widths["goal"]}
+    if told != expected.get(steering.kind, told):
+        raise RunError(f"{config}: the policy takes commands of {told} numbers, which its steering does not give.")
+    if isinstance(steering, Direction) and "embedding" not in networks:
+        raise RunError(f"{config}: steering by directions needs an embedding; it is damaged.")
+
+
+def _steering(given: Any, size: int, config: Path) -> Steering:
+    if not isinstance(given, dict) or given.get("kind") not in STEERINGS:
+        raise RunError(f"{config}: steering must be one of {', '.join(STEERINGS)}; it is damaged.")
+    kind = STEERINGS[given["kind"]]
+    if kind is not Waypoint:
+        return kind()
+    columns, scale, blind = given.get("columns"), given.get("scale"), given.get("blind", True)
+    whole = isinstance(columns, list) and all(type(column) is int and 0 <= column < size for column in columns)
+    if not whole or not columns or len(set(columns)) != len(columns) or type(blind) is not bool:
+        raise RunError(f"{config}: the waypoint's columns {str(columns)[:60]} are not columns of the observation.")
+    if not isinstance(scale, list) or len(scale) != len(columns):
+        raise RunError(f"{config}: the waypoint's scale must be one positive number per column; it is damaged.")
+    numbers = [_number(value, "scale", config, 0.0, 1e30) for value in scale]
+    return Waypoint(tuple(columns), tuple(value for value in numbers if value), blind)
+
+
+def _size(value: Any, name: str, config: Path) -> int:
+    if type(value) is not int or not 1 <= value <= LARGEST:
+        raise RunError(f"{config}: {name} is {str(value)[:40]}; a whole number from 1 to {LARGEST} is needed.")
+    return value
+
+
+def _number(value: Any, name: str, config: Path, low: float, high: float) -> float | None:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
+        raise RunError(f"{config}: {name} is {str(value)[:40]}; a number from {low:g} to {high:g} is needed.")
+    return float(value)
+
+
+def _pack(model: Model, source: Path) -> Pack:
+    """The states to plan over."""
+    arrays = read_safetensors(source)
+    if "observations" not in arrays or not arrays.keys() <= {"observations", "embeddings"}:
+        raise RunError(f"{source} does not hold observations; export the run again.")
+    observations = arrays["observations"]
+    if observations.ndim != 2 or observations.shape[1] != model.observation_size or len(observations) == 0:
+        raise RunError(f"{source} holds observations {list(observations.shape)}, which do not fit this model.")
+    if observations.dtype != np.float32:
+        raise RunError(f"{source} does not hold float32 numbers; export the run again.")
+    if not np.isfinite(observations).all():
+        raise RunError(f"{source} holds a number that is not finite; export the run again.")
+    if "embeddings" in arrays:
+        _same_model(model, observations, arrays["embeddings"], source)
+    return Pack(observations)
+
+
+PACK_TOLERANCE = 1e-3
+"""Largest relative difference between embeddings made here and at export: above rounding, below another model."""
+
+
+def _same_model(model: Model, observations: FloatArray, embeddings: np.ndarray, source: Path) -> None:
+    """Embeddings that were stored with the states must be the ones this model gives them."""
+    own = model.embed(observations)
+    if embeddings.shape != own.shape or embeddings.dtype != np.float32 or not np.isfinite(embeddings).all():
+        raise RunError(f"{source} holds embeddings {list(embeddings.shape)} that do not fit this model; export again.")
+    if np.abs(own - embeddings).max() > PACK_TOLERANCE * max(1.0, float(np.abs(embeddings).max())):
+        raise RunError(f"{source} belongs to another model (its embeddings differ from this model's); export again.")

@@ -1,0 +1,337 @@
+"""The frozen model: one numpy class for the end of training, evaluation, export and robots; JAX is only for training.
+
+    phi = embed(x)      phi(g), omega_g = goals(g)      c = command(x, target)      a = act(x, c)      H = steps(x, g)
+
+What a method ships, what a planner needs of it and what its policy is told are three things:
+
+- the *metric* says what it costs to go from one embedded state to another (None: the method has no distances);
+- the *steering* turns a planner's target into the command that the policy takes;
+- the *policy* takes an observation and a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from iel import distances
+from iel.errors import ConfigError, GeometryError, RunError
+from iel.metrics import FLOOR, Displacement, Floats, LatentGoal, Metric
+from iel.metrics import unit as unit_or_else
+from iel.model.networks import FloatArray, Network, unit
+
+if TYPE_CHECKING:
+    from iel.planning import Planner, Target
+
+BLOCK = 8192
+"""Rows a network sees at once: bounds memory."""
+LOG_STD_RANGE = (-5.0, 2.0)
+"""Log spreads of policies are clipped to this, in training and here."""
+
+
+# ---------------------------------------------------------------- steering: how a target becomes a command
+
+
+class Steering(Protocol):
+    """What the policy is told about a planner's target."""
+
+    kind: ClassVar[str]
+
+    def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
+        """(n, c)."""
+
+
+@dataclass(frozen=True)
+class Direction:
+    """z = unit(phi(target) - phi(x)): the paper's, and HILP's. The policy never sees a goal.
+
+    A state that sits on its target heads for phi(g); one that sits on that as well follows omega_g.
+    """
+
+    kind: ClassVar[str] = "direction"
+
+    def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
+        here = np.asarray(embeddings, np.float64)
+        return unit_or_else(target.point - here, lambda: target.goal_point - here, lambda: target.goal_direction)
+
+
+@dataclass(frozen=True)
+class Waypoint:
+    """z = unit((target - x)[columns] / scale): the way to the target's own state, in the columns that tell the place.
+
+    A `blind` policy does not see these columns of its own state: what it learns in one place holds in every other.
+    """
+
+    columns: tuple[int, ...]
+    scale: tuple[float, ...]
+    blind: bool = True
+    kind: ClassVar[str] = "waypoint"
+
+    def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
+        chosen = list(self.columns)
+        ahead = _state_of(target)[:, chosen].astype(np.float64) - observations[:, chosen]
+        return unit_or_else(ahead / np.array(self.scale))
+
+
+@dataclass(frozen=True)
+class GoalState:
+    """The target's own state, as it is: for policies pi(a | x, g)."""
+
+    kind: ClassVar[str] = "goal"
+
+    def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
+        return _state_of(target)
+
+
+@dataclass(frozen=True)
+class Subgoal:
+    """What a high-level network makes of the target: high(x, target) or high(target), scaled to length sqrt(c)."""
+
+    kind: ClassVar[str] = "subgoal"
+
+    def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
+        high = model.networks["high"]
+        answer = high(model.inputs(high, observation=observations, goal=_state_of(target)))
+        return np.sqrt(np.float32(answer.shape[1])) * unit(answer)
+
+
+def _state_of(target: Target) -> FloatArray:
+    """The target as a state of the data."""
+    if np.isnan(target.observation).any():
+        raise GeometryError(
+            "A mixture is no state, and this policy is steered by states; use a graph planner, whose nearest node "
+            "stands for it, or give single states."
+        )
+    return np.asarray(target.observation, np.float32)
+
+
+# ---------------------------------------------------------------- metrics of value networks
+
+
+class ValueCost(Metric):
+    """-V(s, t), the mean over its heads; or -min_e Q_e(s, t, pi(s, t)) of a critic. The same for all goals.
+
+    Embeddings are the observations themselves, so rows of this metric are rows of a network: nothing can be pruned.
+    """
+
+    for_every_goal = True
+    spatial = False
+
+    def __init__(self, model: Model, discount: float):
+        self.model, self.discount = model, discount
+        self.value = model.networks["value"]
+        self.by_action = "action" in self.value.inputs
+
+    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
+        pairs = np.repeat(sources, len(targets), axis=0), np.tile(targets, (len(sources), 1))
+        return self._rows(*pairs).reshape(len(sources), len(targets))
+
+    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
+        return self._rows(sources, targets)
+
+    def _rows(self, states: Floats, goals: Floats) -> Floats:
+        rows = (np.asarray(part, np.float32) for part in (states, goals))
+        return np.maximum(in_blocks(self._cost, "distances", *rows).astype(np.float64), FLOOR)
+
+    def _cost(self, states: FloatArray, goals: FloatArray) -> FloatArray:
+        known = {"observation": states, "goal": goals}
+        if not self.by_action:
+            return -self.value.scalars(self.model.inputs(self.value, **known)).mean(0)
+        known["action"] = self.model.mean_action(states, goals)
+        return -self.value.scalars(self.model.inputs(self.value, **known)).min(0)
+
+
+# ---------------------------------------------------------------- the model
+
+
+@dataclass(frozen=True)
+class Pack:
+    """States a planner may use as nodes, taken along because the training data stays behind."""
+
+    observations: FloatArray
+    """(nodes, observation size)."""
+
+
+class Model:
+    """A frozen model that acts, measures and plans with numpy alone."""
+
+    def __init__(
+        self,
+        algo: str,
+        observation_size: int,
+        action_size: int,
+        networks: Mapping[str, Network],
+        steering: Steering,
+        *,
+        beta: float | None = None,
+        discount: float | None = None,
+        pack: Pack | None = None,
+    ):
+        """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
+
+        With an embedding the metric is a `Displacement` with this `beta`; with a value, minus that value; with neither
+        there is none. `discount` says what costs are worth in steps.
+        """
+        self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
+        self.networks, self.steering, self.pack = dict(networks), steering, pack
+        self.metric: Metric | None = None
+        if "embedding" in self.networks:
+            self.metric = Displacement(0.0 if beta is None else beta, discount)
+        elif "value" in self.networks:
+            assert discount is not None
+            self.metric = ValueCost(self, discount)
+        columns = set(steering.columns) if isinstance(steering, Waypoint) else set()
+        self.elsewhere = [column for column in range(observation_size) if column not in columns]
+        """Columns that a blind policy sees: all but those it is steered by."""
+
+    @property
+    def dimension(self) -> int:
+        """Size of an embedding."""
+        return self.networks["embedding"].sizes[-1] if "embedding" in self.networks else self.observation_size
+
+    @property
+    def command_size(self) -> int:
+        """How many numbers the policy is told."""
+        policy = self.networks["policy"]
+        seen = self.observation_size if "observation" in policy.inputs else len(self.elsewhere)
+        return policy.sizes[0] - seen
+
+    # ---------------------------------------------------------------- what a planner asks
+
+    def embed(self, observations: ArrayLike) -> FloatArray:
+        """phi(x): (n, observation size) -> (n, dimension); the observation itself where none was learned."""
+        rows = self._rows(observations, "observations")
+        network = self.networks.get("embedding")
+        return rows if network is None else in_blocks(network, "embeddings", rows)
+
+    def goals(self, states: ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """(phi(g), omega_g): (n, observation size) -> (n, dimension) twice; omega_g has length one."""
+        return self.embed(states), self.omega(states)
+
+    def omega(self, goals: ArrayLike) -> FloatArray:
+        """omega_g; a method without directions answers the first axis, which changes no cost of its metric."""
+        rows = self._rows(goals, "goals")
+        network = self.networks.get("omega")
+        if network is not None:
+            return in_blocks(lambda x: unit(network(x)), "goal directions", rows)
+        axis = np.zeros((len(rows), self.dimension), np.float32)
+        axis[:, 0] = 1.0
+        return axis
+
+    def command(self, observations: ArrayLike, target: Target, embeddings: Floats | None = None) -> FloatArray:
+        """What the policy is told to get from the observations to a planner's target, (n, command size)."""
+        rows = self._rows(observations, "observations")
+        known = self.embed(rows) if embeddings is None else embeddings
+        return np.asarray(self.steering.command(self, rows, target, known), np.float32)
+
+    def act(
+        self, observations: ArrayLike, commands: ArrayLike, generator: np.random.Generator | None = None
+    ) -> FloatArray:
+        """The policy's mean action, or with a generator a sample of it, within [-1, 1]: (n, action size)."""
+        rows = self._rows(observations, "observations")
+        told = np.asarray(commands, np.float32)
+        if told.shape != (len(rows), self.command_size):
+            raise ConfigError(
+                f"The commands have shape {told.shape}, but {len(rows)} observations need "
+                f"({len(rows)}, {self.command_size})."
+            )
+        if not np.isfinite(told).all():
+            raise GeometryError("The commands hold a number that is not finite; act needs finite commands.")
+        if generator is None:
+            return in_blocks(self.mean_action, "actions", rows, told)
+        noise = generator.standard_normal((len(rows), self.action_size), np.float32)
+        return in_blocks(self._sample, "actions", rows, told, noise)
+
+    # ---------------------------------------------------------------- what people ask
+
+    def steps(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
+        """Predicted steps from x to g, row by row: what `cost` stands for."""
+        cost = self.cost(observations, goals, goals)
+        assert self.metric is not None
+        return np.asarray(self.metric.steps(cost), np.float32)
+
+    def cost(self, sources: ArrayLike, targets: ArrayLike, goals: ArrayLike) -> FloatArray:
+        """The learned, discounted cost of going from s to t on the way to g, row by row."""
+        if self.metric is None:
+            raise GeometryError(f"{self.algo} learned no distances; it can only act.")
+        if isinstance(self.metric, Displacement):
+            return distances.directed(self.embed(sources), self.embed(targets), self.omega(goals), self.metric.beta)
+        return np.asarray(self.metric.row_costs(self.embed(sources), self.embed(targets), []), np.float32)
+
+    def displacement(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
+        """<phi(g) - phi(x), omega_g>, row by row: the displacement read along the goal's own direction."""
+        if "omega" not in self.networks:
+            raise GeometryError(f"{self.algo} learns no goal directions, so there is no displacement along them.")
+        return distances.projection(self.embed(observations), self.embed(goals), self.omega(goals))
+
+    def planner(self, name: str = "asym-graph", **settings: Any) -> Planner:
+        """A planner of `iel.planning` over the states that were exported with the model; `direct` needs none."""
+        from iel.planning import make_planner  # acting needs no scipy, planning does
+
+        if name == "direct":
+            return make_planner(name, self, Pack(np.zeros((1, self.observation_size), np.float32)))
+        if self.pack is None:
+            raise RunError(
+                "This model was exported without planning states; export it with --nodes 2048, or give make_planner "
+                "observations of your own."
+            )
+        if name.endswith("graph"):
+            settings = {"coreset": "all", **settings}
+        return make_planner(name, self, self.pack, **settings)
+
+    # ---------------------------------------------------------------- inside
+
+    def inputs(self, network: Network, **known: FloatArray) -> FloatArray:
+        """A network's inputs side by side, in the order its description lists them."""
+        if "blind" in network.inputs:
+            known["blind"] = known["observation"][:, self.elsewhere]
+        return np.concatenate([known[name] for name in network.inputs], axis=1)
+
+    def mean_action(self, rows: FloatArray, commands: FloatArray) -> FloatArray:
+        """The action at the policy's mean."""
+        policy = self.networks["policy"]
+        mean = policy(self.inputs(policy, observation=rows, command=commands))
+        if policy.squash:
+            mean = np.tanh(mean[:, : self.action_size])
+        return np.clip(mean, -1.0, 1.0, out=mean)
+
+    def _sample(self, rows: FloatArray, commands: FloatArray, noise: FloatArray) -> FloatArray:
+        policy = self.networks["policy"]
+        answer = policy(self.inputs(policy, observation=rows, command=commands))
+        if policy.squash:
+            mean, log_std = np.split(answer, 2, axis=1)
+            return np.tanh(mean + np.exp(np.clip(log_std - 1.0, *LOG_STD_RANGE)) * noise)
+        if policy.log_std is None:
+            raise ConfigError(f"{self.algo} learned no spread of its actions, so there is nothing to sample from.")
+        return np.clip(answer + np.exp(np.clip(policy.log_std, *LOG_STD_RANGE)) * noise, -1.0, 1.0)
+
+    def _rows(self, values: ArrayLike, kind: str) -> FloatArray:
+        rows = np.asarray(values, np.float32)
+        if rows.ndim != 2 or rows.shape[1] != self.observation_size:
+            raise ConfigError(
+                f"The {kind} have shape {rows.shape}, but this model takes rows of "
+                f"{self.observation_size} numbers: (n, {self.observation_size})."
+            )
+        # A sensor that says NaN must stop here, not at the motors.
+        if not np.isfinite(rows).all():
+            row = int(np.argmin(np.isfinite(rows).all(axis=1)))
+            raise GeometryError(f"The {kind} hold a number that is not finite in row {row}; fix the input.")
+        return rows
+
+
+def in_blocks(function: Callable[..., FloatArray], what: str, *arrays: FloatArray) -> FloatArray:
+    """Apply a row-wise function a block at a time; input so large that it overflows is refused, not passed on."""
+    rows = len(arrays[0])
+    if rows > BLOCK:
+        return np.concatenate(
+            [in_blocks(function, what, *(array[i : i + BLOCK] for array in arrays)) for i in range(0, rows, BLOCK)]
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = function(*arrays)
+    if not np.isfinite(result).all():
+        raise GeometryError(f"The model's {what} are not finite for this input; its numbers are absurdly large.")
+    return result

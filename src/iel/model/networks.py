@@ -1,0 +1,163 @@
+"""Networks in numpy, for every machine that only runs a trained model.
+
+    hidden layer with norm       y = LayerNorm(gelu(x W + b))
+    hidden layer without         y = max(x W + b, 0)
+    gelu(x)                      x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2
+    LayerNorm(x)                 (x - mean) / sqrt(variance + 1e-6) * scale + offset
+
+Everything is float32, as in training. Arrays made on the way are a few kilobytes and come from numpy's own cache, so
+nothing is kept between calls and one network may be used from several threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float32]
+
+LAYER_NORM_EPSILON = 1e-6
+GELU_SLOPE = math.sqrt(2.0 / math.pi)
+GELU_CUBIC = 0.044715
+UNIT_EPSILON = 1e-6
+SQUARED_NORM_FLOOR = 1e-12
+"""`unit` divides by sqrt(max(||x||^2, this)) + UNIT_EPSILON."""
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Scale and offset of one LayerNorm."""
+
+    scale: FloatArray
+    offset: FloatArray
+
+
+@dataclass(frozen=True)
+class Perceptron:
+    """Hidden layers and a linear output; with norms a hidden layer is Dense-GELU-LayerNorm, without Dense-ReLU."""
+
+    kernels: tuple[FloatArray, ...]
+    biases: tuple[FloatArray, ...]
+    norms: tuple[Norm, ...] = ()
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        """(n, inputs) -> (n, outputs)."""
+        last = len(self.kernels) - 1
+        for index, (kernel, bias) in enumerate(zip(self.kernels, self.biases, strict=True)):
+            x = x @ kernel
+            x += bias
+            if index == last:
+                break
+            if self.norms:
+                norm = self.norms[index]
+                x = normalise(gelu(x))
+                x *= norm.scale
+                x += norm.offset
+            else:
+                np.maximum(x, 0.0, out=x)
+        return x
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Inputs, hidden widths, outputs."""
+        return (self.kernels[0].shape[0], *(kernel.shape[1] for kernel in self.kernels))
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a model's file says of one network, and its weights: one head, or several that were trained together."""
+
+    inputs: tuple[str, ...]
+    """What it is given, side by side: `observation`, `blind` (the observation without the place columns), `goal`,
+    `command`, `action`."""
+    heads: tuple[Perceptron, ...]
+    squash: bool = False
+    """Of a policy: outputs are mean and log spread of a Gaussian whose samples pass through tanh."""
+    log_std: FloatArray | None = None
+    """Of a policy: learned log spread of every action; None for one that was trained with a fixed spread."""
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        """The only head's answer, (n, inputs) -> (n, outputs)."""
+        return self.heads[0](x)
+
+    def scalars(self, x: FloatArray) -> FloatArray:
+        """(n, inputs) -> (heads, n)."""
+        return np.stack([head(x)[:, 0] for head in self.heads])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.heads[0].sizes
+
+    def describe(self) -> dict[str, Any]:
+        """Its entry in config.json."""
+        facts: dict[str, Any] = {"inputs": list(self.inputs), "sizes": list(self.sizes), "norm": self.has_norm}
+        if len(self.heads) > 1:
+            facts["heads"] = len(self.heads)
+        if self.squash:
+            facts["squash"] = True
+        if self.log_std is not None:
+            facts["spread"] = True
+        return facts
+
+    @property
+    def has_norm(self) -> bool:
+        return bool(self.heads[0].norms)
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """Named tensors; those of several heads have a leading axis."""
+        each = [_named(head) for head in self.heads]
+        several = len(each) > 1
+        named = {name: np.stack([head[name] for head in each]) if several else each[0][name] for name in each[0]}
+        return named if self.log_std is None else {**named, "log_std": self.log_std}
+
+
+def _named(head: Perceptron) -> dict[str, FloatArray]:
+    arrays: dict[str, FloatArray] = {}
+    for index, (kernel, bias) in enumerate(zip(head.kernels, head.biases, strict=True)):
+        arrays |= {f"layers.{index}.kernel": kernel, f"layers.{index}.bias": bias}
+    for index, norm in enumerate(head.norms):
+        arrays |= {f"norms.{index}.scale": norm.scale, f"norms.{index}.offset": norm.offset}
+    return arrays
+
+
+def perceptron(arrays: Mapping[str, FloatArray], layers: int, norm: bool) -> Perceptron:
+    """The inverse of `Network.arrays` for one head; the arrays were checked by whoever read them."""
+    return Perceptron(
+        tuple(arrays[f"layers.{i}.kernel"] for i in range(layers)),
+        tuple(arrays[f"layers.{i}.bias"] for i in range(layers)),
+        tuple(Norm(arrays[f"norms.{i}.scale"], arrays[f"norms.{i}.offset"]) for i in range(layers - 1 if norm else 0)),
+    )
+
+
+def gelu(x: FloatArray) -> FloatArray:
+    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
+    inner = x * x
+    inner *= GELU_CUBIC
+    inner += 1.0
+    inner *= x
+    inner *= GELU_SLOPE
+    np.tanh(inner, out=inner)
+    inner += 1.0
+    inner *= x
+    inner *= 0.5
+    return inner
+
+
+def normalise(x: FloatArray) -> FloatArray:
+    """(x - mean) / sqrt(variance + 1e-6) over the last axis."""
+    centred = x - x.mean(-1, keepdims=True)
+    variance = np.square(centred).mean(-1, keepdims=True)
+    variance += LAYER_NORM_EPSILON
+    centred /= np.sqrt(variance)
+    return centred
+
+
+def unit(x: FloatArray) -> FloatArray:
+    """x / (sqrt(max(||x||^2, 1e-12)) + 1e-6) along the last axis: zero stays zero."""
+    norm = np.sqrt(np.maximum(np.square(x).sum(-1, keepdims=True), SQUARED_NORM_FLOOR))
+    return x / (norm + UNIT_EPSILON)

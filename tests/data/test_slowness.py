@@ -1,0 +1,109 @@
+"""Slow columns tell the place of ants and points, and nothing does in a kitchen."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from iel.data import Trajectories, load
+from iel.data.make import make_collector, recipe
+from iel.data.slowness import orientation_columns, place_columns, slow_directions, slowness
+from iel.errors import DataError
+
+KITCHEN = Path(os.environ.get("IEL_DATA", "")) / "kitchen-partial-reconstructed.hdf5"
+
+
+def store(columns: np.ndarray, episodes: int = 1) -> Trajectories:
+    """A table as equally long episodes."""
+    return Trajectories.from_episodes(
+        [(part, np.zeros((len(part) - 1, 1))) for part in np.split(np.asarray(columns, np.float32), episodes)], "made"
+    )
+
+
+def test_the_ratio_of_known_processes():
+    rng, n = np.random.default_rng(0), 40_000
+    steps = rng.standard_normal((n, 2))
+    table = np.stack([steps[:, 0], np.cumsum(steps[:, 1]), np.arange(n), np.ones(n), 0.02 * np.cumsum(steps[:, 1])], 1)
+    noise, walk, speed, still, scaled = slowness(store(table))
+    assert noise == pytest.approx(1.0, abs=0.03)
+    assert walk == pytest.approx(40.0, rel=0.1) and scaled == pytest.approx(walk, rel=1e-3)
+    assert speed == pytest.approx(1600.0, rel=1e-3)
+    assert still == 0.0
+
+
+def test_pairs_stay_within_an_episode_and_jumps_do_not_count():
+    rng = np.random.default_rng(0)
+    walk = np.cumsum(rng.uniform(-1, 1, (40, 200, 1)), axis=1)
+    plain = slowness(store(walk.reshape(-1, 1), 40))
+    apart = slowness(store((walk + 1e4 * np.arange(40)[:, None, None]).reshape(-1, 1), 40))
+    assert_allclose(apart, plain, rtol=0.02)
+    walk[:, 100:] += 50.0  # every episode jumps once
+    assert_allclose(slowness(store(walk.reshape(-1, 1), 40)), plain, rtol=0.2)
+    with pytest.raises(DataError, match="no episode is longer than 40 steps"):
+        slowness(store(walk[:, :30].reshape(-1, 1), 40))
+
+
+@pytest.mark.parametrize(
+    "name, episodes",
+    [
+        ("antmaze-medium-navigate-v0", 4),
+        ("antmaze-medium-stitch-v0", 20),
+        ("antmaze-medium-explore-v0", 6),
+        ("antmaze-teleport-stitch-v0", 20),
+        ("antmaze-umaze-diverse-v2", 4),
+        ("pointmaze-teleport-stitch-v0", 20),
+        ("pointmaze-medium-explore-v0", 4),
+    ],
+)
+def test_the_place_of_ants_and_points_is_x_and_y(name, episodes):
+    collector = make_collector(recipe(name), seed=0)
+    data = Trajectories.from_episodes([collector.episode(index, "train") for index in range(episodes)], name)
+    assert place_columns(data) == [0, 1]
+    if data.observation_size == 29:
+        assert orientation_columns(data.observations) == [3, 4, 5, 6]
+        rng = np.random.default_rng(0)
+        noisy = np.concatenate([1000 * data.observations[:, ::-1], rng.standard_normal((data.num_states, 3))], 1)
+        noisy[:, 22:26] /= 1000  # an orientation has no unit
+        assert place_columns(Trajectories(noisy, data.actions, data.offsets)) == [27, 28]
+
+
+def test_where_nothing_separates_it_is_refused():
+    rng = np.random.default_rng(0)
+    speeds = np.repeat(rng.standard_normal((200, 6)), 100, axis=0)
+    mixed = np.cumsum(speeds, 0) + rng.standard_normal((20_000, 6)) * np.geomspace(0.1, 8, 6)  # from slow to trembling
+    with pytest.raises(
+        DataError, match=r"made: nothing separates place from pose \(columns of ratio .* name the columns"
+    ):
+        place_columns(store(mixed))
+    with pytest.raises(DataError, match="no column goes anywhere in 40 steps"):
+        place_columns(store(rng.standard_normal((2000, 3))))
+
+
+@pytest.mark.skipif(not KITCHEN.is_file(), reason="IEL_DATA has no reconstructed kitchen data")
+def test_nothing_separates_in_the_kitchen():
+    with pytest.raises(DataError, match="nothing separates"):
+        place_columns(load(KITCHEN))
+
+
+def test_slow_directions_of_a_mixed_process():
+    """A slow walk and fast oscillations, mixed by a random matrix: the first direction finds the walk."""
+    rng, n = np.random.default_rng(0), 20_000
+    drift = np.cumsum(np.repeat(rng.standard_normal(n // 50), 50)) * 0.1
+    fast = 5.0 * rng.standard_normal((n, 3))
+    mixing = rng.standard_normal((4, 4))
+    phi = np.concatenate([drift[:, None], fast], 1) @ mixing
+    found = slow_directions(phi, [0, n // 2, n])
+    slow = phi @ found.directions[:, 0]
+    assert abs(np.corrcoef(slow, drift)[0, 1]) > 0.999
+    assert found.ratios[0] > 50 and np.abs(found.ratios[1:] - 1.0).max() < 0.1
+    # The equation itself: A v = lambda B v, and v^T B v = 1.
+    halves = phi[: n // 2], phi[n // 2 :]
+    moves = [np.concatenate([half[k:] - half[: n // 2 - k] for half in halves]) for k in range(41)]
+    covariance = [np.cov(move, rowvar=False, bias=True) for move in (*moves[1:6], moves[40])]
+    fast_one = np.mean(covariance[:5], axis=0)
+    assert_allclose(covariance[5] @ found.directions, fast_one @ found.directions * found.ratios, rtol=1e-4)
+    assert_allclose(np.diag(found.directions.T @ fast_one @ found.directions), 1.0, rtol=1e-4)
+    with pytest.raises(DataError, match="40 steps apart"):
+        slow_directions(phi[:30], [0, 30])

@@ -1,0 +1,430 @@
+"""The model: numpy alone, the same numbers as the networks that were trained, and it trusts no file."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.runtime import KINDS, random_model
+from iel.algos import ALGOS
+from iel.algos.contract import Spec
+from iel.distances import undiscounted_steps
+from iel.errors import ConfigError, GeometryError, IELError, RunError
+from iel.metrics import Displacement
+from iel.model import Model, Pack, Waypoint, load_model, save_model
+from iel.model.files import file_facts
+from iel.nn import apply_heads, head, scalars, unit
+from iel.planning import Mixture, Region, Sequence, make_planner, planners_for
+from iel.serial import load_arrays, save_arrays
+
+GOLDEN = sorted((Path(__file__).parent / "golden").glob("*/*"))
+
+
+def made(kind: str, width: int = 16, seed: int = 0) -> Model:
+    return random_model(kind, (width, width), 5, 3, 8, seed)
+
+
+def inputs(scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    states, goals = scale * np.random.default_rng(1).standard_normal((2, 64, 5))
+    goals[:8] = states[:8]  # a goal that is reached already
+    return states.astype(np.float32), goals.astype(np.float32)
+
+
+def straight(model: Model, states: np.ndarray, goals: np.ndarray) -> np.ndarray:
+    """The commands of direct pursuit."""
+    return model.command(states, make_planner("direct", model, Pack(states)).plan(goals).target(model.embed(states)))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A small directed model on disk."""
+    save_model(made("directed"), tmp_path / "model")
+    return tmp_path / "model"
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@pytest.mark.optimised  # agreement to the last digits is with the programs users run
+@pytest.mark.parametrize("name", ALGOS)
+def test_numpy_agrees_with_the_networks_that_were_trained(name):
+    """Every network a method ships, in JAX and in numpy, to 1e-5."""
+    algo, spec = ALGOS[name].config.preset("smoke", hidden=(32, 32)), Spec(5, 3)
+    state = algo.init(jax.random.key(3), spec)
+    moved = jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(7), leaf.shape), state)
+    model, (states, goals) = algo.model(moved, spec), inputs()
+    pair = jnp.concatenate([states, goals], -1)
+    agree = lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)  # noqa: E731
+    if name in ("iel", "hilp"):
+        agree(model.embed(states), head(moved.embedding, 0)(states))
+        if name == "iel":
+            agree(model.omega(goals), unit(moved.omega(goals)))
+        z = np.asarray(unit(jax.random.normal(jax.random.key(0), (64, algo.dimension))))
+        agree(model.act(states, z), jnp.clip(moved.skills.policy(jnp.concatenate([states, z], -1)), -1, 1))
+        return
+    networks = getattr(moved, "networks", moved)
+    action = jnp.clip(networks.policy(pair), -1, 1)
+    agree(model.act(states, goals), action)
+    if name == "gccql":
+        agree(model.cost(states, goals, goals), jnp.maximum(-scalars(moved.critic, pair, action).min(0), 1e-3))
+    elif name != "gcbc":
+        value = apply_heads(networks.value, pair)[..., 0].mean(0)
+        agree(model.cost(states, goals, goals), jnp.maximum(-value, 1e-3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_survives_its_files(kind, tmp_path):
+    model, (states, goals) = made(kind), inputs()
+    save_model(model, tmp_path)
+    loaded = load_model(tmp_path)
+    command = straight(model, states, goals)
+    assert np.array_equal(loaded.act(states, straight(loaded, states, goals)), model.act(states, command))
+    assert loaded.steering == model.steering and planners_for(loaded) == planners_for(model)
+    assert model.act(states, command).std() > 0.05, "actions of these models vary"
+    if model.metric is not None:
+        assert np.array_equal(loaded.cost(states, goals, goals), model.cost(states, goals, goals))
+        assert np.array_equal(loaded.steps(states, goals), model.steps(states, goals))
+
+
+def test_predicted_steps_are_the_undiscounted_cost():
+    """By hand: d = l exp(beta (1 - c)) and H = log(1 - (1 - gamma) d) / log(gamma); the sign of beta matters."""
+    model, (states, goals) = made("directed", 64), inputs()
+    ahead, omega = model.embed(goals) - model.embed(states), model.omega(goals)
+    length = np.sqrt(np.maximum((ahead**2).sum(1), 1e-6))
+    cost = length * np.exp(0.3 * (1.0 - (ahead * omega).sum(1) / length))
+    np.testing.assert_allclose(model.cost(states, goals, goals), cost, rtol=1e-5)
+    np.testing.assert_allclose(model.steps(states, goals), np.log(1 - 0.01 * cost) / np.log(0.99), rtol=1e-4, atol=1e-5)
+    wrong = length * np.exp(-0.3 * (1.0 - (ahead * omega).sum(1) / length))
+    assert np.abs(wrong - cost)[8:].min() > 1e-3
+    value = made("goal-value")
+    inside = np.concatenate([states, goals], 1)
+    mean = np.mean([network(inside)[:, 0] for network in value.networks["value"].heads], axis=0)
+    np.testing.assert_allclose(value.cost(states, goals, goals), np.maximum(-mean, 1e-3), rtol=1e-5)
+    expected = undiscounted_steps(np.maximum(-mean, np.float32(1e-3)), 0.99)
+    np.testing.assert_allclose(value.steps(states, goals), expected, rtol=1e-4)
+    with pytest.raises(GeometryError, match="no distances"):
+        made("goal").steps(states, goals)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_can_be_asked_is_right_or_refused_in_a_sentence(kind):
+    """Predicted steps, regions, mixtures, sequences and paths, for every kind of model and every planner it allows."""
+    model, (states, goals) = made(kind), inputs()
+    for name in planners_for(model):
+        planner = make_planner(name, model, Pack(np.concatenate([states, goals])))
+        planner.prepare(goals[0])
+        assert np.isfinite(planner.act(states[20])).all()
+        if model.metric is None:
+            for refused in (Region(goals[:2]), Mixture(goals[:2]), Sequence(goals[:2])):
+                with pytest.raises(GeometryError):
+                    planner.prepare(refused)
+            continue
+        if name in ("direct", "rec-mid"):
+            steps = float(model.steps(states[20:21], goals[:1])[0])
+            assert planner.predicted_steps(states[20]) == pytest.approx(steps, rel=1e-4, abs=1e-5)
+        route = planner.path(states[20])
+        assert route.total == pytest.approx(planner.predicted_steps(states[20]), rel=1e-6)
+        alone = []
+        for goal in goals[:2]:
+            planner.prepare(goal)
+            alone.append(planner.predicted_steps(states[20]))
+        planner.prepare(Region(goals[:2]))
+        assert planner.predicted_steps(states[20]) in [pytest.approx(steps, rel=1e-5, abs=1e-6) for steps in alone]
+        planner.prepare(Sequence([goals[0], goals[1]]))
+        assert len(planner.path(states[20]).stages) in (1, 2)
+        if not model.metric.spatial:
+            with pytest.raises(GeometryError, match="mixture"):
+                planner.prepare(Mixture(goals[:2]))
+        elif kind == "waypoint" and name == "direct":
+            planner.prepare(Mixture(goals[:2]))
+            with pytest.raises(GeometryError, match="no state"):
+                planner.act(states[20])
+        else:
+            planner.prepare(Mixture(goals[:2]))
+            mean = model.embed(goals[:2]).mean(0)
+            np.testing.assert_allclose(planner.prepared.pursuit.points[0], mean, atol=1e-5)
+            assert np.isfinite(planner.act(states[20])).all()
+
+
+# ---------------------------------------------------------------- steering
+
+
+def test_a_direction_points_from_here_to_the_target_in_the_latent():
+    model, (states, goals) = made("directed"), inputs()
+    ahead = model.embed(goals) - model.embed(states)
+    expected = ahead[8:] / np.linalg.norm(ahead[8:], axis=1, keepdims=True)
+    command = straight(model, states, goals)
+    np.testing.assert_allclose(command[8:], expected, atol=1e-5)
+    np.testing.assert_allclose(command[:8], model.omega(goals[:8]), atol=1e-5)
+
+
+def test_a_waypoint_points_to_the_targets_state_and_the_policy_does_not_know_where_it_is():
+    model, (states, goals) = made("waypoint"), inputs()
+    ahead = (goals - states)[:, :2] / np.array([1.5, 2.0])
+    command = straight(model, states, goals)
+    np.testing.assert_allclose(command[8:], ahead[8:] / np.linalg.norm(ahead[8:], axis=1, keepdims=True), atol=1e-5)
+    elsewhere = states + np.float32([100.0, -50.0, 0.0, 0.0, 0.0])
+    assert np.array_equal(model.act(states, command), model.act(elsewhere, command))
+    planner = make_planner("asym-graph", model, Pack(goals), coreset="all")
+    target = planner.plan(goals[:1]).target(model.embed(states[20:21]))
+    assert (goals == target.observation[0]).all(1).any(), "the target stands for a state of the data"
+
+
+def test_a_goal_reaches_the_policy_as_it_is_and_a_subgoal_through_its_network():
+    states, goals = inputs()
+    assert np.array_equal(straight(made("goal"), states, goals), goals)
+    model = made("subgoal")
+    answer = model.networks["high"](np.concatenate([states, goals], 1))
+    expected = 2.0 * answer / np.linalg.norm(answer, axis=1, keepdims=True)
+    np.testing.assert_allclose(straight(model, states, goals), expected, rtol=1e-4)
+
+
+def test_actions_are_the_mean_or_samples_from_an_explicit_generator():
+    model, (states, goals) = made("directed"), inputs()
+    states, command = np.repeat(states[20:21], 4000, 0), np.repeat(straight(model, states, goals)[20:21], 4000, 0)
+    mean = model.act(states[:1], command[:1])[0]
+    sampled = model.act(states, command, np.random.default_rng(0))
+    assert np.array_equal(sampled, model.act(states, command, np.random.default_rng(0)))
+    spread = np.exp(model.networks["policy"].log_std)
+    inside = np.abs(mean) + 4 * spread < 1.0
+    if inside.any():
+        np.testing.assert_allclose(sampled.std(0)[inside], spread[inside], rtol=0.1)
+    assert (np.abs(sampled) <= 1.0).all() and sampled.std() > 0
+    squashed = made("goal-critic")
+    assert (np.abs(squashed.act(states[:9], states[:9], np.random.default_rng(0))) < 1.0).all()
+    with pytest.raises(ConfigError, match="nothing to sample"):
+        made("goal").act(states[:2], states[:2], np.random.default_rng(0))
+
+
+# ---------------------------------------------------------------- a machine without JAX
+
+
+def test_acts_and_plans_without_jax(tmp_path):
+    """Not imported, not even importable; nor is anything else that a robot does not have."""
+    save_model(made("directed"), tmp_path)
+    nodes = np.random.default_rng(2).standard_normal((50, 5)).astype(np.float32)
+    save_arrays(tmp_path / "planner.safetensors", {"observations": nodes})
+    absent = ["jax", "jaxlib", "equinox", "optax", "safetensors", "tyro", "gymnasium", "mujoco", "matplotlib", "h5py"]
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({absent}))
+import numpy as np
+from iel import load_model
+model = load_model({str(tmp_path)!r})
+model.act(np.zeros((1, 5)), np.zeros((1, 8)))
+assert not any(name.startswith("scipy") for name in sys.modules)
+planner = model.planner("asym-graph")
+planner.prepare(np.ones(5))
+assert planner.act(np.zeros(5)).shape == (3,)
+assert sys.modules["jax"] is None and not any(name.startswith("jax.") for name in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_many_rows_are_the_rows_one_by_one(saved, monkeypatch):
+    model = load_model(saved)
+    states, _ = inputs()
+    whole = model.embed(states)
+    monkeypatch.setattr("iel.model.model.BLOCK", 7)
+    np.testing.assert_allclose(model.embed(states), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_non_finite_input_never_becomes_an_action(saved, bad):
+    model = load_model(saved)
+    states, commands = np.zeros((2, 5), np.float32), np.zeros((2, 8), np.float32)
+    states[1, 2] = bad
+    with pytest.raises(GeometryError, match="not finite in row 1"):
+        model.act(states, commands)
+    commands[0, 0] = bad
+    with pytest.raises(GeometryError, match="commands"):
+        model.act(np.zeros((2, 5)), commands)
+    with pytest.raises(GeometryError, match="absurdly large"):
+        model.embed(np.full((1, 5), 3e38))
+
+
+def test_wrong_shapes_are_named(saved):
+    model = load_model(saved)
+    with pytest.raises(ConfigError, match=r"\(n, 5\)"):
+        model.embed(np.zeros(5))
+    with pytest.raises(ConfigError, match=r"\(2, 8\)"):
+        model.act(np.zeros((2, 5)), np.zeros((2, 7)))
+    with pytest.raises(RunError, match="--nodes"):
+        model.planner("asym-graph")
+
+
+# ---------------------------------------------------------------- files that lie
+
+BAD_SETTINGS = {
+    "format": (3, "format 3"),
+    "observation_size": (True, "observation_size"),
+    "action_size": (-1, "action_size"),
+    "beta": ("0.1", "beta"),
+    "discount": (1.5, "discount"),
+    "steering": ({"kind": "../../etc/passwd"}, "steering"),
+    "networks": ({"policy": 3, "nose": {}}, "networks"),
+    "weights": ("/etc/passwd", "unexpected weights"),
+    "algo": (["iel"], "algo"),
+}
+BAD_NETWORKS = {
+    "sizes": ([5, 16, 10**9, 8], "sizes"),
+    "inputs": (["observation", "eyes"], "inputs"),
+    "norm": ("yes", "norm"),
+    "heads": (0, "heads"),
+    "colour": (1, "described by"),
+}
+
+
+@pytest.mark.parametrize("field", BAD_SETTINGS)
+def test_config_that_lies_is_refused(saved, field):
+    value, said = BAD_SETTINGS[field]
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps({**config, field: value}))
+    with pytest.raises(RunError, match=said):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("field", BAD_NETWORKS)
+def test_networks_that_lie_are_refused(saved, field):
+    value, said = BAD_NETWORKS[field]
+    config = json.loads((saved / "config.json").read_text())
+    config["networks"]["embedding"][field] = value
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match=said):
+        load_model(saved)
+
+
+def test_parts_that_do_not_belong_together_are_refused(saved, tmp_path):
+    config = json.loads((saved / "config.json").read_text())
+    for change, said in (
+        ({"steering": {"kind": "goal"}}, "commands of 8"),
+        ({"steering": {"kind": "subgoal"}}, "subgoals"),
+        ({"steering": {"kind": "waypoint", "columns": [0, 9], "scale": [1, 1]}}, "columns"),
+        ({"steering": {"kind": "waypoint", "columns": [0, 1], "scale": [1]}}, "scale"),
+    ):
+        (saved / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(RunError, match=said):
+            load_model(saved)
+    del config["discount"]
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match="lacks discount"):
+        load_model(saved)
+
+
+def test_weights_that_lie_are_refused(saved):
+    source = saved / "model.safetensors"
+    arrays = load_arrays(source)
+    name = "policy.layers.1.kernel"
+    cases = {
+        "lacks the tensor": {key: array for key, array in arrays.items() if key != name},
+        "asks for float32": {**arrays, name: arrays[name][:-1]},
+        r"float64\[16, 16\]": {**arrays, name: arrays[name].astype(np.float64)},
+        "not finite": {**arrays, name: np.where(np.eye(16) > 0, np.nan, arrays[name]).astype(np.float32)},
+        "unexpected tensor": {**arrays, "../evil": arrays[name]},
+    }
+    for said, changed in cases.items():
+        save_arrays(source, changed)
+        with pytest.raises(RunError, match=said):
+            load_model(saved)
+    source.write_bytes(source.read_bytes()[:-10])
+    with pytest.raises(RunError):
+        load_model(saved)
+    source.unlink()
+    with pytest.raises(RunError):
+        load_model(saved)
+
+
+def test_planning_states_of_another_model_are_refused(saved):
+    nodes = np.random.default_rng(0).standard_normal((20, 5)).astype(np.float32)
+    good = {"observations": nodes, "embeddings": load_model(saved).embed(nodes)}
+    cases = {
+        "another model": {**good, "embeddings": good["embeddings"] + np.float32(0.1)},
+        "not fit": {**good, "embeddings": good["embeddings"][:-1]},
+        "not finite": {**good, "observations": np.full_like(nodes, np.nan)},
+        "does not hold observations": {"states": nodes},
+        "float32": {**good, "observations": nodes.astype(np.float64)},
+    }
+    for said, arrays in cases.items():
+        save_arrays(saved / "planner.safetensors", arrays)
+        with pytest.raises(RunError, match=said):
+            load_model(saved)
+    save_arrays(saved / "planner.safetensors", good)
+    assert len(load_model(saved).planner("asym-graph").states) == 20
+
+
+def test_manifest_is_believed_only_about_its_own_directory(saved):
+    facts = {name: file_facts(saved / name) for name in ("config.json", "model.safetensors")}
+
+    def write(files, version=1):
+        (saved / "manifest.json").write_text(json.dumps({"format": version, "files": files}))
+
+    write(facts)
+    load_model(saved)
+    for said, files, version in [
+        ("not the name of a file", {**facts, "../../secret": facts["config.json"]}, 1),
+        ("not listed", {"config.json": facts["config.json"]}, 1),
+        ("damaged", {**facts, "config.json": {**facts["config.json"], "sha256": "0" * 64}}, 1),
+        ("manifest format 9", facts, 9),
+        ("lists no files", [], 1),
+    ]:
+        write(files, version)
+        with pytest.raises(RunError, match=said):
+            load_model(saved)
+
+
+def test_a_flipped_bit_is_found(saved):
+    facts = {name: file_facts(saved / name) for name in ("config.json", "model.safetensors")}
+    (saved / "manifest.json").write_text(json.dumps({"format": 1, "files": facts}))
+    generator = np.random.default_rng(0)
+    for name in facts:
+        whole = (saved / name).read_bytes()
+        for place in generator.integers(0, len(whole), 20):
+            broken = bytearray(whole)
+            broken[place] ^= 1 << int(generator.integers(8))
+            (saved / name).write_bytes(broken)
+            with pytest.raises(IELError):
+                load_model(saved)
+        (saved / name).write_bytes(whole)
+    load_model(saved)
+
+
+# ---------------------------------------------------------------- what earlier releases wrote
+
+
+def test_there_are_golden_files_of_both_formats():
+    formats = [json.loads((path / "config.json").read_text())["format"] for path in GOLDEN]
+    assert formats.count(1) >= 5 and formats.count(2) >= 7
+
+
+@pytest.mark.parametrize("directory", GOLDEN, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_golden_files_of_earlier_releases_still_mean_the_same(directory, tmp_path):
+    expected = load_arrays(directory / "expected.safetensors")
+    # A directory without the extra file is exactly what that release shipped.
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(directory / name, tmp_path)
+    model = load_model(tmp_path)
+    states, goals = expected["observations"], expected["goals"]
+    old = json.loads((tmp_path / "config.json").read_text())["format"] == 1
+    # Format 1 hid the goal of a goal-conditioned policy in a unit vector, and embedded every state to zero.
+    told = expected["directions"] if old else expected["commands"]
+    if old and model.steering.kind == "goal":
+        told = goals
+    else:
+        np.testing.assert_allclose(model.embed(states), expected["embed"], atol=1e-5)
+    np.testing.assert_allclose(model.act(states, told), expected["act"], atol=1e-5)
+    names = {"cost": "distance", "steps": "hitting_time"} if old else {"cost": "cost", "steps": "steps"}
+    assert (model.metric is not None) == (names["cost"] in expected)
+    if model.metric is not None:
+        ours = np.maximum(expected[names["cost"]], 1e-3)
+        np.testing.assert_allclose(model.cost(states, goals, goals), ours, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(model.steps(states, goals), expected[names["steps"]], rtol=1e-4, atol=1.1e-3)
+    if isinstance(model.metric, Displacement) and "omega" in model.networks and old:
+        np.testing.assert_allclose(model.omega(goals), expected["directions"], atol=1e-5)
+    if isinstance(model.steering, Waypoint):
+        assert model.steering == Waypoint((0, 1), (1.5, 2.0))
