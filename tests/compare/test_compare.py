@@ -176,13 +176,16 @@ def test_a_killed_worker_is_named_and_the_comparison_fails(place):
 def test_the_worker_of_a_killed_comparison_is_waited_for(place):
     """Its cell was called 'being trained by another process' and failed, while that process was only saving."""
     process = start(place, "orphans")
-    worker = wait_for_worker(place / "orphans", process)
-    os.kill(worker, signal.SIGSTOP)  # a slow disk
-    os.kill(process.pid, signal.SIGKILL)
+    wait_for_worker(place / "orphans", process)
+    os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    second = start(place, "orphans")
-    time.sleep(8.0)
-    os.kill(worker, signal.SIGCONT)
+    (cell,) = (place / "orphans").glob("cells/*--GCBC--seed0--*/run")
+    with locked(cell, patience=60.0):  # as a worker does that is still saving
+        second = start(place, "orphans")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (cell.parent / "log.txt").exists():
+            time.sleep(0.1)
+        time.sleep(5.0)
     assert finish(second)["done"] == 4
 
 
