@@ -180,12 +180,13 @@ def test_the_worker_of_a_killed_comparison_is_waited_for(place):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     (cell,) = (place / "orphans").glob("cells/*--GCBC--seed0--*/run")
+    (cell.parent / "log.txt").unlink()
     with locked(cell, patience=60.0):  # as a worker does that is still saving
         second = start(place, "orphans")
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not (cell.parent / "log.txt").exists():
             time.sleep(0.1)
-        time.sleep(5.0)
+        time.sleep(8.0)
     assert finish(second)["done"] == 4
 
 
