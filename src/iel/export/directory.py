@@ -25,13 +25,13 @@ import iel
 from iel.errors import ConfigError, RunError
 from iel.export.agreement import measure
 from iel.export.graphs import IR_VERSION, OPSET, build_graphs, require_onnx, signatures
+from iel.files import flush, partial_name, write_json
 from iel.model import Model, load_model, save_model
 from iel.model.files import MANIFEST_FORMAT, file_facts, verify_manifest
 from iel.planning import AsymGraph
 from iel.planning.plan import States
 from iel.serial import save_arrays
 from iel.training import Run
-from iel.training.files import flush, partial_name, write_json
 
 CARD_FORMAT = 1
 

@@ -30,8 +30,7 @@ from typing import Any
 import numpy as np
 
 from iel.errors import RunError
-from iel.loader import read_json, read_safetensors
-from iel.loader.files import open_regular
+from iel.loader import open_regular, read_json, read_safetensors
 from iel.model.format1 import as_format_2
 from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray, Network, perceptron

@@ -26,10 +26,10 @@ from iel.data.goals import DeviceData, to_device
 from iel.data.jumps import cut_at_jumps
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
+from iel.files import flush, locked, partial_name, replace_directory, require_space, write_error
 from iel.model import Model, save_model
 from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes
-from iel.training.files import flush, locked, partial_name, replace_directory, require_space, write_error
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
 from iel.training.resume import Resumed, find_checkpoint, open_or_create
 from iel.training.run import Run, open_runs
