@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from iel.data.npz import read_npz
 from iel.data.trajectories import Trajectories
 from iel.envs import require_simulator
 from iel.errors import ConfigError, DataError
+from iel.files import NO_LINKS, write_text, writing
 from iel.loader import read_json
 from iel.progress import Progress
 
@@ -111,7 +111,7 @@ def _alone(lock: Path) -> Iterator[bool]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     waited = False
     while True:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o644)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,7 +149,7 @@ def _open_parts(parts: Path, settings: dict[str, Any]) -> None:
             pass  # a damaged label: nothing is known about the blocks
     shutil.rmtree(parts, ignore_errors=True)
     parts.mkdir(parents=True)
-    _write(label, lambda file: file.write(json.dumps(settings).encode()))
+    write_text(label, json.dumps(settings))
 
 
 def _blocks(plan: Recipe, split: str, size: int, parts: Path) -> list[dict[str, Any]]:
@@ -242,17 +242,6 @@ def make_collector(plan: Recipe, seed: int, controller: Path | None = None) -> M
     return PointMazeCollector(plan, seed)
 
 
-def _write(path: Path, fill: Callable[[Any], Any]) -> None:
-    """A file under a temporary name first."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with partial.open("wb") as file:
-            fill(file)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _work(job: dict[str, Any]) -> None:
     """One worker: its blocks, one after another, each written when it is whole."""
     controller = None if job["controller"] is None else Path(job["controller"])
@@ -263,7 +252,8 @@ def _work(job: dict[str, Any]) -> None:
             episodes.append(collector.episode(index, block["split"]))
             print(index, flush=True)  # a parent that is gone closes the pipe, which ends this process too
         observations, actions = (np.stack(column) for column in zip(*episodes, strict=True))
-        _write(Path(block["file"]), lambda file: np.savez(file, observations=observations, actions=actions))  # noqa: B023
+        with writing(block["file"]) as file:
+            np.savez(file, observations=observations, actions=actions)
 
 
 if __name__ == "__main__":
