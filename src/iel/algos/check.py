@@ -28,8 +28,9 @@ def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     the generator alone. The configuration must survive JSON.
     """
     data = data or _random_walks()
-    arrays, spec = to_device(data), Spec(data.observation_size, data.action_size)
     _demand(isinstance(algo, Method), "a method is a dataclass below iel.algos.contract.Method")
+    spec = Spec(data.observation_size, data.action_size, algo.place_of(data))
+    arrays = to_device(data, spec.place)
     _demand(config_from_dict(type(algo), config_dict(algo)) == algo, "the configuration does not survive JSON")
     phases = algo.phases()
     _demand(bool(phases) and all(phase.steps >= 0 for phase in phases), "phases() must name at least one phase")

@@ -24,6 +24,7 @@ import jax
 import optax
 
 from iel.data.goals import DeviceData
+from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, unknown_name
 from iel.model import Model
 
@@ -38,6 +39,8 @@ class Spec(NamedTuple):
 
     observation_size: int
     action_size: int
+    place: tuple[int, ...] = ()
+    """Columns that tell the place, for methods that ask for them (`Method.place_of`)."""
 
 
 class Phase(NamedTuple):
@@ -70,6 +73,9 @@ class Method(ABC):
     standardise: bool = False
     """Train on observations with mean 0 and spread 1 in every column (published: as they are)."""
 
+    cut_jumps: bool = False
+    """Cut trajectories where they jump (teleports; see `iel data info`), so that nobody believes in a lucky exit."""
+
     def __post_init__(self) -> None:
         require_positive(self, "steps", "batch_size", "learning_rate", "hidden")
 
@@ -83,6 +89,10 @@ class Method(ABC):
             if setting not in known:
                 raise unknown_name(f"setting of {cls.__name__}", setting, known)
         return cls(**{**cls.presets[name], **settings})
+
+    def place_of(self, data: Trajectories) -> tuple[int, ...]:
+        """The columns of the data that tell the place; none, unless a method steers by them."""
+        return ()
 
     @property
     def optimiser(self) -> optax.GradientTransformation:

@@ -77,7 +77,7 @@ class GCBC(Method):
     def model(self, state: State, spec: Spec) -> Model:
         """The policy; there is no value and hence no distance."""
         networks = {"policy": frozen_policy(state.policy, "observation", "command")}
-        return Model(self.name, *spec, networks, GoalState())
+        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState())
 
 
 class State(NamedTuple):

@@ -240,7 +240,7 @@ class GCCQL(Method):
             "policy": frozen_policy(state.policy, "observation", "command"),
             "value": frozen(state.critic, "observation", "goal", "action"),
         }
-        return Model(self.name, *spec, networks, GoalState(), discount=self.discount)
+        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState(), discount=self.discount)
 
 
 class Prices(NamedTuple):

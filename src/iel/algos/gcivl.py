@@ -129,7 +129,7 @@ class GCIVL(Method):
             "policy": frozen_policy(state.networks.policy, "observation", "command"),
             "value": frozen(state.networks.value, "observation", "goal"),
         }
-        return Model(self.name, *spec, networks, GoalState(), discount=self.discount)
+        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState(), discount=self.discount)
 
 
 class Networks(NamedTuple):

@@ -19,28 +19,40 @@ import optax
 
 from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.algos.skills import (
-    FOR_BODIES,
+    BODY,
+    WALKING,
+    Learner,
     SkillBatch,
     Skills,
     SkillSettings,
+    Steered,
     draw_future,
     draw_skill_batch,
     new_skills,
+    place_table,
+    policy_optimiser,
+    shipped_policy,
     skill_loss,
+    skill_shape,
+    skill_steering,
 )
 from iel.data.goals import DeviceData, GoalSampler
+from iel.data.slowness import place_columns
+from iel.data.trajectories import Trajectories
 from iel.distances import euclidean
+from iel.errors import ConfigError
 from iel.losses import ivl_loss
-from iel.model import Direction, Model
-from iel.nn import MLP, apply_heads, descend, ensemble, frozen, frozen_policy, head, in_blocks, polyak
+from iel.model import Model
+from iel.nn import MLP, apply_heads, descend, ensemble, frozen, head, in_blocks, polyak
 
-LAPTOP = {"batch_size": 256, "hidden": (128, 128, 128)}
+LAPTOP = {"batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # A joint step trains both halves, so 21,000 of them are as many updates of each network as IEL's 42,000.
     "laptop": {"steps": 21_000, **LAPTOP},
     "laptop-phased": {"steps": 42_000, "training": "phased", **LAPTOP},
-    "laptop-body": {"steps": 60_000, "batch_size": 256, "training": "phased", **FOR_BODIES},
+    "laptop-body": {"steps": 48_000, "training": "phased", **WALKING},
+    "laptop-body-directions": {"steps": 60_000, "training": "phased", "awr_temperature": 1.0, **BODY},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 1_500,
@@ -98,6 +110,14 @@ class HILP(Method):
     """Share of the policy's directions that are where the trajectory itself went (published: none, all uniform)."""
     future_steps: int = 20
     """How many steps ahead such a direction may look."""
+    steering: Steered = "direction"
+    """`direction`: the policy follows directions of phi (the paper); `waypoint`: directions of the place columns."""
+    place: tuple[int, ...] = ()
+    """Columns that tell the place, for steering by waypoints; by default those that `iel data info` names."""
+    learner: Learner = "iql-awr"
+    """How the policy is learned: by IQL and AWR (the paper), or by `cloning` what the data did in each direction."""
+    decay: bool = False
+    """Let the policy's step size follow half a cosine down to 0 (the paper: constant)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,6 +125,8 @@ class HILP(Method):
         require_fraction(self, "discount", "expectile", "policy_discount", "policy_expectile")
         require_share(self, "embedding_share", "future_share")
         require_positive(self, "future_steps")
+        if self.steering == "waypoint" and self.training == "joint":
+            raise ConfigError("Steering by waypoints needs training='phased': the place is no part of the embedding.")
         _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property
@@ -113,7 +135,18 @@ class HILP(Method):
 
     @property
     def skills(self) -> SkillSettings:
-        return SkillSettings(self.policy_discount, self.policy_expectile, self.awr_temperature, self.future_share)
+        numbers = self.policy_discount, self.policy_expectile, self.awr_temperature, self.future_share
+        return SkillSettings(*numbers, self.learner)
+
+    @property
+    def policy_optimiser(self) -> optax.GradientTransformation:
+        return policy_optimiser(self.learning_rate, self.phases()[-1].steps, self.decay)
+
+    def place_of(self, data: Trajectories) -> tuple[int, ...]:
+        """The place columns given, or those that are clearly slower than all others."""
+        if self.steering == "direction":
+            return ()
+        return self.place or tuple(place_columns(data))
 
     @property
     def _ahead(self) -> int | None:
@@ -130,15 +163,18 @@ class HILP(Method):
         """Fresh networks, the same as IEL's for the same key (whose first part is omega's)."""
         keys = jax.random.split(key, 5)[1:]
         embedding = ensemble(keys[0], 2, spec.observation_size, self.hidden, self.dimension)
-        skills = new_skills(keys[1:], spec, self.dimension, self.hidden, self.policy_norm)
-        moments = Optimisers(self.optimiser.init(embedding), self.optimiser.init(skills))
+        shape = *skill_shape(spec, self.dimension), spec.action_size, self.hidden
+        skills = new_skills(keys[1:], *shape, self.policy_norm, self.learner)
+        moments = Optimisers(self.optimiser.init(embedding), self.policy_optimiser.init(skills))
         return State(embedding, embedding, skills, skills.critic, moments)
 
     # ---------------------------------------------------------------- batches
 
     def tables(self, phase: str, state: State, data: DeviceData) -> jax.Array | None:
-        """phi (head 0) of every state in `policy`, where it is frozen."""
-        return in_blocks(head(state.embedding, 0), data.observations) if phase == "policy" else None
+        """phi (head 0) of every state in `policy`, where it is frozen; or the place."""
+        if phase != "policy":
+            return None
+        return place_table(data, lambda: in_blocks(head(state.embedding, 0), data.observations))
 
     def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> GoalBatch | SkillBatch:
         """The batch of one step; a joint step uses the same transitions for both losses."""
@@ -196,7 +232,7 @@ class HILP(Method):
     def _update_policy(self, state: State, batch: SkillBatch, key: jax.Array) -> tuple[State, Metrics]:
         loss = lambda skills, batch: skill_loss(skills, state.critic_target, batch, key, self.skills)  # noqa: E731
         optimisers = state.optimisers
-        skills, moments, metrics = descend(self.optimiser, loss, state.skills, optimisers.skills, batch)
+        skills, moments, metrics = descend(self.policy_optimiser, loss, state.skills, optimisers.skills, batch)
         target = polyak(state.critic_target, state.skills.critic, self.target_rate)
         moments = optimisers._replace(skills=moments)
         return state._replace(skills=skills, critic_target=target, optimisers=moments), metrics
@@ -207,9 +243,16 @@ class HILP(Method):
         """Head 0 of phi and the policy; without omega, beta is 0."""
         networks = {
             "embedding": frozen(head(state.embedding, 0), "observation"),
-            "policy": frozen_policy(state.skills.policy, "observation", "command", spread=True),
+            "policy": shipped_policy(state.skills.policy, self.steering),
         }
-        return Model(self.name, *spec, networks, Direction(), discount=self.discount)
+        return Model(
+            self.name,
+            spec.observation_size,
+            spec.action_size,
+            networks,
+            skill_steering(spec, self.steering),
+            discount=self.discount,
+        )
 
 
 class Optimisers(NamedTuple):
@@ -225,7 +268,7 @@ class State(NamedTuple):
     embedding: MLP
     embedding_target: MLP
     skills: Skills
-    critic_target: MLP
+    critic_target: MLP | None
     optimisers: Optimisers
 
 

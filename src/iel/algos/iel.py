@@ -18,18 +18,36 @@ import jax.numpy as jnp
 import optax
 
 from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
-from iel.algos.skills import FOR_BODIES, Skills, SkillSettings, draw_skill_batch, new_skills, skill_loss
+from iel.algos.skills import (
+    BODY,
+    WALKING,
+    Learner,
+    Skills,
+    SkillSettings,
+    Steered,
+    draw_skill_batch,
+    new_skills,
+    place_table,
+    policy_optimiser,
+    shipped_policy,
+    skill_loss,
+    skill_shape,
+    skill_steering,
+)
 from iel.data.goals import DeviceData, GoalSampler
+from iel.data.slowness import place_columns
+from iel.data.trajectories import Trajectories
 from iel.distances import directed, discounted_steps, projection
 from iel.errors import ConfigError
 from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
-from iel.model import Direction, Model
-from iel.nn import MLP, apply_heads, descend, ensemble, frozen, frozen_policy, head, in_blocks, polyak, unit
+from iel.model import Model
+from iel.nn import MLP, apply_heads, descend, ensemble, frozen, head, in_blocks, polyak, unit
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128)},
-    "laptop-body": {"steps": 60_000, "batch_size": 256, **FOR_BODIES},
+    "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True},
+    "laptop-body": {"steps": 48_000, **WALKING},
+    "laptop-body-directions": {"steps": 60_000, "awr_temperature": 1.0, **BODY},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 3_000,
@@ -108,6 +126,14 @@ class IEL(Method):
     """Share of the policy's directions that are where the trajectory itself went (the paper: none, all uniform)."""
     future_steps: int = 20
     """How many steps ahead such a direction may look."""
+    steering: Steered = "direction"
+    """`direction`: the policy follows directions of phi (the paper); `waypoint`: directions of the place columns."""
+    place: tuple[int, ...] = ()
+    """Columns that tell the place, for steering by waypoints; by default those that `iel data info` names."""
+    learner: Learner = "iql-awr"
+    """How the policy is learned: by IQL and AWR (the paper), or by `cloning` what the data did in each direction."""
+    decay: bool = False
+    """Let the policy's step size follow half a cosine down to 0 (the paper: constant)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,7 +161,18 @@ class IEL(Method):
 
     @property
     def skills(self) -> SkillSettings:
-        return SkillSettings(self.policy_discount, self.policy_expectile, self.awr_temperature, self.future_share)
+        numbers = self.policy_discount, self.policy_expectile, self.awr_temperature, self.future_share
+        return SkillSettings(*numbers, self.learner)
+
+    @property
+    def policy_optimiser(self) -> optax.GradientTransformation:
+        return policy_optimiser(self.learning_rate, self.phases()[-1].steps, self.decay)
+
+    def place_of(self, data: Trajectories) -> tuple[int, ...]:
+        """The place columns given, or those that are clearly slower than all others."""
+        if self.steering == "direction":
+            return ()
+        return self.place or tuple(place_columns(data))
 
     def phases(self) -> tuple[Phase, ...]:
         """2 % / 48 % / 50 % of the steps by default, whatever their number."""
@@ -147,18 +184,21 @@ class IEL(Method):
         keys = jax.random.split(key, 5)
         omega = MLP(keys[0], spec.observation_size, self.hidden, self.dimension)
         embedding = ensemble(keys[1], 2, spec.observation_size, self.hidden, self.dimension)
-        skills = new_skills(keys[2:], spec, self.dimension, self.hidden, self.policy_norm)
-        moments = Optimisers(*(self.optimiser.init(part) for part in (omega, embedding, skills)))
+        shape = *skill_shape(spec, self.dimension), spec.action_size, self.hidden
+        skills = new_skills(keys[2:], *shape, self.policy_norm, self.learner)
+        moments = Optimisers(
+            self.optimiser.init(omega), self.optimiser.init(embedding), self.policy_optimiser.init(skills)
+        )
         return State(omega, embedding, embedding, skills, skills.critic, moments)
 
     # ---------------------------------------------------------------- batches
 
     def tables(self, phase: str, state: State, data: DeviceData) -> jax.Array | None:
-        """What the phase keeps frozen, once for every state: omega in `embedding`, phi (head 0) in `policy`."""
+        """What the phase keeps frozen, once for every state: omega in `embedding`, phi or the place in `policy`."""
         if phase == "embedding":
             return in_blocks(lambda x: unit(state.omega(x)), data.observations)
         if phase == "policy":
-            return in_blocks(head(state.embedding, 0), data.observations)
+            return place_table(data, lambda: in_blocks(head(state.embedding, 0), data.observations))
         return None
 
     def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Any:
@@ -237,7 +277,7 @@ class IEL(Method):
                 embedding=embedding, embedding_target=target, optimisers=optimisers._replace(embedding=moments)
             ), metrics
         policy_loss = lambda skills, batch: skill_loss(skills, state.critic_target, batch, key, self.skills)  # noqa: E731
-        skills, moments, metrics = descend(self.optimiser, policy_loss, state.skills, optimisers.skills, batch)
+        skills, moments, metrics = descend(self.policy_optimiser, policy_loss, state.skills, optimisers.skills, batch)
         target = polyak(state.critic_target, state.skills.critic, self.target_rate)
         return state._replace(
             skills=skills, critic_target=target, optimisers=optimisers._replace(skills=moments)
@@ -250,9 +290,17 @@ class IEL(Method):
         networks = {
             "embedding": frozen(head(state.embedding, 0), "observation"),
             "omega": frozen(state.omega, "observation"),
-            "policy": frozen_policy(state.skills.policy, "observation", "command", spread=True),
+            "policy": shipped_policy(state.skills.policy, self.steering),
         }
-        return Model(self.name, *spec, networks, Direction(), beta=self.beta, discount=self.discount)
+        return Model(
+            self.name,
+            spec.observation_size,
+            spec.action_size,
+            networks,
+            skill_steering(spec, self.steering),
+            beta=self.beta,
+            discount=self.discount,
+        )
 
 
 class Optimisers(NamedTuple):
@@ -270,7 +318,7 @@ class State(NamedTuple):
     embedding: MLP
     embedding_target: MLP
     skills: Skills
-    critic_target: MLP
+    critic_target: MLP | None
     optimisers: Optimisers
 
 

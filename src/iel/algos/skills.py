@@ -1,45 +1,57 @@
-"""One policy for every latent direction: the last phase of IEL and of HILP, over any frozen embedding phi.
+"""One policy for every direction of a space: the last phase of IEL and of HILP, over any frozen coordinates p.
 
-    r = <phi(x') - phi(x), z>,  z uniform on the unit sphere, never terminal
-    L = IQL(V, Q; r) + AWR(pi; min_e Q'_e - V)
+    r = <p(x') - p(x), z>,  z uniform on the unit sphere, never terminal
+    L = IQL(V, Q; r) + AWR(pi; min_e Q'_e - V)                      `iql-awr`, as published
+    L = -E[log pi(a | x, z)]                                        `cloning`
 
-A share of the directions may instead be where the trajectory itself went, z = unit(phi(x_{t+k}) - phi(x_t)) with
+A share of the directions may instead be where the trajectory itself went, z = unit(p(x_{t+k}) - p(x_t)) with
 1 <= k <= `future_steps`: a body that needs many steps to turn says little about a direction chosen at random.
+
+The coordinates are p = phi (steering by `direction`, as published), or the columns of the observation that tell the
+place (steering by `waypoint`). A waypoint policy does not see those columns of its own state, so what it learns in one
+place holds in every other: an ant's phi changes more with its pose than with a metre of way (docs/results.md).
 
 No goal is ever shown to the policy; a goal becomes a direction when it is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from iel.algos.contract import Metrics, Spec
 from iel.data.goals import DeviceData, draw_states
 from iel.losses import awr_loss, iql_critic_loss, iql_value_loss
-from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, unit
+from iel.model import Direction, Network, Steering, Waypoint
+from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen_policy, unit
 
-FOR_BODIES: dict[str, Any] = {
+Learner = Literal["iql-awr", "cloning"]
+Steered = Literal["direction", "waypoint"]
+
+BODY: dict[str, Any] = {
+    "batch_size": 256,
     "hidden": (256, 256, 256),
     "learning_rate": 1e-3,
     "target_rate": 0.02,
-    "awr_temperature": 1.0,
     "policy_norm": True,
     "future_share": 1.0,
     "standardise": True,
+    "cut_jumps": True,
 }
-"""What let an ant learn within an hour on a laptop (docs/results.md): its columns have very different spreads, its gait
-hides the direction, and an advantage that is still noise must not choose the samples."""
+"""For robots with joints: columns of very different spreads, and a gait that hides the direction (docs/results.md)."""
+WALKING: dict[str, Any] = {**BODY, "steering": "waypoint", "learner": "cloning", "decay": True}
+"""The same, steered by the place of the next node."""
 
 
 class Skills(NamedTuple):
-    """V(x, z), Q(x, z, a) with two heads, pi(a | x, z)."""
+    """V(x, z), Q(x, z, a) with two heads (none where the policy is cloned), pi(a | x, z)."""
 
-    value: MLP
-    critic: MLP
+    value: MLP | None
+    critic: MLP | None
     policy: GaussianPolicy
 
 
@@ -51,10 +63,11 @@ class SkillSettings(NamedTuple):
     temperature: float
     future_share: float = 0.0
     """Share of directions taken from the trajectory's own future."""
+    learner: Learner = "iql-awr"
 
 
 class SkillBatch(NamedTuple):
-    """(x, a, x', phi(x') - phi(x), phi(x_{t+k}) - phi(x_t))."""
+    """(x, a, x', p(x') - p(x), p(x_{t+k}) - p(x_t)); the states as the policy sees them."""
 
     state: jax.Array
     action: jax.Array
@@ -64,31 +77,64 @@ class SkillBatch(NamedTuple):
     """Where the trajectory went, if directions are to be taken from it."""
 
 
+def skill_shape(spec: Spec, dimension: int) -> tuple[int, int]:
+    """(columns of its state that the policy sees, size of a direction)."""
+    return spec.observation_size - len(spec.place), len(spec.place) or dimension
+
+
 def new_skills(
     keys: Sequence[jax.Array] | jax.Array,
-    spec: Spec,
-    dimension: int,
+    seen: int,
+    directions: int,
+    actions: int,
     hidden: tuple[int, ...],
     policy_norm: bool = False,
+    learner: Learner = "iql-awr",
 ) -> Skills:
     """Fresh networks from three keys; values have LayerNorm, the policy has it if asked to."""
-    inputs = spec.observation_size + dimension
+    inputs = seen + directions
     return Skills(
-        MLP(keys[0], inputs, hidden, 1),
-        ensemble(keys[1], 2, inputs + spec.action_size, hidden, 1),
-        GaussianPolicy(keys[2], inputs, hidden, spec.action_size, layer_norm=policy_norm),
+        MLP(keys[0], inputs, hidden, 1) if learner == "iql-awr" else None,
+        ensemble(keys[1], 2, inputs + actions, hidden, 1) if learner == "iql-awr" else None,
+        GaussianPolicy(keys[2], inputs, hidden, actions, layer_norm=policy_norm),
     )
 
 
+def skill_steering(spec: Spec, steering: Steered) -> Steering:
+    """How a target becomes the policy's command."""
+    return Waypoint(spec.place, (1.0,) * len(spec.place)) if steering == "waypoint" else Direction()
+
+
+def shipped_policy(policy: GaussianPolicy, steering: Steered) -> Network:
+    """The policy as part of a model."""
+    return frozen_policy(policy, "blind" if steering == "waypoint" else "observation", "command", spread=True)
+
+
+def policy_optimiser(learning_rate: float, steps: int, decay: bool) -> optax.GradientTransformation:
+    """Adam; with `decay` its step size follows half a cosine down to 0 over so many steps."""
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, max(steps, 1)) if decay else learning_rate)
+
+
+def place_table(data: DeviceData, phi: Callable[[], jax.Array]) -> jax.Array:
+    """The coordinates p of every state of the data: its place columns, or phi where there are none."""
+    return data.observations[:, data.place] if len(data.place) else phi()
+
+
 def draw_skill_batch(
-    key: jax.Array, data: DeviceData, phi: jax.Array, size: int, future_steps: int | None = None
+    key: jax.Array, data: DeviceData, place: jax.Array, size: int, future_steps: int | None = None
 ) -> SkillBatch:
-    """Uniform transitions; `phi` is the embedding of every state of the data."""
+    """Uniform transitions; `place` are the coordinates p of every state of the data."""
     rows = draw_states(key, data, size)
-    displacement, future = phi[rows + 1] - phi[rows], None
+    displacement, future = place[rows + 1] - place[rows], None
     if future_steps is not None:
-        future = phi[draw_future(key, data, rows, future_steps)] - phi[rows]
-    return SkillBatch(data.observations[rows], data.actions[rows], data.observations[rows + 1], displacement, future)
+        future = place[draw_future(key, data, rows, future_steps)] - place[rows]
+    here, after = visible(data, data.observations[rows]), visible(data, data.observations[rows + 1])
+    return SkillBatch(here, data.actions[rows], after, displacement, future)
+
+
+def visible(data: DeviceData, observations: jax.Array) -> jax.Array:
+    """What the policy sees of its states: all but their place, where it is steered by it."""
+    return observations[:, data.elsewhere] if len(data.place) else observations
 
 
 def draw_future(key: jax.Array, data: DeviceData, rows: jax.Array, future_steps: int) -> jax.Array:
@@ -108,12 +154,16 @@ def draw_directions(key: jax.Array, batch: SkillBatch, share: float) -> jax.Arra
 
 
 def skill_loss(
-    skills: Skills, target_critic: MLP, batch: SkillBatch, key: jax.Array, settings: SkillSettings
+    skills: Skills, target_critic: MLP | None, batch: SkillBatch, key: jax.Array, settings: SkillSettings
 ) -> tuple[jax.Array, Metrics]:
-    """IQL and AWR on random directions: reward <phi(x') - phi(x), z>, never terminal."""
+    """IQL and AWR on directions: reward <p(x') - p(x), z>, never terminal. Or plain cloning."""
     z = draw_directions(key, batch, settings.future_share)
-    reward = (batch.displacement * z).sum(-1)
     here = jnp.concatenate([batch.state, z], -1)
+    if skills.value is None or skills.critic is None or target_critic is None:
+        loss = -skills.policy.log_prob(here, batch.action).mean()
+        error = jnp.square(skills.policy(here) - batch.action).mean()
+        return loss, {"policy/loss": loss, "policy/squared_error": error}
+    reward = (batch.displacement * z).sum(-1)
     after = jnp.concatenate([batch.next_state, z], -1)
     with_action = jnp.concatenate([here, batch.action], -1)
 

@@ -32,8 +32,8 @@ class Evaluate(Output):
     """Only these tasks, counted from 1 (default: all)."""
     seed: int = 0
     """Seed of every start and goal."""
-    action: Literal["mean", "sample"] = "mean"
-    """Act by the policy's mean, or by samples of it."""
+    action: Literal["mean", "sample", "unstick"] = "mean"
+    """Act by the policy's mean, by samples of it, or by its mean with noise only while no progress is made."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
     planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)

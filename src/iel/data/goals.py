@@ -13,11 +13,13 @@ Nothing drawn for x_i ever leaves the episode of x_i, except a random goal, whic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
@@ -31,6 +33,10 @@ class DeviceData(NamedTuple):
     final: jax.Array
     transitions: jax.Array
     scale: jax.Array
+    place: jax.Array
+    """Columns that tell the place, where the method steers by them."""
+    elsewhere: jax.Array
+    """All other columns."""
 
 
 class Draw(NamedTuple):
@@ -136,12 +142,15 @@ def geometric(key: jax.Array, discount: float, size: int) -> jax.Array:
     return 1 + jnp.floor(jnp.log(u) / jnp.log(discount)).astype(jnp.int32)
 
 
-def to_device(data: Trajectories) -> DeviceData:
+def to_device(data: Trajectories, place: Sequence[int] = ()) -> DeviceData:
     """Copy a store to JAX's default device once; every batch is then drawn there."""
+    columns = np.arange(data.observation_size)
     return DeviceData(
         jnp.asarray(data.observations),
         jnp.asarray(data.actions),
         jnp.asarray(data.final, jnp.int32),
         jnp.asarray(data.transitions, jnp.int32),
         jnp.asarray(data.scale),
+        jnp.asarray(np.array(place, np.int32)),
+        jnp.asarray(np.setdiff1d(columns, np.array(place, int)), jnp.int32),
     )

@@ -25,8 +25,11 @@ from iel.envs import GoalEnv, make_env
 from iel.errors import ConfigError
 from iel.evaluation.stats import bootstrap_interval
 from iel.model import Model
-from iel.planning import Planner, make_planner
+from iel.planning import Acting, Pilot, Planner, make_planner
 from iel.progress import Progress
+
+ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
+"""Ways of acting, as protocols print them."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,11 @@ class Protocol:
     max_steps: int | None = None
     """Steps an episode may take, never more than the environment's own limit, which is what None means."""
 
-    action: Literal["mean", "sample"] = "mean"
-    """Whether the policy acts by its mean or by a sample; samples follow from the seed as well."""
+    action: Literal["mean", "sample", "unstick"] = "mean"
+    """How the policy acts (`iel.planning.Acting`); what is random follows from the seed as well."""
 
     def __post_init__(self) -> None:
-        if self.action not in ("mean", "sample"):
-            raise ConfigError(f"action is '{self.action}'; choose mean or sample.")
+        _ = Acting(self.action)  # refuses an unknown way of acting now
         if self.episodes < 1:
             raise ConfigError(f"An evaluation needs at least one episode a task, but {self.episodes} were asked for.")
 
@@ -131,7 +133,7 @@ class Arena:
             "episodes_per_task": self.protocol.episodes,
             "max_steps": self.horizon,
             "seed": self.protocol.seed,
-            "action": f"policy {self.protocol.action}",
+            "action": ACTIONS[self.protocol.action],
             "interval": "95 % stratified bootstrap over episodes",
         }
 
@@ -188,22 +190,15 @@ class _Turn:
         self.subtasks = np.zeros(count)
         self.over = np.zeros(count, bool)
         self.planning = self.seconds = 0.0
-        sequence = np.random.SeedSequence([arena.protocol.seed, chosen.start])
-        self.generator = np.random.default_rng(sequence) if arena.protocol.action == "sample" else None
+        self.generator = np.random.default_rng(np.random.SeedSequence([arena.protocol.seed, chosen.start]))
 
     def run(self, model: Model, planner: Planner, bar: Progress) -> None:
-        """Target, command, action, step: for all running episodes at once."""
+        """Act and step, for all running episodes at once."""
         running, mark = np.arange(len(self.steps)), time.perf_counter()
-        plan = planner.plan(self.goals)
+        pilot = Pilot(model, planner.plan(self.goals), Acting(self.arena.protocol.action), self.generator)
         self.planning = time.perf_counter() - mark
         for step in range(1, self.arena.horizon + 1):
-            observations = self.observations[running]
-            embeddings = model.embed(observations)
-            mark = time.perf_counter()
-            target = plan.target(embeddings, rows=running)
-            self.planning += time.perf_counter() - mark
-            command = model.command(observations, target, embeddings)
-            self._step(step, running, model.act(observations, command, self.generator))
+            self._step(step, running, pilot.act(self.observations[running], running))
             done = self.over[running]
             if done.any():
                 bar.advance(int(done.sum()), f"success {self.success.sum()}/{len(self.success)}")
@@ -211,6 +206,7 @@ class _Turn:
                 if len(running) == 0:
                     break
         bar.advance(len(running))
+        self.planning += pilot.seconds
         self.seconds = time.perf_counter() - self.started
 
     def _step(self, step: int, running: NDArray[np.intp], actions: NDArray[np.float32]) -> None:

@@ -13,11 +13,12 @@ from iel.planning.coreset import (
 )
 from iel.planning.dpp import greedy_dpp
 from iel.planning.graph import Edges, Field, PlanningGraph
-from iel.planning.plan import Agent, Mixture, Plan, Region, Route, Sequence, Target
+from iel.planning.plan import Acting, Agent, Mixture, Pilot, Plan, Region, Route, Sequence, Target
 from iel.planning.planners import PLANNERS, AsymGraph, Direct, Planner, RecMid, SymGraph, make_planner, planners_for
 
 __all__ = [
     "PLANNERS",
+    "Acting",
     "Agent",
     "AsymGraph",
     "Coreset",
@@ -26,6 +27,7 @@ __all__ = [
     "Edges",
     "Field",
     "Mixture",
+    "Pilot",
     "Plan",
     "Planner",
     "PlanningGraph",

@@ -17,9 +17,10 @@ and (for hysteresis) the node it was last matched to. How a single goal is appro
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -46,8 +47,8 @@ class Agent(Protocol):
     def command(self, observations: Floats, target: Target, embeddings: Floats, /) -> Floats:
         """What the policy is told: (n, c)."""
 
-    def act(self, observations: Floats, commands: Floats, /) -> Floats:
-        """The policy's action for each observation and command: (n, act_dim)."""
+    def act(self, observations: Floats, commands: Floats, generator: np.random.Generator | None = None, /) -> Floats:
+        """The policy's mean action for each observation and command, or a sample of it: (n, act_dim)."""
 
 
 class States(Protocol):
@@ -206,6 +207,8 @@ class Target(NamedTuple):
     """(n, d) phi(g) of the goal that is pursued."""
     goal_direction: Floats
     """(n, d) omega_g of the goal that is pursued."""
+    cost: Floats
+    """(n,) predicted cost to the goal from here; infinite where nothing is known."""
 
 
 class Aim(NamedTuple):
@@ -322,7 +325,8 @@ class Plan:
         observation = self.observations[aim.states]
         if is_goal.any():
             observation[is_goal] = self.goal_observations[goals[is_goal]]
-        return Target(aim.points, observation, is_goal, self.pursuit.points[goals], self.pursuit.directions[goals])
+        pursuit = self.pursuit
+        return Target(aim.points, observation, is_goal, pursuit.points[goals], pursuit.directions[goals], aim.costs)
 
     def costs(self, embeddings: Any, rows: Integers | None = None) -> Floats:
         """Predicted cost from each embedding to the goal of its current stage; infinite where there is no way."""
@@ -385,3 +389,66 @@ class Plan:
         order = np.lexsort((aim.costs, owner))
         best = order[np.searchsorted(owner[order], np.arange(len(rows)))]
         return Aim(aim.points[best], aim.states[best], aim.costs[best], aim.nodes[best]), members[best]
+
+
+# ---------------------------------------------------------------- acting
+
+
+@dataclass(frozen=True)
+class Acting:
+    """How actions are taken from the policy: by its `mean`, by a `sample`, or `unstick`: by its mean, with noise only
+    while no progress is made.
+
+    A cloned policy can stand still for hundreds of steps where the data's controller never did; noise as large as the
+    data's own frees it. An episode is stuck if the least predicted cost to its goal fell by less than `progress` per
+    step over the last `patience` steps; it then gets N(0, `noise`^2) on every action for `burst` steps.
+    """
+
+    kind: Literal["mean", "sample", "unstick"] = "mean"
+    noise: float = 0.4
+    patience: int = 30
+    burst: int = 20
+    progress: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("mean", "sample", "unstick"):
+            raise ConfigError(f"action is '{self.kind}'; choose mean, sample or unstick.")
+
+
+class Pilot:
+    """Drives the episodes of a plan: target, command, action."""
+
+    def __init__(self, model: Agent, plan: Plan, acting: Acting, generator: np.random.Generator):
+        self.model, self.plan, self.acting, self.generator = model, plan, acting, generator
+        self.seconds = 0.0
+        """Time spent choosing targets."""
+        count = len(plan)
+        self._least, self._since, self._shaking = np.full(count, np.inf), np.zeros(count, int), np.zeros(count, int)
+
+    def act(self, observations: Floats, rows: Integers | None = None) -> Floats:
+        """Actions of all episodes, or of the listed ones, from their observations."""
+        embeddings = self.model.embed(observations)
+        started = time.perf_counter()
+        target = self.plan.target(embeddings, rows)
+        self.seconds += time.perf_counter() - started
+        command = self.model.command(observations, target, embeddings)
+        if self.acting.kind == "sample":
+            return self.model.act(observations, command, self.generator)
+        actions = self.model.act(observations, command)
+        if self.acting.kind == "unstick":
+            shaken = self._stuck(target.cost, np.arange(len(self.plan)) if rows is None else np.asarray(rows))
+            noise = self.acting.noise * self.generator.standard_normal(actions.shape)
+            actions = np.clip(actions + shaken[:, None] * noise, -1.0, 1.0).astype(np.float32)
+        return actions
+
+    def _stuck(self, costs: Floats, rows: Integers) -> Booleans:
+        """Which episodes are to be shaken now, given their predicted cost to go."""
+        acting = self.acting
+        better = costs < self._least[rows] - acting.progress * acting.patience
+        self._least[rows] = np.where(better | ~np.isfinite(self._least[rows]), costs, self._least[rows])
+        self._since[rows] = np.where(better, 0, self._since[rows] + 1)
+        stuck = self._since[rows] >= acting.patience
+        self._shaking[rows] = np.where(stuck, acting.burst, np.maximum(self._shaking[rows] - 1, 0))
+        self._since[rows] = np.where(stuck, 0, self._since[rows])
+        self._least[rows] = np.where(stuck, costs, self._least[rows])
+        return self._shaking[rows] > 0

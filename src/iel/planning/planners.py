@@ -26,9 +26,11 @@ from iel.metrics import Displacement, Floats, Integers, LatentGoal, Metric, chec
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, select_coreset
 from iel.planning.graph import NO_HOP, Field, PlanningGraph
 from iel.planning.plan import (
+    Acting,
     Agent,
     Goal,
     Mixture,
+    Pilot,
     Plan,
     Pursuit,
     Region,
@@ -65,6 +67,7 @@ class Planner(ABC):
         """Whether to head for a goal also where no way to it is known."""
         self._plan: Plan | None = None
         self._goal: Goal = None
+        self._pilot: Pilot
 
     @property
     def width(self) -> int:
@@ -88,10 +91,14 @@ class Planner(ABC):
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         """How this planner approaches these goals."""
 
-    def prepare(self, goal: Goal) -> None:
-        """Get ready for one goal: an observation, a `Region`, a `Mixture` or a `Sequence`."""
+    def prepare(self, goal: Goal, acting: Acting | None = None, seed: int = 0) -> None:
+        """Get ready for one goal: an observation, a `Region`, a `Mixture` or a `Sequence`.
+
+        `acting` says how actions are taken from the policy (by default its mean); what is random follows from `seed`.
+        """
         self._plan = self.plan([goal])
         self._goal = goal
+        self._pilot = Pilot(self.model, self._plan, acting or Acting(), np.random.default_rng(seed))
 
     def prepare_region(self, goals: Any) -> None:
         """Get ready to reach any of these states."""
@@ -114,24 +121,24 @@ class Planner(ABC):
 
     def target(self, observation: Any) -> Target:
         """Where to head for from this observation: one row of everything."""
-        return self.prepared.target(self._embed(observation)[1])
+        return self.prepared.target(self._embed(observation))
 
     def act(self, observation: Any) -> Floats:
         """The policy's action towards the target, (act_dim,)."""
         plan = self.prepared
-        row, embedding = self._embed(observation)
-        return np.asarray(self.model.act(row, self.model.command(row, plan.target(embedding), embedding)))[0]
+        self._pilot.plan = plan  # it is another one after replanning
+        return np.asarray(self._pilot.act(self._row(observation)))[0]
 
     def predicted_steps(self, observation: Any) -> float:
         """Predicted steps to the goal of the current stage; infinite where no way leads there."""
         plan = self.prepared
         self._distances("it predicts no number of steps")
-        return float(plan.steps(self._embed(observation)[1])[0])
+        return float(plan.steps(self._embed(observation))[0])
 
     def path(self, observation: Any) -> Route:
         """The whole way from this observation, through all stages still to come."""
         plan, metric = self.prepared, self._distances("it knows no ways")
-        state = self._embed(observation)[1][0].astype(np.float64)
+        state = self._embed(observation)[0].astype(np.float64)
         plan.costs(state[None, :])  # brings the stage up to date
         nodes: list[int] = []
         costs: list[float] = []
@@ -163,12 +170,15 @@ class Planner(ABC):
             raise GeometryError(f"This model learned no distances, so {lack}; it can only act.")
         return self.metric
 
-    def _embed(self, observation: Any) -> tuple[Floats, Floats]:
-        """One observation as a checked row, and its embedding."""
+    def _embed(self, observation: Any) -> Floats:
+        return np.asarray(self.model.embed(self._row(observation)))
+
+    def _row(self, observation: Any) -> Floats:
+        """One observation as a checked row."""
         rows = observation_table(observation, self.width, "observation")
         if len(rows) != 1:
             raise GeometryError(f"One observation was expected, not {len(rows)}; use plan(goals) for many episodes.")
-        return rows, np.asarray(self.model.embed(rows))
+        return rows
 
     def _embedded_pool(self, pool: int, seed: int) -> tuple[Integers, Floats]:
         """Rows of the data drawn without replacement (all of them if there are no more), and their embeddings."""

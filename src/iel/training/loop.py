@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from iel.algos.contract import Method, Metrics, Spec, State, Tables, config_dict
 from iel.algos.scaling import for_raw_observations, scaling_of, standardised
 from iel.data.goals import DeviceData, to_device
+from iel.data.jumps import cut_at_jumps
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.model import Model, save_model
@@ -174,9 +175,10 @@ class Trainer:
         self.algo, self.seeds, self.runs = algo, seeds, runs
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
-        self.spec = Spec(data.observation_size, data.action_size)
+        data = cut_at_jumps(data).data if algo.cut_jumps else data
+        self.spec = Spec(data.observation_size, data.action_size, algo.place_of(data))
         self.scaling = scaling_of(data) if algo.standardise else None
-        self.data = to_device(data if self.scaling is None else standardised(data, self.scaling))
+        self.data = to_device(data if self.scaling is None else standardised(data, self.scaling), self.spec.place)
         self.step, self.phase = 0, algo.phases()[0].name
         self.each = each or seed_map(len(seeds))
         keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
