@@ -97,7 +97,7 @@ class Nearby(Method):
             "policy": frozen_policy(state.networks.policy, "observation", "command"),
             "value": frozen(state.networks.value, "observation", "goal"),
         }
-        return Model(self.name, *spec, networks, GoalState(), discount=self.discount)
+        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState(), discount=self.discount)
 
 
 # ---------------------------------------------------------------- it works
