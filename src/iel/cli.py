@@ -27,6 +27,7 @@ COMMANDS = {
     "plan": "plan:plan_command",
     "video": "video:video_command",
     "audit": "audit:audit_command",
+    "theory": "theory:theory_command",
     "export": "export:export_command",
     "data make": "data:data_make_command",
     "data info": "data:data_info_command",

@@ -49,7 +49,7 @@ def test_the_agent_beats_a_random_one(model, maze_data):
         rng = np.random.default_rng(0)
         embed, command = staticmethod(model.embed), staticmethod(model.command)
 
-        def act(self, observations, commands, generator):
+        def act(self, observations, commands, generator=None):
             return self.rng.uniform(-1, 1, (len(observations), 2)).astype(np.float32)
 
     aimless = arena.rollout(RandomActions(), planner, "random", progress=False)

@@ -30,6 +30,9 @@ class Compass:
         self.goals = np.asarray(goals)
         return self
 
+    def __len__(self):
+        return len(self.goals)
+
     def target(self, embeddings, rows):
         return self.goals[rows]
 
@@ -53,7 +56,7 @@ def test_sampled_actions_follow_from_the_protocols_seed_and_the_protocol_says_so
     assert all(np.array_equal(a, b) for a, b in zip(first.paths, second.paths, strict=True))
     assert not np.array_equal(first.paths[0], mean.paths[0][:41]) and not np.array_equal(first.paths[0], other.paths[0])
     assert sampled[0].describe()["action"] == "policy sample" and arena.describe()["action"] == "policy mean"
-    with pytest.raises(ConfigError, match="mean or sample"):
+    with pytest.raises(ConfigError, match="mean, sample or unstick"):
         Protocol(action="guess")
 
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_worlds import Data, LinearModel, corridor
 
-from iel.distances import discounted_steps, undiscounted_steps
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Displacement, LatentGoal, Metric, directed_cost, lengths_between
+from iel.metrics import LatentGoal, directed_cost, lengths_between
 from iel.planning import (
     PLANNERS,
     AsymGraph,
@@ -22,9 +21,7 @@ from iel.planning import (
     Region,
     Sequence,
     SymGraph,
-    Target,
     make_planner,
-    planners_for,
     reference,
 )
 from iel.planning.pursuits import AlongGraph, smallest_columns
@@ -278,25 +275,6 @@ def test_equal_goals_share_one_search(planner: AsymGraph) -> None:
     assert len(plan) == 50 and len(plan.pursuit.fields) == 1
 
 
-class Manhattan(Metric):
-    """A metric of a user's own: nothing is known about it but its costs."""
-
-    discount = 1.0
-    for_every_goal = True
-
-    def costs(self, sources: np.ndarray, targets: np.ndarray, goal: LatentGoal) -> np.ndarray:
-        return np.abs(sources[:, None] - targets[None]).sum(axis=-1)
-
-
-def test_any_metric_will_do(model: LinearModel) -> None:
-    planner = AsymGraph(model, corridor(), nodes=60, neighbours=5, metric=Manhattan(), hysteresis=0.1)
-    planner.prepare(END)
-    assert planner.path(START).observations[:, 0].max() > 18.0
-    assert np.isfinite(planner.act(START)).all() and np.isfinite(planner.act(START)).all()
-    assert np.linalg.norm(walk(planner, model, START, 150)[-1] - END) < 2.0
-    assert planner.path(START).total == pytest.approx(planner.predicted_steps(START))
-
-
 def test_the_symmetric_planner_is_the_euclidean_graph(model: LinearModel) -> None:
     planner = SymGraph(model, corridor(), nodes=60)
     assert planner.graph.beta == 0.0
@@ -406,116 +384,3 @@ def test_a_broken_model_is_named(model: LinearModel) -> None:
 def test_planning_never_imports_jax() -> None:
     code = "import sys, iel.planning; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-class Told(LinearModel):
-    """A goal-conditioned policy: it is told the goal, and there are no distances."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.metric = None
-
-    def embed(self, observations: np.ndarray) -> np.ndarray:
-        return observations
-
-    def goals(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return states, np.eye(2, dtype=np.float32)[np.zeros(len(states), int)]
-
-    def command(self, observations: np.ndarray, target: Target, embeddings: np.ndarray) -> np.ndarray:
-        return target.observation
-
-    def act(self, observations: np.ndarray, commands: np.ndarray) -> np.ndarray:
-        return commands - observations
-
-
-def test_a_model_without_distances_is_only_pursued_directly() -> None:
-    told = Told()
-    assert planners_for(told) == ("direct",)
-    for name in ("rec-mid", "sym-graph", "asym-graph"):
-        with pytest.raises(GeometryError, match=r"direct|only act"):
-            make_planner(name, told, corridor())
-    direct = make_planner("direct", told, corridor())
-    direct.prepare(END)
-    assert np.array_equal(direct.act(START), END - START), "the goal reaches the policy as it is"
-    assert direct.target(START).is_goal[0]
-    for ask in (direct.predicted_steps, direct.path):
-        with pytest.raises(GeometryError, match="no distances"):
-            ask(START)
-    for goal in (Region([START, END]), Sequence([START, END])):
-        with pytest.raises(GeometryError, match="single states"):
-            direct.prepare(goal)
-    with pytest.raises(GeometryError, match="mixture"):
-        direct.prepare(Mixture(np.array([[100.0, 0.0], [0.0, 1.0]])))
-
-
-class PairValue(Metric):
-    """-V(s, t) = 2 |t - s| + 3 max(0, s_x - t_x): going back costs more. States are their own embedding."""
-
-    discount = 0.99
-    for_every_goal = True
-    spatial = False
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def costs(self, sources: np.ndarray, targets: np.ndarray, goal: LatentGoal) -> np.ndarray:
-        self.asked = max(self.asked, len(sources) * len(targets))
-        ahead = targets[None] - sources[:, None]
-        return discounted_steps(2.0 * np.linalg.norm(ahead, axis=-1) + 3.0 * np.maximum(0.0, -ahead[..., 0]), 0.99)
-
-
-class Valued(Told):
-    def __init__(self) -> None:
-        super().__init__()
-        self.metric = PairValue()
-
-
-def test_a_value_over_pairs_is_planned_with_on_one_graph_for_all_goals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows come in blocks, never all pairs at once; predictions are in steps, added up along the way."""
-    monkeypatch.setattr("iel.planning.graph.BLOCK_ELEMENTS", 4000)
-    valued = Valued()
-    assert planners_for(valued) == ("direct", "sym-graph", "asym-graph")
-    planner = AsymGraph(valued, corridor(), nodes=120, neighbours=5)
-    planner.prepare(END)
-    route = planner.path(START)
-    assert route.observations[:, 0].max() > 18.0, "around the corridor"
-    ways = np.concatenate([START[None], route.observations, END[None]])
-    exact = discounted_steps(
-        2.0 * np.linalg.norm(np.diff(ways, axis=0), axis=1) + 3.0 * np.maximum(0.0, -np.diff(ways[:, 0])), 0.99
-    )
-    assert np.allclose(route.costs, exact, rtol=1e-5)
-    assert route.total == pytest.approx(undiscounted_steps(exact, 0.99).sum(), rel=1e-5)
-    assert route.total == pytest.approx(planner.predicted_steps(START))
-    assert valued.metric.asked <= 4000 + 120, "no table of all pairs"
-    built = planner.graph.edges(planner.prepared.pursuit.goals[0])
-    planner.prepare(START)
-    assert planner.graph.edges(planner.prepared.pursuit.goals[0]) is built
-    direct = Direct(valued, corridor())
-    direct.prepare(np.array([4.0, 0.0], np.float32))
-    assert direct.predicted_steps(START) == pytest.approx(6.0, rel=1e-4), "2 steps per unit, and no discount left in it"
-    direct.prepare(START)
-    assert direct.predicted_steps(np.array([4.0, 0.0], np.float32)) == pytest.approx(15.0, rel=1e-4), "5 going back"
-    direct.prepare(Region([END, np.array([4.0, 0.0])]))
-    assert direct.target(START).observation[0].tolist() == [4.0, 0.0]
-    direct.prepare(Sequence([START, END], within=2.0))
-    assert direct.target(START).observation[0].tolist() == END.tolist(), "the first stage is behind us"
-    with pytest.raises(GeometryError, match="mixture"):
-        planner.prepare(Mixture([START, END]))
-    with pytest.raises(GeometryError, match="midpoints"):
-        RecMid(valued, corridor())
-
-
-def test_predictions_are_in_steps_and_not_in_discounted_cost(model: LinearModel) -> None:
-    """30 steps at a discount of 0.9 cost 9.58; a chain of three edges of 10 steps costs more, and is 30 steps again."""
-    line = Data(np.column_stack([np.linspace(0.0, 30.0, 4), np.zeros(4)]).astype(np.float32))
-    plain = LinearModel(beta=0.0)
-    plain.metric = Displacement(0.0, 0.9)
-    scale = discounted_steps(10.0, 0.9) / 10.0
-    plain.forward = plain.forward * scale
-    planner = AsymGraph(plain, line, coreset="all", neighbours=1)
-    planner.prepare(line.observations[3])
-    assert planner.path(line.observations[0] + 0.01).total == pytest.approx(30.0, rel=1e-2)
-    assert planner.predicted_steps(line.observations[0]) == pytest.approx(30.0, rel=1e-3)
-    direct = Direct(plain, line)
-    direct.prepare(line.observations[1])
-    assert direct.predicted_steps(line.observations[0]) == pytest.approx(10.0, rel=1e-4)

@@ -6,20 +6,11 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
-    absorbing,
-    approximation_bound,
-    compress,
-    corridor,
-    fit_readout,
-    goal_projection,
-    hitting_times,
-    invariant_operator,
-    killed_operator,
-    random_process,
-    relative_error_bound,
-    spectral_radius,
-)
+from iel.theory import hitting_times
+from iel.theory.bounds import approximation_bound, compress, fit_readout, invariant_operator, relative_error_bound
+from iel.theory.builders import absorbing, corridor, random_process
+from iel.theory.chains import killed_operator
+from iel.theory.operators import goal_projection, spectral_radius
 
 
 def orthonormal(generator: np.random.Generator, rows: int, columns: int) -> np.ndarray:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from iel.errors import ChainError
-from iel.theory import (
-    ControlledProcess,
-    absorption_probability,
-    corridor,
-    directed_ring,
-    empirical_process,
-    grid,
-    hitting_time_matrix,
-    hitting_times,
+from iel.theory import ControlledProcess, grid, hitting_time_matrix, hitting_times, policy_chain, uniform_policy
+from iel.theory.bounds import approximation_bound
+from iel.theory.builders import corridor, directed_ring, drift_walk, random_policy, random_process
+from iel.theory.chains import (
     killed_operator,
     poisson_residual,
-    policy_chain,
-    random_policy,
-    random_process,
     simulate,
-    simulate_process,
-    stationary_distribution,
-    uniform_policy,
 )
-from iel.theory.solvers import envelope_size, solve_directly, solve_iteratively
+from iel.theory.identifiability import displacement_isomorphism
+from iel.theory.optimal import optimal_hitting_times
+from iel.theory.representation import hitting_time_representation
+from iel.theory.solvers import eliminate, envelope_size, solve_directly, solve_iteratively
 
 
 def gambler(states: int, right: float) -> np.ndarray:
@@ -106,22 +100,6 @@ def test_expected_times_satisfy_the_triangle_inequality():
         assert np.all(times[:, None, :] <= times[:, :, None] + times[None] + 1e-9)
 
 
-def test_absorption_probability_of_the_gambler():
-    right = 0.6
-    ratio = (1 - right) / right
-    x = np.arange(8)
-    assert np.allclose(absorption_probability(gambler(8, right), 7), (1 - ratio**x) / (1 - ratio**7), atol=1e-10)
-    assert np.allclose(absorption_probability(directed_ring(5).transitions[0], 2), 1.0)
-
-
-def test_the_stationary_distribution_is_invariant():
-    chain = random_process(6, 1, np.random.default_rng(4)).transitions[0]
-    measure = stationary_distribution(chain)
-    assert np.allclose(measure @ chain.toarray(), measure, atol=1e-12)
-    with pytest.raises(ChainError, match="several recurrent classes"):
-        stationary_distribution(gambler(4, 0.5))
-
-
 def test_ninety_thousand_states_are_solved_exactly():
     process = grid(300, 300)
     chain = policy_chain(process, uniform_policy(process))
@@ -154,20 +132,6 @@ def jumping(states: int, generator: np.random.Generator) -> sp.csr_array:
     successors = np.column_stack([generator.integers(0, states, (states, 4)), (np.arange(states) + 1) % states])
     rows = np.repeat(np.arange(states), 5)
     return sp.csr_array((np.full(5 * states, 0.2), (rows, successors.ravel())), shape=(states, states))
-
-
-def test_an_empirical_process_converges_and_keeps_its_support():
-    generator = np.random.default_rng(5)
-    process = random_process(4, 2, generator)
-    policy = np.array([[1.0, 0.0], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
-    runs = [simulate_process(process, policy, 0, 2000, generator) for _ in range(5)]
-    estimate = empirical_process([run[0] for run in runs], [run[1] for run in runs], 4, 2)
-    assert not estimate.support[0, 1] and estimate.support[0, 0] and estimate.support[1:].all()
-    assert np.abs(estimate.process.dense()[0] - process.dense()[0]).max() < 0.06
-    # The pair that was never seen stays put rather than inventing a transition.
-    assert estimate.process.dense()[1, 0, 0] == 1.0
-    with pytest.raises(ChainError, match="one fewer than states"):
-        empirical_process([np.zeros(3, int)], [np.zeros(3, int)], 4, 2)
 
 
 def test_sparse_and_dense_input_are_the_same_chain():
@@ -209,8 +173,64 @@ def test_malformed_processes_policies_and_goals_are_refused():
         directed_ring(3, slip=1.0)
 
 
-def test_a_goal_behind_a_vanishing_probability_is_an_error_not_a_number():
-    # The exact answer 1e14 would be computed from 1 - (1 - 1e-14), of which float64 keeps two digits.
-    chain = np.array([[1.0 - 1e-14, 1e-14], [0.0, 1.0]])
+def drift_times(states: int, right: Fraction) -> list[list[Fraction]]:
+    """All hitting times of the drift walk in exact arithmetic: one rung at a time, up and down."""
+    left = 1 - right
+    up, down = [1 / right] + [Fraction(0)] * (states - 1), [Fraction(0)] * (states - 1) + [1 / left]
+    for x in range(1, states):
+        up[x] = (1 + left * up[x - 1]) / right
+    for x in range(states - 2, -1, -1):
+        down[x] = (1 + right * down[x + 1]) / left
+    return [[sum(up[x:g]) if x < g else sum(down[g + 1 : x + 1]) for g in range(states)] for x in range(states)]
+
+
+@pytest.mark.parametrize("states", [5, 20, 24, 40])
+def test_the_drift_walk_is_right_to_eight_digits_even_where_times_exceed_1e30(states):
+    """The fundamental matrix alone gave NaN at n = 20 and V(0, 22) = -35.7 at n = 40."""
+    times, exact = hitting_time_matrix(drift_walk(states, 0.9)), drift_times(states, Fraction(0.9))
+    for x in range(states):
+        for g in range(states):
+            assert abs(Fraction(times[x, g]) - exact[x][g]) <= Fraction(1e-8) * exact[x][g]
+
+
+def test_a_drift_walk_beyond_float64_is_refused_in_a_sentence():
     with pytest.raises(ChainError, match="numerically singular"):
-        hitting_times(chain, 1)
+        hitting_times(drift_walk(400, 0.9), 0)
+
+
+def test_elimination_agrees_with_the_solver_and_keeps_digits_the_solver_loses():
+    generator = np.random.default_rng(10)
+    chain = random_process(30, 1, generator, concentration=0.2).transitions[0].toarray()
+    leaving = chain[1:, 0]
+    assert np.allclose(eliminate(chain[1:, 1:], np.ones(29), leaving), hitting_times(chain, 0)[1:], rtol=1e-9)
+    # 1 - (1 - 1e-14) has two digits; the probability of leaving itself has all of them.
+    assert hitting_times(np.array([[1.0 - 1e-14, 1e-14], [0.0, 1.0]]), 1)[0] == pytest.approx(1e14, rel=1e-12)
+
+
+def test_goals_are_state_numbers_or_masks_and_nothing_else():
+    chain = random_process(5, 1, np.random.default_rng(11)).transitions[0]
+    mask = np.array([False, False, True, False, True])
+    assert np.array_equal(hitting_times(chain, mask), hitting_times(chain, [2, 4]))
+    for goal, message in (
+        (mask[:3], "one entry per state"),
+        (np.zeros(5, bool), "not a state"),
+        (4.7, "whole numbers"),
+        ([1.0, 2.0], "whole numbers"),
+        (-1, "not a state"),
+        ([], "not a state"),
+    ):
+        with pytest.raises(ChainError, match=message):
+            hitting_times(chain, goal)
+
+
+def test_a_chain_with_one_state_has_an_answer():
+    assert np.array_equal(hitting_time_matrix(np.eye(1)), [[0.0]])
+    assert np.array_equal(hitting_times(np.eye(1), 0), [0.0])
+    process = ControlledProcess.of([np.eye(1)])
+    assert optimal_hitting_times(process, 0).values[0] == 0.0
+    with pytest.raises(ChainError, match="one state"):
+        hitting_time_representation(process, np.ones((1, 1)))
+    with pytest.raises(ChainError, match="one state"):
+        approximation_bound(np.eye(1), 0, np.eye(1), np.eye(1))
+    with pytest.raises(ChainError, match="no displacements"):
+        displacement_isomorphism(np.eye(1), np.ones((1, 1)), np.eye(1), np.ones((1, 1)))

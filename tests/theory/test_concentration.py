@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import contraction_sides, regression_control, uniform_deviation
-from iel.theory.concentration import count_vectors, deviation_term, multinomial_law
+from iel.theory.concentration import (
+    contraction_sides,
+    count_vectors,
+    deviation_term,
+    multinomial_law,
+    regression_control,
+    uniform_deviation,
+)
 
 
 def test_enumeration_covers_all_outcomes():

@@ -6,49 +6,25 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
-    ControlledProcess,
+from iel.theory import ControlledProcess, hitting_time_matrix, hitting_times, policy_chain, uniform_policy
+from iel.theory.builders import absorbing, lumpable, random_policy, random_process
+from iel.theory.recovery import predictions
+from iel.theory.representation import (
     Representation,
-    absorbing,
-    absorption_probability,
     existence,
     fit_representation,
-    hitting_time_matrix,
     hitting_time_representation,
-    hitting_times,
-    linear_hitting_times,
     merged_features,
     one_hot_representation,
-    policy_chain,
     policy_operator,
-    predictions,
-    random_policy,
-    random_process,
     range_condition,
     readouts,
     span_coordinates,
     sufficiency_residual,
     transform,
-    uniform_policy,
-    unit_cost_representer,
     unit_readouts,
 )
-
-
-def coordinates(generator: np.random.Generator, dimension: int) -> np.ndarray:
-    """A well-conditioned random change of coordinates."""
-    left, _ = np.linalg.qr(generator.normal(size=(dimension, dimension)))
-    right, _ = np.linalg.qr(generator.normal(size=(dimension, dimension)))
-    return left @ np.diag(generator.uniform(0.3, 3.0, dimension)) @ right
-
-
-def lumpable(generator: np.random.Generator, groups: np.ndarray, actions: int) -> ControlledProcess:
-    """A process whose groups form a Markov chain of their own: the next state depends on the group only."""
-    blocks = int(groups.max()) + 1
-    macro = generator.dirichlet(np.ones(blocks), size=(actions, blocks))
-    inside = generator.random(len(groups)) + 0.1
-    inside /= np.bincount(groups, inside, blocks)[groups]
-    return ControlledProcess.of(macro[:, groups][:, :, groups] * inside)
+from iel.theory.statements import coordinates
 
 
 def test_definition_2_1_one_hot_features_are_sufficient_and_random_ones_are_not():
@@ -78,7 +54,7 @@ def test_theorem_2_2_both_directions_on_lumped_processes():
     outcomes = []
     for _ in range(500):
         groups = np.concatenate([np.arange(4), generator.integers(0, 4, size=int(generator.integers(0, 3)))])
-        process = lumpable(generator, groups, 2)
+        process = lumpable(groups, 2, generator)
         representation = fit_representation(process, merged_features(len(groups), groups))
         block_policy = generator.dirichlet(np.ones(2), size=4)[groups]
         result = existence(process, representation, block_policy, int(generator.integers(len(groups))))
@@ -121,7 +97,7 @@ def test_theorem_2_2_needs_a_goal_that_is_reached_almost_surely():
 def test_theorem_2_2_needs_a_policy_that_closes_linearly():
     generator = np.random.default_rng(4)
     groups = np.array([0, 1, 1, 2])
-    process = lumpable(generator, groups, 2)
+    process = lumpable(groups, 2, generator)
     representation = fit_representation(process, merged_features(4, groups))
     policy = np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
     # States 1 and 2 look the same but act differently, and their hitting times differ: no readout can exist.
@@ -160,23 +136,12 @@ def test_theorem_2_2_needs_bounded_features():
     # The range condition holds on the whole space, with omega along the second axis.
     condition = range_condition(features, operator, 0)
     assert condition.holds
-    predicted = linear_hitting_times(features, 0, condition.omega)
-    assert np.allclose(predicted, -x / drift)
+    assert np.allclose((features[0] - features) @ condition.omega, -x / drift)
     # The walk escapes to infinity: cut far out, the far end swallows it and V is infinite, not negative.
     chain = np.zeros((400, 400))
     chain[np.arange(1, 399), np.arange(2, 400)], chain[np.arange(1, 399), np.arange(398)] = right, 1 - right
     chain[0, 0], chain[0, 1], chain[399, 399] = 1 - drift, drift, 1.0
-    assert np.isclose(absorption_probability(chain, 0)[1], (1 - right) / right, atol=1e-8)
     assert np.isinf(hitting_times(chain, 0)[1])
-
-
-def test_unit_cost_representer_equals_one_off_the_goal_or_is_refused():
-    generator = np.random.default_rng(6)
-    features = np.column_stack([np.ones(5), generator.normal(size=5)])
-    representer = unit_cost_representer(features, 2)
-    assert np.allclose(np.delete(features @ representer, 2), 1.0, atol=1e-10)
-    with pytest.raises(ChainError, match="add a constant feature"):
-        unit_cost_representer(generator.normal(size=(5, 2)), 2)
 
 
 def test_canonical_coordinates_are_the_hitting_times_themselves():

@@ -6,59 +6,42 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import (
-    ControlledProcess,
+from iel.theory import policy_chain
+from iel.theory.builders import affine_process, random_policy, random_process
+from iel.theory.representation import (
     Representation,
+    fit_representation,
+    merged_features,
+    one_hot_representation,
+    policy_operator,
+)
+from iel.theory.span import (
     action_value_operators,
     action_values,
-    anisotropic_operators,
     bellman_closure,
     bilinear_values,
-    composed_embedding,
     discounted_values,
     evaluation_operator,
-    fit_representation,
     fit_reward,
-    merged_features,
     nearest_bilinear,
-    one_hot_representation,
     optimal_bellman,
     optimal_span,
     optimal_values,
-    policy_chain,
-    policy_operator,
     policy_reward_operator,
     policy_rewards,
-    random_policy,
-    random_process,
     region_embedding,
     reward_table,
-    similarity_operators,
-    transform,
 )
-
-DISCOUNT = 0.9
-
-
-def lumped(generator: np.random.Generator, blocks: int, states: int, actions: int):
-    """A sufficient representation with fewer dimensions than states: groups that move as one."""
-    groups = np.concatenate([np.arange(blocks), generator.integers(0, blocks, states - blocks)])
-    macro = generator.dirichlet(np.ones(blocks), size=(actions, blocks))
-    inside = generator.random(states) + 0.1
-    inside /= np.bincount(groups, inside, blocks)[groups]
-    process = ControlledProcess.of(macro[:, groups][:, :, groups] * inside)
-    mix = np.linalg.qr(generator.normal(size=(blocks, blocks)))[0] * generator.uniform(0.5, 2.0, blocks)
-    representation = transform(fit_representation(process, merged_features(states, groups)), mix)
-    return process, representation, groups
+from iel.theory.span_statements import DISCOUNT, POINTS, lumped
 
 
 def test_definition_latent_bilinear_rewards_and_their_four_families():
     generator = np.random.default_rng(0)
     features = generator.normal(size=(6, 3))
-    similarity = similarity_operators(np.array([1.0, -0.5]), 3)
+    similarity = np.array([1.0, -0.5])[:, None, None] * np.eye(3)  # R_a = alpha_a I
     assert np.allclose(reward_table(features, similarity)[1], -0.5 * features @ features.T)
     directions = generator.normal(size=(2, 3, 1))
-    anisotropic = reward_table(features, anisotropic_operators(directions))
+    anisotropic = reward_table(features, directions @ directions.swapaxes(1, 2))
     assert np.allclose(anisotropic[0], np.outer(features @ directions[0, :, 0], features @ directions[0, :, 0]))
     assert np.linalg.matrix_rank(anisotropic[0]) == 1
     # A region's reward is the mean of its members' rewards; a composed goal's reward the same mixture.
@@ -66,7 +49,7 @@ def test_definition_latent_bilinear_rewards_and_their_four_families():
     table = reward_table(features, similarity)
     region = reward_table(features, similarity, region_embedding(features, weights))
     assert np.allclose(region[:, :, 0], table @ weights)
-    composed = reward_table(features, similarity, composed_embedding(features, np.array([1, 4]), np.array([2.0, -1.0])))
+    composed = reward_table(features, similarity, (2.0 * features[1] - features[4])[None])
     assert np.allclose(composed[:, :, 0], 2 * table[:, :, 1] - table[:, :, 4])
     with pytest.raises(ChainError, match="probability distribution"):
         region_embedding(features, np.ones(6))
@@ -87,7 +70,7 @@ def test_definition_reward_span_is_recognised_and_its_complement_too():
 def test_proposition_fixed_policy_evaluation_span():
     generator = np.random.default_rng(2)
     for _ in range(500):
-        process, representation, groups = lumped(generator, 3, int(generator.integers(3, 7)), 2)
+        process, representation, groups = lumped(generator, int(generator.integers(3, 7)), 2)
         policy = generator.dirichlet(np.ones(2), size=3)[groups]
         rewards = generator.normal(size=(2, 3, 3))
         reward_operator = policy_reward_operator(representation.features, rewards, policy)
@@ -125,14 +108,14 @@ def test_proposition_evaluation_needs_an_invertible_resolvent():
     with pytest.raises(ChainError, match="singular"):
         evaluation_operator(np.eye(2) / DISCOUNT, np.eye(2), DISCOUNT)
     for _ in range(100):
-        _, representation, _ = lumped(generator, 3, 5, 1)
+        _, representation, _ = lumped(generator, 5, 1)
         assert np.abs(np.linalg.eigvals(representation.operators[0])).max() < 1 + 1e-9
 
 
 def test_proposition_action_value_span():
     generator = np.random.default_rng(6)
     for _ in range(500):
-        process, representation, groups = lumped(generator, 3, int(generator.integers(3, 7)), 2)
+        process, representation, groups = lumped(generator, int(generator.integers(3, 7)), 2)
         policy = generator.dirichlet(np.ones(2), size=3)[groups]
         rewards = generator.normal(size=(2, 3, 3))
         reward_operator = policy_reward_operator(representation.features, rewards, policy)
@@ -149,7 +132,7 @@ def test_proposition_action_value_span():
 
 def test_proposition_action_value_needs_each_actions_own_closure():
     generator = np.random.default_rng(7)
-    process, representation, groups = lumped(generator, 3, 5, 2)
+    process, representation, groups = lumped(generator, 5, 2)
     policy = generator.dirichlet(np.ones(2), size=3)[groups]
     rewards = generator.normal(size=(2, 3, 3))
     value_operator = evaluation_operator(
@@ -179,7 +162,7 @@ def test_proposition_optimal_control_span_under_closure():
     """Groups that move as one are optimally closed: V* is bilinear and Q* follows."""
     generator = np.random.default_rng(9)
     for _ in range(500):
-        process, representation, _ = lumped(generator, 3, int(generator.integers(3, 6)), 2)
+        process, representation, _ = lumped(generator, int(generator.integers(3, 6)), 2)
         rewards = generator.normal(size=(2, 3, 3))
         table = reward_table(representation.features, rewards)
         best = optimal_values(process, table, 0.7)
@@ -192,7 +175,7 @@ def test_proposition_optimal_control_span_under_closure():
 
 def test_definition_bellman_closure_is_certified_where_it_holds():
     generator = np.random.default_rng(10)
-    process, representation, _ = lumped(generator, 3, 5, 2)
+    process, representation, _ = lumped(generator, 5, 2)
     rewards = generator.normal(size=(2, 3, 3))
     result = bellman_closure(process, representation, rewards, DISCOUNT, generator)
     assert result.closed is True and result.distance < 1e-8 and "lattice" in str(result.certificate)
@@ -219,18 +202,8 @@ def test_proposition_optimal_control_needs_closure():
 
 def shared_eigenfunctions(generator: np.random.Generator):
     """Four states, two actions, the features (1, f) with f = (-1.5, -0.5, 0.5, 1.5): both actions map f to a line."""
-    f = np.array([-1.5, -0.5, 0.5, 1.5])
-    chains = []
-    for _ in range(2):
-        slope, shift = generator.uniform(0.2, 0.7), generator.uniform(-0.3, 0.3)
-        means = slope * f + shift
-        # Any distribution on the four points with the right mean will do: mix the two extreme points.
-        right = (means - f[0]) / (f[-1] - f[0])
-        chain = np.zeros((4, 4))
-        chain[:, 0], chain[:, 3] = 1 - right, right
-        chains.append(chain)
-    process = ControlledProcess.of(chains)
-    return process, fit_representation(process, np.column_stack([np.ones(4), f]))
+    process = affine_process(POINTS, generator.uniform(0.2, 0.7, 2), generator.uniform(-0.3, 0.3, 2))
+    return process, fit_representation(process, np.column_stack([np.ones(4), POINTS]))
 
 
 def test_closure_is_sufficient_but_not_necessary():

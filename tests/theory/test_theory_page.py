@@ -1,8 +1,9 @@
-"""docs/theory.md must not drift from the code, and its figure must show what it claims."""
+"""`iel theory` runs every statement of the paper, and docs/theory.md must not drift from what it prints."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -10,29 +11,83 @@ import numpy as np
 import pytest
 
 import iel.theory
-from iel.theory import directed_ring, policy_chain, uniform_policy
-from iel.theory.figure import bound_curve, draw_bound_curve, maze_curve, slow_subspace
+from iel.cli import main
+from iel.theory.bound_statements import maze_walk, slow_subspace
+from iel.theory.statements import STATEMENTS, Evidence, check_all, statement
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "theory.md").read_text()
 
 
-def test_every_function_and_test_named_in_the_table_exists():
-    rows = [line for line in PAGE.splitlines() if line.startswith("|") and "test_" in line]
-    assert len(rows) >= 20
-    tests = set()
-    for path in (ROOT / "tests" / "theory").glob("test_*.py"):
-        tree = ast.parse(path.read_text())
-        tests |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+@pytest.fixture(scope="module")
+def rows():
+    return check_all(seed=1)
+
+
+def test_every_check_bears_out_its_verdict_with_another_seed_than_the_command(rows):
+    assert [(row["statement"], item["on"]) for row in rows for item in row["evidence"] if not item["holds"]] == []
+    assert len(rows) >= 24 and sum(len(row["evidence"]) for row in rows) >= 50
+    assert sum(row["seconds"] for row in rows) < 60
+
+
+def test_the_page_lists_every_statement_with_the_verdict_the_command_prints(rows):
+    table = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", PAGE, flags=re.MULTILINE))
     for row in rows:
-        _, _, functions, named, _, _ = [cell.strip() for cell in row.split("|")]
-        for name in re.findall(r"`(\w+)`", functions):
-            assert hasattr(iel.theory, name), f"{name} is not public in iel.theory"
-        for name in re.findall(r"`(test_\w+)`", named):
-            assert name in tests, f"{name} is not a test"
+        assert table[row["statement"]].split(",")[0] == row["verdict"], row["statement"]
 
 
-def test_the_public_names_are_listed_and_real():
+def test_the_page_quotes_numbers_that_the_checks_find(rows):
+    found = {name: value for row in rows for item in row["evidence"] for name, value in item["numbers"].items()}
+    for name, quoted in (
+        ("||omega|| epsilon / (1 - rho)", "2.25"),
+        ("predicted V(5, 0)", "80.7"),
+        ("n = 32, slip 0.5", "10.2"),
+        ("H_max = 30", "0.46"),
+        ("H_max = 10", "0.06"),
+    ):
+        digits = len(quoted.split(".")[1])
+        assert f"{found[name]:.{digits}f}" == quoted and quoted in PAGE
+
+
+def test_a_check_that_does_not_hold_is_an_error_of_the_command(capsys, monkeypatch):
+    monkeypatch.setattr("iel.theory.statements.STATEMENTS", [])
+    statement("A claim", "one is two", "holds")(lambda generator: [Evidence("numbers", {"one": 1.0}, False)])
+    with pytest.raises(SystemExit) as stop:
+        main(["theory"])
+    printed = capsys.readouterr()
+    assert stop.value.code == 2 and "NOT numbers: one 1" in printed.out and "A claim" in printed.err
+
+
+def test_the_command_prints_people_and_json(capsys, monkeypatch):
+    monkeypatch.setattr("iel.theory.statements.STATEMENTS", STATEMENTS[:2])
+    for arguments in (["theory"], ["theory", "--json"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 0
+        printed = capsys.readouterr().out
+        if "--json" in arguments:
+            found = json.loads(printed.splitlines()[-1])
+            assert found["statements"][0]["evidence"][0]["numbers"]["optimal time"] == "inf"
+        else:
+            assert printed.startswith("Problem statement") and "relative error" in printed
+
+
+def test_tests_and_functions_named_on_the_page_exist():
+    names = {
+        node.name
+        for folder in ("tests/theory", "src/iel/theory")
+        for path in (ROOT / folder).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    mentioned = set(re.findall(r"`([a-z_0-9]+)`", PAGE))
+    missing = {name for name in mentioned if "_" in name} - names
+    arguments = {"upper_only", "one_way", "cell_size", "subcells"}
+    assert missing <= arguments, missing
+
+
+def test_the_public_names_are_few_and_real():
+    assert len(iel.theory.__all__) <= 20
     for name in iel.theory.__all__:
         assert hasattr(iel.theory, name)
 
@@ -46,25 +101,9 @@ def test_the_theory_needs_no_jax_and_no_plotting_at_import():
             assert not any(name.split(".")[0] in {"jax", "equinox", "optax", "matplotlib"} for name in names), path
 
 
-def test_the_figure_shows_bounds_above_errors_that_vanish_at_full_dimension(tmp_path):
-    curve = maze_curve()
-    assert np.all(curve.true_error <= curve.bound + 1e-6)
-    assert np.all(curve.true_error <= curve.sharp_bound + 1e-6)
-    assert np.all(curve.relative_error <= curve.relative_bound + 1e-6)
-    assert curve.true_error[-1] < 1e-6 < 1.0 < curve.true_error[0]
-    # The page says that the theorem's bound is vacuous here while the corrected one is below the longest time.
-    middle = len(curve.dimensions) // 2
-    assert curve.bound[middle] > 100 * curve.longest
-    assert curve.relative_bound[middle] < 0.2 * curve.longest
-    assert draw_bound_curve(curve, tmp_path / "bound.png").stat().st_size > 10_000
-
-
 def test_the_slow_subspace_holds_the_goal_and_the_unit_cost():
-    process = directed_ring(6, slip=0.3)
-    chain = policy_chain(process, uniform_policy(process)).toarray()
-    basis = slow_subspace(chain, 2, 4)
-    projection = basis @ basis.T
-    goal = np.eye(6)[2]
-    assert np.allclose(projection @ goal, goal) and np.allclose(projection @ (1 - goal), 1 - goal)
-    curve = bound_curve(process, 2, np.array([2, 4, 6]))
-    assert curve.longest == pytest.approx(5 / 0.7)
+    chain, goal = maze_walk()
+    assert chain.shape == (104, 104)
+    projection = slow_subspace(chain, goal, 16) @ slow_subspace(chain, goal, 16).T
+    at_goal = np.eye(104)[goal]
+    assert np.allclose(projection @ at_goal, at_goal) and np.allclose(projection @ (1 - at_goal), 1 - at_goal)

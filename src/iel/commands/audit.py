@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditCommand(Output):
-    """How far can this geometry be trusted? Latent dynamics, calibration and agreement with exact hitting times."""
+    """How far can this geometry be trusted? Order, calibration, progress at independent goals, with intervals."""
 
     run: tyro.conf.Positional[Path]
     """Run directory."""
@@ -37,41 +37,71 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
     import numpy as np
 
     from iel.theory import audit_embedding, draw_audit
+    from iel.theory.diagnostics import when_it_works
     from iel.training import open_run
 
     run = open_run(options.run)
-    if run.model.metric is None:
-        raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learns no geometry to audit.")
-    data = audit_data(run, options.data)
-    observations, model = data.observations, run.model
+    model = run.model
+    if model.metric is None or model.metric.discount is None:
+        raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which predicts no steps to audit.")
+    data, seen = audit_data(run, options.data)
+    observations = data.observations
+    generator = np.random.default_rng(options.seed)
+    # A method that learned no embedding has no latent dynamics to judge.
+    embeddings = model.embed(observations) if "embedding" in model.networks else None
+
+    def predicted(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        return model.steps(observations[i], observations[j])
+
     audit = audit_embedding(
-        model.embed(observations),
-        data.actions,
         data.offsets,
-        predicted=lambda i, j: model.steps(observations[i], observations[j]),
-        task=lambda goals: model.omega(observations[goals]),
+        predicted=predicted,
+        cost=lambda i, j: model.cost(observations[i], observations[j], observations[j]),
+        discount=model.metric.discount,
         exact=exact_steps(run, observations),
-        generator=np.random.default_rng(options.seed),
+        embeddings=embeddings,
+        actions=data.actions,
+        data=seen,
+        generator=generator,
+    )
+    conditions = embeddings is not None and when_it_works(
+        embeddings, data.actions, data.offsets, generator, attributes=observations, predicted=predicted
     )
     picture = options.picture or run.folder("plots") / "audit.png"
     draw_audit(audit, picture)
     if not options.json:
-        print("\n".join(audit.sentences()))
+        print("\n".join([*audit.sentences(), *(conditions.sentences() if conditions else [])]))
         print(f"drawn in {picture}")
-    return {"run": str(run.path), "data": data.name, "picture": str(picture), **audit.to_dict()}
+    found = {"conditions": asdict(conditions) if conditions else None, **audit.to_dict()}
+    return {"run": str(run.path), "name": data.name, "picture": str(picture), **found}
 
 
-def audit_data(run: Run, file: Path | None) -> Trajectories:
-    """Trajectories training never saw: the validation set that was made with the training set, or a file."""
+def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
+    """The trajectories to audit on, and in words whether training saw them.
+
+    The validation set that was made with the training set, by the same recipe, if both are on this machine; else the
+    training set.
+    """
     from iel.commands.runs import run_data
     from iel.data import load
-    from iel.data.catalogue import find
+    from iel.data.catalogue import recipe_version, stored
 
     facts = run.config["data"]
-    for episodes in (None, facts["episodes"]):
-        if file is None and (path := find(facts["name"], episodes, split="val")):
-            return load(path)
-    return run_data(run, file)
+    for episodes in (facts["episodes"], None) if file is None else ():
+        recipes = {recipe_version(p) for p in stored(facts["name"], episodes) if _is(p, facts["fingerprint"])}
+        for path in stored(facts["name"], episodes, split="val"):
+            if recipe_version(path) in recipes:
+                return load(path), "the validation set, which training never saw"
+    data = run_data(run, file)
+    if data.fingerprint == facts["fingerprint"]:
+        return data, "the training data itself, so new states may be predicted worse"
+    return data, f"{file}, which is not the file this run was trained on (whether it shares episodes is not known)"
+
+
+def _is(path: Path, fingerprint: str) -> bool:
+    from iel.data import load
+
+    return load(path).fingerprint == fingerprint
 
 
 def exact_steps(run: Run, observations: np.ndarray) -> Any:

@@ -71,6 +71,7 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
         "goal": goal.tolist(),
         "waypoints": waypoints.tolist(),
         "costs": np.asarray(way.costs).tolist(),
+        "steps": np.asarray(way.steps).tolist(),
         "predicted_steps": way.total,
         "picture": picture and str(picture),
     }

@@ -1,4 +1,4 @@
-"""One picture of an audit: calibration, order by distance, latent model error, eigenvalues."""
+"""One picture of an audit: calibration, order by distance, progress at independent goals, latent model error."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from iel.theory.audit import Audit
+from iel.theory.calibration import CONFIDENCE, Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +22,8 @@ def draw_audit(audit: Audit, path: str | Path) -> Path:
     panels = figure.subplots(2, 2)
     _calibration(panels[0, 0], audit)
     _order(panels[0, 1], audit)
-    _errors(panels[1, 0], audit)
-    _eigenvalues(panels[1, 1], audit)
+    _progress(panels[1, 0], audit)
+    _errors(panels[1, 1], audit)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=120)
@@ -35,41 +36,52 @@ def _calibration(panel: Axes, audit: Audit) -> None:
     shown = np.isfinite(reference) & np.isfinite(predicted) & (reference > 0) & (predicted > 0)
     panel.scatter(reference[shown][:3000], predicted[shown][:3000], s=3, alpha=0.2, color="0.5", linewidths=0)
     middle = [row.reference for row in audit.calibration]
-    medians = np.array([row.predicted_median for row in audit.calibration])
+    medians = np.array([row.predicted[1] for row in audit.calibration])
     if len(middle) and np.isfinite(medians).any():
-        band = [(row.predicted_low, row.predicted_high) for row in audit.calibration]
-        panel.fill_between(middle, [b[0] for b in band], [b[1] for b in band], alpha=0.25, label="10 % to 90 %")
+        band = [row.predicted for row in audit.calibration]
+        panel.fill_between(middle, [b[0] for b in band], [b[2] for b in band], alpha=0.25, label="10 % to 90 %")
         panel.plot(middle, medians, marker="o", label="median prediction")
     limits = [1.0, max(2.0, float(reference[np.isfinite(reference)].max(initial=2.0)))]
     panel.plot(limits, limits, color="black", linewidth=1, linestyle="--", label="equal")
-    if audit.horizon > 0:
-        panel.axvline(audit.horizon, color="tab:red", linewidth=1, label="trusted horizon")
+    if audit.horizon.low > 0:
+        panel.axvline(audit.horizon.low, color="tab:red", linewidth=1, label="trusted horizon")
+    if np.isfinite(audit.ceiling):
+        panel.axhline(audit.ceiling, color="0.5", linewidth=1, linestyle=":", label="ceiling of discounting")
     panel.set(xscale="log", yscale="log", xlabel=f"{name} steps", ylabel="predicted steps", title="Calibration")
     panel.legend(fontsize=8)
 
 
 def _order(panel: Axes, audit: Audit) -> None:
     rows = audit.calibration[1:]
-    panel.plot([row.high for row in rows], [row.order for row in rows], marker="o")
-    panel.axhline(audit.confidence, color="tab:red", linewidth=1, label="needed for trust")
+    panel.errorbar([row.high for row in rows], *_bars([row.order for row in rows]), marker="o", capsize=3)
+    panel.axhline(CONFIDENCE, color="tab:red", linewidth=1, label="needed for trust")
     panel.axhline(0.5, color="0.5", linewidth=1, linestyle=":", label="guessing")
     panel.set(xscale="log", ylim=(0.3, 1.02), xlabel="steps", title="Twice as far is predicted farther")
     panel.set_ylabel("share of pairs")
     panel.legend(fontsize=8)
 
 
+def _progress(panel: Axes, audit: Audit) -> None:
+    rows = audit.progress.by_distance
+    panel.errorbar([row[0] for row in rows], *_bars([row[1] for row in rows]), marker="o", capsize=3)
+    panel.axhline(1.0, color="black", linewidth=1, linestyle="--", label="times of the data's policy; most possible")
+    panel.set(xscale="log", xlabel="predicted steps to an independent goal", ylabel="steps gained per step")
+    panel.set_title("Progress at independent goals")
+    panel.legend(fontsize=8)
+
+
 def _errors(panel: Axes, audit: Audit) -> None:
-    unit = audit.dynamics.step_size or 1.0
-    errors = np.sort(audit.dynamics.errors) / unit
+    panel.set_title("Latent linear model")
+    if audit.dynamics is None:
+        panel.text(0.5, 0.5, "this model has no embedding", ha="center")
+        return
+    errors = np.sort(audit.dynamics.errors) / (audit.dynamics.step or 1.0)
     panel.plot(errors, np.linspace(0, 1, len(errors)))
-    panel.set(xlabel="one-step error / typical step", ylabel="share of held-out steps", title="Latent linear model")
+    panel.set(xlabel="one-step error / typical step, noise included", ylabel="share of held-out steps")
     panel.set_xlim(0, float(np.quantile(errors, 0.995)) * 1.05 + 1e-12)
 
 
-def _eigenvalues(panel: Axes, audit: Audit) -> None:
-    values = np.linalg.eigvals(audit.dynamics.state_matrix)
-    circle = np.exp(1j * np.linspace(0, 2 * np.pi, 200))
-    panel.plot(circle.real, circle.imag, color="0.6", linewidth=1)
-    panel.scatter(values.real, values.imag, s=18)
-    panel.set_aspect("equal")
-    panel.set(xlabel="real", ylabel="imaginary", title=f"Eigenvalues of A, radius {audit.dynamics.spectral_radius:.3f}")
+def _bars(intervals: list[Interval]) -> tuple[list[float], list[list[float]]]:
+    """Values and the lengths of their error bars, as `errorbar` wants them."""
+    below = [max(0.0, i.value - i.low) for i in intervals]
+    return [i.value for i in intervals], [below, [max(0.0, i.high - i.value) for i in intervals]]

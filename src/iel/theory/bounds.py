@@ -123,6 +123,8 @@ class ApproximationBound:
 def approximation_bound(chain: Matrix, goal: int, features: np.ndarray, operator: np.ndarray) -> ApproximationBound:
     """Evaluate Theorem 3.3 for a compressed representation (features, operator) of a chain."""
     matrix = as_chain(chain)
+    if len(features) < 2:
+        raise ChainError("A chain with one state has nothing to approximate: the goal is all there is.")
     transient = np.delete(np.arange(len(features)), goal)
     keep = goal_projection(features, goal)
     splitting = transient_basis(features, goal)

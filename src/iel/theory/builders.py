@@ -48,6 +48,14 @@ def corridor(states: int, forward: float = 1.0) -> ControlledProcess:
     return ControlledProcess.of([chain])
 
 
+def drift_walk(states: int, right: float) -> np.ndarray:
+    """A walk on 0 .. n-1 that steps right with probability `right` and stays where it would leave the line, (n, n)."""
+    chain, x = np.zeros((states, states)), np.arange(states)
+    np.add.at(chain, (x, np.minimum(x + 1, states - 1)), right)
+    np.add.at(chain, (x, np.maximum(x - 1, 0)), 1.0 - right)
+    return chain
+
+
 def absorbing(process: ControlledProcess, goal: int) -> ControlledProcess:
     """The same process with an absorbing goal; hitting times of that goal do not change."""
     keep = np.ones(process.states)
@@ -56,23 +64,16 @@ def absorbing(process: ControlledProcess, goal: int) -> ControlledProcess:
     return ControlledProcess.of([sp.diags_array(keep) @ chain + at_goal for chain in process.transitions])
 
 
-def grid(
-    rows: int, columns: int, slip: float = 0.0, wind: tuple[float, int] | None = None, moves: np.ndarray = GRID_MOVES
-) -> ControlledProcess:
+def grid(rows: int, columns: int, slip: float = 0.0) -> ControlledProcess:
     """An open rows x columns grid. State (i, j) has number i * columns + j; walking into the edge stays put.
 
-    slip   probability that a uniformly random move replaces the chosen one
-    wind   (probability, move number): after the chosen move the wind pushes one more step with that probability
+    `slip` is the probability that a uniformly random move replaces the chosen one.
     """
-    return passable_process(np.ones((rows, columns), dtype=bool), slip=slip, wind=wind, moves=moves)
+    return passable_process(np.ones((rows, columns), dtype=bool), slip)
 
 
 def passable_process(
-    free: np.ndarray,
-    slip: float = 0.0,
-    wind: tuple[float, int] | None = None,
-    moves: np.ndarray = GRID_MOVES,
-    blocked: np.ndarray | None = None,
+    free: np.ndarray, slip: float = 0.0, moves: np.ndarray = GRID_MOVES, blocked: np.ndarray | None = None
 ) -> ControlledProcess:
     """Motion on the free cells of a mask (rows, columns); states number the free cells in row order.
 
@@ -86,10 +87,6 @@ def passable_process(
     if slip:
         any_move = sum(steps, start=0) / len(moves)
         steps = [(1.0 - slip) * step + slip * any_move for step in steps]
-    if wind is not None:
-        strength, direction = wind
-        gust = _matrix(nexts[:, direction])
-        steps = [(1.0 - strength) * step + strength * (step @ gust) for step in steps]
     return ControlledProcess.of(steps)
 
 
@@ -113,3 +110,21 @@ def _matrix(nexts: np.ndarray) -> sp.csr_array:
     """The 0/1 transition matrix of a deterministic move."""
     states = len(nexts)
     return sp.csr_array((np.ones(states), (np.arange(states), nexts)), shape=(states, states))
+
+
+def lumpable(groups: np.ndarray, actions: int, generator: np.random.Generator) -> ControlledProcess:
+    """A process whose groups form a Markov chain of their own: the next state depends on the group only."""
+    blocks = int(groups.max()) + 1
+    macro = generator.dirichlet(np.ones(blocks), size=(actions, blocks))
+    inside = generator.random(len(groups)) + 0.1
+    inside /= np.bincount(groups, inside, blocks)[groups]
+    return ControlledProcess.of(macro[:, groups][:, :, groups] * inside)
+
+
+def affine_process(points: np.ndarray, slopes: np.ndarray, shifts: np.ndarray) -> ControlledProcess:
+    """Actions with mean next point slope * f + shift on a line of points f: the features (1, f) are sufficient."""
+    # Any distribution with the right mean will do: mix the two extreme points.
+    right = (np.outer(slopes, points) + np.asarray(shifts)[:, None] - points[0]) / (points[-1] - points[0])
+    chains = np.zeros((len(slopes), len(points), len(points)))
+    chains[:, :, 0], chains[:, :, -1] = 1.0 - right, right
+    return ControlledProcess.of(chains)

@@ -1,4 +1,4 @@
-"""The measuring instruments of an audit: latent dynamics, undiscounting, calibration, order.
+"""The measuring instruments of an audit: latent dynamics, calibration by distance, order, and their intervals.
 
 Each is a plain function of arrays; `audit.py` points them at a model.
 """
@@ -6,85 +6,52 @@ Each is a plain function of arrays; `audit.py` points them at a model.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.spatial import cKDTree
 from scipy.stats import rankdata
 
 from iel.errors import ChainError
-from iel.theory.operators import spectral_radius
 
-
-def undiscounted_steps(values: np.ndarray, discount: float) -> np.ndarray:
-    """H = log(1 - (1 - gamma) h) / log(gamma) for discounted times h = (1 - gamma^H) / (1 - gamma).
-
-    Discounting saturates at 1 / (1 - gamma); a prediction at or beyond that is an infinite number of steps.
-    """
-    if not 0.0 < discount < 1.0:
-        raise ChainError(f"The discount is {discount}: choose a number strictly between 0 and 1.")
-    left = 1.0 - (1.0 - discount) * np.asarray(values, dtype=np.float64)
-    steps = np.full(left.shape, np.inf)
-    np.log(left, out=steps, where=left > 0)
-    return np.where(left > 0, steps / math.log(discount), np.inf)
-
-
-def discounted_steps(steps: np.ndarray, discount: float) -> np.ndarray:
-    """h = (1 - gamma^H) / (1 - gamma), the discounted hitting time of H steps."""
-    return (1.0 - discount ** np.asarray(steps, dtype=np.float64)) / (1.0 - discount)
+DRAWS = 200
+"""Bootstrap draws behind every interval."""
 
 
 @dataclass(frozen=True)
-class LatentDynamics:
-    """phi' ~ A phi + B a + c, fitted by ridge, judged on episodes it has not seen."""
+class Interval:
+    """An estimate with its 95 % interval."""
 
-    state_matrix: np.ndarray
-    action_matrix: np.ndarray
-    offset: np.ndarray
-    errors: np.ndarray
-    """epsilon of every held-out step."""
-    step_size: float
-    """Median length of one latent step, the natural unit of epsilon."""
+    value: float
+    low: float
+    high: float
 
-    @property
-    def spectral_radius(self) -> float:
-        return spectral_radius(self.state_matrix)
+    def __format__(self, code: str) -> str:
+        return f"{self.value:{code}} ({self.low:{code}} to {self.high:{code}})"
 
-    @property
-    def horizon_factor(self) -> float:
-        radius = self.spectral_radius
-        return 1.0 / (1.0 - radius) if radius < 1.0 else math.inf
-
-    def epsilon(self, quantile: float) -> float:
-        return float(np.quantile(self.errors, quantile))
+    def within(self, low: float, high: float) -> bool:
+        """Whether the whole interval lies in [low, high]."""
+        return low <= self.low and self.high <= high
 
 
-def fit_latent_dynamics(
-    embeddings: np.ndarray, actions: np.ndarray, offsets: np.ndarray, held_out: np.ndarray, ridge: float = 1e-6
-) -> LatentDynamics:
-    """Ridge regression of the next embedding on embedding and action; `held_out` is a mask over episodes.
+def bootstrap(
+    statistic: Callable[[np.ndarray], np.ndarray], clusters: np.ndarray, generator: np.random.Generator
+) -> list[Interval]:
+    """Percentile intervals of statistic(rows) when whole clusters (episodes, goals) are drawn with replacement.
 
-    Columns are centred and scaled first, so that `ridge` has no unit: it is relative to the number of steps.
+    Rows of one cluster depend on each other, so drawing rows one by one would give intervals that are too short.
     """
-    now = step_rows(offsets)
-    episode = np.searchsorted(offsets, now, side="right") - 1
-    test = held_out[episode]
-    if not test.any() or test.all():
-        raise ChainError(
-            "The audit needs episodes to fit and episodes to test on: pass at least two episodes with steps."
-        )
-    inputs = np.hstack([embeddings[now], actions[now]])
-    targets = embeddings[now + 1]
-    centre, scale = inputs[~test].mean(axis=0), inputs[~test].std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
-    table = (inputs[~test] - centre) / scale
-    gram = table.T @ table / len(table) + ridge * np.eye(table.shape[1])
-    mean = targets[~test].mean(axis=0)
-    weights = np.linalg.solve(gram, table.T @ (targets[~test] - mean) / len(table)).T / scale
-    constant = mean - weights @ centre
-    errors = np.linalg.norm(targets[test] - inputs[test] @ weights.T - constant, axis=1)
-    size = float(np.median(np.linalg.norm(targets[test] - embeddings[now[test]], axis=1)))
-    width = embeddings.shape[1]
-    return LatentDynamics(weights[:, :width], weights[:, width:], constant, errors, size)
+    order = np.argsort(clusters, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
+    centre = np.atleast_1d(statistic(np.arange(len(clusters))))
+    draws = []
+    for _ in range(DRAWS):
+        chosen = generator.integers(len(members), size=len(members))
+        draws.append(np.atleast_1d(statistic(np.concatenate([members[c] for c in chosen]))))
+    table = np.sort(np.array(draws), axis=0)  # order statistics, so that infinities do not turn into NaN
+    low, high = table[round(0.025 * (DRAWS - 1))], table[round(0.975 * (DRAWS - 1))]
+    return [Interval(float(c), float(a), float(b)) for c, a, b in zip(centre, low, high, strict=True)]
 
 
 def step_rows(offsets: np.ndarray) -> np.ndarray:
@@ -92,6 +59,91 @@ def step_rows(offsets: np.ndarray) -> np.ndarray:
     last = np.zeros(offsets[-1], dtype=bool)
     last[offsets[1:] - 1] = True
     return np.flatnonzero(~last)
+
+
+def episode_of(rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The episode each row belongs to."""
+    return np.searchsorted(offsets, rows, side="right") - 1
+
+
+@dataclass(frozen=True)
+class LatentDynamics:
+    """phi' ~ K_a phi fitted by ridge on some episodes and judged on others, with noise told apart from misfit.
+
+    A held-out squared error is epsilon^2 + noise^2: Definition 2.1 is about the mean next embedding, and a single next
+    state scatters around it. The scatter is estimated from pairs of nearest neighbours in (phi, a), whose means are
+    nearly the same: noise^2 = mean |r_i - r_j|^2 / 2. Far neighbours make it too large and epsilon too small.
+    """
+
+    predict: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    """(phi, a) -> the predicted next embedding."""
+    errors: np.ndarray
+    """Length of every held-out error."""
+    epsilon: Interval
+    """Root mean square of what is left when the noise is taken out."""
+    noise: Interval
+    step: float
+    """Root mean square length of a held-out latent step, the natural unit of both."""
+
+
+def fit_latent_dynamics(
+    embeddings: np.ndarray,
+    actions: np.ndarray,
+    offsets: np.ndarray,
+    generator: np.random.Generator,
+    ridge: float = 1e-8,
+) -> LatentDynamics:
+    """Ridge regression of the next embedding on (phi, a) and their products, so that every action has its own K_a.
+
+    A fifth of the episodes is held out. The products are left out when there are too few steps to fit them.
+    """
+    now = step_rows(offsets)
+    episode = episode_of(now, offsets)
+    episodes = np.unique(episode)
+    if len(episodes) < 2:
+        raise ChainError("The audit needs episodes to fit and episodes to test on: pass at least two with steps.")
+    test = np.isin(episode, generator.permutation(episodes)[: max(1, len(episodes) // 5)])
+    products = (embeddings.shape[1] + 1) * (actions.shape[1] + 1) * 5 <= (~test).sum()
+
+    def columns(phi: np.ndarray, action: np.ndarray) -> np.ndarray:
+        plain = np.hstack([phi, action])
+        if not products:
+            return plain
+        return np.hstack([plain, np.einsum("md,ma->mda", phi, action).reshape(len(phi), -1)])
+
+    inputs, targets = columns(embeddings[now], actions[now]), embeddings[now + 1]
+    centre, scale = inputs[~test].mean(axis=0), inputs[~test].std(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    table = (inputs[~test] - centre) / scale
+    mean = targets[~test].mean(axis=0)
+    gram = table.T @ table / len(table) + ridge * np.eye(table.shape[1])
+    weights = np.linalg.solve(gram, table.T @ (targets[~test] - mean) / len(table))
+
+    def predict(phi: np.ndarray, action: np.ndarray) -> np.ndarray:
+        return (columns(phi, action) - centre) / scale @ weights + mean
+
+    missed = targets[test] - predict(embeddings[now[test]], actions[now[test]])
+    place = np.hstack([embeddings, actions])[now[test]]
+    twin = _nearest_other(place / np.where(place.std(axis=0) > 0, place.std(axis=0), 1.0), generator)
+    total, scatter = (missed**2).sum(axis=1), ((missed - missed[twin]) ** 2).sum(axis=1) / 2.0
+
+    def parts(rows: np.ndarray) -> np.ndarray:
+        noise = min(float(scatter[rows].mean()), float(total[rows].mean()))
+        return np.sqrt([total[rows].mean() - noise, noise])
+
+    epsilon, noise = bootstrap(parts, episode[test], generator)
+    step = float(np.sqrt(((targets[test] - embeddings[now[test]]) ** 2).sum(axis=1).mean()))
+    return LatentDynamics(predict, np.sqrt(total), epsilon, noise, step)
+
+
+def _nearest_other(points: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """The nearest other point of each point; equal points are paired at random, by a tiny shift."""
+    if len(points) < 2:
+        return np.zeros(len(points), dtype=np.int64)
+    points = points + 1e-7 * generator.normal(size=points.shape)
+    found = cKDTree(points).query(points, k=2)[1]
+    own = np.arange(len(points))
+    return np.where(found[:, 0] == own, found[:, 1], found[:, 0])
 
 
 @dataclass(frozen=True)
@@ -105,63 +157,100 @@ class CalibrationBin:
     count: int
     reference: float
     """Mean reference distance in the bin."""
-    predicted_low: float
-    predicted_median: float
-    predicted_high: float
+    predicted: tuple[float, float, float]
+    """Quantiles 10 %, 50 % and 90 % of the predictions."""
     above: float
     """Share of predictions larger than the reference."""
-    order: float
+    ratio: Interval
+    """Median of predicted / reference."""
+    order: Interval
     """Probability that a pair of this bin is predicted farther than one of the bin before (half as far); NaN first."""
 
 
-def calibration_table(reference: np.ndarray, predicted: np.ndarray, least: int = 20) -> list[CalibrationBin]:
-    """Doubling bins (0, 1], (1, 2], (2, 4], ...; bins with fewer than `least` pairs end the table."""
+def calibration_table(
+    reference: np.ndarray, predicted: np.ndarray, clusters: np.ndarray, generator: np.random.Generator, least: int = 20
+) -> list[CalibrationBin]:
+    """Doubling bins (0, 1], (1, 2], (2, 4], ...; after the first that holds `least` pairs, one with fewer ends it."""
     table: list[CalibrationBin] = []
-    before: np.ndarray | None = None
+    before = np.zeros(0, dtype=np.int64)
     low, high = 0.0, 1.0
     farthest = float(reference[np.isfinite(reference)].max(initial=0.0))
     while low < farthest:
-        inside = (reference > low) & (reference <= high)
-        if inside.sum() >= least:
-            values = predicted[inside]
-            order = math.nan if before is None else _ranked_above(values, before)
-            quantiles = [_order_statistic(values, q) for q in (0.1, 0.5, 0.9)]
-            above = float((values > reference[inside] * (1 + 1e-9)).mean())
+        rows = np.flatnonzero((reference > low) & (reference <= high))
+        if len(rows) >= least:
+            both = np.concatenate([rows, before])
+            here = np.arange(len(both)) < len(rows)
+
+            def facts(picked: np.ndarray, both: np.ndarray = both, here: np.ndarray = here) -> np.ndarray:
+                near, far = both[picked[~here[picked]]], both[picked[here[picked]]]
+                if not len(far):
+                    return np.full(2, np.nan)
+                ratio = _order_statistic(predicted[far] / reference[far], 0.5)
+                return np.array([ratio, _ranked_above(predicted[far], predicted[near]) if len(near) else math.nan])
+
+            ratio, order = bootstrap(facts, clusters[both], generator)
+            quantiles = [_order_statistic(predicted[rows], q) for q in (0.1, 0.5, 0.9)]
             table.append(
                 CalibrationBin(
                     low=low,
                     high=high,
-                    farthest=float(reference[inside].max()),
-                    count=int(inside.sum()),
-                    reference=float(reference[inside].mean()),
-                    predicted_low=quantiles[0],
-                    predicted_median=quantiles[1],
-                    predicted_high=quantiles[2],
-                    above=above,
+                    farthest=float(reference[rows].max()),
+                    count=len(rows),
+                    reference=float(reference[rows].mean()),
+                    predicted=(quantiles[0], quantiles[1], quantiles[2]),
+                    above=float((predicted[rows] > reference[rows] * (1 + 1e-9)).mean()),
+                    ratio=ratio,
                     order=order,
                 )
             )
-            before = values
+            before = rows
         elif table:
             break
         low, high = high, 2.0 * high
     return table
 
 
-def trusted_horizon(table: list[CalibrationBin], confidence: float = 0.7) -> float:
-    """The farthest pair of the last bin before the order of neighbouring bins drops below `confidence`; 0 if none."""
-    horizon = 0.0
-    for row in table[1:]:
-        if not row.order >= confidence:
-            break
-        horizon = row.farthest
-    return horizon
+CONFIDENCE = 0.7
+"""Share of pairs twice as far apart that must get the larger prediction where predictions are trusted."""
+FACTOR = 1.5
+"""How far off the median prediction may be there; one step is always forgiven."""
+
+
+def trusted_bins(table: list[CalibrationBin], end: str = "value", upper_only: bool = False) -> list[bool]:
+    """Which bins are both calibrated and in order, by the estimates or by the `worse` or `better` ends of intervals.
+
+    `upper_only`: the reference is itself only an upper bound, so predictions below it are not held against the model.
+    The order of the first bin cannot be judged.
+    """
+    answer = []
+    for number, row in enumerate(table):
+        ratio, order = row.ratio, row.order.value
+        least = most = ratio.value
+        if end == "worse":
+            least, most, order = ratio.low, ratio.high, row.order.low
+        elif end == "better":
+            least, most, order = ratio.high, ratio.low, row.order.high
+        calibrated = most <= max(FACTOR, 1.0 + 1.0 / row.reference)
+        calibrated &= upper_only or least >= min(1.0 / FACTOR, 1.0 - 1.0 / row.reference)
+        answer.append(bool(calibrated and (number == 0 or order >= CONFIDENCE)))
+    return answer
+
+
+def trusted_horizon(table: list[CalibrationBin], upper_only: bool = False) -> Interval:
+    """The farthest pair of the last bin before trust ends; 0 unless two bins can be trusted."""
+
+    def reach(end: str) -> float:
+        trusted = [*trusted_bins(table, end, upper_only), False].index(False)
+        return table[trusted - 1].farthest if trusted > 1 else 0.0
+
+    value = reach("value")
+    return Interval(value, min(reach("worse"), value), max(reach("better"), value))
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
     """Rank correlation; infinite values rank last, NaN is refused."""
     if np.isnan(first).any() or np.isnan(second).any():
-        raise ChainError("Predictions or reference times contain NaN: mend the model before auditing it.")
+        raise ChainError("Predictions or reference times contain NaN: fix the model before auditing it.")
     x, y = rankdata(first), rankdata(second)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return math.nan

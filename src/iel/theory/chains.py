@@ -27,15 +27,14 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from iel.errors import ChainError
-from iel.theory.reachability import can_reach, reached_almost_surely
+from iel.theory.reachability import Goal, goal_indices, reached_almost_surely
 from iel.theory.solvers import solve_killed
 
 Matrix = Any
 """A dense array or any scipy sparse matrix."""
-Goal = int | Sequence[int] | np.ndarray
-"""One state, or several states any of which counts as arrived."""
-
 ROW_TOLERANCE = 1e-9
+MATRIX_TOLERANCE = 1e-9
+"""Largest Poisson residual, and so relative error, of a column of `hitting_time_matrix` that is not solved again."""
 
 
 def as_chain(matrix: Matrix, name: str = "transition matrix") -> sp.csr_array:
@@ -56,14 +55,6 @@ def as_chain(matrix: Matrix, name: str = "transition matrix") -> sp.csr_array:
         )
     chain.eliminate_zeros()
     return chain
-
-
-def goal_indices(goal: Goal, states: int) -> np.ndarray:
-    """The goal as a sorted array of distinct state numbers."""
-    indices = np.unique(np.atleast_1d(np.asarray(goal, dtype=np.int64)))
-    if indices.size == 0 or indices[0] < 0 or indices[-1] >= states:
-        raise ChainError(f"The goal {goal!r} is not a state of this chain: choose numbers from 0 to {states - 1}.")
-    return indices
 
 
 @dataclass(frozen=True)
@@ -133,15 +124,10 @@ def policy_chain(process: ControlledProcess, policy: np.ndarray) -> sp.csr_array
     return sp.csr_array(total)
 
 
-def transient_states(states: int, goal: Goal) -> np.ndarray:
-    """X without the goal, in order: the index set of the killed operator."""
-    return np.setdiff1d(np.arange(states), goal_indices(goal, states))
-
-
 def killed_operator(chain: Matrix, goal: Goal) -> sp.csr_array:
     """P_Q: the chain's rows and columns off the goal, (P_Q f)(x) = E[f(x') 1{x' not in goal} | x]."""
     matrix = as_chain(chain)
-    keep = transient_states(matrix.shape[0], goal)
+    keep = np.setdiff1d(np.arange(matrix.shape[0]), goal_indices(goal, matrix.shape[0]))
     return matrix[keep][:, keep]
 
 
@@ -156,8 +142,8 @@ def hitting_times(chain: Matrix, goal: Goal) -> np.ndarray:
     inside = np.flatnonzero(finite)
     if inside.size:
         # A finite state never leads to an infinite one, so the block (finite, finite) is closed up to the goal.
-        killed = matrix[inside][:, inside]
-        times[inside] = solve_killed(killed, np.ones(inside.size))
+        leaving = matrix[inside]
+        times[inside] = solve_killed(leaving[:, inside], np.ones(inside.size), leaving[:, target].sum(axis=1))
     return times
 
 
@@ -165,31 +151,36 @@ def hitting_time_matrix(chain: Matrix) -> np.ndarray:
     """V(x, g) for all pairs, (n, n).
 
     For an irreducible chain one inverse gives all goals: V(x, g) = (Z_gg - Z_xg) / mu_g with the fundamental matrix
-    Z = (I - P + 1 mu)^{-1}. Otherwise one sparse solve per goal.
+    Z = (I - P + 1 mu)^{-1}. It subtracts nearly equal numbers when some state is hardly ever visited, so a goal's
+    column counts only if it is positive off the goal and solves the Poisson equation: a residual r there means a
+    relative error of at most max |r| (the corrected Theorem 3.3). Other columns get a solve of their own.
     """
     matrix = as_chain(chain)
+    states = matrix.shape[0]
+    times = np.full((states, states), np.nan)
     if connected_components(matrix, connection="strong", return_labels=False) == 1:
-        fundamental, measure = fundamental_matrix(matrix)
+        times = _by_fundamental_matrix(matrix.toarray())
+    with np.errstate(invalid="ignore", over="ignore"):
+        residual = np.abs(times - matrix @ times - 1.0)
+        sound = (times > 0) & (residual <= MATRIX_TOLERANCE)
+    np.fill_diagonal(sound, True)
+    np.fill_diagonal(times, 0.0)
+    for goal in np.flatnonzero(~sound.all(axis=0)):
+        times[:, goal] = hitting_times(matrix, int(goal))
+    return times
+
+
+def _by_fundamental_matrix(dense: np.ndarray) -> np.ndarray:
+    """(Z_gg - Z_xg) / mu_g for an irreducible chain, as accurate as the chain is well conditioned."""
+    identity = np.eye(len(dense))
+    system = np.vstack([dense.T - identity, np.ones(len(dense))])
+    measure = np.linalg.lstsq(system, np.append(np.zeros(len(dense)), 1.0), rcond=None)[0]
+    try:
+        fundamental = np.linalg.inv(identity - dense + measure[None])
+    except np.linalg.LinAlgError:
+        return np.full(dense.shape, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return (np.diag(fundamental)[None] - fundamental) / measure[None]
-    return np.stack([hitting_times(matrix, goal) for goal in range(matrix.shape[0])], axis=1)
-
-
-def fundamental_matrix(chain: Matrix) -> tuple[np.ndarray, np.ndarray]:
-    """Z = (I - P + 1 mu)^{-1} and the stationary distribution mu of an irreducible chain."""
-    dense = as_chain(chain).toarray()
-    measure = stationary_distribution(chain)
-    return np.linalg.inv(np.eye(len(dense)) - dense + measure[None]), measure
-
-
-def stationary_distribution(chain: Matrix) -> np.ndarray:
-    """mu with mu P = mu, for a chain with one recurrent class."""
-    dense = as_chain(chain).toarray()
-    system = np.vstack([dense.T - np.eye(len(dense)), np.ones(len(dense))])
-    right = np.append(np.zeros(len(dense)), 1.0)
-    measure, _, rank, _ = np.linalg.lstsq(system, right, rcond=None)
-    if rank < len(dense):
-        raise ChainError("The chain has several recurrent classes: its stationary distribution is not unique.")
-    return np.clip(measure, 0.0, None) / np.clip(measure, 0.0, None).sum()
 
 
 def poisson_residual(chain: Matrix, goal: Goal, values: np.ndarray) -> np.ndarray:
@@ -199,21 +190,6 @@ def poisson_residual(chain: Matrix, goal: Goal, values: np.ndarray) -> np.ndarra
     residual = values - matrix @ values - 1.0
     residual[target] = values[target]
     return residual
-
-
-def absorption_probability(chain: Matrix, goal: Goal) -> np.ndarray:
-    """P(the goal is ever hit | x_0 = x): the smallest non-negative solution of h = P h with h = 1 on the goal."""
-    matrix = as_chain(chain)
-    target = goal_indices(goal, matrix.shape[0])
-    probability = np.zeros(matrix.shape[0])
-    probability[reached_almost_surely(matrix, target)] = 1.0
-    # Only states that can reach the goal and can also miss it need a linear system; it is regular, because from each
-    # of them the walk leaves that set with positive probability.
-    middle = np.flatnonzero(can_reach(matrix, target) & (probability == 0.0))
-    if middle.size:
-        inward = np.asarray(matrix[middle] @ probability).ravel()
-        probability[middle] = solve_killed(matrix[middle][:, middle], inward)
-    return probability
 
 
 def simulate(chain: Matrix, start: int, steps: int, generator: np.random.Generator) -> np.ndarray:
@@ -227,20 +203,6 @@ def simulate(chain: Matrix, start: int, steps: int, generator: np.random.Generat
     return path
 
 
-def simulate_process(
-    process: ControlledProcess, policy: np.ndarray, start: int, steps: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """A trajectory (x_0 .. x_steps) with its actions (a_0 .. a_{steps-1})."""
-    table = np.cumsum(as_policy(process, policy), axis=1)
-    path, taken = np.empty(steps + 1, dtype=np.int64), np.empty(steps, dtype=np.int64)
-    path[0] = goal_indices(start, process.states)[0]
-    draws = generator.random((steps, 2))
-    for step in range(steps):
-        taken[step] = _pick(table[path[step]], draws[step, 0])
-        path[step + 1] = _next_state(process.transitions[taken[step]], path[step], draws[step, 1])
-    return path, taken
-
-
 def _next_state(matrix: sp.csr_array, state: int, draw: float) -> int:
     """The next state whose slice of [0, 1) holds `draw`."""
     begin, end = matrix.indptr[state], matrix.indptr[state + 1]
@@ -250,37 +212,3 @@ def _next_state(matrix: sp.csr_array, state: int, draw: float) -> int:
 def _pick(cumulative: np.ndarray, draw: float) -> int:
     """Index of the first cumulative weight above draw * total; never an entry of weight zero."""
     return int(np.searchsorted(cumulative, draw * cumulative[-1], side="right"))
-
-
-@dataclass(frozen=True)
-class EmpiricalProcess:
-    """Maximum-likelihood process of logged trajectories; `counts[x, a]` says how much each row can be trusted."""
-
-    process: ControlledProcess
-    counts: np.ndarray
-
-    @property
-    def support(self) -> np.ndarray:
-        """The actions the data holds in each state: pi << pi_B allows exactly these (the admissible set Pi_D)."""
-        return self.counts > 0
-
-
-def empirical_process(
-    paths: Sequence[np.ndarray], taken: Sequence[np.ndarray], states: int, actions: int
-) -> EmpiricalProcess:
-    """Count transitions of trajectories (T + 1 states, T actions each).
-
-    A pair (x, a) the data never shows stays where it is: pairs outside the data's support can then only make a hitting
-    time infinite, never finite. `optimal_hitting_times(allowed=EmpiricalProcess.support)` leaves them out.
-    """
-    tally = np.zeros((actions, states, states))
-    for path, chosen in zip(paths, taken, strict=True):
-        if len(path) != len(chosen) + 1:
-            raise ChainError(
-                f"A trajectory of {len(path)} states has {len(chosen)} actions: it needs one fewer than states."
-            )
-        np.add.at(tally, (np.asarray(chosen), np.asarray(path[:-1]), np.asarray(path[1:])), 1.0)
-    counts = tally.sum(axis=2)
-    unseen = counts == 0
-    tally[unseen[:, :, None] & np.eye(states, dtype=bool)[None]] = 1.0
-    return EmpiricalProcess(ControlledProcess.of(tally / tally.sum(axis=2, keepdims=True)), counts.T.astype(np.int64))

@@ -1,10 +1,10 @@
-"""The planner's directed distance d(s, t; g) and the facts it may rely on.
+"""When the planner's directed distance (`iel.distances.directed`) is a norm of the displacement, for one fixed goal.
 
     n(D) = ||D|| exp(beta (1 - cos(D, w))),   D = phi(t) - phi(s),   w = omega_g of length one.
 
 n is positively homogeneous, and in the plane of D and w it is the gauge with polar radius N(theta) = exp(beta (1 - cos
 theta)). Such a gauge is convex iff N + N'' >= 0, here 1 + beta cos + beta^2 sin^2 >= 0 for every angle, whose minimum
-1 - beta is at theta = pi. So for a fixed goal
+1 - beta is at theta = pi. So in two or more dimensions and for a fixed goal
 
     n is an asymmetric norm (triangle inequality)  iff  0 <= beta <= 1,
     ||D|| <= n(D) <= e^{2 beta} ||D||,     n(-D) / n(D) = exp(2 beta cos) <= e^{2 beta},     <D, w> <= ||D|| <= n(D).
@@ -17,24 +17,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from iel.errors import ChainError
-
-
-def directed_norm(displacement: np.ndarray, direction: np.ndarray, beta: float) -> np.ndarray:
-    """n(D) along the last axis; zero for D = 0. `direction` must have length one."""
-    lengths = np.linalg.norm(direction, axis=-1)
-    if np.abs(lengths - 1.0).max(initial=0.0) > 1e-6:
-        raise ChainError("The task direction must have length one: divide omega by its norm.")
-    size = np.linalg.norm(displacement, axis=-1)
-    along = np.sum(displacement * direction, axis=-1)
-    cosine = np.divide(along, size, out=np.zeros_like(along, dtype=np.float64), where=size > 0)
-    return size * np.exp(beta * (1.0 - cosine))
+from iel.distances import directed
 
 
 def triangle_gap(first: np.ndarray, second: np.ndarray, direction: np.ndarray, beta: float) -> np.ndarray:
     """n(D1) + n(D2) - n(D1 + D2): negative where the triangle inequality fails."""
-    through = directed_norm(first, direction, beta) + directed_norm(second, direction, beta)
-    return through - directed_norm(first + second, direction, beta)
+    start = np.zeros_like(first)
+    through = directed(start, first, direction, beta) + directed(start, second, direction, beta)
+    return through - directed(start, first + second, direction, beta)
 
 
 def convexity_margin(beta: float) -> float:

@@ -27,8 +27,7 @@ from scipy.spatial import cKDTree
 
 from iel.errors import ChainError
 from iel.theory.builders import KING_MOVES, move_table, passable_process
-from iel.theory.chains import ControlledProcess, hitting_times, policy_chain
-from iel.theory.optimal import optimal_hitting_times
+from iel.theory.chains import ControlledProcess
 
 Cell = tuple[int, int]
 
@@ -87,9 +86,9 @@ class Maze:
         """xy of the middle of map cell (i, j)."""
         return np.array([cell[1] * self.cell_size - self.offset[0], cell[0] * self.cell_size - self.offset[1]])
 
-    def process(self, slip: float = 0.0, wind: tuple[float, int] | None = None) -> ControlledProcess:
+    def process(self, slip: float = 0.0) -> ControlledProcess:
         """The controlled process with the eight king moves, one-way doors and teleports applied."""
-        base = passable_process(self.free, slip, wind, KING_MOVES, blocked=self._forbidden())
+        base = passable_process(self.free, slip, KING_MOVES, blocked=self._forbidden())
         if self.teleports is None:
             return base
         jump = self._jump()
@@ -223,29 +222,44 @@ def _mean_over_exits(walk: np.ndarray, entrance: np.ndarray) -> np.ndarray:
     return mean
 
 
-def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float = 0.2) -> np.ndarray:
-    """Fewest steps from starts[m] to goals[m], (m, 2) each; with teleports the best policy's expected steps."""
-    begin, end = maze.nearest_state(starts), maze.nearest_state(goals)
-    targets, which = np.unique(end, return_inverse=True)
-    return shortest_steps(maze, maze.positions()[targets], step)[which, begin]
+def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float = 0.2, block: int = 256) -> np.ndarray:
+    """Fewest steps from starts[m] to goals[m], (m, 2) each; with teleports the best policy's expected steps.
 
-
-def maze_hitting_times(
-    maze: Maze,
-    goal: np.ndarray,
-    policy: np.ndarray | None = None,
-    step: float = 0.2,
-    slip: float = 0.0,
-    wind: tuple[float, int] | None = None,
-) -> np.ndarray:
-    """Expected steps from every state to one goal position: of `policy`, or of the optimal policy when it is None.
-
-    One move of the grid takes side / step steps of the point, so choose subcells with side = step for noisy motion.
+    Not rounded to squares: steps are length over `step`. Where the box between both positions is free, its longer side
+    is the answer; elsewhere the way goes over the centre of a square next to each of them, whichever is best.
     """
-    process = maze.process(slip, wind)
-    target = int(maze.nearest_state(np.asarray(goal)[None])[0])
-    if policy is None:
-        moves = optimal_hitting_times(process, target).values
-    else:
-        moves = hitting_times(policy_chain(process, policy), target)
-    return moves * (maze.side / step)
+    begin, end = maze.nearest_state(starts), maze.nearest_state(goals)
+    first, last, centre = np.asarray(starts, np.float64), np.asarray(goals, np.float64), maze.positions()
+    moves = maze.moves()
+    around = np.column_stack([np.arange(len(moves)), moves])  # a state itself, then where its moves lead
+    caught = np.zeros(len(moves), dtype=bool) if maze.teleports is None else maze._caught()[0]
+    back = (around[around] == np.arange(len(moves))[:, None, None]).any(axis=2)  # v next to x leads back to x
+    answer = _through_free_box(maze, begin, end, first, last, caught) / step
+    order = np.argsort(end, kind="stable")
+    for rows in np.array_split(order, max(1, math.ceil(len(np.unique(end)) / block))):
+        near = around[end[rows]]
+        targets, which = np.unique(near, return_inverse=True)
+        field_to = shortest_steps(maze, centre[targets], step)
+        for v, column in enumerate(near.T):
+            leave = np.abs(last[rows] - centre[column]).max(axis=1) / step
+            usable_end = back[end[rows], v] & (~caught[column] | (column == end[rows]))
+            for u in around[begin[rows]].T:
+                enter = np.abs(first[rows] - centre[u]).max(axis=1) / step
+                usable = usable_end & (~caught[u] | (u == begin[rows]))
+                total = enter + field_to[which.reshape(near.shape)[:, v], u] + leave
+                answer[rows] = np.minimum(answer[rows], np.where(usable, total, np.inf))
+    return answer
+
+
+def _through_free_box(
+    maze: Maze, begin: np.ndarray, end: np.ndarray, first: np.ndarray, last: np.ndarray, caught: np.ndarray
+) -> np.ndarray:
+    """The Chebyshev distance of positions whose box of squares is free of walls and teleports, else infinity."""
+    blocked = ~maze.free
+    blocked[maze.free] = caught
+    filled = np.pad(np.cumsum(np.cumsum(blocked, axis=0), axis=1), ((1, 0), (1, 0)))
+    squares = np.stack(np.nonzero(maze.free), axis=1)
+    low, high = np.minimum(squares[begin], squares[end]), np.maximum(squares[begin], squares[end]) + 1
+    inside = filled[high[:, 0], high[:, 1]] - filled[low[:, 0], high[:, 1]]
+    inside += filled[low[:, 0], low[:, 1]] - filled[high[:, 0], low[:, 1]]
+    return np.where((inside == 0) & (not maze.one_way), np.abs(last - first).max(axis=1), np.inf)

@@ -1,10 +1,6 @@
-"""The linear analysis the paper builds on, for matrices: adjoint, norm, projection, restriction, compression, spectrum.
+"""The linear analysis the theorems need, for matrices: spans, complements, compressions, the spectral radius.
 
-adjoint        <A x, y> = <x, A* y>
-norm           ||A|| = max over ||v|| = 1 of ||A v||
-projection     P^2 = P = P*, with the given range
-restriction    A on a subspace with orthonormal basis B, as a map out of its coordinates: A B
-compression    P A on the subspace, in its coordinates: B^T A B
+compression    P A on a subspace with orthonormal basis B, in its coordinates: B^T A B
 spectral radius = the largest modulus of an eigenvalue, at most ||A|| and possibly far below it
 """
 
@@ -13,16 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from iel.errors import ChainError
-
-
-def adjoint(operator: np.ndarray) -> np.ndarray:
-    """A* of a real matrix in orthonormal coordinates: its transpose."""
-    return np.asarray(operator).T
-
-
-def operator_norm(operator: np.ndarray) -> float:
-    """The largest singular value; zero for an empty matrix."""
-    return float(np.linalg.svd(operator, compute_uv=False).max(initial=0.0))
 
 
 def spectral_radius(matrix: np.ndarray) -> float:
@@ -36,12 +22,6 @@ def span_basis(vectors: np.ndarray) -> np.ndarray:
     return right[singular > singular.max(initial=0.0) * 1e-11].T
 
 
-def orthogonal_projection(basis: np.ndarray) -> np.ndarray:
-    """The orthogonal projection onto the span of orthonormal columns (d, k)."""
-    check_orthonormal(basis)
-    return basis @ basis.T
-
-
 def orthogonal_complement(basis: np.ndarray) -> np.ndarray:
     """An orthonormal basis (d, d - k) of the complement of orthonormal columns (d, k)."""
     check_orthonormal(basis)
@@ -49,15 +29,10 @@ def orthogonal_complement(basis: np.ndarray) -> np.ndarray:
     return complete[:, basis.shape[1] : len(basis)]
 
 
-def restriction(operator: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """The operator on the span of orthonormal columns only, as a matrix from their coordinates: A B."""
-    check_orthonormal(basis)
-    return operator @ basis
-
-
 def compression(operator: np.ndarray, basis: np.ndarray) -> np.ndarray:
     """P A restricted to the span of orthonormal columns, in their coordinates: B^T A B."""
-    return basis.T @ restriction(operator, basis)
+    check_orthonormal(basis)
+    return basis.T @ operator @ basis
 
 
 def check_orthonormal(basis: np.ndarray) -> None:

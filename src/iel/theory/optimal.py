@@ -15,8 +15,8 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import dijkstra
 
 from iel.errors import ChainError
-from iel.theory.chains import ControlledProcess, Goal, goal_indices, policy_chain
-from iel.theory.reachability import winning_states
+from iel.theory.chains import ControlledProcess, policy_chain
+from iel.theory.reachability import Goal, goal_indices, winning_states
 from iel.theory.solvers import solve_killed
 
 SWEEPS = 200
@@ -51,8 +51,8 @@ def optimal_hitting_times(
     moves = sp.vstack([chain[inside][:, inside] for chain in process.transitions], format="csr")
     price = np.where(safe[inside].T, 1.0, np.inf)
     for rounds in range(1, max_rounds + 1):
-        chain = policy_chain(process, policy)
-        values[inside] = solve_killed(chain[inside][:, inside], np.ones(inside.size))
+        chain = policy_chain(process, policy)[inside]
+        values[inside] = solve_killed(chain[:, inside], np.ones(inside.size), chain[:, target].sum(axis=1))
         improved = _improve(moves, price, values[inside], policy[inside])
         if np.array_equal(improved, policy[inside]):
             return OptimalTimes(values, policy, rounds)

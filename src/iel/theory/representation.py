@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iel.errors import ChainError
-from iel.theory.chains import ControlledProcess, as_chain, as_policy, hitting_time_matrix, hitting_times, policy_chain
+from iel.theory.chains import ControlledProcess, as_policy, hitting_time_matrix, hitting_times, policy_chain
 
 TOLERANCE = 1e-8
 """Relative residual below which a linear condition counts as satisfied."""
@@ -98,15 +98,6 @@ def policy_operator(process: ControlledProcess, representation: Representation, 
     return transposed.T
 
 
-def unit_cost_representer(features: np.ndarray, goal: int) -> np.ndarray:
-    """w_1 with <phi(x), w_1> = 1 for every x != goal, of least norm; an error when the features cannot express it."""
-    transient = np.delete(features, goal, axis=0)
-    representer = np.linalg.lstsq(transient, np.ones(len(transient)), rcond=None)[0]
-    if np.abs(transient @ representer - 1.0).max() > TOLERANCE:
-        raise ChainError(f"No vector w_1 satisfies <phi(x), w_1> = 1 for all x != {goal}: add a constant feature.")
-    return representer
-
-
 @dataclass(frozen=True)
 class RangeCondition:
     """Whether w_1 lies in range (K_pi - I)^* on the goal's transient feature span, and a solution of least norm."""
@@ -136,11 +127,6 @@ def range_condition(features: np.ndarray, operator: np.ndarray, goal: int, every
     omega = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=cut)[0] if cut < 1.0 else np.zeros(features.shape[1])
     residual = float(np.abs(rows @ omega - 1.0).max(initial=0.0))
     return RangeCondition(omega, residual, TOLERANCE + 1e-12 * scale * float(np.linalg.norm(omega)))
-
-
-def linear_hitting_times(features: np.ndarray, goal: int, omega: np.ndarray) -> np.ndarray:
-    """<phi(g) - phi(x), omega> for every x."""
-    return (features[goal] - features) @ omega
 
 
 @dataclass(frozen=True)
@@ -180,7 +166,7 @@ def existence(process: ControlledProcess, representation: Representation, policy
     else:
         residual = np.inf
     epsilon = float(sufficiency_residual(process, representation).max())
-    predicted = linear_hitting_times(features, goal, condition.omega)
+    predicted = (features[goal] - features) @ condition.omega
     return Existence(epsilon, condition, residual, exact, predicted)
 
 
@@ -207,6 +193,8 @@ def one_hot_representation(process: ControlledProcess) -> Representation:
 def hitting_time_representation(process: ControlledProcess, policy: np.ndarray) -> tuple[Representation, np.ndarray]:
     """phi(x) = -V(x, .) with omega_g = e_g: the representation whose coordinates *are* the hitting times."""
     times = hitting_time_matrix(policy_chain(process, policy))
+    if process.states < 2:
+        raise ChainError("A process with one state has no times to represent: the goal is all there is.")
     if not np.all(np.isfinite(times)):
         raise ChainError("Some goal is not reached almost surely from some state: restrict the process to one class.")
     return fit_representation(process, -times), np.eye(process.states)
@@ -242,8 +230,3 @@ def merged_features(states: int, groups: np.ndarray) -> np.ndarray:
     if labels.shape != (states,):
         raise ChainError(f"The grouping has shape {labels.shape}: give one group number per state, {states} in all.")
     return np.eye(int(labels.max()) + 1)[labels]
-
-
-def mean_next_features(chain: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """E[phi(x') | x] under a chain, (n, d)."""
-    return as_chain(chain) @ features

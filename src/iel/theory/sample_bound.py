@@ -110,10 +110,10 @@ def ideal_target(chain: Matrix) -> np.ndarray:
 
 
 def fit_encoder(weight: np.ndarray, target: np.ndarray, omegas: np.ndarray, radius: float = np.inf) -> np.ndarray:
-    """The tabular encoder (n, d) minimising sum weight (f_phi - target)^2, of least norm.
+    """The tabular encoder (n, d) with ||phi(x)|| <= radius that minimises sum weight (f_phi - target)^2.
 
-    Population minimiser for weight = mu, empirical one for weight = the tuple frequencies. The least-squares solution
-    is returned only if it respects the class bound ||phi(x)|| <= radius, since otherwise it is not in the class.
+    Population minimiser for weight = mu, empirical one for weight = the tuple frequencies. Without a radius it is the
+    least-squares solution of least norm; where that leaves the ball, accelerated projected gradients find the minimum.
     """
     states, dimension = len(weight), omegas.shape[1]
     s, u, g = np.nonzero(weight)
@@ -121,13 +121,20 @@ def fit_encoder(weight: np.ndarray, target: np.ndarray, omegas: np.ndarray, radi
     rows = np.zeros((len(s), states, dimension))
     np.add.at(rows, (np.arange(len(s)), u), root[:, None] * omegas[g])
     np.add.at(rows, (np.arange(len(s)), s), -root[:, None] * omegas[g])
-    solution = np.linalg.lstsq(rows.reshape(len(s), -1), root * target[s, u, g], rcond=None)[0]
-    encoder = solution.reshape(states, dimension)
-    if np.linalg.norm(encoder, axis=1).max() > radius * (1 + 1e-9):
-        raise ChainError(
-            f"The least-squares encoder leaves the ball of radius {radius:g}: raise the radius to at least "
-            f"{np.linalg.norm(encoder, axis=1).max():.3g}."
-        )
+    table, right = rows.reshape(len(s), -1), root * target[s, u, g]
+    encoder = np.linalg.lstsq(table, right, rcond=None)[0].reshape(states, dimension)
+    if np.linalg.norm(encoder, axis=1).max() <= radius:
+        return encoder
+    gram, linear = table.T @ table, table.T @ right
+    pace = 1.0 / np.linalg.norm(gram, 2)
+    encoder, ahead, momentum = np.zeros((states, dimension)), np.zeros((states, dimension)), 1.0
+    for _ in range(20_000):
+        moved = ahead - pace * (gram @ ahead.ravel() - linear).reshape(states, dimension)
+        moved = moved * np.minimum(1.0, radius / np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), 1e-300))
+        if np.abs(moved - ahead).max() <= 1e-10 * radius:
+            return moved
+        grown = (1.0 + np.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
+        ahead, encoder, momentum = moved + (momentum - 1.0) / grown * (moved - encoder), moved, grown
     return encoder
 
 
@@ -174,6 +181,8 @@ class SampleBound:
 
     distance: float
     bound: float
+    sharp_bound: float
+    """(|| f - G || + 2 eta)^2 / (c_cov m_B^2): the last step of the proof, with the error f really has."""
     class_error: float
     label_mismatch: float
     statistical: float
@@ -226,9 +235,11 @@ def sample_bound(
     inner = (class_error + mismatch) ** 2 + statistical + mismatch**2 + 2.0 * reference.level**2
     factor = 4.0 / (cover * second.lower**2) if cover > 0 else np.inf
     target_error = law.norm(predictor(encoder, omegas) - ideal) ** 2
+    sharp = (np.sqrt(target_error) + 2.0 * reference.level) ** 2 * factor / 4.0 if cover > 0 else np.inf
     return SampleBound(
         distance=float((law.pairs * squared).sum()),
-        bound=factor * inner,
+        bound=factor * inner if cover > 0 else np.inf,
+        sharp_bound=float(sharp),
         class_error=class_error,
         label_mismatch=mismatch,
         statistical=statistical,

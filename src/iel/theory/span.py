@@ -20,27 +20,12 @@ from iel.theory.chains import ControlledProcess, Matrix, as_chain, as_policy
 from iel.theory.representation import TOLERANCE, Representation, check_features
 
 
-def similarity_operators(scales: np.ndarray, dimension: int) -> np.ndarray:
-    """Kernel goal similarity: R_a = alpha_a I."""
-    return np.asarray(scales, dtype=np.float64)[:, None, None] * np.eye(dimension)
-
-
-def anisotropic_operators(directions: np.ndarray) -> np.ndarray:
-    """Similarity along chosen directions only: R_a = L_a L_a^T for directions (|A|, d, rank)."""
-    return directions @ np.swapaxes(directions, 1, 2)
-
-
 def region_embedding(features: np.ndarray, distribution: np.ndarray) -> np.ndarray:
     """mu_g = E_{y ~ rho_g} phi(y) for distributions over states (m, n) -> (m, d)."""
     weights = np.atleast_2d(np.asarray(distribution, dtype=np.float64))
     if weights.min() < 0 or np.abs(weights.sum(axis=1) - 1).max() > 1e-9:
         raise ChainError("A goal region must be a probability distribution over states: normalise its weights to 1.")
     return weights @ features
-
-
-def composed_embedding(features: np.ndarray, goals: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """mu = sum_j alpha_j phi(g_j), one composed goal (1, d)."""
-    return (np.asarray(weights, dtype=np.float64) @ features[np.asarray(goals)])[None]
 
 
 def reward_table(features: np.ndarray, operators: np.ndarray, goals: np.ndarray | None = None) -> np.ndarray:
