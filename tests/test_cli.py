@@ -11,7 +11,6 @@ import pytest
 from iel.cli import COMMANDS, main
 from iel.commands.bench import benchmarks
 from iel.data import Trajectories
-from iel.data.readers.ogbench import write_ogbench
 from iel.evaluation import Protocol
 
 MAZE = "pointmaze-medium-navigate-v0"
@@ -202,7 +201,7 @@ def test_training_on_ones_own_file_needs_no_environment(capsys, monkeypatch, tmp
         monkeypatch.setitem(sys.modules, simulator, None)
     states = np.random.default_rng(0).standard_normal((4, 31, 3))
     data = Trajectories.from_episodes([(s, np.zeros((30, 2))) for s in states])
-    write_ogbench(tmp_path / "log.npz", data)
+    data.save(tmp_path / "log.npz")
     small = ["--preset", "smoke", "--steps", "20", "--hidden", "8", "--batch-size", "8"]
     code, out, _ = call(capsys, "train", "--data", tmp_path / "log.npz", *small, "--out", tmp_path / "run", "--json")
     assert code == 0 and json.loads(out)["env"] == "log"
@@ -229,7 +228,7 @@ def test_data_info_shows_slow_columns_and_jumps(capsys, tmp_path):
     place = np.cumsum(np.repeat(rng.uniform(-1, 1, (60, 2)), 50, axis=0), axis=0)
     place[1700:] += 100.0
     table = np.concatenate([rng.standard_normal((3000, 9)), place], 1)
-    write_ogbench(tmp_path / "log.npz", Trajectories(table, np.zeros((3000, 1)), [0, 1500, 3000]))
+    Trajectories(table, np.zeros((3000, 1)), [0, 1500, 3000]).save(tmp_path / "log.npz")
     code, out, _ = call(capsys, "data", "info", tmp_path / "log.npz", "--json")
     facts = json.loads(out.splitlines()[-1])
     assert code == 0 and facts["place_columns"] == [9, 10] and facts["jumps"] == 1

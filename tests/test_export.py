@@ -12,8 +12,8 @@ from iel.cli import run as iel_command
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
 from iel.export import build_graphs, export_run
+from iel.files import verify_seal
 from iel.model import Model, Pack, load_model
-from iel.model.files import verify_manifest
 from iel.planning import AsymGraph, Direct
 from iel.training import open_run, train
 
@@ -90,7 +90,7 @@ def test_batch_axis_is_free_and_names_are_the_documented_ones():
 def test_export_of_a_run_is_whole_and_plans_like_the_run(trained, walks, tmp_path):
     out = tmp_path / "robot"
     card = export_run(trained, out, data=walks, nodes=32)
-    verify_manifest(out)
+    verify_seal(out, 1)
     assert {path.name for path in tmp_path.iterdir()} == {"robot"}  # nothing is left beside it
     assert card["data"]["fingerprint"] == walks.fingerprint and card["planner"]["nodes"] == 32
     assert max(card["agreement"]["onnx"].values()) < 1e-5
@@ -138,7 +138,7 @@ def test_a_failed_export_leaves_nothing(trained, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("iel.export.directory._seal", full)
+    monkeypatch.setattr("iel.export.directory.seal", full)
     with pytest.raises(RunError, match="No space left"):
         export_run(trained, tmp_path / "out", onnx=False)
     assert not list(tmp_path.iterdir())

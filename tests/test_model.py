@@ -16,9 +16,9 @@ from iel.algos import ALGOS
 from iel.algos.contract import Spec
 from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError, IELError, RunError
+from iel.files import file_facts
 from iel.metrics import Displacement
 from iel.model import Model, Pack, Waypoint, load_model, save_model
-from iel.model.files import file_facts
 from iel.nn import apply_heads, head, scalars, unit
 from iel.planning import Mixture, Region, Sequence, make_planner, planners_for
 from iel.serial import load_arrays, save_arrays
@@ -370,8 +370,8 @@ def test_manifest_is_believed_only_about_its_own_directory(saved):
         ("not the name of a file", {**facts, "../../secret": facts["config.json"]}, 1),
         ("not listed", {"config.json": facts["config.json"]}, 1),
         ("damaged", {**facts, "config.json": {**facts["config.json"], "sha256": "0" * 64}}, 1),
-        ("manifest format 9", facts, 9),
-        ("lists no files", [], 1),
+        ("has format 9", facts, 9),
+        ("files", [], 1),
     ]:
         write(files, version)
         with pytest.raises(RunError, match=said):

@@ -17,6 +17,7 @@ import tyro
 import iel
 from iel.commands.bench import BENCH, benchmarks, load_benchmark
 from iel.errors import ConfigError, IELError, unknown_name
+from iel.files import guarded, notice
 
 COMMANDS = {
     "demo": "demo:demo_command",
@@ -45,15 +46,18 @@ Command = Callable[[Any], dict[str, Any]]
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of the `iel` command."""
+    sys.exit(guarded(lambda: _run_or_say(list(sys.argv[1:] if argv is None else argv))))
+
+
+def _run_or_say(argv: list[str]) -> int:
     try:
-        code = run(list(sys.argv[1:] if argv is None else argv))
+        return run(argv)
     except IELError as error:
-        print(f"iel: {error}", file=sys.stderr)
-        code = 2
+        notice(str(error))
+        return 2
     except KeyboardInterrupt:
-        print("iel: interrupted; what was finished so far is kept.", file=sys.stderr)
-        code = 130
-    sys.exit(code)
+        notice("interrupted; what was finished so far is kept.")
+        return 130
 
 
 def run(argv: list[str]) -> int:

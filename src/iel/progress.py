@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
+
+from iel.files import STDERR
 
 QUIET_SECONDS = 20.0
 """Without a terminal, say something this often."""
@@ -20,7 +21,7 @@ class Progress:
 
         self.title, self.total, self.unit = title, total, unit
         self.done, self._said = 0, time.monotonic()
-        console = Console(stderr=True)
+        console = Console(file=STDERR)  # type: ignore[arg-type]
         self._plain = show and not console.is_terminal
         self._bar = RichProgress(
             TextColumn("{task.description}"),
@@ -51,4 +52,4 @@ class Progress:
 
     def _say(self, note: str) -> None:
         self._said = time.monotonic()
-        print(f"{self.title}: {self.done}/{self.total} {self.unit} {note}".rstrip(), file=sys.stderr, flush=True)
+        print(f"{self.title}: {self.done}/{self.total} {self.unit} {note}".rstrip(), file=STDERR, flush=True)

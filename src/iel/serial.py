@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from iel.errors import RunError
+from iel.files import write_bytes
 from iel.loader import read_safetensors
 
 Tree = TypeVar("Tree")
@@ -42,9 +43,9 @@ def fill(like: Tree, arrays: Mapping[str, np.ndarray], source: str) -> Tree:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write named arrays to a safetensors file."""
+    """Write named arrays to a safetensors file, whole or not at all."""
     # `require` keeps a scalar a scalar, which `ascontiguousarray` does not.
-    save_file({name: np.require(array, requirements="C") for name, array in arrays.items()}, path)
+    write_bytes(path, save({name: np.require(array, requirements="C") for name, array in arrays.items()}))
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:

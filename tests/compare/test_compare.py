@@ -18,7 +18,7 @@ from iel.compare.insert import insert, marks
 from iel.compare.results import collect_grid
 from iel.compare.tables import interval_table, main_table
 from iel.errors import RunError
-from iel.training.files import locked
+from iel.files import locked
 
 pytestmark = pytest.mark.slow
 
@@ -148,6 +148,46 @@ def test_killed_and_resumed_gives_the_identical_table_with_planners(place):
     finish(start(place, "iel-whole", "iel.toml"))
     kill_twice_and_finish(place, place / "iel-stopped", "iel.toml", "IEL")
     check_identical(place / "iel-whole", place / "iel-stopped", entries=4)
+
+
+def wait_for_worker(out: Path, process: subprocess.Popen) -> int:
+    """The process that trains the first GCBC cell, as soon as it does."""
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline and process.poll() is None:
+        for metrics in out.glob("cells/*--GCBC--seed0--*/run/metrics.csv"):
+            if len(metrics.read_text().splitlines()) > 1:
+                return int(metrics.with_name(".lock").read_text().split()[1])
+        time.sleep(0.02)
+    raise AssertionError("no worker was seen")
+
+
+def test_a_killed_worker_is_named_and_the_comparison_fails(place):
+    """It ended with 0, and scripts went on."""
+    process = start(place, "bereft")
+    os.kill(wait_for_worker(place / "bereft", process), signal.SIGKILL)
+    out, _ = process.communicate(timeout=600)
+    result = json.loads(out.strip().splitlines()[-1])
+    assert process.returncode == 1 and result["done"] == 3
+    ((cell, error),) = result["errors"].items()
+    assert cell == "pointmaze-medium-navigate-v0 GCBC seed 0" and "SIGKILL" in error
+    assert finish(start(place, "bereft"))["done"] == 4
+
+
+def test_the_worker_of_a_killed_comparison_is_waited_for(place):
+    """Its cell was called 'being trained by another process' and failed, while that process was only saving."""
+    process = start(place, "orphans")
+    wait_for_worker(place / "orphans", process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    (cell,) = (place / "orphans").glob("cells/*--GCBC--seed0--*/run")
+    (cell.parent / "log.txt").unlink()
+    with locked(cell, patience=60.0):  # as a worker does that is still saving
+        second = start(place, "orphans")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (cell.parent / "log.txt").exists():
+            time.sleep(0.1)
+        time.sleep(8.0)
+    assert finish(second)["done"] == 4
 
 
 def test_a_finished_comparison_runs_nothing(place, whole):

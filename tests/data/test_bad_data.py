@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from iel.data import examine, load
-from iel.data.readers import read
+from iel.data.catalogue import read
 from iel.errors import DataError
 
 ROWS = 12

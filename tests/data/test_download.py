@@ -10,7 +10,6 @@ import pytest
 
 from iel.data import Trajectories, load
 from iel.data.download import download, has_source
-from iel.data.readers.ogbench import write_ogbench
 from iel.errors import DataError
 
 NAME = "cube-single-play-v0"
@@ -23,7 +22,7 @@ def original(tmp_path) -> dict[str, bytes]:
     content = {}
     for split, seed in (("", 0), ("-val", 1)):
         episodes = [(rng.normal(size=(40, 5)) + seed, rng.uniform(-1, 1, (39, 2))) for _ in range(20)]
-        write_ogbench(tmp_path / "original.npz", Trajectories.from_episodes(episodes))
+        Trajectories.from_episodes(episodes).save(tmp_path / "original.npz")
         content[f"{NAME}{split}.npz"] = (tmp_path / "original.npz").read_bytes()
     return content
 

@@ -5,8 +5,7 @@ import pytest
 
 from iel.data import Trajectories, examine
 from iel.data.examine import SHOWN, examine_rows
-from iel.data.readers import Rows
-from iel.data.readers.ogbench import write_ogbench
+from iel.data.trajectories import Rows
 from iel.errors import DataError
 
 
@@ -25,7 +24,7 @@ def kinds(rows: Rows) -> set[str]:
 
 def test_clean_data_has_no_findings(maze_data, tmp_path):
     assert examine_rows(walk(), "walk.npz") == []
-    write_ogbench(tmp_path / "maze.npz", maze_data)
+    maze_data.save(tmp_path / "maze.npz")
     assert examine(tmp_path / "maze.npz") == []
 
 
@@ -152,7 +151,7 @@ def test_an_ant_like_spike_is_no_teleport():
 def test_names_and_unknown_names(tmp_path, monkeypatch):
     monkeypatch.setenv("IEL_DATA", str(tmp_path))
     data = walk()
-    write_ogbench(tmp_path / "mine-v0.npz", Trajectories(data.observations, data.actions, data.offsets))
+    Trajectories(data.observations, data.actions, data.offsets).save(tmp_path / "mine-v0.npz")
     assert examine("mine-v0") == []
     with pytest.raises(DataError, match="not on this machine"):
         examine("pointmaze-large-navigate-v0")

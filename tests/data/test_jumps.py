@@ -78,7 +78,7 @@ def test_the_kitchen_is_left_alone():
 
 
 def test_cut_pieces_and_what_is_dropped():
-    states, actions = np.arange(20.0).reshape(20, 1), np.arange(1.0, 21.0).reshape(20, 1)
+    states, actions = np.arange(20.0).reshape(20, 1), np.arange(1.0, 21.0).reshape(20, 1) / 32
     data = Trajectories(states, actions, [0, 12, 20], "log")
     assert data.cut([]) is data and data.cut([11]) is data  # an episode's last row has no transition
     pieces = data.cut([4, 6, 14])
@@ -88,7 +88,7 @@ def test_cut_pieces_and_what_is_dropped():
         [12, 13, 14],
         [15, 16, 17, 18, 19],
     ]
-    assert pieces.episode(1).actions[:, 0].tolist() == [8, 9, 10, 11] and pieces.name == "log"
+    assert (32 * pieces.episode(1).actions[:, 0]).tolist() == [8, 9, 10, 11] and pieces.name == "log"
     assert np.all(pieces.actions[pieces.offsets[1:] - 1] == 0.0)
     with pytest.raises(DataError, match="no piece has two steps"):
         data.cut(np.arange(20))

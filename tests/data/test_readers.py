@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from iel.data import Trajectories, load
-from iel.data.readers import read
+from iel.data.catalogue import read
 from iel.errors import ConfigError, DataError
 
 INSIDE = np.float32(1 - 1e-5)
@@ -148,14 +148,14 @@ def test_d4rl_actions_are_moved_inside(tmp_path):
     assert read(tmp_path / "a.hdf5").actions[:2, 0].tolist() == [INSIDE, -INSIDE]
 
 
-def test_short_episodes_of_public_files_are_left_out_and_said(tmp_path, caplog):
+def test_short_episodes_of_public_files_are_left_out_and_said(tmp_path, capsys):
     episodes = walks()
     states, actions, ends = flat(
         [episodes[0], (np.zeros((1, 29), np.float32), np.zeros((0, 8), np.float32)), *episodes[1:]]
     )
     write_d4rl(tmp_path / "a.hdf5", states, actions, np.zeros_like(ends), ends, goal=True)
     assert_same(read(tmp_path / "a.hdf5"), episodes)
-    assert "1 episodes of fewer than two steps left out" in caplog.text
+    assert "1 episodes of fewer than two steps left out" in capsys.readouterr().err
 
 
 RECONSTRUCTED = [

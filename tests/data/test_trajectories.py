@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from iel.data import Trajectories
-from iel.data.readers import read
-from iel.data.readers.ogbench import write_ogbench
+from iel.data.catalogue import read
 from iel.errors import DataError
 
 
 def episode(steps: int, start: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    return start + np.arange(2 * (steps + 1)).reshape(-1, 2), np.ones((steps, 1)) * start
+    return start + np.arange(2 * (steps + 1)).reshape(-1, 2), np.ones((steps, 1)) * start / 1000
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def test_layout(data):
     assert data.offsets.tolist() == [0, 4, 7]
     assert data.final.tolist() == [3, 3, 3, 3, 6, 6, 6]
     assert data.transitions.tolist() == [0, 1, 2, 4, 5]
-    assert data.actions[:, 0].tolist() == [0, 0, 0, 0, 100, 100, 0]
+    assert data.actions[:, 0].tolist() == pytest.approx([0, 0, 0, 0, 0.1, 0.1, 0])
     assert data.episode(1).observations[0].tolist() == [100, 101]
     assert len(data.episode(1).actions) == 2
 
@@ -83,7 +82,7 @@ def test_refused_with_the_place(case):
 
 
 def test_short_episodes_can_be_dropped():
-    data = Trajectories.from_episodes([episode(3), episode(1), episode(2)], short="drop")
+    data = Trajectories.from_episodes([episode(3), episode(1), episode(2, 100.0)], short="drop")
     assert len(data) == 2
 
 
@@ -102,14 +101,14 @@ def test_flat_arrays_refused(case):
 
 
 def test_npz_round_trip(data, tmp_path):
-    write_ogbench(tmp_path / "two.npz", data)
+    data.save(tmp_path / "two.npz")
     assert read(tmp_path / "two.npz").fingerprint == data.fingerprint
     assert [path.name for path in tmp_path.iterdir()] == ["two.npz"]  # no temporary file is left
 
 
 def test_damaged_files_are_refused(data, tmp_path):
     whole = tmp_path / "two.npz"
-    write_ogbench(whole, data)
+    data.save(whole)
     content = whole.read_bytes()
     cut = tmp_path / "cut.npz"
     for length in range(0, len(content) - 1, max(1, len(content) // 25)):

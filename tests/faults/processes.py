@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 
 from iel.data import Trajectories
-from iel.data.readers.ogbench import write_ogbench
+from iel.files import sha256
 from iel.training.checkpoint import latest_checkpoint
-from iel.training.files import sha256
 from iel.training.trackers import read_metrics
 
 TRAINEE = Path(__file__).with_name("trainee.py")
@@ -22,7 +21,7 @@ class Lab:
     def __init__(self, root: Path, data: Trajectories):
         self.root, self.data = root, data
         self.file = root / "data.npz"
-        write_ogbench(self.file, data)
+        data.save(self.file)
 
     def start(self, out: Path, *options: object, cache: bool = True, **environment: str) -> subprocess.Popen:
         """A training process in `out`, new or continued."""

@@ -12,8 +12,8 @@ import pytest
 from processes import ended, results, wait_for_step
 
 from iel.errors import RunError
+from iel.files import locked
 from iel.training import open_run
-from iel.training.files import locked
 from iel.training.run import next_free
 
 MAZE = "pointmaze-medium-navigate-v0"
@@ -32,7 +32,7 @@ def test_names_are_claimed_once(tmp_path):
 
 
 def test_two_processes_cannot_train_in_one_directory_and_a_killed_one_leaves_no_lock(tmp_path):
-    script = "import sys; from pathlib import Path; from iel.training.files import locked\n"
+    script = "import sys; from pathlib import Path; from iel.files import locked\n"
     script += "with locked(Path(sys.argv[1])): print('locked', flush=True); sys.stdin.read()"
     holder = subprocess.Popen(
         [sys.executable, "-c", script, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

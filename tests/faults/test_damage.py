@@ -141,7 +141,7 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 import test_damage as world
 from iel.training.checkpoint import newest_common, prune, save_checkpoint, saved_steps, is_whole
-from iel.training.files import remove_partials
+from iel.files import remove_partials
 
 def killed_before(call):
     "Save step 60 in a child that is killed before its `call`-th change to the file system; False if it had fewer."

@@ -13,14 +13,14 @@ from pathlib import Path
 import rich.progress  # noqa: F401  a process that has given up being root may not be able to import it
 
 import iel.training.loop as loop
+from iel import files
 from iel.algos import IEL
 from iel.data import load
-from iel.training import checkpoint, files, train
+from iel.training import checkpoint, train
 from iel.training.loop import Trainer
 
 STEPS, EVERY = 400, 20
 TINY = {
-    "preset": "smoke",
     "steps": STEPS,
     "hidden": (16,),
     "batch_size": 16,
@@ -44,6 +44,10 @@ def kill_during_save(number: int, part: str) -> None:
         os.truncate(path, path.stat().st_size // 2)
         die()
 
+    def rename_and_die(partial: Path, final: Path) -> None:
+        partial.rename(final)
+        die()
+
     write = checkpoint.save_arrays
 
     def save(*arguments, **keywords):
@@ -53,12 +57,11 @@ def kill_during_save(number: int, part: str) -> None:
             if part == "half a file":
                 checkpoint.save_arrays = half_a_file
             elif part == "no manifest":
-                checkpoint._manifest = die
+                checkpoint.seal = die
             elif part == "before the rename":
-                checkpoint.replace_directory = die
+                files.replace_directory = die
             elif part == "after the rename":
-                files.flush, before = die, files.flush  # replace_directory flushes the parent after renaming
-                checkpoint.flush = before
+                files.replace_directory = rename_and_die
             elif part == "before the old one goes":
                 loop.prune = die
         return original["save_checkpoint"](*arguments, **keywords)
@@ -93,7 +96,7 @@ def main() -> None:
         return fit(self, *arguments)
 
     Trainer.fit = announce  # type: ignore[method-assign]
-    algo = IEL(**{**TINY, "steps": options.steps})
+    algo = IEL.preset("smoke", **{**TINY, "steps": options.steps})
     train(
         load(options.data),
         algo,

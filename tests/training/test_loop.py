@@ -16,10 +16,10 @@ import iel.training.seeds
 from iel.algos import IEL, get_algo
 from iel.data import Trajectories
 from iel.errors import ConfigError, IELError, RunError
+from iel.files import sha256
 from iel.serial import named_arrays
 from iel.training import open_run, open_runs, train
 from iel.training.checkpoint import latest_checkpoint, load_checkpoint
-from iel.training.files import sha256
 from iel.training.loop import snapshot_steps
 from iel.training.seeds import Separate, Stacked, seed_map
 from iel.training.trackers import read_metrics

@@ -11,9 +11,9 @@ import iel.training.loop as loop
 from iel.algos import ALGOS, IEL, get_algo
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
+from iel.files import sha256
 from iel.training import open_run, resume, train
 from iel.training.checkpoint import latest_checkpoint
-from iel.training.files import sha256
 from iel.training.interrupt import Interrupted, StopRequest
 from iel.training.loop import SaveClock, Trainer
 from iel.training.seeds import Separate, Stacked

@@ -7,10 +7,9 @@ import pytest
 
 from iel.cli import main
 from iel.data import Trajectories
-from iel.data.readers.ogbench import write_ogbench
+from iel.files import sha256
 from iel.training import open_runs
 from iel.training.checkpoint import latest_checkpoint
-from iel.training.files import sha256
 
 SMALL = ["--preset", "smoke", "--steps", "40", "--hidden", "16", "--batch-size", "16", "--checkpoint-every", "15"]
 
@@ -25,9 +24,8 @@ def call(capsys, *words: object) -> tuple[int, str, str]:
 @pytest.mark.long
 def test_resume_needs_one_flag_and_names_what_differs(capsys, tmp_path):
     states = np.random.default_rng(0).standard_normal((4, 31, 3))
-    write_ogbench(
-        tmp_path / "log.npz", Trajectories.from_episodes([(s, np.ones((30, 2))) for s in states], "my robot's log")
-    )
+    data = Trajectories.from_episodes([(s, np.ones((30, 2))) for s in states], "my robot's log")
+    data.save(tmp_path / "log.npz")
     out = tmp_path / "run"
     data = ["--data", tmp_path / "log.npz"]
     assert call(capsys, "train", *data, *SMALL, "--seeds", 4, 2, "--out", out)[0] == 0

@@ -42,7 +42,7 @@ def compare_command(options: CompareCommand) -> dict[str, Any]:
     from iel.compare.execute import execute, summary_of
     from iel.compare.grid import read_grid
     from iel.compare.results import collect_grid
-    from iel.training.files import write_json
+    from iel.files import write_json
 
     grid = read_grid(options.grid, options.scale)
     out = options.out or Path("runs") / f"compare-{grid.name}{f'-{grid.scale}' if grid.scale else ''}"
@@ -117,6 +117,6 @@ class _Session:
         self._write(round(time.monotonic() - self.started, 1))
 
     def _write(self, seconds: float | None) -> None:
-        from iel.training.files import write_json
+        from iel.files import write_json
 
         write_json(self.path, {"sessions": [*self.before, {**self.facts, "seconds": seconds}]})

@@ -69,9 +69,11 @@ def evaluate_runs(
     from iel.commands.runs import environment_of, planner_settings, run_data
     from iel.evaluation import Arena
     from iel.evaluation.report import summarise
+    from iel.files import require_writable, write_json
     from iel.planning import make_planner
-    from iel.training.checkpoint import write_json
 
+    for run in runs:  # said before the first episode, not after the last
+        require_writable(run.folder("evaluations"))
     env = environment_of(runs[0])
     stored = [run_data(run, planning.data) for run in runs]
     arena = Arena(env, protocol, reference=stored[0].observations[0])

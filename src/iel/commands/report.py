@@ -31,7 +31,7 @@ def report_command(options: ReportCommand) -> dict[str, Any]:
     from iel.compare.pictures import draw_pictures
     from iel.compare.results import collect
     from iel.compare.tables import markdown
-    from iel.training.files import write_json, write_text
+    from iel.files import write_json, write_text
 
     comparison = collect(options.sources)
     if not comparison.entries:

@@ -13,13 +13,12 @@ from iel.errors import ConfigError, DataError
 from iel.training import Run
 
 
-def training_data(env: str | None, file: Path | None, episodes: int | None) -> Trajectories:
+def training_data(env: str | None, file: Path | None, episodes: int | None, trust: bool = False) -> Trajectories:
     """The environment's data set, or a file that stands in for it (and takes its name)."""
     if file is None:
         assert env is not None
-        return load(env, episodes=episodes)
-    data = load(file)
-    return data if env is None else Trajectories(data.observations, data.actions, data.offsets, env)
+        return load(env, episodes=episodes, trust=trust)
+    return load(file, env=env, trust=trust)
 
 
 def environment_of(run: Run) -> str:
@@ -34,13 +33,15 @@ def environment_of(run: Run) -> str:
 def run_data(run: Run, file: Path | None) -> Trajectories:
     """The data a run was trained on (planners take their nodes from it); other data must be asked for."""
     if file is not None:
-        return training_data(run.env, file, None)
-    facts = run.config["data"]
+        return training_data(run.env, file, None, trust=True)  # judged when it was trained on
+    facts = run.config.get("data", {})
+    if not {"name", "episodes"} <= facts.keys():
+        raise DataError(f"{run.path} does not say what it was trained on; give --data FILE.")
     for episodes in (None, facts["episodes"]):
         for path in stored(facts["name"], episodes):  # also those of an older recipe, if it was trained on one
-            data = load(path)
+            data = load(path, trust=True)
             if data.fingerprint == facts["fingerprint"]:
-                return Trajectories(data.observations, data.actions, data.offsets, run.env)
+                return data.named(run.env)
     raise DataError(
         f"The data {run.path} was trained on ('{facts['name']}', {facts['episodes']} episodes) is not on this machine; "
         f"make it again with `iel data make {facts['name']} --episodes {facts['episodes']}`, or give --data FILE."

@@ -23,6 +23,8 @@ class Train(Output):
     """Data set and environment, e.g. pointmaze-large-navigate-v0; collected first if it is not on this machine."""
     data: Path | None = None
     """Train on this file or folder (docs/formats.md) instead of the environment's own data set."""
+    trust: Flag = False
+    """Train on data that `iel data check` finds errors in."""
     episodes: int | None = None
     """Use a collected data set of this many episodes instead of the benchmark's own size."""
     algo: str = "iel"
@@ -113,7 +115,7 @@ def _data_to_begin(options: Train) -> tuple[Trajectories, Path | None]:
         raise ConfigError("Say what to train on: --env pointmaze-large-navigate-v0, or --data FILE.")
     if options.env is not None:
         canonical_name(options.env)  # an unknown name is refused before anything long starts
-    return training_data(options.env, options.data, options.episodes), options.data
+    return training_data(options.env, options.data, options.episodes, options.trust), options.data
 
 
 def _data_to_continue(options: Train) -> tuple[Trajectories, Path | None]:

@@ -25,12 +25,15 @@ from iel.compare.grid import Cell, Variant
 from iel.data import Trajectories, load
 from iel.errors import RunError
 from iel.evaluation import Arena, Protocol, Rollouts
+from iel.files import locked, write_json
 from iel.loader import read_json
 from iel.training import train
-from iel.training.files import write_json
 from iel.training.loop import snapshot_model, snapshot_steps
+from iel.typed import Rule, check_table
 
 FORMAT = 1
+PATIENCE = 60.0
+"""Seconds to wait for another process that trains this cell."""
 CHECKPOINT = "last"
 """Which model of a run the tables show: the one training ended with. With `checkpoints` above 1 in the protocol earlier
 ones are measured as well, for learning curves and for a table of the best ones, which is labelled as such."""
@@ -101,6 +104,8 @@ def run_cell(directory: Path) -> None:
     times = Times(directory / "times.json")
     started = time.monotonic()
     kept = job["protocol"].get("checkpoints", 1)
+    with locked(directory / "run", PATIENCE):  # a worker of a comparison that was killed may still be saving
+        pass
     trained = train(data, algo, [job["seed"]], out=directory / "run", resume=True, snapshots=kept)
     times.add("training", time.monotonic() - started)
     earlier = {step: snapshot_model(directory / "run", step) for step in snapshot_steps(algo, kept)[:-1]}
@@ -175,6 +180,7 @@ class Times:
 
     def add(self, kind: str, seconds: float) -> None:
         before = read_json(self.path) if self.path.exists() else {}
+        check_table(before, {kind: Rule(float, low=0, required=False)}, str(self.path), RunError)
         write_json(self.path, {**before, kind: round(before.get(kind, 0.0) + seconds, 2)})
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from iel.compare.cells import CHECKPOINT, missing, write_job
 from iel.compare.grid import Cell, Grid, Variant
@@ -23,11 +23,23 @@ from iel.compare.progress import Board
 from iel.cores import environment_for, usable_cores
 from iel.data import load
 from iel.data.catalogue import data_directory
-from iel.errors import ConfigError, IELError
-from iel.loader import read_json
-from iel.training.files import locked, write_json
+from iel.errors import ConfigError, IELError, RunError
+from iel.files import locked, open_in_place, write_json
+from iel.loader import os_errors, read_json
+from iel.typed import Rule, check_table
 
 FORMAT = 1
+RECORD = {
+    **{name: Rule(str) for name in ("name", "title")},
+    **{name: Rule(str, none=True) for name in ("scale", "published")},
+    **{name: Rule(list, each=Rule(str)) for name in ("environments", "methods")},
+    "seeds": Rule(list, each=Rule(int, low=0)),
+    "protocol": Rule(dict),
+    "variants": Rule(dict, each=Rule(list, each=Rule(str))),
+    "cells": Rule(list, each=Rule(dict)),
+    "data": Rule(dict, each=Rule(str)),
+}
+"""What grid.json holds."""
 POLL_SECONDS = 0.2
 PATIENCE = 30.0
 """Seconds a process has to save its state after it was asked to stop."""
@@ -47,7 +59,7 @@ class Job:
     started: float = 0.0
     seconds: float = 0.0
     process: subprocess.Popen | None = field(default=None, repr=False)
-    log: TextIO | None = field(default=None, repr=False)
+    log: BinaryIO | None = field(default=None, repr=False)
     cores: tuple[int, ...] = ()
 
     @property
@@ -122,10 +134,14 @@ def read_recorded(out: Path) -> tuple[Grid, dict[str, str]]:
     table = read_json(out / "grid.json")
     if table.get("format") != FORMAT:
         raise ConfigError(f"{out} has comparison format {table.get('format')}, but this version reads {FORMAT}.")
-    cells = tuple(
-        Cell(**{**cell, "planners": tuple(Variant(**variant) for variant in cell["planners"])})
-        for cell in table["cells"]
-    )
+    check_table(table, RECORD, str(out / "grid.json"), RunError)
+    try:
+        cells = tuple(
+            Cell(**{**cell, "planners": tuple(Variant(**variant) for variant in cell["planners"])})
+            for cell in table["cells"]
+        )
+    except (TypeError, KeyError):
+        raise RunError(f"{out / 'grid.json'} does not describe cells of a comparison; it is damaged.") from None
     fields: dict[str, Any] = {name: table[name] for name in ("name", "title", "scale", "protocol", "published")}
     fields |= {name: tuple(table[name]) for name in ("environments", "methods", "seeds")}
     fields["variants"] = {method: tuple(labels) for method, labels in table["variants"].items()}
@@ -158,7 +174,7 @@ def _run(waiting: list[Job], shares: list[tuple[int, ...]], board: Board) -> Non
 
 def _start(job: Job) -> None:
     (job.directory / "error.json").unlink(missing_ok=True)
-    job.log = (job.directory / "log.txt").open("w")
+    job.log = open_in_place(job.directory / "log.txt")
     command = [sys.executable, "-m", "iel.compare.worker", str(job.directory), ",".join(map(str, job.cores))]
     job.process = subprocess.Popen(command, stdout=job.log, stderr=subprocess.STDOUT, env=environment_for(job.cores))
     job.state, job.started = "running", time.monotonic()
@@ -210,17 +226,20 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
     """Wait until no other process holds this file: a data set is made once, also by two comparisons at a time."""
     import fcntl
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    with os_errors(RunError, path, writing=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open_in_place(path, append=True)
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def summary_of(jobs: list[Job]) -> dict[str, Any]:
-    """How many cells are in which state, and the errors of those that failed."""
+    """How many cells are in which state, and the errors of those that failed, which make the command fail."""
     states = [job.state for job in jobs]
     return {
         "cells": len(jobs),
         **{state: states.count(state) for state in ("done", "failed", "waiting")},
         "errors": {job.cell.name: job.error for job in jobs if job.state == "failed"},
+        "exit_code": int("failed" in states),
     }

@@ -51,6 +51,7 @@ from iel.envs.registry import canonical_name
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.loader import read_toml
 from iel.planning import PLANNERS
+from iel.typed import LARGEST, SEEDS, Rule, check_settings, shown
 
 SHIPPED = Path(__file__).parent / "grids"
 SCALED = ("title", "environments", "seeds", "preset", "settings", "protocol", "data", "planners")
@@ -186,14 +187,14 @@ class Mistakes:
         """`value` if it is of this kind, else an empty one and a mistake."""
         if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
             return value
-        self.add(f"{where} must be a {_kind_name(kind)}, but is {value!r}.")
+        self.add(f"{where} must be a {_kind_name(kind)}, but is {shown(value)}.")
         return kind()
 
     def numbers(self, value: Any, where: str) -> tuple[int, ...]:
-        """A list of different non-negative integers."""
-        good = isinstance(value, list) and value and all(type(item) is int and item >= 0 for item in value)
-        if not good or len(set(value)) != len(value):
-            self.add(f"{where} must be a list of different non-negative integers, but is {value!r}.")
+        """A list of different whole numbers that can be seeds."""
+        expected = Rule(list, each=Rule(int, 0, SEEDS - 1)).complaint(value)
+        if expected or not value or len(set(value)) != len(value):
+            self.add(f"{where} must be a list of different whole numbers from 0 to {SEEDS - 1}, but is {shown(value)}.")
             return ()
         return tuple(value)
 
@@ -259,10 +260,10 @@ def _section(table: Mapping[str, Any], key: str, defaults: dict[str, Any], mista
     for name, value in given.items():
         if name == "tasks":
             mistakes.numbers(value, f"{key}.tasks")
-        elif name in defaults and (type(value) is not int or value < (0 if name == "seed" else 1)):
-            mistakes.add(
-                f"{key}.{name} must be a whole number of at least {0 if name == 'seed' else 1}, not {value!r}."
-            )
+        elif name in defaults:
+            low, high = (0, SEEDS - 1) if name == "seed" else (1, LARGEST)
+            if Rule(int, low, high).complaint(value):
+                mistakes.add(f"{key}.{name} must be a whole number from {low} to {high}, not {shown(value)}.")
     return {**defaults, **{name: value for name, value in given.items() if name in defaults}}
 
 
@@ -277,6 +278,9 @@ def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
             variants[label] = Variant(label, "direct", {})
             continue
         mistakes.unknown("setting", settings, planner_fields(planner), f"planners.{label}.")
+        for name, value in settings.items():
+            if not isinstance(value, (str, bool)) and (expected := Rule(float, 0, LARGEST).complaint(value)):
+                mistakes.add(f"planners.{label}.{name} must be {expected}, but is {shown(value)}.")
         variants[label] = Variant(label, planner, settings)
     return variants
 
@@ -337,7 +341,9 @@ def _settings(
             given |= special
     mistakes.unknown(f"setting of {config.__name__}", given, fields, "")
     try:
-        return config_dict(config_from_dict(config, {key: value for key, value in given.items() if key in fields}))
+        chosen = config_from_dict(config, {key: value for key, value in given.items() if key in fields})
+        check_settings(chosen)
+        return config_dict(chosen)
     except IELError as error:
         mistakes.add(f"Method '{label}': {error}")
     except (TypeError, ValueError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from iel.compare.results import Comparison
 from iel.compare.tables import markdown
 from iel.errors import RunError
-from iel.training.files import write_text
+from iel.files import write_text
 
 LEVEL = 2
 """Of the report's own heading: a document has one title."""

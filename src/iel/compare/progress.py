@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iel.errors import RunError
+from iel.files import STDERR
 from iel.loader import read_json
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Board:
 
     def __init__(self, jobs: list[Job], lanes: int, quiet: bool = False):
         self.jobs, self.lanes, self.quiet = jobs, lanes, quiet
-        self.console = Console(stderr=True)
+        self.console = Console(file=STDERR)  # type: ignore[arg-type]
         self.live = None if quiet or not self.console.is_terminal else Live(console=self.console, auto_refresh=False)
         self.started, self._drawn = time.monotonic(), 0.0
         self._told = {job.cell.name: job.state for job in jobs}
@@ -68,7 +68,7 @@ class Board:
                 self._say("; ".join(f"{job.cell.name} {stage_of(job)[0]}" for job in running) + f"  ({self._left()})")
 
     def _say(self, line: str) -> None:
-        print(f"compare: {line}", file=sys.stderr, flush=True)
+        print(f"compare: {line}", file=STDERR, flush=True)
 
     def _table(self) -> Group:
         table = Table(title="comparison", title_style="bold", expand=False)

@@ -1,4 +1,6 @@
-"""Data sets by name: `load("pointmaze-large-navigate-v0")` finds the file, collects it when we know how, or fetches it.
+"""Data sets by name or path: `load("pointmaze-large-navigate-v0")` finds the file, makes it, or fetches it.
+
+    load -> resolve (which file?) -> read (what kind of file?) -> npz.py or hdf5.py -> Rows -> Trajectories
 
 A name is looked for in the data directory ($IEL_DATA, else the user's cache), then where the benchmarks' own packages
 keep theirs. What is not there is collected in the simulator if there is a recipe, else downloaded by the benchmark's
@@ -10,28 +12,93 @@ means today: it is not found by name, and moves aside (`NAME-recipe1.npz`) when 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from iel.data.readers import MINARI_FILE, read
-from iel.data.trajectories import Trajectories
+from iel.data.hdf5 import hdf5_rows, minari_rows
+from iel.data.npz import folder_rows, npz_fields, npz_rows, read_npz
+from iel.data.trajectories import Rows, Trajectories
 from iel.errors import ConfigError, DataError
-from iel.loader import npz_fields, read_npz
+from iel.files import notice
+from iel.loader import kind_of, os_errors
 
-log = logging.getLogger("iel")
 Split = Literal["train", "val"]
 SUFFIXES = (".npz", ".hdf5", ".h5")
+MINARI_FILE = "main_data.hdf5"
+
+
+def load(
+    name: str | Path,
+    *,
+    episodes: int | None = None,
+    seed: int = 0,
+    split: Split = "train",
+    make: bool = True,
+    progress: bool = True,
+    env: str | None = None,
+    trust: bool = False,
+) -> Trajectories:
+    """Trajectories by data set name, or by path of an npz or HDF5 file, a Minari directory or a folder of episodes.
+
+    A set that is not on this machine is collected in the simulator, or downloaded, and kept (`make=False` refuses
+    instead). `episodes` asks for a smaller or larger set than the benchmark's own. `env` is the environment that a file
+    stands for, whose name the data then has. What `iel data check` calls an error is refused, and its warnings are
+    printed, unless `trust` says that you know.
+    """
+    with os_errors(DataError):
+        path = resolve(name, episodes=episodes, seed=seed, split=split)
+        if path is None:
+            path = _obtain(str(name), episodes, seed, split, make, progress)
+    return read(path, env or (None if str(path) == str(_at_home(str(name))) else str(name)), trust)
+
+
+def read(path: Path | str, name: str | None = None, trust: bool = False) -> Trajectories:
+    """Trajectories from an npz or HDF5 file, a Minari directory, or a folder of npz episodes."""
+    return read_rows(path, name).trajectories(trust)
+
+
+def read_rows(path: Path | str, name: str | None = None) -> Rows:
+    """The rows of a file, told by its content, before they are checked."""
+    path = _at_home(str(path))
+    name = name or path.stem
+    with os_errors(DataError, path):
+        if path.is_symlink():  # a link that its user names is meant; a link inside of a folder is not followed
+            try:
+                path = path.resolve(strict=True)
+            except RuntimeError:
+                raise DataError(f"{path} is a symbolic link that leads back to itself; remove it.") from None
+        kind = kind_of(path)
+        if kind == "npz":
+            return npz_rows(path, name)
+        if kind == "hdf5":
+            return hdf5_rows(path, name)
+        if kind == "folder":
+            for place in (path / "data" / MINARI_FILE, path / MINARI_FILE):
+                if place.exists():
+                    return minari_rows(place, name)
+            return folder_rows(path, name)
+    raise DataError(
+        f"{path} is not a whole npz or HDF5 file by its first bytes; it is cut off or of another kind, give a data set."
+    )
 
 
 def data_directory() -> Path:
     """$IEL_DATA if set, else `iel/data` in the user's cache directory."""
     if chosen := os.environ.get("IEL_DATA"):
-        return Path(chosen).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "iel" / "data"
+        return _at_home(chosen)
+    return _at_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "iel" / "data"
+
+
+def _at_home(path: str) -> Path:
+    """A path with `~` replaced by the home directory, if there is one."""
+    if "\0" in path:
+        raise DataError(f"{path!r} is not the name of a file; check the path.")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"There is no home directory to look for {path} in; set HOME, or IEL_DATA.") from None
 
 
 def file_name(name: str, episodes: int | None = None, seed: int = 0, split: Split = "train") -> str:
@@ -99,10 +166,10 @@ def _places(name: str, episodes: int | None, seed: int, split: Split) -> Iterato
     wanted = Path(file_name(name, episodes, seed, split))
     if ".." in wanted.parts:
         return
-    for directory in (data_directory(), Path("~/.ogbench/data").expanduser()):
+    for directory in (data_directory(), _at_home("~/.ogbench/data")):
         yield directory / wanted
     if episodes is None and seed == 0:
-        for directory in (data_directory(), Path("~/.d4rl/datasets").expanduser()):
+        for directory in (data_directory(), _at_home("~/.d4rl/datasets")):
             yield from (directory / f"{wanted.name.removesuffix('.npz')}{suffix}" for suffix in (".hdf5", ".h5"))
         if split == "train":
             for directory in minari_directories():
@@ -112,38 +179,18 @@ def _places(name: str, episodes: int | None, seed: int, split: Split) -> Iterato
 def minari_directories() -> tuple[Path, Path]:
     """Where Minari data sets are kept: ours, and the package's own."""
     own = os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets"
-    return data_directory() / "minari", Path(own).expanduser()
+    return data_directory() / "minari", _at_home(own)
 
 
 def resolve(source: str | Path, *, episodes: int | None = None, seed: int = 0, split: Split = "train") -> Path | None:
     """The path that a name or path means; None for a name that is not on this machine."""
     text = str(source)
     if isinstance(source, Path) or text.endswith(SUFFIXES) or text.startswith((".", "/", "~")):
-        return Path(source).expanduser()
+        return _at_home(text)
     found = find(text, episodes, seed, split)
     if found is None and Path(text).exists():
         return Path(text)
     return found
-
-
-def load(
-    name: str | Path,
-    *,
-    episodes: int | None = None,
-    seed: int = 0,
-    split: Split = "train",
-    make: bool = True,
-    progress: bool = True,
-) -> Trajectories:
-    """Trajectories by data set name, or by path of an npz or HDF5 file, a Minari directory or a folder of episodes.
-
-    A set that is not on this machine is collected in the simulator, or downloaded, and kept (`make=False` refuses
-    instead). `episodes` asks for a smaller or larger set than the benchmark's own.
-    """
-    path = resolve(name, episodes=episodes, seed=seed, split=split)
-    if path is None:
-        path = _obtain(str(name), episodes, seed, split, make, progress)
-    return read(path, None if path == Path(name).expanduser() else str(name))
 
 
 def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool, progress: bool) -> Path:
@@ -177,5 +224,5 @@ def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool
     if not make:
         raise DataError(f"{reason}; run `iel data make {name}` first.")
     if "recipe" in reason:
-        log.warning("%s; a new one is made, and the old one is kept.", reason)
+        notice(f"{reason}; a new one is made, and the old one is kept.")
     return make_dataset(name, episodes=episodes, seed=seed, progress=progress)[split]

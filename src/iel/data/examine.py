@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.catalogue import resolve
-from iel.data.check import MINIMUM_STEPS, short_episodes
+from iel.data.catalogue import read_rows, resolve
 from iel.data.jumps import jump_rows
-from iel.data.readers import Rows, read_rows
+from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, short_episodes
 from iel.errors import DataError, IELError
+from iel.files import notice
 
 Severity = Literal["error", "warning"]
 Place = tuple[int | None, int | None, str | None]
@@ -30,7 +30,11 @@ JUMP = 10.0
 JUMP_SHARE = 0.5
 """... and moves by this share of the column's standard deviation."""
 LIMITS: dict[str, tuple[float, Severity, str]] = {
-    "action": (1.0 + 1e-5, "error", "policies act in [-1, 1], so divide actions by their largest size"),
+    "action": (
+        1.0 + 1e-5,
+        "error",
+        "policies act in [-1, 1], so divide by the largest size (numbered actions cannot be used)",
+    ),
     "observation": (ABSURD, "warning", "no network learns from numbers this large, so rescale or drop the column"),
 }
 WINDOW = 3
@@ -53,12 +57,17 @@ class Finding:
     """How many problems of this kind there are, in the whole file or in the column."""
 
     def __str__(self) -> str:
+        return f"{self.severity}: {self.kind}: {self.sentence}"
+
+    @property
+    def sentence(self) -> str:
+        """The place, what was found there, and what to do."""
         place = [self.file]
         place += [
             f"{word} {value}" for word, value in (("episode", self.episode), ("step", self.step)) if value is not None
         ]
         place += [self.column] if self.column else []
-        return f"{self.severity}: {self.kind}: {', '.join(place)}: {self.message}"
+        return f"{', '.join(place)}: {self.message}"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -75,6 +84,22 @@ def examine(source: str | Path) -> list[Finding]:
     except IELError as problem:
         return [Finding(_kind_of_refusal(str(problem)), "error", str(path), None, None, None, str(problem))]
     return examine_rows(rows, str(path))
+
+
+def judge(data: Trajectories) -> None:
+    """What `iel data check` would say, applied: errors are refused, warnings printed once, unless it is trusted."""
+    if data.checked:
+        return
+    findings = examine_rows(Rows(data.observations, data.actions, data.offsets, data.name), data.name)
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        more = f" ({len(errors) - 1} more findings)" if len(errors) > 1 else ""
+        raise DataError(f"{errors[0].sentence}{more} To use it all the same, say trust=True or --trust.")
+    for finding in findings[:SHOWN]:
+        notice(str(finding), once=True)
+    if len(findings) > SHOWN:
+        notice(f"{data.name}: {len(findings) - SHOWN} more warnings; `iel data check` lists them.", once=True)
+    object.__setattr__(data, "checked", True)
 
 
 def examine_rows(rows: Rows, file: str) -> list[Finding]:
@@ -125,7 +150,7 @@ def _non_finite(rows: Rows, file: str) -> Iterator[Finding]:
         where, columns = where[keep], columns[keep]
         yield from _listed(
             (_place(rows, row, f"{kind} column {column}") for row, column in zip(where, columns, strict=True)),
-            lambda *_: "the value is not a finite number; mend it, or drop the episode.",
+            lambda *_: "the value is not a finite number; correct it, or drop the episode.",
             "non-finite", "error", file, len(where),
         )  # fmt: skip
 
@@ -133,14 +158,14 @@ def _non_finite(rows: Rows, file: str) -> Iterator[Finding]:
 def _out_of_range(rows: Rows, file: str) -> Iterator[Finding]:
     for kind, array in _tables(rows):
         limit, severity, remedy = LIMITS[kind]
-        large = (np.abs(array) > limit) & np.isfinite(array)
-        for column in np.flatnonzero(large.any(0)):
-            where = np.flatnonzero(large[:, column])
+        for column in np.flatnonzero((np.fmax.reduce(array, 0) > limit) | (np.fmin.reduce(array, 0) < -limit)):
+            values = array[:, column]
+            where = np.flatnonzero(((values > limit) | (values < -limit)) & np.isfinite(values))
             where = where[_read_rows(rows, where, kind)]
             if len(where):
                 episode, step, label = _place(rows, where[0], f"{kind} column {column}")
                 more = f" ({len(where) - 1} more in this column)" if len(where) > 1 else ""
-                message = f"the value is {array[where[0], column]:.4g}; {remedy}{more}."
+                message = f"the value is {values[where[0]]:.4g}; {remedy}{more}."
                 yield Finding("out-of-range", severity, file, episode, step, label, message, len(where))
 
 
@@ -187,6 +212,7 @@ def _repeated(rows: Rows, file: str) -> Iterator[Finding]:
     """Episodes that occur twice, and episodes that share a stretch of rows."""
     keys = _row_keys(rows.observations)
     first, twice = _duplicated_episodes(rows, keys)
+    few_states = 2 * len(np.unique(keys)) < len(keys)  # a world of few states, where ways naturally meet
     yield from _listed(
         ((int(e), None, None) for e in twice),
         lambda e, *_: f"it repeats episode {first[e]} state by state; drop one of them.",
@@ -209,7 +235,7 @@ def _repeated(rows: Rows, file: str) -> Iterator[Finding]:
         (_place(rows, row, None) for _, row in sorted(pairs.items())),
         lambda e, *_: f"its rows are also in episode {next(b for a, b in sorted(pairs) if a == e)}; "
         "cut episodes so that no row is in two of them.",
-        "overlapping", "error", file,
+        "overlapping", "warning" if few_states else "error", file,
     )  # fmt: skip
 
 

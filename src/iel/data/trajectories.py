@@ -8,24 +8,32 @@ Layout, for two episodes with three and two transitions (T transitions have T + 
     offsets        0                    4                  7      episode e = rows offsets[e] .. offsets[e + 1] - 1
 
 Row i and row i + 1 are a transition unless i is the last row of its episode. Boundaries are given by whoever
-builds the store and are never guessed from the numbers.
+builds the store and are never guessed from the numbers. `Rows` is the same as it stands in a file, not yet checked.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iel.data.check import check_arrays, short_episodes
 from iel.errors import DataError
+from iel.files import notice, writing
+from iel.loader import os_errors
 
 FloatArray = NDArray[np.float32]
+MINIMUM_STEPS = 2
+"""An episode of one step has no intermediate state and no goal beyond the next one, so it teaches nothing."""
+CONTINUES = 1e-6
+"""A next observation this near to the following row's observation is that row."""
+BLOCK = 1 << 16
+"""Rows that are compared at a time, so that no comparison needs memory of the size of the data."""
 
 
 class Episode(NamedTuple):
@@ -47,6 +55,8 @@ class Trajectories:
     """(episodes + 1,) first row of every episode, and the number of rows."""
     name: str = field(default="data")
     """What error messages, tables and pictures call this data set."""
+    checked: bool = field(default=False)
+    """Whether it was found in order by the checks of `iel data check`, or its maker asked to leave them out."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "observations", _frozen(self.observations, np.float32))
@@ -62,59 +72,49 @@ class Trajectories:
         episodes: Sequence[tuple[ArrayLike, ArrayLike]],
         name: str = "data",
         short: Literal["refuse", "drop"] = "refuse",
+        trust: bool = False,
     ) -> Trajectories:
-        """From a list of (T + 1 observations, T actions); `short="drop"` skips episodes of fewer than two steps."""
-        if len(episodes) == 0:
-            raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
-        observations: list[FloatArray] = []
-        actions: list[FloatArray] = []
-        lengths: list[int] = []
-        for e, (states, controls) in enumerate(episodes):
-            states, controls = np.asarray(states, np.float32), np.asarray(controls, np.float32)
-            if states.ndim != 2 or controls.ndim != 2:
-                raise DataError(
-                    f"{name}, episode {e}: observations and actions must be tables (steps, columns), "
-                    f"but have shapes {states.shape} and {controls.shape}; reshape them."
-                )
-            if len(states) != len(controls) + 1:
-                raise DataError(
-                    f"{name}, episode {e}: {len(states)} observations do not fit {len(controls)} actions; "
-                    "an episode of T actions has T + 1 observations."
-                )
-            if e and (states.shape[1] != observations[0].shape[1] or controls.shape[1] != actions[0].shape[1]):
-                raise DataError(
-                    f"{name}, episode {e}: {states.shape[1]} observation and {controls.shape[1]} action columns, but "
-                    f"episode 0 has {observations[0].shape[1]} and {actions[0].shape[1]}; all episodes must agree."
-                )
-            observations.append(states)
-            actions.append(np.concatenate([controls, np.zeros((1, controls.shape[1]), np.float32)]))
-            lengths.append(len(states))
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        if short == "drop":
-            keep = np.setdiff1d(np.arange(len(lengths)), short_episodes(offsets))
-            if len(keep) < len(lengths):
-                return cls.from_episodes([episodes[e] for e in keep], name)
-        return cls(np.concatenate(observations), np.concatenate(actions), offsets, name)
+        """From a list of (T + 1 observations, T actions); `short="drop"` skips episodes of fewer than two steps.
+
+        What `iel data check` calls an error is refused, and its warnings are printed, unless `trust` says you know.
+        """
+        tables = [
+            (_numbers(states, f"{name}, episode {e}"), _numbers(controls, f"{name}, episode {e}"))
+            for e, (states, controls) in enumerate(episodes)
+        ]
+        rows = rows_from_episodes(tables, [f"episode {e}" for e in range(len(tables))], name, equal=False)
+        return (rows.without_short() if short == "drop" else rows).trajectories(trust)
 
     @classmethod
     def from_flat(
-        cls, observations: ArrayLike, actions: ArrayLike, terminals: ArrayLike, name: str = "data"
+        cls,
+        observations: ArrayLike,
+        actions: ArrayLike,
+        terminals: ArrayLike,
+        name: str = "data",
+        trust: bool = False,
     ) -> Trajectories:
-        """From flat arrays with T + 1 rows an episode, `terminals` true on the last row of each (OGBench's layout)."""
-        ends = np.flatnonzero(np.asarray(terminals))
-        rows = len(np.asarray(observations))
-        if len(np.asarray(terminals)) != rows or len(np.asarray(actions)) != rows:
-            raise DataError(
-                f"{name}: observations, actions and terminals have {rows}, {len(np.asarray(actions))} and "
-                f"{len(np.asarray(terminals))} rows; they must have equally many."
-            )
-        if rows and (len(ends) == 0 or ends[-1] != rows - 1):
-            raise DataError(
-                f"{name}: the last row is not marked terminal, so the file is cut off or has no boundaries."
-            )
-        actions = np.array(actions, np.float32)
-        actions[ends] = 0.0
-        return cls(np.asarray(observations, np.float32), actions, np.concatenate([[0], ends + 1]), name)
+        """From flat arrays with T + 1 rows per episode, `terminals` true on the last row of each (OGBench's layout)."""
+        states, controls, ends = (_numbers(array, name) for array in (observations, actions, terminals))
+        return rows_from_ends(states, controls, ends, name).trajectories(trust)
+
+    def save(self, path: Path | str, recipe: int | None = None) -> Path:
+        """Write an npz file in OGBench's layout, whole or not at all; `iel.load` reads it back to the same bits.
+
+        `recipe` is the version of the recipe it was made by, kept as one more array.
+        """
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise DataError(f"{path} must end in .npz; that is the format it is written in.")
+        terminals = np.zeros(self.num_states, bool)
+        terminals[self.offsets[1:] - 1] = True
+        with os_errors(DataError, path, writing=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with writing(path) as file:
+                version = {} if recipe is None else {"recipe": np.int64(recipe)}
+                tables = {"observations": self.observations, "actions": self.actions, "terminals": terminals}
+                np.savez_compressed(file, **tables, **version)  # type: ignore[arg-type]
+        return path
 
     # ---------------------------------------------------------------- reading
 
@@ -139,7 +139,11 @@ class Trajectories:
     def select(self, episodes: ArrayLike, name: str | None = None) -> Trajectories:
         """A new store with only these episodes, in the given order."""
         chosen = [self.episode(int(e)) for e in np.atleast_1d(episodes)]
-        return Trajectories.from_episodes(chosen, name or self.name)
+        return Trajectories.from_episodes(chosen, name or self.name, trust=self.checked)
+
+    def named(self, name: str) -> Trajectories:
+        """The same store under another name."""
+        return replace(self, name=name)
 
     def cut(self, rows: ArrayLike) -> Trajectories:
         """A new store without the transitions that leave these rows; pieces of fewer than two steps are left out."""
@@ -152,7 +156,7 @@ class Trajectories:
             raise DataError(f"{self.name}: cut at {len(cuts)} transitions, no piece has two steps; cut less.")
         spans = [(bounds[piece], bounds[piece + 1]) for piece in keep]
         pieces = [(self.observations[first:end], self.actions[first : end - 1]) for first, end in spans]
-        return Trajectories.from_episodes(pieces, self.name)
+        return Trajectories.from_episodes(pieces, self.name, trust=self.checked)
 
     @property
     def observation_size(self) -> int:
@@ -203,3 +207,214 @@ def _frozen(array: ArrayLike, dtype: type) -> NDArray:
         view: NDArray = np.asarray(array, dtype=dtype).view()
     view.flags.writeable = False
     return view
+
+
+# ----------------------------------------------------------------------------------- rows, as they stand in a file
+
+
+class Rows(NamedTuple):
+    """One row per state; the action of an episode's last row is not read. `iel data check` sees rows as they are."""
+
+    observations: NDArray[Any]
+    actions: NDArray[Any]
+    offsets: NDArray[np.int64]
+    name: str
+
+    def trajectories(self, trust: bool = False) -> Trajectories:
+        """The immutable store. Without `trust`, what `iel data check` calls an error is refused."""
+        from iel.data.examine import judge
+
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
+            actions = np.array(self.actions, np.float32)
+        if actions.ndim == 2 and len(actions) == len(self.observations) and len(self.offsets) > 1:
+            actions[self.offsets[1:] - 1] = 0.0
+        data = Trajectories(self.observations, actions, self.offsets, self.name, checked=trust)
+        judge(data)
+        return data
+
+    def without_short(self) -> Rows:
+        """Without episodes of fewer than two steps, which the public files contain; a notice says how many."""
+        short = short_episodes(self.offsets)
+        if len(short) == 0 or len(short) == len(self.offsets) - 1:
+            return self
+        notice(f"{self.name}: {len(short)} episodes of fewer than two steps left out.")
+        lengths = np.diff(self.offsets)
+        keep = ~np.isin(np.arange(len(lengths)), short)
+        rows = np.repeat(keep, lengths)
+        offsets = np.concatenate([[0], np.cumsum(lengths[keep])])
+        return Rows(self.observations[rows], self.actions[rows], offsets, self.name)
+
+
+def rows_from_ends(observations: NDArray, actions: NDArray, ends: ArrayLike, name: str) -> Rows:
+    """From flat arrays and a flag a row, true on the last row of every episode."""
+    flags = check_table(observations, actions, ends, name)
+    if len(flags) and not flags[-1]:
+        raise DataError(f"{name}: the last row is not marked terminal, so the file is cut off or has no boundaries.")
+    return Rows(observations, actions, np.concatenate([[0], np.flatnonzero(flags) + 1]), name)
+
+
+def rows_from_pairs(
+    observations: NDArray, actions: NDArray, following: NDArray, ends: ArrayLike | None, name: str
+) -> Rows:
+    """From transitions (s, a, s'): an episode ends where s' is not the next row's s, or where it is said to end.
+
+    Every episode gets one row more than it has transitions: its last s'.
+    """
+    flags = check_table(observations, actions, np.zeros(len(observations)) if ends is None else ends, name)
+    if following.shape != observations.shape:
+        raise DataError(
+            f"{name}: next_observations have the shape {following.shape}, observations {observations.shape}; "
+            "they must be equal."
+        )
+    if len(observations) == 0:
+        return Rows(observations, actions, np.zeros(1, np.int64), name)
+    flags = flags | _breaks(observations, following)
+    last = np.flatnonzero(flags)
+    # Where row i of the transitions goes: one place further for every episode that ended before it.
+    place = np.arange(len(flags)) + np.concatenate([[0], np.cumsum(flags)[:-1]])
+    states = np.empty((len(flags) + len(last), observations.shape[1]), np.float32)
+    controls = np.zeros((len(states), actions.shape[1]), np.float32)
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
+        states[place], controls[place] = observations, actions
+        states[place[last] + 1] = following[last]
+    return Rows(states, controls, np.concatenate([[0], place[last] + 2]), name)
+
+
+def rows_from_episodes(
+    episodes: Sequence[tuple[NDArray, NDArray]], names: Sequence[str], name: str, equal: bool = True
+) -> Rows:
+    """From (observations, actions) of every episode, T + 1 (or, if `equal`, also T) observations for T actions."""
+    if not episodes:
+        raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
+    widths = None
+    for (states, controls), label in zip(episodes, names, strict=True):
+        if states.ndim != 2 or controls.ndim != 2:
+            raise DataError(
+                f"{name}, {label}: observations and actions must be tables (steps, columns), but have the shapes "
+                f"{states.shape} and {controls.shape}; reshape them."
+            )
+        if len(states) - len(controls) not in ((0, 1) if equal else (1,)):
+            raise DataError(
+                f"{name}, {label}: {len(states)} observations do not fit {len(controls)} actions; "
+                "an episode of T actions has T + 1 observations."
+            )
+        widths = widths or (states.shape[1], controls.shape[1])
+        if (states.shape[1], controls.shape[1]) != widths:
+            raise DataError(
+                f"{name}, {label}: {states.shape[1]} observation and {controls.shape[1]} action columns, but "
+                f"{names[0]} has {widths[0]} and {widths[1]}; all episodes must agree."
+            )
+    offsets = np.concatenate([[0], np.cumsum([len(states) for states, _ in episodes])])
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
+        observations = np.concatenate([np.asarray(states, np.float32) for states, _ in episodes])
+        actions = np.zeros((len(observations), episodes[0][1].shape[1]), np.float32)
+        for (_, controls), first in zip(episodes, offsets, strict=False):
+            actions[first : first + len(controls)] = controls
+    return Rows(observations, actions, offsets, name)
+
+
+def check_table(observations: NDArray, actions: NDArray, ends: ArrayLike, name: str) -> NDArray[np.bool_]:
+    """The flags as bools, after the arrays have been found to be tables of equally many rows."""
+    flags = np.asarray(ends)
+    for kind, array in (("observations", observations), ("actions", actions)):
+        if array.ndim != 2 or array.shape[1] == 0:
+            raise DataError(f"{name}: {kind} must be a table (rows, columns), but the shape is {array.shape}; reshape.")
+    if flags.ndim == 2 and flags.shape[1] == 1:
+        flags = flags[:, 0]
+    if flags.ndim != 1 or not len(observations) == len(actions) == len(flags):
+        raise DataError(
+            f"{name}: observations, actions and terminals have {len(observations)}, {len(actions)} and "
+            f"{flags.shape[0] if flags.ndim else 0} rows; they must have equally many."
+        )
+    return check_flags(flags, name)
+
+
+def check_flags(flags: NDArray, name: str) -> NDArray[np.bool_]:
+    """End-of-episode flags as bools; whatever is neither 0 nor 1 is refused."""
+    if flags.dtype != bool and not ((flags == 0) | (flags == 1)).all():
+        raise DataError(f"{name}: an end-of-episode flag is neither 0 nor 1; give flags, not positions.")
+    return flags.astype(bool)
+
+
+def misspelt(present: Iterable[str], known: Sequence[str], source: str) -> None:
+    """Refuse a name that is nearly one of those that say where episodes end: a damaged one would glue them together."""
+    names = set(present)
+    absent = [name for name in known if name not in names]
+    for name in sorted(names - set(known)):
+        for near in absent:
+            damaged = len(name) == len(near) and sum(a != b for a, b in zip(name, near, strict=True)) <= 2
+            if damaged or name in (near[:-1], near + "s"):
+                raise DataError(f"{source} holds '{name}' and no {near}; rename it to {near}, or remove it.")
+
+
+def _breaks(observations: NDArray, following: NDArray) -> NDArray[np.bool_]:
+    """Whether the transition of each row is not continued by the next row; a NaN is no continuation."""
+    broken = np.ones(len(observations), bool)
+    with np.errstate(all="ignore"):
+        for start in range(0, len(observations) - 1, BLOCK):
+            here = slice(start, min(start + BLOCK, len(observations) - 1))
+            after = np.asarray(observations[start + 1 : here.stop + 1], np.float64)
+            broken[here] = ~(np.abs(after - np.asarray(following[here], np.float64)).max(1) <= CONTINUES)
+    return broken
+
+
+def _numbers(array: ArrayLike, what: str) -> NDArray:
+    """Whatever a caller gave as an array of plain numbers; hidden values and imaginary parts are never dropped."""
+    if isinstance(array, np.ma.MaskedArray) and np.ma.getmaskarray(array).any():
+        raise DataError(f"{what}: some values are masked; fill them in, or drop their episodes.")
+    try:
+        table = np.asarray(array)
+        table = table if table.dtype.kind in "fiubc" else np.asarray(table, np.float32)
+    except (TypeError, ValueError):
+        raise DataError(f"{what}: this is not a table of numbers; give one row per step, all equally long.") from None
+    if table.dtype.kind == "c":
+        raise DataError(f"{what}: complex numbers are not read; give real ones.")
+    return table
+
+
+# ---------------------------------------------------------------------------------------------- what is always refused
+
+
+def short_episodes(offsets: NDArray) -> NDArray:
+    """Indices of the episodes with fewer than two transitions."""
+    return np.flatnonzero(np.diff(offsets) < MINIMUM_STEPS + 1)
+
+
+def check_arrays(observations: NDArray, actions: NDArray, offsets: NDArray, name: str) -> None:
+    """Refuse arrays nobody can train on. Cheap: two passes over the data, no copies."""
+    for kind, array in (("observations", observations), ("actions", actions)):
+        if array.ndim != 2 or array.shape[1] == 0:
+            raise DataError(f"{name}: {kind} must be a table (states, columns), but the shape is {array.shape}.")
+    if offsets.ndim != 1 or len(offsets) < 2 or len(observations) == 0:
+        raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
+    if len(actions) != len(observations):
+        raise DataError(
+            f"{name}: {len(actions)} rows of actions do not fit {len(observations)} states; "
+            "the store keeps one action row per state, unused at episode ends."
+        )
+    if offsets[0] != 0 or offsets[-1] != len(observations) or np.any(np.diff(offsets) <= 0):
+        raise DataError(f"{name}: episode offsets must rise from 0 to the number of states, {len(observations)}.")
+    short = short_episodes(offsets)
+    if len(short):
+        steps = int(offsets[short[0] + 1] - offsets[short[0]] - 1)
+        raise DataError(
+            f"{name}, episode {short[0]}: {steps} step{'s' if steps != 1 else ''}, but an episode needs at least "
+            f"{MINIMUM_STEPS} ({len(short)} such episode{'s' if len(short) != 1 else ''}); remove them, "
+            'or build the data with short="drop".'
+        )
+    for kind, array in (("observation", observations), ("action", actions)):
+        _check_finite(kind, array, offsets, name)
+
+
+def _check_finite(kind: str, array: NDArray, offsets: NDArray, name: str) -> None:
+    # A sum is finite only if every entry is: one fast pass in the usual case, the search only when it fails.
+    if np.isfinite(array.sum(dtype=np.float64)):
+        return
+    rows, columns = np.nonzero(~np.isfinite(array))
+    if len(rows) == 0:
+        return
+    episode = int(np.searchsorted(offsets, rows[0], side="right") - 1)
+    raise DataError(
+        f"{name}, episode {episode}, step {rows[0] - offsets[episode]}, {kind} column {columns[0]}: "
+        f"the value is {array[rows[0], columns[0]]} ({len(rows)} non-finite values in all); correct or drop them."
+    )

@@ -25,13 +25,13 @@ import iel
 from iel.errors import ConfigError, RunError
 from iel.export.agreement import measure
 from iel.export.graphs import IR_VERSION, OPSET, build_graphs, require_onnx, signatures
-from iel.model import Model, load_model, save_model
-from iel.model.files import MANIFEST_FORMAT, file_facts, verify_manifest
+from iel.files import partial_name, seal, write_json
+from iel.model import Model, save_model
+from iel.model.files import MANIFEST_FORMAT, read_model
 from iel.planning import AsymGraph
 from iel.planning.plan import States
 from iel.serial import save_arrays
 from iel.training import Run
-from iel.training.files import flush, partial_name, write_json
 
 CARD_FORMAT = 1
 
@@ -62,7 +62,7 @@ def export_run(
             observations = np.asarray(states.observations[states.states], np.float32)
             pack = {"observations": observations, "embeddings": model.embed(observations)}
             save_arrays(partial / "planner.safetensors", pack)
-        written = load_model(partial)
+        written = read_model(partial)
         graphs = build_graphs(written) if onnx else {}
         for name, graph in graphs.items():
             (partial / name).write_bytes(graph.SerializeToString(deterministic=True))
@@ -70,7 +70,7 @@ def export_run(
         card["agreement"] = measure(written, partial, written.pack.observations if written.pack else None)
         write_json(partial / "card.json", card)
         (partial / "README.txt").write_text(readme(card))
-        _seal(partial)
+        seal(partial, MANIFEST_FORMAT, versions())
         partial.rename(out)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -78,18 +78,6 @@ def export_run(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return card
-
-
-def _seal(directory: Path) -> None:
-    """Flush every file, list it in the manifest, and read all of it back."""
-    files = sorted(directory.iterdir())
-    write_json(
-        directory / "manifest.json",
-        {"format": MANIFEST_FORMAT, "versions": versions(), "files": {path.name: file_facts(path) for path in files}},
-    )
-    for path in (*files, directory):
-        flush(path)
-    verify_manifest(directory)
 
 
 def versions() -> dict[str, str]:

@@ -18,8 +18,6 @@ leading axis. Files of format 1 are read too (`format1`).
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -30,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from iel.errors import RunError
+from iel.files import refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_json, read_safetensors
-from iel.loader.files import open_regular
 from iel.model.format1 import as_format_2
 from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray, Network, perceptron
@@ -49,14 +47,13 @@ OPTIONAL = {"beta", "discount"}
 
 def save_model(model: Model, directory: Path | str) -> None:
     """Write `config.json` and `model.safetensors`."""
-    from safetensors.numpy import save_file  # reading needs no package, writing does
+    from safetensors.numpy import save  # reading needs no package, writing does
 
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     arrays = {f"{name}.{part}": array for name, own in model.networks.items() for part, array in own.arrays().items()}
-    save_file(
-        {name: np.require(array, np.float32, "C") for name, array in arrays.items()}, directory / "model.safetensors"
-    )
+    content = save({name: np.require(array, np.float32, "C") for name, array in arrays.items()})
+    write_bytes(directory / "model.safetensors", content)
     steering = {"kind": model.steering.kind, **asdict(model.steering)}  # type: ignore[call-overload]
     metric = {name: value for name in sorted(OPTIONAL) if (value := getattr(model.metric, name, None)) is not None}
     config = {
@@ -68,56 +65,29 @@ def save_model(model: Model, directory: Path | str) -> None:
         "steering": steering,
         "networks": {name: network.describe() for name, network in model.networks.items()},
     }
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_json(directory / "config.json", config)
 
 
 def load_model(directory: Path | str) -> Model:
     """Load RUN/model or an exported directory; whatever is wrong with it is said in a sentence."""
     directory = Path(directory)
+    refuse_partial(directory)
+    return read_model(directory)
+
+
+def read_model(directory: Path) -> Model:
+    """The same of a directory that may still be in the making."""
     if not (directory / "config.json").exists():
         raise RunError(f"{directory} holds no model (no config.json); train first, or check the path.")
     names = ["config.json", "model.safetensors"]
     if (directory / "planner.safetensors").exists():
         names.append("planner.safetensors")
     if (directory / "manifest.json").exists():
-        verify_manifest(directory, names)
+        verify_seal(directory, MANIFEST_FORMAT, names, own_digest=False)
     model = _model(directory / "config.json", directory / "model.safetensors")
     if len(names) > 2:
         model.pack = _pack(model, directory / "planner.safetensors")
     return model
-
-
-# ---------------------------------------------------------------- the manifest
-
-
-def file_facts(path: Path) -> dict[str, Any]:
-    """{"sha256": ..., "size": ...} of a regular file."""
-    with open_regular(path, RunError) as (file, size):
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": size}  # type: ignore[arg-type]
-
-
-def verify_manifest(directory: Path, names: list[str] | None = None) -> None:
-    """Refuse files that are not the ones the manifest lists: all of them, or those in `names`."""
-    source = directory / "manifest.json"
-    manifest = read_json(source)
-    if manifest.get("format") != MANIFEST_FORMAT:
-        raise RunError(
-            f"{source} has manifest format {str(manifest.get('format'))[:40]}, but this version of iel reads format "
-            f"{MANIFEST_FORMAT}; use the version that wrote it."
-        )
-    listed = manifest.get("files")
-    if not isinstance(listed, dict):
-        raise RunError(f"{source} lists no files; it is damaged, export the run again.")
-    for name in listed:
-        if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-            raise RunError(
-                f"{source} lists {name[:80]!r}, which is not the name of a file in its directory; do not use it."
-            )
-    for name in listed if names is None else names:
-        if name not in listed:
-            raise RunError(f"{directory / name} is not listed in manifest.json; it does not belong to this export.")
-        if file_facts(directory / name) != listed[name]:
-            raise RunError(f"{directory / name} is damaged (it differs from manifest.json); copy the export again.")
 
 
 # ---------------------------------------------------------------- config and weights

@@ -12,10 +12,7 @@ removed afterwards. Whether it is complete is told by its own manifest, so it ca
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,22 +23,29 @@ from safetensors import SafetensorError
 
 import iel
 from iel.errors import RunError
-from iel.loader import read_json
-from iel.serial import fill, load_arrays, named_arrays, save_arrays
-from iel.training.files import (
-    flush,
-    partial_name,
+from iel.files import (
+    MANIFEST,
+    new_directory,
     remove_directory,
-    replace_directory,
     require_space,
-    sha256,
+    seal,
+    verify_seal,
     write_error,
     write_json,
 )
+from iel.loader import read_json
+from iel.serial import fill, load_arrays, named_arrays, save_arrays
+from iel.typed import Rule, check_table
 
 FORMAT = 2
-MANIFEST = "manifest.json"
 FILES = {"config.json", "state.json", "state.safetensors"}
+FACTS = {
+    "step": Rule(int, low=0),
+    "phase": Rule(str, required=False),
+    "seed": Rule(int, required=False),
+    "metrics": Rule(dict, required=False),
+}
+METRICS = {"bytes": Rule(int, low=0), "sha256": Rule(str)}
 
 
 def checkpoint_name(step: int) -> str:
@@ -55,21 +59,14 @@ def save_checkpoint(root: Path, step: int, state: Any, config: dict[str, Any], f
     if final.exists() and is_whole(final):
         return final
     require_space(root, state_bytes(state), f"the checkpoint of step {step} and what follows it")
-    partial = partial_name(root)
     try:
-        partial.mkdir()
-        save_arrays(partial / "state.safetensors", named_arrays(state))
-        write_json(partial / "config.json", config)
-        write_json(partial / "state.json", {"step": step, **facts})
-        flush(partial / "state.safetensors")
-        write_json(partial / MANIFEST, _manifest(partial, config))
-        flush(partial)
-        verify_checkpoint(partial)
-        replace_directory(partial, final)
+        with new_directory(final) as partial:
+            save_arrays(partial / "state.safetensors", named_arrays(state))
+            write_json(partial / "config.json", config)
+            write_json(partial / "state.json", {"step": step, **facts})
+            seal(partial, FORMAT, versions(), data=config.get("data", {}).get("fingerprint"))
     except (OSError, SafetensorError) as error:
         raise write_error(f"The checkpoint of step {step}", root, error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return final
 
 
@@ -88,40 +85,23 @@ def versions() -> dict[str, str]:
     }
 
 
-def _manifest(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
-    content = {
-        "format": FORMAT,
-        "versions": versions(),
-        "data": config.get("data", {}).get("fingerprint"),
-        "files": {
-            name: {"sha256": sha256(directory / name), "size": (directory / name).stat().st_size}
-            for name in sorted(FILES)
-        },
-    }
-    return {**content, "sha256": _digest(content)}
-
-
-def _digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
 def verify_checkpoint(directory: Path) -> dict[str, Any]:
     """Refuse a checkpoint whose files are not the ones its manifest lists; returns the manifest."""
-    path = directory / MANIFEST
-    manifest = read_json(path)
-    if manifest.get("format") != FORMAT:
-        raise RunError(f"{path} has checkpoint format {manifest.get('format')}; this version reads {FORMAT}.")
-    content = {name: value for name, value in manifest.items() if name != "sha256"}
-    text = (json.dumps(manifest, indent=2) + "\n").encode()
-    if manifest.get("sha256") != _digest(content) or sha256(path) != hashlib.sha256(text).hexdigest():
-        raise RunError(f"{path} is damaged (it does not match its own sha256); use an older checkpoint.")
+    if directory.is_symlink():
+        raise RunError(f"{directory} is a symbolic link, which is not followed; use an older checkpoint.")
+    manifest = verify_seal(directory, FORMAT, remedy="use an older checkpoint")
     if manifest["files"].keys() != FILES:
-        raise RunError(f"{path} does not list {', '.join(sorted(FILES))}; use an older checkpoint.")
-    for name, facts in manifest["files"].items():
-        file = directory / name
-        if not file.is_file() or file.stat().st_size != facts["size"] or sha256(file) != facts["sha256"]:
-            raise RunError(f"{file} is missing or damaged; use an older checkpoint.")
+        raise RunError(f"{directory / MANIFEST} does not list {', '.join(sorted(FILES))}; use an older checkpoint.")
     return manifest
+
+
+def read_facts(directory: Path) -> dict[str, Any]:
+    """The checked content of a checkpoint's state.json."""
+    facts, source = read_json(directory / "state.json"), str(directory / "state.json")
+    check_table(facts, FACTS, source, RunError)
+    if "metrics" in facts:
+        check_table(facts["metrics"], METRICS, source, RunError)
+    return facts
 
 
 def is_whole(directory: Path) -> bool:
@@ -135,7 +115,7 @@ def is_whole(directory: Path) -> bool:
 
 def saved_steps(root: Path) -> dict[int, Path]:
     """step -> directory of everything that has a checkpoint's name, whole or not."""
-    named = ((re.fullmatch(r"step_(\d{9,})", path.name), path) for path in root.glob("step_*"))
+    named = ((re.fullmatch(r"step_([0-9]{9,12})", path.name), path) for path in root.glob("step_*"))
     return {int(match[1]): path for match, path in named if match}
 
 
@@ -166,7 +146,7 @@ def load_checkpoint(directory: Path, like: Any) -> tuple[Any, dict[str, Any]]:
     """(state, facts) of a verified checkpoint; `like` gives the shapes."""
     verify_checkpoint(directory)
     source = directory / "state.safetensors"
-    return fill(like, load_arrays(source), str(source)), read_json(directory / "state.json")
+    return fill(like, load_arrays(source), str(source)), read_facts(directory)
 
 
 def prune(root: Path, keep: int) -> None:
@@ -177,6 +157,6 @@ def prune(root: Path, keep: int) -> None:
             remove_directory(steps[step])
     except OSError as error:
         raise RunError(
-            f"Old checkpoints in {root} could not be removed ({error.strerror}); make it writable, then continue with "
-            "`iel train --resume`."
+            f"Old checkpoints in {root} could not be removed ({error.strerror or error}); make it writable, then "
+            "continue with `iel train --resume`."
         ) from error

@@ -8,11 +8,12 @@ Ctrl-C as soon as Python runs again, which is after the chunk.
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from iel.files import notice
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
@@ -49,7 +50,7 @@ def deferred_signals() -> Iterator[StopRequest]:
     def request(number: int, frame: FrameType | None) -> None:
         stop.requested = True
         restore()  # the next one is not deferred
-        print("\niel: stopping after the steps under way; again to stop without saving.", file=sys.stderr, flush=True)
+        notice("stopping after the steps under way; again to stop without saving.")
 
     for number in before:
         signal.signal(number, request)

@@ -7,7 +7,6 @@ cannot change the result.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,23 +17,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError
 
 from iel.algos.contract import Method, Metrics, Spec, State, Tables, config_dict
 from iel.algos.scaling import for_raw_observations, scaling_of, standardised
+from iel.data.examine import judge
 from iel.data.goals import DeviceData, to_device
 from iel.data.jumps import cut_at_jumps
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
+from iel.files import locked, new_directory, require_space, seal, write_error
 from iel.model import Model, save_model
+from iel.model.files import MANIFEST_FORMAT
 from iel.progress import Progress
-from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes
-from iel.training.files import flush, locked, partial_name, replace_directory, require_space, write_error
+from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes, versions
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
-from iel.training.resume import Resumed, find_checkpoint, open_or_create
+from iel.training.resume import Resumed, find_checkpoint, nothing_left, open_or_create
 from iel.training.run import Run, open_runs
 from iel.training.seeds import SeedMap, seed_map
 from iel.training.trackers import CSVTracker, TensorBoardTracker, Tracker
+from iel.typed import check_seeds, check_settings
 
 CHUNK = 100
 """Steps between two looks at the metrics."""
@@ -88,8 +89,9 @@ def train(
     last one as always in RUN/model, the others in RUN/models/step_N.
     """
     seeds = list(seeds)
-    if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
-        raise ConfigError(f"Seeds must be different non-negative integers, but are {seeds}.")
+    check_seeds(seeds)
+    check_settings(algo)
+    judge(data)
     if checkpoint_every is not None and checkpoint_every < 1:
         raise ConfigError(f"checkpoint_every must be at least 1, but is {checkpoint_every}.")
     if snapshots < 1 or (snapshots > 1 and out is None):
@@ -102,6 +104,8 @@ def train(
             stack.enter_context(locked(Path(out)))
             config = run_config(data, algo, seeds, checkpoint_every, data_file, snapshots)
             runs = open_or_create(Path(out), seeds, config, resume)
+            if resume and nothing_left(runs):
+                return Trained({seed: run.model for seed, run in runs.items()}, runs, 0.0)
         trainer = Trainer(data, algo, seeds, runs)
         trainer.snapshots = frozenset(snapshot_steps(algo, snapshots)[:-1])
         trainer.open(stack, tensorboard)
@@ -304,17 +308,12 @@ class Trainer:
         """Write the model of every run, whole or not at all."""
         for seed, model in self.models().items():
             final = place(self.runs[seed].path)
-            partial = partial_name(final.parent)
             try:
-                final.parent.mkdir(exist_ok=True)
-                save_model(model, partial)
-                for file in (*partial.iterdir(), partial):
-                    flush(file)
-                replace_directory(partial, final)
-            except (OSError, SafetensorError) as error:
+                with new_directory(final) as partial:
+                    save_model(model, partial)
+                    seal(partial, MANIFEST_FORMAT, versions())
+            except OSError as error:
                 raise write_error("The model", final, error) from error
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
 
 
 def many_steps(algo: Method, phase: str) -> Callable:

@@ -12,17 +12,19 @@ from typing import Any, NamedTuple
 
 from iel.algos.contract import config_dict
 from iel.errors import RunError
+from iel.files import notice, remove_directory, remove_partials
 from iel.loader import read_json
 from iel.training.checkpoint import (
     checkpoint_name,
     load_checkpoint,
     newest_common,
+    read_facts,
     saved_steps,
     verify_checkpoint,
     versions,
 )
-from iel.training.files import notice, remove_directory, remove_partials
-from iel.training.run import Run, create_run, open_run
+from iel.training.run import Run, check_config, create_run, open_run
+from iel.typed import check_numbers, check_seeds
 
 
 class Resumed(NamedTuple):
@@ -50,6 +52,8 @@ def open_or_create(out: Path, seeds: list[int], config: dict[str, Any], resume: 
             f"{out} already holds a run; continue it with `iel train --resume {out}`, choose another --out, or "
             "remove it."
         )
+    check_seeds(seeds)
+    check_numbers(config["settings"], "settings")
     runs: dict[int, Run] = {}
     for seed, path in run_paths(out, seeds).items():
         expected = {**config, "seed": seed}
@@ -61,6 +65,11 @@ def open_or_create(out: Path, seeds: list[int], config: dict[str, Any], resume: 
         else:  # new, or killed before this seed's directory was made
             runs[seed] = create_run(path, expected)
     return runs
+
+
+def nothing_left(runs: Mapping[int, Run]) -> bool:
+    """Whether all runs are finished and have their models: resuming them has nothing to do, and changes no file."""
+    return all(run.status == "finished" and (run.path / "model").is_dir() for run in runs.values())
 
 
 # ---------------------------------------------------------------- is it the same run?
@@ -92,7 +101,7 @@ def differences(run: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def require_same(run: Run, now: dict[str, Any]) -> None:
     """Refuse to continue a run with another method, other settings, seeds or data, and say what differs."""
-    if "seeds" not in run.config:
+    if "seeds" not in run.config or "data" not in run.config:
         raise RunError(f"{run.path} was written by a version that could not resume; train it again.")
     recorded, data = dict(run.config), run.config["data"]
     if run.config["algo"] == now["algo"]:  # settings that are newer than the run have their defaults
@@ -100,7 +109,7 @@ def require_same(run: Run, now: dict[str, Any]) -> None:
     if data["fingerprint"] != now["data"]["fingerprint"]:
         raise RunError(
             f"{run.path} cannot be resumed on other data: data.fingerprint is {data['fingerprint'][:12]}... in the run "
-            f"('{data['name']}', {data['episodes']} episodes) and {now['data']['fingerprint'][:12]}... now "
+            f"('{data.get('name')}', {data.get('episodes')} episodes) and {now['data']['fingerprint'][:12]}... now "
             f"('{now['data']['name']}', {now['data']['episodes']} episodes); give the data it was started with."
         )
     different = differences(recorded, now)
@@ -149,15 +158,18 @@ def find_checkpoint(runs: dict[int, Run], like: Any) -> Resumed | None:
 def _require_own(directory: Path, run: Run) -> None:
     """A whole checkpoint, of this step and this run (not one that was copied here from elsewhere)."""
     manifest = verify_checkpoint(directory)
-    step = read_json(directory / "state.json").get("step")
-    if not isinstance(step, int) or checkpoint_name(step) != directory.name:
+    step = read_facts(directory)["step"]
+    if checkpoint_name(step) != directory.name:
         raise RunError(f"{directory} holds step {step}, which is not what its name says; use an older checkpoint.")
-    different = differences(run.config, read_json(directory / "config.json"))
+    recorded = read_json(directory / "config.json")
+    check_config(recorded, directory / "config.json")
+    different = differences(run.config, recorded)
     if different:
         phrase = different[0].removesuffix(" now")
         raise RunError(f"{directory} belongs to another run ({phrase} in the checkpoint); use an older checkpoint.")
-    now = versions()
-    changed = [f"{name} {then} -> {now.get(name)}" for name, then in manifest["versions"].items() if then != now[name]]
+    # A later version may have written down more than this one knows of.
+    then, now = manifest.get("versions", {}), versions()
+    changed = [f"{name} {then[name]} -> {now[name]}" for name in now if name in then and then[name] != now[name]]
     if changed:
         notice(f"{directory} was written with other versions ({', '.join(changed)}); the last bits may differ.")
 

@@ -19,12 +19,33 @@ from pathlib import Path
 from typing import Any
 
 from iel.algos.contract import Method, config_from_dict
-from iel.errors import RunError
-from iel.loader import read_json
+from iel.errors import ConfigError, RunError
+from iel.files import folder, notice, refuse_partial, write_error, write_json
+from iel.loader import os_errors, read_json
 from iel.model import Model, load_model
-from iel.training.files import write_error, write_json
+from iel.typed import LARGEST, SEEDS, Rule, check_settings, check_table
 
 FORMAT = 1
+CONFIG = {
+    "env": Rule(str),
+    "algo": Rule(str),
+    "settings": Rule(dict),
+    "seed": Rule(int, 0, SEEDS - 1),
+    "status": Rule(str, among=("running", "interrupted", "finished")),
+    "data": Rule(dict, required=False),
+    "seeds": Rule(list, each=Rule(int, 0, SEEDS - 1), required=False),
+    "checkpoint_every": Rule(int, 1, LARGEST, required=False, none=True),
+    "snapshots": Rule(int, 1, LARGEST, required=False),
+    "step": Rule(int, 0, LARGEST, required=False),
+}
+"""What config.json holds; what a later version adds is left alone."""
+DATA = {
+    "name": Rule(str, required=False),
+    "fingerprint": Rule(str),
+    "episodes": Rule(int, 1, LARGEST, required=False),
+    "transitions": Rule(int, 1, LARGEST, required=False),
+    "file": Rule(str, required=False, none=True),
+}
 
 
 class Run:
@@ -52,7 +73,14 @@ class Run:
         """The method's configuration."""
         from iel.algos import get_algo
 
-        return config_from_dict(get_algo(self.config["algo"]), self.config["settings"])
+        try:
+            algo = config_from_dict(get_algo(self.config["algo"]), self.config["settings"])
+            check_settings(algo)
+        except (ConfigError, TypeError, ValueError) as error:
+            raise RunError(
+                f"{self.path / 'config.json'} does not describe a method of this version ({error})."
+            ) from None
+        return algo
 
     @cached_property
     def model(self) -> Model:
@@ -61,16 +89,13 @@ class Run:
             raise RunError(
                 f"{self.path} has no model yet (status: {self.status}); let the training finish, or train again."
             )
+        if self.status != "finished":
+            notice(f"{self.path} is not finished ({self.status}, step {self.config.get('step', 0)}).", once=True)
         return load_model(self.path / "model")
 
     def folder(self, name: str) -> Path:
-        """A subdirectory, made when first asked for."""
-        folder = self.path / name
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise write_error(f"The directory '{name}'", self.path, error) from error
-        return folder
+        """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""
+        return folder(self.path, name)
 
     def update(self, **changes: Any) -> None:
         """Change entries of config.json, atomically."""
@@ -98,27 +123,35 @@ def create_run(path: Path, config: dict[str, Any]) -> Run:
 def open_run(path: Path | str) -> Run:
     """Open the directory of one run."""
     path = Path(path)
-    if not path.is_dir():
-        raise RunError(f"{path} does not exist; `iel train` makes run directories.")
-    if not (path / "config.json").exists():
-        what = "is empty" if not any(path.iterdir()) else "is not a run directory (it has no config.json)"
-        raise RunError(f"{path} {what}; give the directory that `iel train` printed.")
-    config = read_json(path / "config.json")
-    if config.get("format") != FORMAT:
+    with os_errors(RunError, path):
+        if not path.is_dir():
+            raise RunError(f"{path} does not exist; `iel train` makes run directories.")
+        refuse_partial(path)
+        if not (path / "config.json").exists():
+            what = "is empty" if not any(path.iterdir()) else "is not a run directory (it has no config.json)"
+            raise RunError(f"{path} {what}; give the directory that `iel train` printed.")
+    source = path / "config.json"
+    config = read_json(source)
+    if config.get("format") != FORMAT or isinstance(config["format"], bool):
         raise RunError(
-            f"{path} has run format {config.get('format')}, but this version of iel reads format {FORMAT}; "
+            f"{path} has run format {str(config.get('format'))[:40]}, but this version of iel reads format {FORMAT}; "
             "use the version that wrote it, or train again."
         )
-    missing = {"env", "algo", "settings", "seed", "status"} - config.keys()
-    if missing:
-        raise RunError(f"{path / 'config.json'} lacks {', '.join(sorted(missing))}; the directory is damaged.")
+    check_config(config, source)
     return Run(path, config)
+
+
+def check_config(config: dict[str, Any], source: Path) -> None:
+    """Refuse a run's config.json (or a checkpoint's copy of it) that holds anything else than it should."""
+    check_table(config, CONFIG, str(source), RunError)
+    check_table(config.get("data", {"fingerprint": ""}), DATA, f"{source}, data", RunError)
 
 
 def open_runs(path: Path | str) -> list[Run]:
     """One run, or all seeds of a directory that several were trained into."""
     path = Path(path)
-    seeds = sorted(path.glob("seed_*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
+    with os_errors(RunError, path):
+        seeds = sorted(path.glob("seed_*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
     if seeds and not (path / "config.json").exists():
         return [open_run(seed) for seed in seeds]
     return [open_run(path)]
@@ -126,12 +159,13 @@ def open_runs(path: Path | str) -> list[Run]:
 
 def next_free(root: Path, stem: str) -> Path:
     """root/stem-001, -002, ...: the first that does not exist, claimed by making it."""
-    root.mkdir(parents=True, exist_ok=True)
-    for number in range(1, 100_000):
-        path = root / f"{stem}-{number:03d}"
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        return path
+    with os_errors(RunError, root, writing=True):
+        root.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 100_000):
+            path = root / f"{stem}-{number:03d}"
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
     raise RunError(f"{root} holds too many runs of {stem}; remove some.")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from iel.errors import ConfigError, RunError
-from iel.loader.files import open_regular
-from iel.training.files import notice, partial_name, write_error
+from iel.files import notice, open_in_place, write_bytes, write_error
+from iel.loader import open_regular
 
 HEADER = ("step", "phase", "metric", "value")
 
@@ -43,7 +43,7 @@ class CSVTracker:
         self._bytes, self._digest = len(before), hashlib.sha256(before)
         try:
             # Unbuffered: when the disk is full, the error comes here and not again when the file is closed.
-            self._file = path.open("wb" if resumed is None else "ab", buffering=0)
+            self._file = open_in_place(path, append=resumed is not None)
         except OSError as error:
             raise write_error("Metrics", path, error) from error
         if not before:
@@ -97,12 +97,9 @@ def rewind(path: Path, facts: Mapping[str, Any]) -> bytes:
         writer.writerows(rows)
         kept = text.getvalue().encode()
     if kept != content:
-        partial = partial_name(path.parent)
         try:
-            partial.write_bytes(kept)
-            partial.replace(path)
+            write_bytes(path, kept)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise write_error("Metrics", path, error) from error
     return kept
 

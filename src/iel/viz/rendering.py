@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iel.data.npz import read_npz
 from iel.envs import MazeMap, make_env
 from iel.errors import ConfigError
-from iel.loader import read_npz
 
 if TYPE_CHECKING:
     from iel.envs.seeded import SeededEnv

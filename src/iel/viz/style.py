@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from iel.envs.mazes import MazeMap
+from iel.files import writing
 
 WALL = "#31363f"
 FLOOR = "#f7f5f0"
@@ -47,7 +48,8 @@ def figure(path: Path | str, rows: int = 1, columns: int = 1, size: tuple[float,
         axes = page.subplots(rows, columns, squeeze=False)
         yield axes
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        page.savefig(path)
+        with writing(path) as file:
+            page.savefig(file, format="png")
 
 
 def draw_maze(axes: Axes, maze: MazeMap) -> None:

@@ -25,8 +25,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iel.data.npz import read_npz
 from iel.errors import DataError
-from iel.loader import read_npz, read_safetensors
+from iel.loader import read_safetensors
 
 OBSERVATIONS, ACTIONS, FEATURES = 29, 8, 28
 LOG_STD_RANGE = (-5.0, 2.0)

@@ -31,11 +31,11 @@ from iel.data.catalogue import Split, data_directory, file_name, set_aside
 from iel.data.make.ant import WEIGHTS
 from iel.data.make.episodes import MazeCollector
 from iel.data.make.recipes import Recipe, recipe
-from iel.data.readers.ogbench import write_ogbench
+from iel.data.npz import read_npz
 from iel.data.trajectories import Trajectories
 from iel.envs import require_simulator
 from iel.errors import ConfigError, DataError
-from iel.loader import read_json, read_npz
+from iel.loader import read_json
 from iel.progress import Progress
 
 SPLITS: tuple[Split, ...] = ("train", "val")
@@ -95,7 +95,7 @@ def _make(
     for split in SPLITS:
         data = _join(plan, [block for block in blocks if block["split"] == split])
         set_aside(files[split])
-        write_ogbench(files[split], data, plan.version)
+        data.save(files[split], recipe=plan.version)
     shutil.rmtree(parts)
 
 

@@ -1,8 +1,15 @@
-"""npz archives: zip files of npy arrays, checked before a byte is decompressed.
+"""npz files: OGBench's two layouts, and plain arrays of people with logs of their own.
 
-What a zip file says about itself can be a lie in many ways (a kilobyte that unpacks to terabytes, members that overlap
-or have one name, a header that asks for an object to be built). Each is looked at in the directory of the archive and
-in the first bytes of a member; only then is room made, exactly as much as the array needs.
+    observations, actions, terminals                         OGBench: one row per state, true on the last row
+    observations, actions, terminals, valids                 the same after OGBench's compact loading
+    observations, actions, next_observations (, terminals)   one row per transition
+    observations, actions, timeouts | offsets | episode_ids  one row per state
+
+Other arrays (qpos, qvel, button_states, rewards...) are not read. A folder of npz files is one episode per file.
+
+An npz file is a zip archive of npy arrays. What it says about itself can be a lie in many ways (a kilobyte that unpacks
+to terabytes, members that overlap or have one name, a header that asks for an object to be built). Each is looked at in
+the directory of the archive and in the first bytes of a member; only then is room made, as much as the array needs.
 """
 
 from __future__ import annotations
@@ -19,10 +26,14 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from iel.data.trajectories import Rows, check_flags, misspelt, rows_from_ends, rows_from_episodes, rows_from_pairs
 from iel.errors import DataError
-from iel.loader.files import ErrorType, Field, check_budget, check_size, numeric, open_regular
+from iel.loader import ErrorType, Field, check_budget, check_size, memory_budget, numeric, open_regular
 
+BOUNDARIES = ("terminals", "timeouts", "offsets", "episode_ids")
+FIELDS = ("observations", "actions", "next_observations", "valids", *BOUNDARIES)
 DIRECTORY_BYTES = 4 << 20
 """Longest directory of an archive that is parsed: some 40,000 members."""
 HEADER_BYTES = 4096
@@ -31,6 +42,99 @@ DEFLATE_LIMIT = 1032
 BLOCK = 1 << 20
 DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, struct.error, NotImplementedError, KeyError,
            RuntimeError, IndexError, OverflowError)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------ data sets
+
+
+def npz_rows(path: Path, name: str) -> Rows:
+    """The rows of an npz file, whatever its layout."""
+    present = npz_fields(path).keys()
+    misspelt(present, FIELDS, str(path))
+    missing = [field for field in ("observations", "actions") if field not in present]
+    if "next_observations" not in present and not present & set(BOUNDARIES):
+        missing.append("terminals")
+    if missing:
+        raise DataError(
+            f"{path} has no {', '.join(missing)}; a data set holds observations, actions and one of "
+            f"next_observations, {', '.join(BOUNDARIES)}."
+        )
+    arrays = read_npz(path, FIELDS)
+    observations, actions = arrays["observations"], arrays["actions"]
+    rows = observations.shape[0] if observations.ndim else 0
+    if "next_observations" in arrays:
+        ends = _ends(arrays, rows, str(path)) if arrays.keys() & set(BOUNDARIES) else None
+        return rows_from_pairs(observations, actions, arrays["next_observations"], ends, name)
+    if "valids" in arrays:
+        # Compact: terminals are true on the last two rows of an episode, valids false on the last.
+        return rows_from_ends(observations, actions, 1 - np.asarray(arrays["valids"]), name)
+    return rows_from_ends(observations, actions, _ends(arrays, rows, str(path)), name)
+
+
+def folder_rows(path: Path, name: str) -> Rows:
+    """One episode per file, in the order of the numbers in their names."""
+    files = sorted((entry for entry in path.iterdir() if entry.suffix == ".npz"), key=_natural)
+    if not files:
+        raise DataError(f"{path} holds no npz files; give a folder with one npz file per episode, or a single file.")
+    episodes, budget = [], memory_budget()
+    for file in files:
+        arrays = read_npz(file, ("observations", "actions"), budget)
+        budget -= sum(array.nbytes + 4 * array.size for array in arrays.values())
+        if len(arrays) < 2:
+            lacking = {"observations", "actions"} - arrays.keys()
+            raise DataError(
+                f"{file} has no {', '.join(sorted(lacking))}; an episode file holds observations and actions."
+            )
+        episodes.append((arrays["observations"], arrays["actions"]))
+    return rows_from_episodes(episodes, [file.name for file in files], name)
+
+
+def _ends(arrays: dict[str, NDArray], rows: int, source: str) -> NDArray:
+    """Flags on last rows from whichever description of the boundaries the file has."""
+    if "offsets" in arrays:
+        return _ends_from_offsets(arrays["offsets"], rows, source)
+    if "episode_ids" in arrays:
+        ids = arrays["episode_ids"].reshape(-1)
+        if len(ids) != rows:
+            raise DataError(f"{source}: {len(ids)} episode_ids for {rows} rows; give one a row.")
+        changes = np.append(ids[1:] != ids[:-1], True) if rows else np.zeros(0, bool)
+        if len(np.unique(ids)) != np.count_nonzero(changes):
+            raise DataError(
+                f"{source}: the rows of an episode are not together; sort them by episode_ids, then by time."
+            )
+        return changes
+    flags = [arrays[field] for field in ("terminals", "timeouts") if field in arrays]
+    if len(flags) == 1:
+        return flags[0]
+    if flags[0].shape != flags[1].shape:
+        raise DataError(f"{source}: {flags[0].size} terminals and {flags[1].size} timeouts; give one of each per row.")
+    return check_flags(flags[0], source) | check_flags(flags[1], source)
+
+
+def _ends_from_offsets(offsets: NDArray, rows: int, source: str) -> NDArray:
+    """`offsets` are the first rows of the episodes, with or without the number of rows at the end."""
+    if offsets.ndim != 1 or len(offsets) == 0 or offsets.dtype.kind not in "iu" or offsets[0] != 0:
+        raise DataError(f"{source}: offsets must be whole numbers from 0 on, the first row of every episode.")
+    full = offsets.astype(np.int64) if offsets[-1] == rows else np.append(offsets.astype(np.int64), rows)
+    wrong = np.flatnonzero(np.diff(full) <= 0)
+    if len(wrong):
+        raise DataError(
+            f"{source}, episode {wrong[0]}: offsets {full[wrong[0]]} and {full[wrong[0] + 1]} do not rise "
+            f"(there are {rows} rows), so episodes overlap or are empty; correct the offsets."
+        )
+    ends = np.zeros(rows, bool)
+    ends[full[1:] - 1] = True
+    return ends
+
+
+def _natural(path: Path) -> list[tuple[int, str, str]]:
+    """episode_2 comes before episode_10."""
+    parts = re.split(r"([0-9]+)", path.stem)
+    numbers = (part.lstrip("0") if number % 2 else "" for number, part in enumerate(parts))
+    return [(len(number), number, part) for number, part in zip(numbers, parts, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------------- archives
 
 
 class Header(NamedTuple):
@@ -58,13 +162,13 @@ def read_npz(
     with _archive(path, error) as (archive, members):
         names = [name for name in members if wanted is None or name in wanted]
         headers = {name: _header(archive, members[name], path, error) for name in names}
-        total = 0
+        total, stored = 0, 0
         for name, header in headers.items():
             if header.field.dtype is None:
                 raise error(f"{path}: '{name}' does not hold plain numbers, so it is not read; save it as numbers.")
-            info = members[name]
-            check_size(f"{path}: '{name}'", info.file_size, info.compress_size, error)
-            total += info.file_size
+            total += header.field.cost
+            stored += members[name].compress_size
+        check_size(str(path), total, stored, error)
         check_budget(path, total, budget, error)
         return {name: _read(archive, members[name], header, path, error) for name, header in headers.items()}
 

@@ -1,0 +1,405 @@
+"""The door out: files that are whole or not there, seals that travel with them, and one writer per directory.
+
+Everything is written beside its final name, flushed to the disk and renamed. A rename is the only moment at which
+anything changes for a reader, so a process that is killed, or a machine that loses its power, leaves the old content or
+the new one and never a mixture. A rename also replaces a symbolic link instead of following it; where a file is written
+in place (a lock, a log) it is opened without following one. So nothing in a directory that came from a stranger can
+make us write anywhere else.
+
+A seal is `manifest.json`: size and sha256 of every file of a directory, and of itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from iel.errors import RunError
+from iel.loader import ErrorType, open_regular, os_sentence, read_json
+from iel.typed import Rule, check_table
+
+PARTIAL = ".tmp-"
+"""How the names of unfinished files and directories begin."""
+MANIFEST = "manifest.json"
+SLACK = 1 << 20
+"""Bytes left free beyond what a save needs, for metrics and directory entries."""
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+
+
+# ------------------------------------------------------------------------------------------------------- single files
+
+
+def partial_name(parent: Path) -> Path:
+    """A name beside the final one that nobody else uses."""
+    return parent / f"{PARTIAL}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@contextmanager
+def writing(path: Path | str) -> Iterator[BinaryIO]:
+    """`with writing(path) as file:` the file gets its name when the block ends well; else nothing has changed.
+
+    A file that was there keeps its permissions; a new one can be read by everybody the umask allows.
+    """
+    path = Path(path)
+    partial = partial_name(path.parent)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        if path.is_file() and not path.is_symlink():
+            shutil.copymode(path, partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path | str, content: bytes) -> None:
+    """A file, whole or not at all."""
+    with writing(path) as file:
+        file.write(content)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """A text file with the line ends the text has, whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """JSON with a final newline, whole or not at all."""
+    write_text(path, _json_text(value))
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def open_in_place(path: Path, *, append: bool = False) -> BinaryIO:
+    """An unbuffered file that grows while others read it; a link, or a file with a second name, is refused."""
+    flags = os.O_RDWR | os.O_CREAT | (os.O_APPEND if append else 0) | NO_LINKS
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as problem:
+        if problem.errno != errno.ELOOP:
+            raise
+        raise RunError(f"{path} is a symbolic link, which is not written through; remove it.") from None
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
+            raise RunError(f"{path} is not a file of its own (a device, or a second name of another file); remove it.")
+        if not append:
+            os.ftruncate(descriptor, 0)
+        return os.fdopen(descriptor, "ab" if append else "wb", buffering=0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+# -------------------------------------------------------------------------------------------------------- directories
+
+
+def folder(parent: Path, name: str) -> Path:
+    """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""
+    path = parent / name
+    try:
+        if path.is_symlink():
+            raise RunError(f"{path} is a symbolic link, which is not written through; remove it.")
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise write_error(f"The directory '{name}'", parent, error) from error
+    return path
+
+
+@contextmanager
+def new_directory(final: Path) -> Iterator[Path]:
+    """`with new_directory(final) as partial:` what is put into `partial` gets the name `final` when all of it is on the
+    disk; what had that name is removed last. If the block fails, nothing has changed.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_name(final.parent)
+    try:
+        partial.mkdir()
+        yield partial
+        for path in (*partial.iterdir(), partial):
+            flush(path)
+        replace_directory(partial, final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def replace_directory(partial: Path, final: Path) -> None:
+    """Give a finished directory its name; what had the name before is moved aside first and removed last."""
+    old = partial_name(final.parent) if os.path.lexists(final) else None
+    if old is not None:
+        final.rename(old)
+    partial.rename(final)
+    flush(final.parent)
+    if old is not None:
+        _remove(old)
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove a directory that others may look at: its name goes first, its content afterwards. A link goes alone."""
+    doomed = partial_name(directory.parent)
+    directory.rename(doomed)
+    _remove(doomed)
+
+
+def remove_partials(directory: Path) -> None:
+    """Remove what a killed process left unfinished. Only for the holder of the lock: nobody else writes here then."""
+    for path in directory.glob(f"{PARTIAL}*"):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def refuse_partial(directory: Path, error: ErrorType = RunError) -> None:
+    """Refuse a directory that a killed process left unfinished."""
+    if directory.name.startswith(PARTIAL):
+        raise error(f"{directory} was never finished (its name begins with {PARTIAL}); remove it and start again.")
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the entries of a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | NO_LINKS)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def require_space(directory: Path, needed: int, purpose: str) -> None:
+    """Refuse to start writing what will not fit."""
+    free = shutil.disk_usage(directory).free
+    if free < needed + SLACK:
+        raise RunError(
+            f"{directory} has {free / 1e6:,.1f} MB free, but {purpose} need {(needed + SLACK) / 1e6:,.1f} MB; "
+            "free some space or choose another --out."
+        )
+
+
+def require_writable(directory: Path, error: ErrorType = RunError) -> None:
+    """Refuse to start something long whose result could not be written: make the directory, and a file in it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = partial_name(directory)
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o666))
+        probe.unlink()
+    except OSError as problem:
+        raise error(os_sentence(problem, directory, writing=True)) from problem
+
+
+def write_error(what: str, place: Path, error: Exception) -> RunError:
+    """One sentence for whatever the disk said."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    forbidden = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    remedy = "make it writable" if forbidden else "free some space"
+    return RunError(
+        f"{what} could not be written to {place} ({reason}); {remedy}, then continue with `iel train --resume`."
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- seals
+
+
+def sha256(path: Path) -> str:
+    """Digest of a file's content."""
+    return file_facts(path)["sha256"]
+
+
+def file_facts(path: Path) -> dict[str, Any]:
+    """{"sha256": ..., "size": ...} of a regular file."""
+    with open_regular(path, RunError) as (file, size):
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": size}  # type: ignore[arg-type]
+
+
+def seal(directory: Path, version: int, versions: Mapping[str, str], **facts: Any) -> None:
+    """Write the manifest of all files of a directory, flush everything, and read it back."""
+    names = sorted(path.name for path in directory.iterdir() if path.name != MANIFEST)
+    content = {
+        "format": version,
+        "versions": dict(versions),
+        **facts,
+        "files": {name: file_facts(directory / name) for name in names},
+    }
+    write_json(directory / MANIFEST, {**content, "sha256": _digest(content)})
+    for path in (*directory.iterdir(), directory):
+        flush(path)
+    verify_seal(directory, version, names)
+
+
+def verify_seal(
+    directory: Path,
+    version: int,
+    names: Iterable[str] | None = None,
+    *,
+    own_digest: bool = True,
+    remedy: str = "copy the directory again",
+) -> dict[str, Any]:
+    """Refuse files that are not the ones the manifest lists (all of them, or those in `names`); returns the manifest.
+
+    Without `own_digest` a manifest that has no sha256 of itself is accepted, as older exports have none. Keys and
+    versions of packages that this version does not know are left alone.
+    """
+    source = directory / MANIFEST
+    manifest = read_json(source)
+    if manifest.get("format") != version or isinstance(manifest.get("format"), bool):
+        raise RunError(
+            f"{source} has format {str(manifest.get('format'))[:40]}, but this version of iel reads format {version}; "
+            "use the version that wrote it."
+        )
+    if own_digest or "sha256" in manifest:
+        content = {name: value for name, value in manifest.items() if name != "sha256"}
+        text = _json_text(manifest).encode()
+        if manifest.get("sha256") != _digest(content) or sha256(source) != hashlib.sha256(text).hexdigest():
+            raise RunError(f"{source} is damaged (it does not match its own sha256); {remedy}.")
+    check_table(manifest, {"versions": Rule(dict, required=False), "files": Rule(dict)}, str(source), RunError)
+    listed = manifest["files"]
+    for name in listed:
+        if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+            raise RunError(
+                f"{source} lists {name[:80]!r}, which is not the name of a file in its directory; do not use it."
+            )
+    for name in listed if names is None else names:
+        if name not in listed:
+            raise RunError(f"{directory / name} is not listed in {MANIFEST}; it does not belong here, {remedy}.")
+        facts = listed[name]
+        if not isinstance(facts, dict) or not {"sha256", "size"} <= facts.keys():
+            raise RunError(f"{source} does not say size and sha256 of '{name[:80]}'; {remedy}.")
+        if file_facts(directory / name) != {key: facts[key] for key in ("sha256", "size")}:
+            raise RunError(f"{directory / name} is damaged (it differs from {MANIFEST}); {remedy}.")
+    return manifest
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------- notices and locks
+
+
+class Unbreakable:
+    """A stream whose reader may go away: what is written after that is lost, and nobody else is troubled by it."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(getattr(sys, self._name), attribute)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError, AttributeError):  # no reader, closed, or no stream at all
+            getattr(sys, self._name).write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            getattr(sys, self._name).flush()
+        except (OSError, ValueError, AttributeError):
+            silence(self._name)
+
+
+def silence(name: str) -> None:
+    """Lead a stream without a reader to nowhere, so that what is still in its buffer cannot fail again at the end."""
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, getattr(sys, name).fileno())
+        os.close(nowhere)
+
+
+STDERR = Unbreakable("stderr")
+
+
+def guarded(action: Callable[[], int]) -> int:
+    """The exit code of a command, all of whose output has been taken; what the system refuses becomes a sentence.
+
+    A reader of stdout that has seen enough (`| head`) ends the command quietly, with the code of SIGPIPE.
+    """
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
+    try:
+        try:
+            code: Any = action()
+        except SystemExit as leaving:
+            code = leaving.code
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        silence("stdout")
+        return 128 + signal.SIGPIPE
+    except OSError as problem:
+        silence("stdout")
+        notice(os_sentence(problem) if problem.filename else f"The output could not be written ({problem.strerror}).")
+        return 2
+
+
+_said: set[str] = set()
+
+
+def notice(message: str, once: bool = False) -> None:
+    """Something the user should know, on stderr; with `once`, not a second time in this process."""
+    if once:
+        if message in _said:
+            return
+        _said.add(message)
+    print(f"iel: {message}", file=STDERR, flush=True)
+
+
+@contextmanager
+def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
+    """Be the only process that works in `directory` (made if need be), after waiting for at most `patience` seconds.
+
+    The kernel frees the lock of a killed process, so there are no stale ones.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = open_in_place(directory / ".lock", append=True)
+    except OSError as error:
+        raise RunError(f"{directory} cannot be written ({error.strerror}); choose another --out.") from error
+    with file:
+        _acquire(file.fileno(), directory, patience)
+        os.ftruncate(file.fileno(), 0)
+        file.write(f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+        yield
+
+
+def _acquire(descriptor: int, directory: Path, patience: float) -> None:
+    import fcntl
+
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.2)
+                continue
+            holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
+            raise RunError(
+                f"{directory} is being trained by another process ({holder}); wait for it, or choose another --out."
+            ) from None
+        except OSError as error:  # a file system without locks: train all the same, but say so
+            notice(
+                f"{directory} is on a file system without locks ({error.strerror}); train in it only once at a time."
+            )
+            return

@@ -1,0 +1,321 @@
+"""The door for files: what a name stands for, how much memory it may ask for, and JSON, TOML and safetensors.
+
+A file is believed only after it has been checked: what kind of file it is (a regular one, never a pipe or a link), how
+large it says its arrays are, whether that fits the bytes that are there, and whether it fits the memory budget. No
+format that can hold code is read, nothing is unpacked to the disk, and no file can make another one be read. Data sets
+are read by `iel.data.npz` and `iel.data.hdf5`, which open their files here; `tests/test_loader.py` checks that no
+other module of the package opens one.
+
+    read_json, read_toml      text, small, read whole and strictly
+    read_safetensors          weights
+    open_regular, kind_of     any regular file, and what it is by its first bytes
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+
+from iel.errors import ConfigError, DataError, IELError, RunError
+
+ErrorType = type[IELError]
+Kind = Literal["npz", "hdf5", "folder", "unknown"]
+
+SMALL = 64 << 20
+"""Bytes below which a highly compressible array is nobody's bomb: a million `False` flags shrink a thousandfold."""
+EXPANSION = 200
+"""Above `SMALL`, arrays may be at most this many times larger than the bytes that hold them."""
+JSON_BYTES = 16 << 20
+JSON_VALUES = 500_000
+"""Values a JSON file may hold: each becomes a Python object, many times the size of its text."""
+TOML_BYTES = 256 << 10
+
+
+# ------------------------------------------------------------------------------------------------------ opening files
+
+
+@contextmanager
+def open_regular(path: Path | str, error: ErrorType) -> Iterator[tuple[BinaryIO, int]]:
+    """(file, size) of a regular file. A pipe would block for ever, a device never ends, a link leads elsewhere."""
+    path = Path(path)
+    with os_errors(error, path):
+        facts = path.lstat()
+        if stat.S_ISLNK(facts.st_mode):
+            raise error(f"{path} is a symbolic link; give the file it leads to.")
+        if stat.S_ISDIR(facts.st_mode):
+            raise error(f"{path} is a directory; give a file.")
+        if not stat.S_ISREG(facts.st_mode):
+            raise error(f"{path} is not a regular file (a pipe, a socket or a device); copy its content to a file.")
+        # Between the look and the opening the name may have changed hands, so the opened file is looked at again.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            opened = os.fstat(descriptor)
+            if not stat.S_ISREG(opened.st_mode):
+                raise error(f"{path} is not a regular file; copy its content to a file.")
+            yield file, opened.st_size
+
+
+@contextmanager
+def os_errors(error: ErrorType, path: Path | str | None = None, writing: bool | None = False) -> Iterator[None]:
+    """What the system refuses inside of the block becomes one sentence with the path and the remedy."""
+    try:
+        yield
+    except OSError as problem:
+        raise error(os_sentence(problem, path, writing)) from problem
+
+
+def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool | None = None) -> str:
+    """One sentence for whatever the system said about a file; `writing` is None where nobody knows."""
+    done = {True: "written", False: "read", None: "used"}[writing]
+    place = path if path is not None else problem.filename
+    named = "A file" if place is None else str(place) if len(str(place)) < 300 else f"{str(place)[:80]}..."
+    reason = problem.strerror or str(problem) or type(problem).__name__
+    code = problem.errno
+    if code == errno.ENOENT:
+        return f"{named} does not exist; check the path, or whether the directory is complete."
+    if code == errno.ENOTDIR:
+        return f"{named} does not exist, as a part of the path is a file; check the path."
+    if code in (errno.EACCES, errno.EPERM):
+        remedy = "change its permissions" + ("" if writing is False else ", or choose another place")
+        return f"{named} may not be {done} by this user; {remedy}."
+    if code == errno.EROFS:
+        return f"{named} is on a disk that cannot be written; choose another place."
+    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"{named} could not be written ({reason}); free some space, or choose another place."
+    if code == errno.ELOOP:
+        return f"{named} is a symbolic link that is not followed; give the file it leads to, or remove the link."
+    if code == errno.ENAMETOOLONG:
+        return f"{named} is too long for the name of a file; use a shorter one."
+    return f"{named} cannot be {done} ({reason}); check the path and the disk."
+
+
+def read_limited(path: Path | str, limit: int, error: ErrorType) -> bytes:
+    """The bytes of a file that may be at most `limit` long."""
+    with open_regular(path, error) as (file, size):
+        if size > limit:
+            raise error(f"{path} is {size:,} bytes long, but at most {limit:,} are read; it is not what it should be.")
+        return file.read(limit + 1)[:limit]
+
+
+def kind_of(path: Path | str, error: ErrorType = DataError) -> Kind:
+    """What a path holds, by its content: the suffix is only a name."""
+    if Path(path).is_dir():
+        return "folder"
+    with open_regular(path, error) as (file, _):
+        head = file.read(8)
+        if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+            return "npz"
+        return "hdf5" if head == b"\x89HDF\r\n\x1a\n" else "unknown"
+
+
+# ------------------------------------------------------------------------------------------------------------- memory
+
+
+class Field(NamedTuple):
+    """What a file says about one of its arrays."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype | None
+    """None when it is not an array of numbers, which only matters to those who want it."""
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * (self.dtype.itemsize if self.dtype else 0)
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory that reading takes: the numbers as they are stored, and once more as float32."""
+        return self.nbytes + 4 * math.prod(self.shape)
+
+
+def numeric(dtype: np.dtype) -> bool:
+    """Whether an array of this type holds plain numbers."""
+    return dtype.kind in "fiub" and dtype.fields is None and dtype.subdtype is None and dtype.itemsize <= 16
+
+
+def memory_budget() -> int:
+    """Bytes one file may take up: $IEL_MEMORY_BUDGET (such as `8GB`), else half of what this process may have."""
+    if chosen := os.environ.get("IEL_MEMORY_BUDGET"):
+        parts = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMGT]?)i?B?", chosen.strip())
+        if parts is None:
+            raise ConfigError(f"IEL_MEMORY_BUDGET is '{chosen}'; give a size such as 8GB or 500MB.")
+        return int(float(parts[1]) * 1000 ** " kMGT".index(parts[2] or " "))
+    return _machine_memory() // 2
+
+
+def _machine_memory() -> int:
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        physical = 8 << 30  # a system that does not tell; the variable above says otherwise
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return physical
+    return min(physical, int(limit)) if limit.isdecimal() else physical
+
+
+def check_size(what: str, logical: int, stored: int, error: ErrorType) -> None:
+    """Refuse arrays of `logical` bytes kept in `stored` bytes when no honest compression explains the difference."""
+    if logical > SMALL and logical > EXPANSION * stored:
+        raise error(
+            f"{what} claims {logical:,} bytes but {stored:,} are stored; the file is damaged or a decompression bomb, "
+            "do not use it."
+        )
+
+
+def check_budget(path: Path | str, total: int, budget: int | None, error: ErrorType) -> None:
+    """Refuse to read more than the memory budget."""
+    allowed = memory_budget() if budget is None else budget
+    if total > allowed:
+        raise error(
+            f"{path} needs {total / 1e9:,.2f} GB of memory, but the budget is {allowed / 1e9:,.2f} GB; "
+            "use a smaller file, or raise IEL_MEMORY_BUDGET."
+        )
+
+
+# ----------------------------------------------------------------------------------------------------- JSON and TOML
+
+
+def read_json(path: Path | str, error: ErrorType = RunError) -> dict[str, Any]:
+    """A JSON object. Refused: anything else, a key given twice, NaN and infinities, endless nesting, huge files."""
+    return parse_json(read_limited(path, JSON_BYTES, error), str(path), error)
+
+
+def parse_json(text: bytes, source: str, error: ErrorType) -> dict[str, Any]:
+    """A JSON object from bytes, checked as `read_json` says."""
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > JSON_VALUES:
+        raise error(f"{source} holds more than {JSON_VALUES:,} JSON values; it is not what it should be.")
+    try:
+        value = json.loads(
+            text.decode("utf-8"),
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            object_pairs_hook=_no_duplicates,
+        )
+    except RecursionError:
+        raise error(f"{source} is not JSON this package writes (it is nested too deeply); it is damaged.") from None
+    except ValueError as problem:  # includes JSONDecodeError and UnicodeDecodeError
+        raise error(f"{source} is not JSON ({_first_line(problem)}); it is damaged.") from None
+    if not isinstance(value, dict):
+        raise error(f"{source} does not hold a JSON object; it is damaged.")
+    return value
+
+
+def read_toml(path: Path | str, error: ErrorType = ConfigError) -> dict[str, Any]:
+    """A TOML table."""
+    text = read_limited(path, TOML_BYTES, error)
+    try:
+        return tomllib.loads(text.decode("utf-8"))
+    except RecursionError:
+        raise error(f"{path} is nested too deeply; write it flatter.") from None
+    except ValueError as problem:  # includes TOMLDecodeError
+        raise error(f"{path} is not TOML ({_first_line(problem)}); correct that place.") from None
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is too large for a number")
+    return value
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key '{twice[:40]}' is given twice")
+    return table
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem).splitlines() or [""])[0][:120]
+
+
+# -------------------------------------------------------------------------------------------------------- safetensors
+#
+#     [ header length, u64 ][ {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...} ][ bytes ... ]
+#
+# Read here rather than by a library so that every claim of the header is checked before an array exists, and so that
+# no more memory is used than the file has bytes. The format has no checksum: manifests (`iel.files`) hold one.
+
+HEADER_BYTES = 8 << 20
+DTYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
+}  # fmt: skip
+
+
+def read_safetensors(path: Path | str, budget: int | None = None, error: ErrorType = RunError) -> dict[str, np.ndarray]:
+    """The named arrays of a safetensors file."""
+    with open_regular(path, error) as (file, size):
+        check_budget(path, size, budget, error)
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, HEADER_BYTES):
+            raise error(f"{path} is not a whole safetensors file (its header does not fit); get it again.")
+        header = parse_json(file.read(length), f"the header of {path}", error)
+        header.pop("__metadata__", None)
+        places = _places(header, size - 8 - length, path, error)
+        content = bytearray(size - 8 - length)
+        if file.readinto(content) != len(content):  # type: ignore[attr-defined]
+            raise error(f"{path} changed while it was read; try again.")
+    arrays = {}
+    for name, (dtype, shape, start) in places.items():
+        try:
+            array = np.frombuffer(content, dtype, math.prod(shape), start).reshape(shape)
+        except ValueError:  # an empty array with a dimension too large for any
+            raise error(f"{path}: array '{name[:80]}' has an impossible shape; the file is damaged.") from None
+        arrays[name] = array if array.flags.aligned else array.copy()
+    return arrays
+
+
+def _places(
+    header: dict[str, Any], available: int, path: Path | str, error: ErrorType
+) -> dict[str, tuple[np.dtype, tuple[int, ...], int]]:
+    """(type, shape, start) of every array; together they must cover the bytes exactly, without overlap."""
+    places: dict[str, tuple[np.dtype, tuple[int, ...], int]] = {}
+    spans = []
+    for name, entry in header.items():
+        what = f"{path}: array '{name[:80]}'"
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            raise error(f"{what} has no dtype, shape and data_offsets; the file is damaged.")
+        if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
+            raise error(f"{what} has the type {str(entry['dtype'])[:20]}, which is not read; convert it to F32.")
+        dtype, shape, offsets = np.dtype(DTYPES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
+        if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2 or len(shape) > 32:
+            raise error(f"{what} has an impossible shape or place; the file is damaged.")
+        start, end = offsets
+        if not start <= end <= available:
+            raise error(f"{what} lies outside of the file; it is cut off or damaged.")
+        if math.prod(shape) * dtype.itemsize != end - start:
+            raise error(f"{what} has {end - start:,} bytes, which do not fit its shape {shape}; the file is damaged.")
+        places[name] = dtype, tuple(shape), start
+        spans.append((start, end))
+    position = 0
+    for start, end in sorted(spans):
+        if start != position:
+            raise error(f"{path}: arrays overlap or leave a gap at byte {min(start, position):,}; the file is damaged.")
+        position = end
+    if position != available:
+        raise error(f"{path} has {available - position:,} bytes that belong to no array; the file is damaged.")
+    return places
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
