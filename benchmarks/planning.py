@@ -232,7 +232,7 @@ def run(
 def described(row: Row) -> str:
     """One line for people."""
     line = (
-        f"N={row['nodes']} beta={row['beta']:g} {row['data']}: {1e3 * row['seconds_per_goal']:.1f} ms a goal "
+        f"N={row['nodes']} beta={row['beta']:g} {row['data']}: {1e3 * row['seconds_per_goal']:.1f} ms per goal "
         f"({1e3 * row['processor_seconds_per_goal']:.1f} ms of processor), "
         f"prepared in {row['prepare_seconds']:.2f} s, {row['peak_mb']:.0f} MB, {row['path']}, "
         f"{row['candidates_per_node']:.0f} candidates a node"

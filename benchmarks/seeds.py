@@ -7,7 +7,7 @@ All ways of training n seeds are measured in one run, in processes of their own,
 - `threads`: one process, the program of one seed run for all of them, as many at a time as there are cores, as
   `iel train --seeds` does on CPUs.
 - `processes, all at once`: n processes, started together and left to the operating system.
-- `processes, one a core`: as many processes as cores, each kept to its own, as `iel compare` does; a wave of them for
+- `processes, one per core`: as many processes as cores, each kept to its own, as `iel compare` does; a wave of them for
   every so many seeds. Left out where the system cannot keep a process to a core.
 
 The number compared is gradient steps a second, summed over the seeds that train at the same time, once everything is
@@ -85,7 +85,7 @@ def ways(count: int) -> list[Way]:
     if CAN_PIN:
         at_a_time = min(count, len(cores))
         pinned = tuple((core,) for core in cores[:at_a_time])
-        found.append(Way("processes, one a core", each[:at_a_time], pinned, waves=math.ceil(count / at_a_time)))
+        found.append(Way("processes, one per core", each[:at_a_time], pinned, waves=math.ceil(count / at_a_time)))
     return found
 
 

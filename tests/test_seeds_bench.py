@@ -23,7 +23,7 @@ def test_every_way_trains_every_seed(count):
         assert len(set(seeds)) == len(seeds) and len(way.seeds) == len(way.cores)
         assert len(seeds) * way.waves >= count
     if CAN_PIN:
-        pinned = by_name["processes, one a core"].cores
+        pinned = by_name["processes, one per core"].cores
         assert len(set(pinned)) == len(pinned) == min(count, len(usable_cores()))
 
 

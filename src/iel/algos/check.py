@@ -13,7 +13,7 @@ import numpy as np
 from iel.algos.contract import Method, Metrics, Spec, State, config_dict, config_from_dict
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
-from iel.errors import ContractError
+from iel.errors import ContractError, IELError
 from iel.metrics import LatentGoal
 from iel.model import Model, load_model, save_model
 
@@ -81,8 +81,11 @@ def _check_phase(algo: Method, phase: str, state: State, arrays: DeviceData, spe
 
 def _check_files(model: Model, data: Trajectories) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        save_model(model, Path(scratch) / "model")
-        loaded = load_model(Path(scratch) / "model")
+        try:
+            save_model(model, Path(scratch) / "model")
+            loaded = load_model(Path(scratch) / "model")
+        except IELError as error:
+            raise ContractError(f"The model does not survive its files: {error}") from error
     states, goals = data.observations[:7], data.observations[-7:]
     commands = np.ones((7, model.command_size), np.float32)
     asked: dict[str, Any] = {

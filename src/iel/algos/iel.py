@@ -79,8 +79,9 @@ class IEL(Method):
     the unit sphere. The policy never sees a goal.
 
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (an hour, for robots with
-    joints: several departures from the paper, see `FOR_BODIES`), `smoke` (seconds, for tests), and `official` (the
-    values of the authors' code where they differ from the paper's table).
+    joints: several departures from the paper, see `skills.WALKING`), `laptop-body-directions` (the same steered by
+    directions of phi), `smoke` (seconds, for tests), and `official` (the values of the authors' code where they differ
+    from the paper's table).
     """
 
     name = "iel"
@@ -180,7 +181,7 @@ class IEL(Method):
         return Phase("omega", omega), Phase("embedding", embedding), Phase("policy", self.steps - omega - embedding)
 
     def init(self, key: jax.Array, spec: Spec) -> State:
-        """Fresh networks, targets equal to them, and one optimiser a phase."""
+        """Fresh networks, targets equal to them, and one optimiser per phase."""
         keys = jax.random.split(key, 5)
         omega = MLP(keys[0], spec.observation_size, self.hidden, self.dimension)
         embedding = ensemble(keys[1], 2, spec.observation_size, self.hidden, self.dimension)
@@ -304,7 +305,7 @@ class IEL(Method):
 
 
 class Optimisers(NamedTuple):
-    """Adam's moments, one set a phase: a frozen network has nothing that could still move it."""
+    """Adam's moments, one set per phase: a frozen network has nothing that could still move it."""
 
     omega: optax.OptState
     embedding: optax.OptState

@@ -30,7 +30,7 @@ class CompareCommand(Output):
     scale: str | None = None
     """One of the grid's scales; those of the package have smoke, laptop (the default) and paper."""
     jobs: int | None = None
-    """Cells at a time, each with its share of the cores (default: one a core; use 1 with an accelerator)."""
+    """Cells at a time, each with its share of the cores (default: one per core; use 1 with an accelerator)."""
     list: Flag = False
     """Only say which cells there are and which are done."""
 
@@ -63,7 +63,7 @@ def compare_command(options: CompareCommand) -> dict[str, Any]:
 
 
 def results_table(comparison: Comparison) -> Table:
-    """The comparison for a terminal: a row a method and planner, a column an environment."""
+    """The comparison for a terminal: a row per method and planner, a column per environment."""
     from rich.table import Table
 
     from iel.compare.tables import cell_text, protocol_text

@@ -32,7 +32,7 @@ class DataMake(Output):
 
 
 TABLE = ("observation_low", "observation_high", "slowness")
-"""Facts of `iel data info` that are numbers a column."""
+"""Facts of `iel data info` that are numbers per column."""
 
 
 def data_make_command(options: DataMake) -> dict[str, Any]:

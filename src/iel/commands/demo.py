@@ -24,7 +24,7 @@ class Demo(Output):
     seed: int = 0
     """Seed of training and evaluation."""
     episodes: int = 10
-    """Evaluation episodes a task."""
+    """Evaluation episodes per task."""
 
 
 def demo_command(options: Demo) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Evaluate(Output):
     planners: tuple[str, ...] | None = None
     """Ways of acting: direct, rec-mid, sym-graph, asym-graph (default: all that the method allows)."""
     episodes: int = 20
-    """Episodes a task."""
+    """Episodes per task."""
     tasks: tuple[int, ...] | None = None
     """Only these tasks, counted from 1 (default: all)."""
     seed: int = 0

@@ -4,7 +4,7 @@
     seeds = [0, 1, 2]
     preset = "laptop"
 
-    [protocol]                      # `episodes` a task, evaluation `seed`; also `tasks`, `max_steps`, `checkpoints`
+    [protocol]                      # `episodes` per task, evaluation `seed`; also `tasks`, `max_steps`, `checkpoints`
     episodes = 20
     seed = 1000
 

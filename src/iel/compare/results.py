@@ -41,7 +41,7 @@ class Entry:
     rates: NDArray[np.float64]
     """(seeds, tasks) mean scores."""
     episodes: int
-    """Episodes a task and seed."""
+    """Episodes per task and seed."""
     steps: float
     metric: str = "success_rate"
     curve: dict[int, NDArray[np.float64]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Entry:
 
     @property
     def scores(self) -> NDArray[np.float64]:
-        """One number a seed."""
+        """One number per seed."""
         return self.rates.mean(1)
 
     @cached_property

@@ -158,7 +158,7 @@ def protocol_text(comparison: Comparison) -> str:
     metric = "Success rate" if metrics <= {"success_rate"} else "Success rate (kitchen: fraction of subtasks)"
     return (
         f"{metric} in per cent: mean ± standard deviation over {seeds}, best mean in bold. "
-        f"{protocol.get('episodes')} episodes a task and seed{limit}, evaluation seed {protocol.get('seed')}, the "
+        f"{protocol.get('episodes')} episodes per task and seed{limit}, evaluation seed {protocol.get('seed')}, the "
         "policy's mean action, the last checkpoint. "
         f"Intervals: {SUCCESS_INTERVAL}; aggregates: corrected stratified bootstrap."
     )
@@ -182,7 +182,7 @@ def session_lines(comparison: Comparison) -> list[str]:
         lines.append(f"`{session['command']}` ({session['jobs']} at a time, {session['ran']} cells to do: {took})")
     for method, times in comparison.seconds.items():
         parts = " and ".join(f"{clock(seconds) or '0 s'} of {kind}" for kind, seconds in times.items())
-        lines.append(f"{method}: {parts} a cell on average")
+        lines.append(f"{method}: {parts} per cell on average")
     return lines
 
 

@@ -298,7 +298,7 @@ def _read_rows(rows: Rows, where: NDArray, kind: str) -> NDArray[np.bool_]:
 
 
 def _row_keys(table: NDArray) -> NDArray[np.uint64]:
-    """A 64-bit number a row: equal rows have equal ones, others almost surely not."""
+    """A 64-bit number per row: equal rows have equal ones, others almost surely not."""
     keys = np.zeros(len(table), np.uint64)
     factor = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore", invalid="ignore"):

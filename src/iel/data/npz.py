@@ -96,7 +96,7 @@ def _ends(arrays: dict[str, NDArray], rows: int, source: str) -> NDArray:
     if "episode_ids" in arrays:
         ids = arrays["episode_ids"].reshape(-1)
         if len(ids) != rows:
-            raise DataError(f"{source}: {len(ids)} episode_ids for {rows} rows; give one a row.")
+            raise DataError(f"{source}: {len(ids)} episode_ids for {rows} rows; give one per row.")
         changes = np.append(ids[1:] != ids[:-1], True) if rows else np.zeros(0, bool)
         if len(np.unique(ids)) != np.count_nonzero(changes):
             raise DataError(

@@ -1,4 +1,4 @@
-"""Rollouts: the episodes of all tasks are stepped together, with one batched network call a step for all of them.
+"""Rollouts: the episodes of all tasks are stepped together, with one batched network call per step for all of them.
 
 OGBench's protocol: every fixed task of an environment, N episodes each, success as the environment reports it. D4RL's
 is the same with one task; in the kitchen the score is the fraction of its four subtasks. The policy acts by its mean,
@@ -37,7 +37,7 @@ class Protocol:
     """How success is measured; printed with every number."""
 
     episodes: int = 20
-    """Episodes a task."""
+    """Episodes per task."""
     tasks: tuple[int, ...] | None = None
     """Which tasks, counted from 1; None means all of them."""
     seed: int = 0
@@ -51,12 +51,12 @@ class Protocol:
     def __post_init__(self) -> None:
         _ = Acting(self.action)  # refuses an unknown way of acting now
         if self.episodes < 1:
-            raise ConfigError(f"An evaluation needs at least one episode a task, but {self.episodes} were asked for.")
+            raise ConfigError(f"An evaluation needs at least one episode per task, but {self.episodes} were asked for.")
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Results of one planner: one entry an episode."""
+    """Results of one planner: one entry per episode."""
 
     planner: str
     tasks: NDArray[np.int64]
@@ -102,7 +102,7 @@ class Rollouts:
 
 
 class Arena:
-    """A pool of environments, made once and used for every planner: one an episode, or fewer that take turns where one
+    """A pool of environments, made once and used for every planner: one per episode, or fewer that take turns where one
     needs much memory (`GoalEnv.lanes`).
 
     `reference` is an observation of the data set, for environments whose goals take the robot's pose from it.
@@ -138,7 +138,7 @@ class Arena:
         }
 
     def reset(self, chosen: Sequence[int] | None = None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(observations, goals) at the start of the chosen episodes, one an environment; by default the first ones."""
+        """(observations, goals) at the start of the chosen episodes, one per environment; by default the first ones."""
         observations, goals = [], []
         chosen = range(len(self.envs)) if chosen is None else chosen
         for env, (task, episode) in zip(self.envs, self.episodes[list(chosen)], strict=False):
@@ -178,7 +178,7 @@ class Arena:
 
 
 class _Turn:
-    """Episodes that are stepped together, one an environment."""
+    """Episodes that are stepped together, one per environment."""
 
     def __init__(self, arena: Arena, chosen: range, pool: ThreadPoolExecutor | None):
         self.arena, self.pool = arena, pool

@@ -2,7 +2,7 @@
 
     DIR/
       config.json, model.safetensors               the frozen model, as in RUN/model
-      model.onnx, embed.onnx, task.onnx, act.onnx  the same as ONNX graphs (`iel.export.graphs`)
+      model.onnx, act.onnx, embed.onnx, omega.onnx the same as ONNX graphs (`iel.export.graphs`)
       planner.safetensors                          states to plan over: observations, embeddings (with --nodes)
       card.json, README.txt                        where it comes from and how to use it, for programs and for people
       manifest.json                                sha256 and size of every file above

@@ -189,7 +189,7 @@ class Graph:
     # ---------------------------------------------------------------- the file
 
     def finish(self, name: str, inputs: dict[str, int], outputs: dict[str, tuple[str, int | None]]) -> Any:
-        """A checked model; `inputs` give sizes, `outputs` the inner name and the size (None: one number a row)."""
+        """A checked model; `inputs` give sizes, `outputs` the inner name and the size (None: one number per row)."""
         helper, number = self.onnx.helper, self.onnx.TensorProto.FLOAT
 
         def value(label: str, size: int | None) -> Any:

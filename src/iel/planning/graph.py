@@ -376,7 +376,7 @@ class Cheapest:
     """The largest of each row's costs, (N,)."""
 
     def contains(self, sources: Integers, targets: Integers, costs: Floats) -> np.ndarray:
-        """Whether these edges, with these costs, are among the kept ones: by the tie rule two numbers a row decide."""
+        """Whether these edges, with these costs, were kept: by the tie rule two numbers per row decide."""
         bound = self.largest[sources]
         kept = costs < bound
         level = np.flatnonzero(costs == bound)

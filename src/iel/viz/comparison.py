@@ -16,7 +16,7 @@ LIGHTER = (1.0, 0.72, 0.5, 0.32)
 
 
 def column_colours(columns: Sequence[tuple[str, str]]) -> list[tuple[float, float, float]]:
-    """A colour a method, a shade a planner, the last planner the strongest."""
+    """A colour per method, a shade per planner, the last planner the strongest."""
     methods = list(dict.fromkeys(method for method, _ in columns))
     own = {method: [column for column in columns if column[0] == method] for method in methods}
     colours = []
@@ -35,7 +35,7 @@ def draw_bars(
     panels: Mapping[str, Mapping[tuple[str, str], tuple[ArrayLike, tuple[float, float]]]],
     published: Mapping[str, Mapping[tuple[str, str], float]] | None = None,
 ) -> None:
-    """One panel an environment: a bar a method and planner with its interval, a dot a seed, a diamond if published.
+    """One panel per environment: a bar per method and planner with its interval, a dot per seed, published diamonds.
 
     `panels` hold (scores of the seeds, interval) by column; everything is in [0, 1] and drawn in per cent.
     """
@@ -71,7 +71,7 @@ def draw_profiles(
     thresholds: ArrayLike,
     profiles: Mapping[tuple[str, str], tuple[NDArray, tuple[NDArray, NDArray] | None]],
 ) -> None:
-    """Share of runs (seeds of all environments) above every score: a panel a method, a shade a planner.
+    """Share of runs (seeds of all environments) above every score: a panel per method, a shade per planner.
 
     The band is the last planner's. The other methods are grey in the background of each panel.
     """
@@ -102,7 +102,7 @@ def draw_profiles(
 def draw_learning(
     path: Path | str, curves: Mapping[str, Mapping[str, Sequence[tuple[NDArray, NDArray]]]], unit: str = "loss"
 ) -> None:
-    """Losses or success against steps: a panel a method, a colour an environment, a thin line a seed, a thick mean.
+    """Losses or success against steps: panels are methods, colours environments, thin lines seeds, thick lines means.
 
     `curves` are (steps, values) of every seed by method and environment; seeds are logged at the same steps.
     """

@@ -95,7 +95,7 @@ def draw_graph(
 
 
 def draw_rollouts(path: Path | str, maze: MazeMap, results: Mapping[str, Rollouts]) -> None:
-    """Every episode's way through the maze: a row a planner, a column a task, blue where it arrived, red where not."""
+    """Every episode's way through the maze: rows are planners, columns tasks; blue where it arrived, red where not."""
     tasks = np.unique(next(iter(results.values())).tasks)
     left, right, bottom, top = maze.extent
     size = (2.5 * len(tasks) + 0.6, 2.5 * (top - bottom) / (right - left) * len(results) + 0.3 * len(results) + 0.3)
@@ -115,7 +115,7 @@ def draw_rollouts(path: Path | str, maze: MazeMap, results: Mapping[str, Rollout
 
 
 def draw_curves(path: Path | str, curves: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -> None:
-    """Training curves, one panel a phase, lightly smoothed over the raw values."""
+    """Training curves, one panel per phase, lightly smoothed over the raw values."""
     phases: dict[str, list[str]] = {}
     for name in curves:
         phases.setdefault(name.split("/")[0], []).append(name)

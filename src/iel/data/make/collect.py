@@ -1,7 +1,7 @@
 """Runs a collector in several processes and joins their episodes in order; stopped half-way, it goes on from there.
 
 The workers are plain subprocesses (`python -m iel.data.make.collect JOB`): no pickling, and a script that calls
-`iel.load` at its top level is not imported again. Each prints one line an episode, which drives the progress bar.
+`iel.load` at its top level is not imported again. Each prints one line per episode, which drives the progress bar.
 
 Episodes are collected in blocks. A finished block is a file in a directory beside the final one, which says what it was
 collected with; a later call with the same settings reuses its blocks, and the directory goes when the data is written.

@@ -6,7 +6,7 @@ OGBench (`pointmaze-...-v0`, `antmaze-...-v0`), the laws of its `generate_locoma
     stitch     short episodes to one cell exactly four moves away, where the agent stays (its own cell if there is none)
     explore    no goal at all: a random heading, redrawn every ten steps
 
-D4RL (`antmaze-{umaze,medium,large,ultra}-{play,diverse}`): one goal an episode, drawn from a few marked cells (play)
+D4RL (`antmaze-{umaze,medium,large,ultra}-{play,diverse}`): one goal per episode, drawn from a few marked cells (play)
 or from every free one (diverse), and the episode goes on around it once it is reached. Every waypoint has noise, and
 the controller's action is sampled.
 """
