@@ -156,7 +156,8 @@ def test_plan_prints_waypoints_and_draws(capsys, run):
     code, out, _ = call(capsys, "plan", run / "seed_0", "--nodes", 64, "--start", 0, 0, "--goal", 20, 20, "--json")
     result = json.loads(out)
     assert code == 0 and len(result["costs"]) == len(result["waypoints"]) + 1
-    assert result["predicted_steps"] == pytest.approx(sum(result["steps"])) > sum(result["costs"])
+    assert result["predicted_steps"] == pytest.approx(sum(result["steps"]))
+    assert sum(result["steps"]) > sum(result["costs"])  # costs are discounted
     code, out, _ = call(capsys, "plan", run / "seed_0", "--nodes", 64)
     assert code == 0 and "steps to go" in out and (run / "seed_0" / "plots" / "plan.png").stat().st_size > 5000
     assert call(capsys, "plan", run / "seed_0", "--nodes", 64, "--goal", 1, 2, 3)[0] == 2

@@ -150,6 +150,8 @@ def test_leftovers_of_a_killed_process_are_removed(walks, whole, tmp_path):
     (out / "checkpoints" / ".tmp-1-abc").mkdir()
     (out / "checkpoints" / ".tmp-1-abc" / "state.safetensors").write_bytes(b"half")
     (out / ".tmp-2-def").write_text("half a config")
+    config = (out / "config.json").read_text()
+    (out / "config.json").write_text(config.replace('"finished"', '"running"'))  # as a killed process leaves it
     resume(out, walks, progress=False)
     assert not list(out.rglob(".tmp-*"))
 
