@@ -61,7 +61,7 @@ KINDS = ("directed", "euclidean", "waypoint", "goal", "goal-value", "goal-critic
 
 
 def random_model(
-    kind: str, hidden: Sequence[int], observations: int, actions: int, dimension: int, seed: int = 0
+    kind: str, hidden: Sequence[int], observations: int, actions: int, dimension: int, seed: int = 0, beta: float = 0.3
 ) -> Model:
     """A model of one of the KINDS that there are."""
     make = Maker(hidden, seed)
@@ -89,9 +89,16 @@ def random_model(
         "directed": Direction(),
         "euclidean": Direction(),
     }
-    beta = 0.3 if "omega" in networks else None
     discount = None if kind == "goal" else 0.99
-    return Model(kind, observations, actions, networks, steerings.get(kind, GoalState()), beta=beta, discount=discount)
+    return Model(
+        kind,
+        observations,
+        actions,
+        networks,
+        steerings.get(kind, GoalState()),
+        beta=beta if "omega" in networks else None,
+        discount=discount,
+    )
 
 
 def run(widths: Sequence[int] = (128, 256, 512), repeats: int = 2000, nodes: int = 2048) -> dict[str, Any]:
@@ -105,7 +112,7 @@ def run(widths: Sequence[int] = (128, 256, 512), repeats: int = 2000, nodes: int
 
 
 def _row(width: int, repeats: int, nodes: int) -> dict[str, Any]:
-    model = random_model("directed", (width,) * 3, 29, 8, 32)
+    model = random_model("directed", (width,) * 3, 29, 8, 32, beta=0.1)
     observations = np.random.default_rng(0).standard_normal((nodes, 29)).astype(np.float32)
     planner = make_planner("asym-graph", model, Pack(observations), coreset="all")
     planner.prepare(observations[0])

@@ -187,6 +187,9 @@ class Model:
         columns = set(steering.columns) if isinstance(steering, Waypoint) else set()
         self.elsewhere = [column for column in range(observation_size) if column not in columns]
         """Columns that a blind policy sees: all but those it is steered by."""
+        policy = self.networks["policy"]
+        seen = observation_size if "observation" in policy.inputs else len(self.elsewhere)
+        self._command_size = policy.heads[0].kernels[0].shape[0] - seen
 
     @property
     def dimension(self) -> int:
@@ -196,9 +199,7 @@ class Model:
     @property
     def command_size(self) -> int:
         """How many numbers the policy is told."""
-        policy = self.networks["policy"]
-        seen = self.observation_size if "observation" in policy.inputs else len(self.elsewhere)
-        return policy.sizes[0] - seen
+        return self._command_size
 
     # ---------------------------------------------------------------- what a planner asks
 
@@ -223,8 +224,11 @@ class Model:
         return axis
 
     def command(self, observations: ArrayLike, target: Target, embeddings: Floats | None = None) -> FloatArray:
-        """What the policy is told to get from the observations to a planner's target, (n, command size)."""
-        rows = self._rows(observations, "observations")
+        """What the policy is told to get from the observations to a planner's target, (n, command size).
+
+        `embeddings` are those of the observations, if they are known already.
+        """
+        rows = np.asarray(observations, np.float32)  # embed and act check them
         known = self.embed(rows) if embeddings is None else embeddings
         return np.asarray(self.steering.command(self, rows, target, known), np.float32)
 
@@ -287,7 +291,7 @@ class Model:
 
     def inputs(self, network: Network, **known: FloatArray) -> FloatArray:
         """A network's inputs side by side, in the order its description lists them."""
-        if "blind" in network.inputs:
+        if network.inputs[0] == "blind":
             known["blind"] = known["observation"][:, self.elsewhere]
         return np.concatenate([known[name] for name in network.inputs], axis=1)
 
