@@ -1,0 +1,108 @@
+"""Waypoint steering: a policy over the place columns, blind to its own place; data cut at jumps."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import iel
+from iel.algos import HILP, IEL, check_algo
+from iel.algos.contract import Spec
+from iel.algos.skills import policy_optimiser
+from iel.data import Trajectories
+from iel.data.goals import to_device
+from iel.data.jumps import cut_at_jumps
+from iel.errors import ConfigError, DataError
+from iel.model import Waypoint
+from iel.planning import make_planner
+
+WALKER = {"steering": "waypoint", "learner": "cloning", "future_share": 1.0, "policy_norm": True, "decay": True}
+TINY = {"hidden": (32, 32), "batch_size": 128, "dimension": 4, "learning_rate": 3e-3, "standardise": True}
+
+
+def body(seed: int = 0) -> Trajectories:
+    """A body that goes where its action points: columns are a pose (noise), x, y in metres, and another pose.
+
+    Headings change every 15 steps, so that where the trajectory goes says what was done.
+    """
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for _ in range(12):
+        heading = np.repeat(rng.uniform(0, 2 * np.pi, 10), 15)
+        actions = 0.7 * np.column_stack([np.cos(heading), np.sin(heading)])
+        place = np.concatenate([np.zeros((1, 2)), np.cumsum(actions, 0)]) + rng.normal(size=2) * 20
+        pose = rng.normal(size=(len(place), 2))
+        episodes.append((np.column_stack([pose[:, 0], place, pose[:, 1]]), actions))
+    return Trajectories.from_episodes(episodes, "body")
+
+
+@pytest.mark.parametrize("method", [IEL, HILP])
+def test_both_methods_keep_the_contract_when_steered_by_waypoints(method):
+    phased = {"training": "phased"} if method is HILP else {}
+    check_algo(method.preset("smoke", **WALKER, **{**TINY, "hidden": (8,), "batch_size": 16}, **phased), body())
+
+
+@pytest.mark.optimised
+def test_the_policy_goes_where_it_is_sent_and_does_not_know_where_it_is():
+    data = body()
+    run = iel.train(data, IEL.preset("smoke", **WALKER, **TINY, steps=500, embedding_share=0.2), progress=False)
+    model = run.model
+    assert isinstance(model.steering, Waypoint) and model.steering.columns == (1, 2)
+    spread = data.observations[:, 1:3].std(0)
+    np.testing.assert_allclose(model.steering.scale, spread, rtol=1e-3)
+    states = data.observations[::50]
+    for way in np.array([[1.0, 0.0], [0.0, -1.0], [-0.6, 0.8]]):
+        goals = states + np.float32([0.0, *(5.0 * way), 0.0])
+        target = make_planner("direct", model, data).plan(goals).target(model.embed(states))
+        actions = model.act(states, model.command(states, target))
+        cosine = (actions @ way) / np.linalg.norm(actions, axis=1)
+        assert cosine.mean() > 0.9, way
+        elsewhere = states + np.float32([0.0, 300.0, -100.0, 0.0])
+        assert np.array_equal(model.act(elsewhere, model.command(states, target)), actions)
+
+
+def test_place_columns_are_found_given_or_refused():
+    data = body()
+    assert IEL.preset("smoke", **WALKER).place_of(data) == (1, 2)
+    assert IEL.preset("smoke", **WALKER, place=(2,)).place_of(data) == (2,)
+    assert IEL.preset("smoke").place_of(data) == ()
+    rng = np.random.default_rng(0)
+    noise = Trajectories.from_episodes([(rng.normal(size=(101, 3)), rng.uniform(-1, 1, (100, 2)))], "noise")
+    with pytest.raises(DataError, match="nothing separates place from pose"):
+        IEL.preset("smoke", **WALKER).place_of(noise)
+    with pytest.raises(ConfigError, match="phased"):
+        HILP.preset("smoke", **WALKER)
+
+
+def test_a_batch_holds_directions_of_the_place_and_no_place():
+    algo, data = IEL.preset("smoke", **WALKER, batch_size=64, dimension=4), body()
+    arrays, spec = to_device(data, (1, 2)), Spec(4, 2, (1, 2))
+    state = algo.init(jax.random.key(0), spec)
+    batch = algo.sample("policy", jax.random.key(1), arrays, algo.tables("policy", state, arrays))
+    assert batch.state.shape == (64, 2) and batch.future.shape == (64, 2)
+    np.testing.assert_allclose(batch.displacement, batch.action, atol=1e-4)  # one step moves the place by the action
+    assert state.skills.value is None and state.critic_target is None  # cloning has no critic to carry along
+
+
+def test_the_policys_step_size_ends_at_zero():
+    optimiser = policy_optimiser(0.1, 10, decay=True)
+    state, sizes = optimiser.init(np.ones(1)), []
+    for _ in range(10):
+        change, state = optimiser.update(np.ones(1), state)
+        sizes.append(float(-change[0]))
+    assert sizes[0] == pytest.approx(0.1, rel=1e-3) and sizes[-1] < 0.01 and sizes == sorted(sizes, reverse=True)
+
+
+def test_training_on_data_with_jumps_is_training_on_its_pieces():
+    data = body()
+    observations = data.observations.copy()
+    for first in data.offsets[:-1:2]:
+        observations[first + 60 : first + 90, 1:3] += 500.0  # thrown far away and back again
+    thrown = Trajectories(observations, data.actions, data.offsets, "thrown")
+    cut = cut_at_jumps(thrown)
+    assert cut.jumps == len(data)
+    algo = IEL.preset("smoke", steps=6, hidden=(8,), batch_size=16, dimension=4, cut_jumps=True)
+    mine = iel.train(thrown, algo, progress=False).model
+    theirs = iel.train(cut.data, dataclasses.replace(algo, cut_jumps=False), progress=False).model
+    assert np.array_equal(mine.embed(observations[:5]), theirs.embed(observations[:5]))
