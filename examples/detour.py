@@ -8,12 +8,11 @@ import sys
 import numpy as np
 
 import iel
-from iel.commands.runs import run_data
 
 
 def main(path: str, nodes: int | None = None) -> tuple[float, float]:
     run = iel.open_run(path)
-    planner = iel.AsymGraph(run.model, run_data(run, None), nodes=nodes)
+    planner = iel.AsymGraph(run.model, run.data(), nodes=nodes)
     env = iel.make_env(run.env)
     observation, info = env.reset(seed=0, options={"task_id": 1})
     planner.prepare(info["goal"])
@@ -29,4 +28,6 @@ def main(path: str, nodes: int | None = None) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("give the directory of a run, e.g. python examples/detour.py runs/demo-001")
     main(sys.argv[1])

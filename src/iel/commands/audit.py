@@ -82,7 +82,6 @@ def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
     The validation set that was made with the training set, by the same recipe, if both are on this machine; else the
     training set.
     """
-    from iel.commands.runs import run_data
     from iel.data import load
     from iel.data.catalogue import recipe_version, stored
 
@@ -92,7 +91,7 @@ def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
         for path in stored(facts["name"], episodes, split="val"):
             if recipe_version(path) in recipes:
                 return load(path), "the validation set, which training never saw"
-    data = run_data(run, file)
+    data = run.data(file)
     if data.fingerprint == facts["fingerprint"]:
         return data, "the training data itself, so new states may be predicted worse"
     return data, f"{file}, which is not the file this run was trained on (whether it shares episodes is not known)"

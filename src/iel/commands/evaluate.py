@@ -66,7 +66,7 @@ def evaluate_runs(
 ) -> dict[str, Any]:
     """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run."""
     from iel.commands.pictures import draw_evaluation
-    from iel.commands.runs import environment_of, planner_settings, run_data
+    from iel.commands.runs import environment_of, planner_settings
     from iel.evaluation import Arena
     from iel.evaluation.report import summarise
     from iel.files import require_writable, write_json
@@ -75,7 +75,7 @@ def evaluate_runs(
     for run in runs:  # said before the first episode, not after the last
         require_writable(run.folder("evaluations"))
     env = environment_of(runs[0])
-    stored = [run_data(run, planning.data) for run in runs]
+    stored = [run.data(planning.data) for run in runs]
     arena = Arena(env, protocol, reference=stored[0].observations[0])
     results: dict[str, list[Rollouts]] = {name: [] for name in planners}
     for run, data in zip(runs, stored, strict=True):

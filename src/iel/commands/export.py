@@ -31,12 +31,11 @@ class ExportCommand(Output):
 
 def export_command(options: ExportCommand) -> dict[str, Any]:
     """`iel export`."""
-    from iel.commands.runs import run_data
     from iel.export import export_run
     from iel.training import open_run
 
     run = open_run(options.run)
-    data = run_data(run, options.data) if options.nodes is not None else None
+    data = run.data(options.data) if options.nodes is not None else None
     out = options.out or run.path / "export"
     card = export_run(run, out, data=data, nodes=options.nodes, coreset=options.coreset, onnx=not options.no_onnx)
     files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}

@@ -38,7 +38,7 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
     import numpy as np
 
     from iel.commands.pictures import draw_plan
-    from iel.commands.runs import environment_of, planner_settings, run_data
+    from iel.commands.runs import environment_of, planner_settings
     from iel.envs import make_env
     from iel.planning import PLANNERS, make_planner
     from iel.training import open_run
@@ -47,7 +47,7 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
     if options.planner not in graphs:
         raise unknown_name("graph planner", options.planner, graphs)
     run = open_run(options.run)
-    data = run_data(run, options.planning.data)
+    data = run.data(options.planning.data)
     env = make_env(environment_of(run), reference=data.observations[0])
     observation, info = env.reset(seed=options.seed, options={"task_id": options.task})
     start = np.asarray(observation if options.start is None else options.start, np.float32)

@@ -1,4 +1,4 @@
-"""The data, the environment and the planners of a run: what several commands need."""
+"""The data, the environment and the planners that several commands need."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 from iel.commands.common import PlannerSettings
 from iel.data import Trajectories, load
-from iel.data.catalogue import stored
 from iel.envs import canonical_name
-from iel.errors import ConfigError, DataError
+from iel.errors import ConfigError
 from iel.training import Run
 
 
@@ -28,24 +27,6 @@ def environment_of(run: Run) -> str:
     except ConfigError:
         raise ConfigError(f"{run.path} was trained on '{run.env}', which has no environment to act in.") from None
     return run.env
-
-
-def run_data(run: Run, file: Path | None) -> Trajectories:
-    """The data a run was trained on (planners take their nodes from it); other data must be asked for."""
-    if file is not None:
-        return training_data(run.env, file, None, trust=True)  # judged when it was trained on
-    facts = run.config.get("data", {})
-    if not {"name", "episodes"} <= facts.keys():
-        raise DataError(f"{run.path} does not say what it was trained on; give --data FILE.")
-    for episodes in (None, facts["episodes"]):
-        for path in stored(facts["name"], episodes):  # also those of an older recipe, if it was trained on one
-            data = load(path, trust=True)
-            if data.fingerprint == facts["fingerprint"]:
-                return data.named(run.env)
-    raise DataError(
-        f"The data {run.path} was trained on ('{facts['name']}', {facts['episodes']} episodes) is not on this machine; "
-        f"make it again with `iel data make {facts['name']} --episodes {facts['episodes']}`, or give --data FILE."
-    )
 
 
 def planner_settings(name: str, planning: PlannerSettings) -> dict[str, Any]:

@@ -120,7 +120,6 @@ def _data_to_begin(options: Train) -> tuple[Trajectories, Path | None]:
 
 def _data_to_continue(options: Train) -> tuple[Trajectories, Path | None]:
     """The data of the run; `--env`, `--data` and `--algo` may be given again, and are then held against the run."""
-    from iel.commands.runs import run_data
     from iel.training import open_runs
 
     assert options.resume is not None
@@ -131,7 +130,7 @@ def _data_to_continue(options: Train) -> tuple[Trajectories, Path | None]:
         if given is not None and given != recorded:
             raise ConfigError(f"{options.resume} cannot be resumed: {name} is {recorded} in the run and {given} now.")
     file = options.data or (Path(recorded) if (recorded := run.config["data"].get("file")) else None)
-    return run_data(run, file), file
+    return run.data(file), file
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:

@@ -31,7 +31,7 @@ class VideoCommand(Output):
 
 def video_command(options: VideoCommand) -> dict[str, Any]:
     """`iel video`: one episode, driven as in an evaluation, filmed with the way planned at its start."""
-    from iel.commands.runs import environment_of, planner_settings, run_data
+    from iel.commands.runs import environment_of, planner_settings
     from iel.evaluation import Arena, Protocol
     from iel.planning import PLANNERS, make_planner
     from iel.training import open_run
@@ -42,7 +42,7 @@ def video_command(options: VideoCommand) -> dict[str, Any]:
     run = open_run(options.run)
     name = environment_of(run)
     settings = planner_settings(options.planner, options.planning)
-    data = run_data(run, options.planning.data)
+    data = run.data(options.planning.data)
     planner = make_planner(options.planner, run.model, data, **settings)
     arena = Arena(name, Protocol(1, (options.task,), options.seed), reference=data.observations[0])
     rollouts = arena.rollout(run.model, planner, options.planner)

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from iel.algos.contract import Method, config_from_dict
-from iel.errors import ConfigError, RunError
+from iel.data import Trajectories, load
+from iel.data.catalogue import stored
+from iel.errors import ConfigError, DataError, RunError
 from iel.files import folder, notice, refuse_partial, write_error, write_json
 from iel.loader import os_errors, read_json
 from iel.model import Model, load_model
@@ -92,6 +94,28 @@ class Run:
         if self.status != "finished":
             notice(f"{self.path} is not finished ({self.status}, step {self.config.get('step', 0)}).", once=True)
         return load_model(self.path / "model")
+
+    def data(self, file: Path | str | None = None) -> Trajectories:
+        """The data the run was trained on (planners take their nodes from it), or the `file` that is asked for."""
+        if file is not None:
+            return load(file, env=self.env, trust=True)  # judged when it was trained on
+        facts = self.config.get("data", {})
+        if not {"name", "episodes", "fingerprint"} <= facts.keys():
+            raise DataError(f"{self.path} does not say what it was trained on; give --data FILE.")
+        # Sets of an older recipe too, if it was trained on one.
+        found = [path for episodes in (None, facts["episodes"]) for path in stored(facts["name"], episodes)]
+        recorded = [Path(facts["file"])] if "file" in facts else []
+        for path in (path for path in (*recorded, *found) if path.exists()):
+            data = load(path, trust=True)
+            if data.fingerprint == facts["fingerprint"]:
+                return data.named(self.env)
+        what = f"The data {self.path} was trained on ('{facts['name']}', {facts['episodes']} episodes)"
+        if recorded:
+            raise DataError(f"{what} is no longer in {recorded[0]}; give --data FILE.")
+        raise DataError(
+            f"{what} is not on this machine; make it again with `iel data make {facts['name']} --episodes "
+            f"{facts['episodes']}` if it was made, or give --data FILE."
+        )
 
     def folder(self, name: str) -> Path:
         """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""
