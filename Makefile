@@ -19,10 +19,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP)  ## create .venv and install iel with everything the tests need
 
-demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (under six minutes on two cores)
+demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (about two minutes on two cores)
 	$(BIN)/iel demo
 
-test: $(STAMP)  ## lint, type-check and run the tests (about eleven minutes on two cores)
+test: $(STAMP)  ## lint, type-check and run the tests (about seven minutes on two cores)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile
