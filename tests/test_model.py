@@ -307,6 +307,8 @@ def test_parts_that_do_not_belong_together_are_refused(saved, tmp_path):
         ({"steering": {"kind": "subgoal"}}, "subgoals"),
         ({"steering": {"kind": "waypoint", "columns": [0, 9], "scale": [1, 1]}}, "columns"),
         ({"steering": {"kind": "waypoint", "columns": [0, 1], "scale": [1]}}, "scale"),
+        ({"steering": {"kind": "waypoint", "columns": [0, 1], "scale": [0.0, 2.0]}}, "scale"),
+        ({"discount": 0.0}, "discount"),
     ):
         (saved / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(RunError, match=said):

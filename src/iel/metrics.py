@@ -45,9 +45,10 @@ class LatentGoal(NamedTuple):
     observation: Floats | None = None
 
     @property
-    def key(self) -> tuple[bytes, bytes]:
-        """Equal for equal goals."""
-        return self.point.tobytes(), self.direction.tobytes()
+    def key(self) -> tuple[bytes, bytes, bytes]:
+        """Equal for equal goals; a mixture is never a state."""
+        state = b"" if self.observation is None else np.asarray(self.observation).tobytes()
+        return self.point.tobytes(), self.direction.tobytes(), state
 
 
 class Metric(ABC):

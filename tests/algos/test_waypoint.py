@@ -106,3 +106,22 @@ def test_training_on_data_with_jumps_is_training_on_its_pieces():
     mine = iel.train(thrown, algo, progress=False).model
     theirs = iel.train(cut.data, dataclasses.replace(algo, cut_jumps=False), progress=False).model
     assert np.array_equal(mine.embed(observations[:5]), theirs.embed(observations[:5]))
+
+
+def test_a_body_that_is_nothing_but_a_place_can_be_standardised():
+    """Then the policy sees nothing but where to go."""
+    data = body()
+    place = Trajectories(data.observations[:, 1:3], data.actions, data.offsets, "point")
+    settings = {**WALKER, **TINY, "hidden": (8,), "batch_size": 16, "steps": 6}
+    model = iel.train(place, IEL.preset("smoke", **settings), progress=False).model
+    assert (
+        model.elsewhere == [] and np.isfinite(model.act(place.observations[:3], np.eye(3, 2, dtype=np.float32))).all()
+    )
+
+
+def test_places_that_do_not_exist_are_refused():
+    for place in ((0, 9), (1, 1)):
+        with pytest.raises(ConfigError, match="different columns from 0 to 3"):
+            IEL.preset("smoke", **WALKER, place=place).place_of(body())
+    with pytest.raises(ConfigError, match="steering by waypoints"):
+        IEL.preset("smoke", place=(0, 1))

@@ -5,7 +5,7 @@ import pytest
 from planning_worlds import Data, LinearModel, corridor
 
 from iel.distances import discounted_steps, undiscounted_steps
-from iel.errors import GeometryError
+from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Displacement, LatentGoal, Metric
 from iel.planning import (
     Acting,
@@ -13,6 +13,7 @@ from iel.planning import (
     Direct,
     Mixture,
     Pilot,
+    PlanningGraph,
     RecMid,
     Region,
     Sequence,
@@ -188,3 +189,81 @@ def test_noise_comes_only_while_no_progress_is_made() -> None:
     planner = Direct(Still(), Data(goal))
     planner.prepare(goal[0], Acting("unstick"), seed=1)
     assert any(planner.act(here[0]).any() for _ in range(40)), "robots have it too"
+
+
+class Product(Metric):
+    """Squared lengths by a matrix product in tables, by differences in rows: they differ in the last bits."""
+
+    discount = 1.0
+
+    def costs(self, sources: np.ndarray, targets: np.ndarray, goal: LatentGoal) -> np.ndarray:
+        squares = (sources**2).sum(1)[:, None] + (targets**2).sum(1)[None] - 2.0 * sources @ targets.T
+        return np.sqrt(np.maximum(squares, 0.0)) + 0.01
+
+    def row_costs(self, sources: np.ndarray, targets: np.ndarray, goals: list[LatentGoal]) -> np.ndarray:
+        return np.linalg.norm(sources - targets, axis=1) + 0.01
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rounding_of_a_metric_disconnects_nothing(seed: int) -> None:
+    points = np.random.default_rng(seed).integers(0, 6, size=(60, 2)).astype(float) * 0.1
+    graph = PlanningGraph(points, Product(), neighbours=1)
+    goal = LatentGoal(points[0], np.eye(2)[0])
+    edges = graph.edges(goal)
+    assert len(set(zip(edges.source.tolist(), edges.target.tolist(), strict=True))) == len(edges)
+    assert np.isfinite(graph.field(goal).distance).all()
+
+
+def test_a_goal_is_never_taken_for_a_mixture_that_lies_at_the_same_point() -> None:
+    model = LinearModel(beta=0.0)
+    planner = AsymGraph(model, corridor(), nodes=40)
+    goal = np.array([7.3, 0.2], np.float32)
+    planner.prepare(Mixture(goal[None]))
+    planner.prepare(goal)
+    assert np.array_equal(planner.prepared.goal_observations[0], goal)
+    both = Direct(model, corridor()).plan([Mixture(goal[None]), goal])
+    assert np.isnan(both.goal_observations[both.only[0]]).all() and (both.goal_observations[both.only[1]] == goal).all()
+
+
+def test_what_cannot_be_switched_off_changes_nothing_and_nobody_drives_without_a_plan() -> None:
+    planner = AsymGraph(LinearModel(), corridor(), nodes=40)
+    planner.prepare(END)
+    before = planner.path(START)
+    with pytest.raises(ConfigError, match="Node 999"):
+        planner.switch_off([int(before.nodes[0]), 999])
+    assert np.array_equal(planner.path(START).nodes, before.nodes) and not planner.nodes_off.any()
+    planner.switch_off([3])
+    plan, here = planner.plan([END]), LinearModel().embed(START[None])
+    cost = plan.costs(here)
+    planner.switch_on()
+    assert np.array_equal(plan.costs(here), cost), "a plan keeps the graph it was made for"
+    with pytest.raises(NoPath, match="Every node"):
+        planner.switch_off(range(40))
+    with pytest.raises(ConfigError, match="No goal is prepared"):
+        planner.act(START)
+
+
+def test_costs_that_are_no_steps_give_ways_but_no_steps_and_no_sequences() -> None:
+    class Unitless(Manhattan):
+        discount = None
+
+    planner = AsymGraph(LinearModel(), corridor(), nodes=40, metric=Unitless())
+    planner.prepare(END)
+    assert np.isfinite(planner.path(START).costs).all() and np.isnan(planner.path(START).steps).all()
+    with pytest.raises(GeometryError, match="not in steps"):
+        planner.predicted_steps(START)
+    with pytest.raises(GeometryError, match="sequence"):
+        planner.prepare(Sequence([START, END]))
+    told = AsymGraph(Told(), corridor(), nodes=40, metric=Manhattan())
+    told.prepare(Region([START, END]))
+    assert told.predicted_steps(END) < 5.0, "a metric of one's own is enough"
+
+
+def test_a_new_stage_is_no_lack_of_progress_and_nothing_known_is_none_either() -> None:
+    far, near = np.array([100.0, 0.0], np.float32), np.array([10.0, 0.0], np.float32)
+    plan = Direct(Still(), Data(far[None])).plan([Sequence([near, far], within=3.0)])
+    pilot = Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(0))
+    assert not any(pilot.act(np.float32([[0.5 * step, 0.0]])).any() for step in range(150))
+    blind = Pilot(Told(), Direct(Told(), Data(far[None])).plan(far[None]), Acting("unstick"), np.random.default_rng(0))
+    first = blind.act(np.float32([[99.5, 0.0]]))
+    assert all(np.array_equal(blind.act(np.float32([[99.5, 0.0]])), first) for _ in range(80))

@@ -153,7 +153,7 @@ def _same(one: Any, other: Any) -> bool:
 def _random_walks() -> Trajectories:
     rng = np.random.default_rng(0)
     episodes = []
-    for length in (12, 30, 7, 21):
+    for length in (12, 90, 7, 21):
         actions = rng.uniform(-1, 1, (length, 2))
         episodes.append((np.concatenate([np.zeros((1, 2)), actions.cumsum(0)]), actions))
     return Trajectories.from_episodes(episodes, "random walks")

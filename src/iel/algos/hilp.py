@@ -26,6 +26,7 @@ from iel.algos.skills import (
     Skills,
     SkillSettings,
     Steered,
+    checked_place,
     draw_future,
     draw_skill_batch,
     new_skills,
@@ -127,6 +128,8 @@ class HILP(Method):
         require_positive(self, "future_steps")
         if self.steering == "waypoint" and self.training == "joint":
             raise ConfigError("Steering by waypoints needs training='phased': the place is no part of the embedding.")
+        if self.place and self.steering == "direction":
+            raise ConfigError("place is for steering by waypoints; leave it out, or choose steering waypoint.")
         _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property
@@ -146,7 +149,7 @@ class HILP(Method):
         """The place columns given, or those that are clearly slower than all others."""
         if self.steering == "direction":
             return ()
-        return self.place or tuple(place_columns(data))
+        return checked_place(self.place, data) or tuple(place_columns(data))
 
     @property
     def _ahead(self) -> int | None:

@@ -25,6 +25,7 @@ from iel.algos.skills import (
     Skills,
     SkillSettings,
     Steered,
+    checked_place,
     draw_skill_batch,
     new_skills,
     place_table,
@@ -154,6 +155,8 @@ class IEL(Method):
                 f"omega_share {self.omega_share} and embedding_share {self.embedding_share} must not be negative and "
                 "may sum to at most 1."
             )
+        if self.place and self.steering == "direction":
+            raise ConfigError("place is for steering by waypoints; leave it out, or choose steering waypoint.")
         _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property
@@ -173,7 +176,7 @@ class IEL(Method):
         """The place columns given, or those that are clearly slower than all others."""
         if self.steering == "direction":
             return ()
-        return self.place or tuple(place_columns(data))
+        return checked_place(self.place, data) or tuple(place_columns(data))
 
     def phases(self) -> tuple[Phase, ...]:
         """2 % / 48 % / 50 % of the steps by default, whatever their number."""

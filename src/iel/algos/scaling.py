@@ -56,7 +56,7 @@ def for_raw_observations(model: Model, scaling: Scaling) -> Model:
 def _folded(model: Model, network: Network, scaling: Scaling) -> Network:
     """The network with the standardisation of the observations among its inputs inside its first layer."""
     whole = np.arange(model.observation_size)
-    columns = {"observation": whole, "goal": whole, "blind": np.array(model.elsewhere)}
+    columns = {"observation": whole, "goal": whole, "blind": np.array(model.elsewhere, np.int64)}
     if isinstance(model.steering, GoalState):
         columns["command"] = whole
     widths = {**{name: len(own) for name, own in columns.items()}, "action": model.action_size}

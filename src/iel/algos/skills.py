@@ -25,6 +25,8 @@ import optax
 
 from iel.algos.contract import Metrics, Spec
 from iel.data.goals import DeviceData, draw_states
+from iel.data.trajectories import Trajectories
+from iel.errors import ConfigError
 from iel.losses import awr_loss, iql_critic_loss, iql_value_loss
 from iel.model import Direction, Network, Steering, Waypoint
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen_policy, unit
@@ -75,6 +77,13 @@ class SkillBatch(NamedTuple):
     displacement: jax.Array
     future: jax.Array | None = None
     """Where the trajectory went, if directions are to be taken from it."""
+
+
+def checked_place(place: tuple[int, ...], data: Trajectories) -> tuple[int, ...]:
+    """Place columns that were given, or a sentence about those that do not exist."""
+    if len(set(place)) != len(place) or any(not 0 <= column < data.observation_size for column in place):
+        raise ConfigError(f"place is {place}, but must name different columns from 0 to {data.observation_size - 1}.")
+    return place
 
 
 def skill_shape(spec: Spec, dimension: int) -> tuple[int, int]:

@@ -76,11 +76,12 @@ class Train(Output):
 def train_command(options: Train) -> dict[str, Any]:
     """`iel train`."""
     from iel.commands.pictures import draw_training
-    from iel.training import train
+    from iel.training import open_runs, train
     from iel.training.run import next_free
 
     algo = options.settings
     data, file = _data_to_continue(options) if options.resume is not None else _data_to_begin(options)
+    begun = None if options.resume is None else open_runs(options.resume)[0]
     out = options.resume or options.out or next_free(Path("runs"), f"{data.name}-{algo.name}")
     trained = train(
         data,
@@ -89,8 +90,9 @@ def train_command(options: Train) -> dict[str, Any]:
         out=out,
         resume=options.resume is not None,
         checkpoint_every=options.checkpoint_every,
-        tensorboard=options.tensorboard,
+        tensorboard=options.tensorboard or (begun is not None and (begun.path / "tensorboard").is_dir()),
         data_file=file,
+        snapshots=1 if begun is None else begun.config.get("snapshots", 1),
     )
     for run in trained.runs.values():
         draw_training(run)

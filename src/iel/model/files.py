@@ -114,7 +114,7 @@ def _model(config: Path, weights: Path) -> Model:
         raise RunError(f"{config}: algo is not a name; it is damaged.")
     size, actions = (_size(settings[name], name, config) for name in ("observation_size", "action_size"))
     beta = _number(settings.get("beta"), "beta", config, 0.0, 100.0)
-    discount = _number(settings.get("discount"), "discount", config, 0.0, 1.0)
+    discount = _number(settings.get("discount"), "discount", config, 1e-9, 1.0)
     steering = _steering(settings["steering"], size, config)
     descriptions = settings["networks"]
     if not isinstance(descriptions, dict) or "policy" not in descriptions or not set(NETWORKS) >= descriptions.keys():
@@ -224,14 +224,14 @@ def _steering(given: Any, size: int, config: Path) -> Steering:
     kind = STEERINGS[given["kind"]]
     if kind is not Waypoint:
         return kind()
-    columns, scale, blind = given.get("columns"), given.get("scale"), given.get("blind", True)
+    columns, scale = given.get("columns"), given.get("scale")
     whole = isinstance(columns, list) and all(type(column) is int and 0 <= column < size for column in columns)
-    if not whole or not columns or len(set(columns)) != len(columns) or type(blind) is not bool:
+    if not whole or not columns or len(set(columns)) != len(columns):
         raise RunError(f"{config}: the waypoint's columns {str(columns)[:60]} are not columns of the observation.")
-    if not isinstance(scale, list) or len(scale) != len(columns):
+    if not isinstance(scale, list) or len(scale) != len(columns) or None in scale:
         raise RunError(f"{config}: the waypoint's scale must be one positive number per column; it is damaged.")
-    numbers = [_number(value, "scale", config, 0.0, 1e30) for value in scale]
-    return Waypoint(tuple(columns), tuple(value for value in numbers if value), blind)
+    numbers = [_number(value, "scale", config, 1e-30, 1e30) for value in scale]
+    return Waypoint(tuple(columns), tuple(float(value) for value in numbers if value is not None))
 
 
 def _size(value: Any, name: str, config: Path) -> int:

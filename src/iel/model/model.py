@@ -63,12 +63,12 @@ class Direction:
 class Waypoint:
     """z = unit((target - x)[columns] / scale): the way to the target's own state, in the columns that tell the place.
 
-    A `blind` policy does not see these columns of its own state: what it learns in one place holds in every other.
+    Its policy does not see these columns of its own state (its input is `blind`): what it learns in one place holds in
+    every other.
     """
 
     columns: tuple[int, ...]
     scale: tuple[float, ...]
-    blind: bool = True
     kind: ClassVar[str] = "waypoint"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
@@ -127,6 +127,10 @@ class ValueCost(Metric):
         self.by_action = "action" in self.value.inputs
 
     def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
+        height = max(1, BLOCK // len(targets))  # pairs of so many sources fill a block of the network
+        return np.concatenate([self._table(sources[i : i + height], targets) for i in range(0, len(sources), height)])
+
+    def _table(self, sources: Floats, targets: Floats) -> Floats:
         pairs = np.repeat(sources, len(targets), axis=0), np.tile(targets, (len(sources), 1))
         return self._rows(*pairs).reshape(len(sources), len(targets))
 

@@ -223,7 +223,8 @@ class PlanningGraph:
 
     def edges(self, goal: LatentGoal) -> Edges:
         """The directed graph for one goal, remembered for a while; one for all goals where costs are."""
-        key = b"every goal" if self.metric.for_every_goal else b"".join(goal.key if self.beta is None else goal.key[1:])
+        decisive = goal.key if self.beta is None else goal.key[1:2]  # of a displacement only omega_g
+        key = b"every goal" if self.metric.for_every_goal else b"".join(decisive)
         if key in self._recent:
             self._recent.move_to_end(key)
             return self._recent[key]
@@ -243,7 +244,11 @@ class PlanningGraph:
         sources = np.concatenate([self.tree.first, self.tree.second])
         targets = np.concatenate([self.tree.second, self.tree.first])
         costs = self.edge_costs(sources, targets, goal)
-        new = ~cheapest.contains(sources, targets, costs)
+        if self.beta is None:  # a metric's tables and rows may differ in the last bit
+            listed = self._sources * self.count + cheapest.targets.ravel()
+            new = ~np.isin(sources.astype(np.int64) * self.count + targets, listed)
+        else:
+            new = ~cheapest.contains(sources, targets, costs)
         edges = Edges(
             np.concatenate([self._sources, sources[new]]),
             np.concatenate([cheapest.targets.ravel(), targets[new]]),

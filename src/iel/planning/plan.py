@@ -109,7 +109,7 @@ def observation_table(rows: Any, width: int, what: str) -> Floats:
     return table
 
 
-def latent_wishes(goals: Many[Goal], model: Agent, width: int) -> list[LatentWish]:
+def latent_wishes(goals: Many[Goal], model: Agent, metric: Metric | None, width: int) -> list[LatentWish]:
     """Embed all goals together, with one call of each network."""
     if len(goals) == 0:
         raise GeometryError("There are no goals; give at least one.")
@@ -127,15 +127,15 @@ def latent_wishes(goals: Many[Goal], model: Agent, width: int) -> list[LatentWis
             start += size
             built.append(_alternatives(phi[part], omega[part], states[part], weights))
         wishes.append(LatentWish(built, within))
-    if model.metric is None and any(len(wish.stages) > 1 or len(wish.stages[0]) > 1 for wish in wishes):
+    if metric is None and any(len(wish.stages) > 1 or len(wish.stages[0]) > 1 for wish in wishes):
         raise GeometryError("This model has no distances to choose or to pass by; give it single states as goals.")
-    if not _spatial(model) and any(goal.observation is None for wish in wishes for s in wish.stages for goal in s):
+    if metric is not None and metric.discount is None and any(len(wish.stages) > 1 for wish in wishes):
+        raise GeometryError("The costs of this metric are not in steps, so a sequence cannot tell when to move on.")
+    if (metric is None or not metric.spatial) and any(
+        goal.observation is None for wish in wishes for s in wish.stages for goal in s
+    ):
         raise GeometryError("A mixture is a mean of embeddings, and this model has none; give it states or a Region.")
     return wishes
-
-
-def _spatial(model: Agent) -> bool:
-    return model.metric is not None and model.metric.spatial
 
 
 Stage = tuple[int, Floats | None]
@@ -257,7 +257,7 @@ class Route:
     costs: Floats
     """Cost of each part: state to first node, node to node, last node to goal; one more than there are nodes."""
     steps: Floats
-    """The same in predicted steps."""
+    """The same in predicted steps; NaN where the metric's costs are not steps."""
     stages: list[int] = field(default_factory=lambda: [0])
     """For a sequence: position in `costs` at which each stage begins."""
 
@@ -340,7 +340,7 @@ class Plan:
     def _aim(self, embeddings: Any, rows: Integers | None) -> tuple[Floats, Aim, Integers]:
         """(checked embeddings, where to, which goals)."""
         states = np.asarray(embeddings, dtype=np.float64)
-        rows = np.arange(len(self)) if rows is None else np.asarray(rows)
+        rows = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
         dimension = self.pursuit.points.shape[1]
         if states.shape != (len(rows), dimension):
             raise GeometryError(
@@ -424,6 +424,7 @@ class Pilot:
         """Time spent choosing targets."""
         count = len(plan)
         self._least, self._since, self._shaking = np.full(count, np.inf), np.zeros(count, int), np.zeros(count, int)
+        self._stage = np.zeros(count, int)
 
     def act(self, observations: Floats, rows: Integers | None = None) -> Floats:
         """Actions of all episodes, or of the listed ones, from their observations."""
@@ -444,7 +445,11 @@ class Pilot:
     def _stuck(self, costs: Floats, rows: Integers) -> Booleans:
         """Which episodes are to be shaken now, given their predicted cost to go."""
         acting = self.acting
-        better = costs < self._least[rows] - acting.progress * acting.patience
+        moved_on = self._stage[rows] != self.plan.stage[rows]
+        self._stage[rows] = self.plan.stage[rows]
+        self._least[rows[moved_on]] = np.inf
+        better = ~np.isfinite(costs)  # of what is not known nobody says that it gets no better
+        better |= costs < self._least[rows] - acting.progress * acting.patience
         self._least[rows] = np.where(better | ~np.isfinite(self._least[rows]), costs, self._least[rows])
         self._since[rows] = np.where(better, 0, self._since[rows] + 1)
         stuck = self._since[rows] >= acting.patience

@@ -76,8 +76,8 @@ class Planner(ABC):
 
     def plan(self, goals: Any) -> Plan:
         """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and goal sets."""
-        wishes = latent_wishes(goals, self.model, self.width)
-        distinct: dict[tuple[bytes, bytes], LatentGoal] = {}
+        wishes = latent_wishes(goals, self.model, self.metric, self.width)
+        distinct: dict[tuple[bytes, bytes, bytes], LatentGoal] = {}
         for wish in wishes:
             for stage in wish.stages:
                 for goal in stage:
@@ -155,7 +155,8 @@ class Planner(ABC):
             state = plan.pursuit.points[stage[best]]
         way, parts = np.array(nodes, dtype=np.int64), np.array(costs)
         states = self._node_states(way)
-        return Route(way, states, self.observations[states], parts, metric.steps(parts), begins)
+        steps = np.full(len(parts), np.nan) if metric.discount is None else metric.steps(parts)
+        return Route(way, states, self.observations[states], parts, steps, begins)
 
     def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """Nodes and costs of one stage; without a graph there is only the straight way."""
@@ -301,7 +302,7 @@ class AsymGraph(Planner):
         self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
-        self._fields: OrderedDict[tuple[bytes, bytes], Field] = OrderedDict()
+        self._fields: OrderedDict[tuple[bytes, bytes, bytes], Field] = OrderedDict()
         self._capacity = max(0, cache)
 
     def _own_metric(self, metric: Metric | None, beta: float | None) -> Metric | None:
@@ -316,7 +317,7 @@ class AsymGraph(Planner):
         return coverage(self.coreset.points, self.pool_points, self.graph.neighbours or 1)
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        off = self.nodes_off if self.nodes_off.any() else None
+        off = self.nodes_off.copy() if self.nodes_off.any() else None
         if off is not None and off.all():
             raise NoPath("Every node is switched off; switch some back on with switch_on().")
         fields = [self._field(goal, off) for goal in goals]
@@ -339,12 +340,10 @@ class AsymGraph(Planner):
         self, nodes: Iterable[int] = (), edges: Iterable[tuple[int, int]] = (), *, one_way: bool = False
     ) -> None:
         """Take nodes and edges (pairs of nodes, both ways unless `one_way`) out of use and replan the prepared goal."""
-        for node in nodes:
-            self.nodes_off[self._node(node)] = True
-        for source, target in edges:
-            self.edges_off.add((self._node(source), self._node(target)))
-            if not one_way:
-                self.edges_off.add((self._node(target), self._node(source)))
+        off = [self._node(node) for node in nodes]  # all are checked before any is switched off
+        pairs = {(self._node(source), self._node(target)) for source, target in edges}
+        self.nodes_off[off] = True
+        self.edges_off |= pairs if one_way else pairs | {(target, source) for source, target in pairs}
         self._replan()
 
     def switch_off_near(self, states: Any, radius: float) -> Integers:
@@ -372,7 +371,7 @@ class AsymGraph(Planner):
         """Forget searches of the old graph and repeat that of the prepared goal; its stage is kept."""
         self._fields.clear()
         if self._plan is not None:
-            stage = self._plan.stage
+            stage, self._plan = self._plan.stage, None  # where there is no plan any more, nobody drives by the old one
             self._plan = self.plan([self._goal])
             self._plan.stage = stage
 
