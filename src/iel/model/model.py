@@ -23,6 +23,7 @@ from iel.errors import ConfigError, GeometryError, RunError
 from iel.metrics import FLOOR, Displacement, Floats, LatentGoal, Metric
 from iel.metrics import unit as unit_or_else
 from iel.model.networks import FloatArray, Network, unit
+from iel.model.support import Outside, Support, report
 
 if TYPE_CHECKING:
     from iel.planning import Planner, Target
@@ -174,6 +175,7 @@ class Model:
         beta: float | None = None,
         discount: float | None = None,
         pack: Pack | None = None,
+        support: Support | None = None,
     ):
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
 
@@ -182,6 +184,10 @@ class Model:
         """
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
         self.networks, self.steering, self.pack = dict(networks), steering, pack
+        self.support = support
+        """Where the training data was; None for models of older versions."""
+        self.outside: Outside = "warn"
+        """What planners do about goals and observations far outside of it: warn, refuse or ignore."""
         self.metric: Metric | None = None
         if "embedding" in self.networks:
             self.metric = Displacement(0.0 if beta is None else beta, discount)
@@ -269,6 +275,10 @@ class Model:
         if isinstance(self.metric, Displacement):
             return distances.directed(self.embed(sources), self.embed(targets), self.omega(goals), self.metric.beta)
         return np.asarray(self.metric.row_costs(self.embed(sources), self.embed(targets), []), np.float32)
+
+    def check_inside(self, rows: ArrayLike, what: str = "observation") -> list[str]:
+        """Sentences about rows far outside of the training data; `outside` says whether they are printed or raised."""
+        return report(self.support, self._rows(np.atleast_2d(rows), f"{what}s"), what, self.outside)
 
     def displacement(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
         """<phi(g) - phi(x), omega_g>, row by row: the displacement read along the goal's own direction."""

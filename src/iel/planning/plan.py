@@ -82,7 +82,7 @@ class Sequence:
 
 
 Goal = Any
-"""An observation (obs_dim,), a `Region`, a `Mixture` or a `Sequence`."""
+"""An observation (obs_dim,), a `Region`, a `Mixture`, a `Sequence`, or {column: value} (`iel.planning.partial`)."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
 from iel.metrics import Displacement, Floats, Integers, LatentGoal, Metric, checked_points
+from iel.model.support import report
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, select_coreset
 from iel.planning.graph import NO_HOP, Field, PlanningGraph
 from iel.planning.plan import (
@@ -41,6 +42,7 @@ from iel.planning.plan import (
     latent_wishes,
     observation_table,
 )
+from iel.planning.partial import states_like
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
 from iel.planning.screen import affordable_screen
 
@@ -67,6 +69,8 @@ class Planner(ABC):
         """Whether to head for a goal also where no way to it is known."""
         self._plan: Plan | None = None
         self._goal: Goal = None
+        self._lost = False
+        """Whether the observation before this one was outside of the training data."""
         self._pilot: Pilot
 
     @property
@@ -75,8 +79,15 @@ class Planner(ABC):
         return self.observations.shape[1]
 
     def plan(self, goals: Any) -> Plan:
-        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and goal sets."""
+        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and goal sets.
+
+        Goals far outside of the training data are reported, or refused if the model's `outside` says so.
+        """
+        goals = [self._whole(goal) if isinstance(goal, Mapping) else goal for goal in goals]
         wishes = latent_wishes(goals, self.model, self.metric, self.width)
+        self._check_inside(
+            [g.observation for w in wishes for s in w.stages for g in s if g.observation is not None], "goal"
+        )
         distinct: dict[tuple[bytes, bytes, bytes], LatentGoal] = {}
         for wish in wishes:
             for stage in wish.stages:
@@ -92,7 +103,8 @@ class Planner(ABC):
         """How this planner approaches these goals."""
 
     def prepare(self, goal: Goal, acting: Acting | None = None, seed: int = 0) -> None:
-        """Get ready for one goal: an observation, a `Region`, a `Mixture` or a `Sequence`.
+        """Get ready for one goal: an observation, a `Region`, a `Mixture`, a `Sequence`, or values of some columns
+        such as {0: 8.5, 1: 2.0}, where the rest may be anything that the data has there.
 
         `acting` says how actions are taken from the policy (by default its mean); what is random follows from `seed`.
         """
@@ -124,10 +136,15 @@ class Planner(ABC):
         return self.prepared.target(self._embed(observation))
 
     def act(self, observation: Any) -> Floats:
-        """The policy's action towards the target, (act_dim,)."""
+        """The policy's action towards the target, (act_dim,).
+
+        An observation far outside of the training data is reported when the way leads there, not at every step.
+        """
         plan = self.prepared
         self._pilot.plan = plan  # it is another one after replanning
-        return np.asarray(self._pilot.act(self._row(observation)))[0]
+        row = self._row(observation)
+        self._watch(row)
+        return np.asarray(self._pilot.act(row))[0]
 
     def predicted_steps(self, observation: Any) -> float:
         """Predicted steps to the goal of the current stage; infinite where no way leads there."""
@@ -138,7 +155,9 @@ class Planner(ABC):
     def path(self, observation: Any) -> Route:
         """The whole way from this observation, through all stages still to come."""
         plan, metric = self.prepared, self._distances("it knows no ways")
-        state = self._embed(observation)[0].astype(np.float64)
+        row = self._row(observation)
+        self._check_inside(row, "start")
+        state = np.asarray(self.model.embed(row))[0].astype(np.float64)
         plan.costs(state[None, :])  # brings the stage up to date
         nodes: list[int] = []
         costs: list[float] = []
@@ -170,6 +189,32 @@ class Planner(ABC):
         if self.metric is None:
             raise GeometryError(f"This model learned no distances, so {lack}; it can only act.")
         return self.metric
+
+    def _check_inside(self, rows: Any, what: str) -> None:
+        """Report rows that are far outside of the training data, if the model knows where that was."""
+        support = getattr(self.model, "support", None)
+        if support is not None and len(rows):
+            report(support, rows, what, self.model.outside)  # type: ignore[attr-defined]
+
+    def _whole(self, wish: Mapping[Any, Any]) -> Goal:
+        """States of the data for a goal on some of the columns: any of the nearest, or the nearest one alone where
+        the model cannot choose."""
+        states, distance = states_like(wish, self.observations)
+        support = getattr(self.model, "support", None)
+        if support is not None and distance > max(view.limit for view in support.views):
+            stand_in = states[0].copy()
+            stand_in[[int(column) for column in wish]] = [float(value) for value in wish.values()]
+            self._check_inside(stand_in[None], "goal")
+        return states[0] if self.metric is None else Region(states)
+
+    def _watch(self, row: Floats) -> None:
+        """Report an observation outside of the data if the one before was inside, or refuse it."""
+        support = getattr(self.model, "support", None)
+        if support is None:
+            return
+        before, self._lost = self._lost, bool(support.excess(row)[0] > 1.0)
+        if self._lost and not (before and self.model.outside == "warn"):  # type: ignore[attr-defined]
+            self._check_inside(row, "observation")
 
     def _embed(self, observation: Any) -> Floats:
         return np.asarray(self.model.embed(self._row(observation)))

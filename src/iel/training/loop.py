@@ -28,6 +28,7 @@ from iel.errors import ConfigError, IELError
 from iel.files import locked, new_directory, require_space, seal, write_error
 from iel.model import Model, save_model
 from iel.model.files import MANIFEST_FORMAT
+from iel.planning.support import support_of
 from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes, versions
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
@@ -179,6 +180,7 @@ class Trainer:
         self.algo, self.seeds, self.runs = algo, seeds, runs
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
+        self.support = support_of(data)
         data = cut_at_jumps(data).data if algo.cut_jumps else data
         self.spec = Spec(data.observation_size, data.action_size, algo.place_of(data))
         self.scaling = scaling_of(data) if algo.standardise else None
@@ -280,9 +282,11 @@ class Trainer:
         """The frozen model of every seed, as of now; it takes observations as they are in the data."""
         states = {seed: jax.tree.map(np.asarray, self.each.part(self.state, i)) for i, seed in enumerate(self.seeds)}
         models = {seed: self.algo.model(state, self.spec) for seed, state in states.items()}
-        if self.scaling is None:
-            return models
-        return {seed: for_raw_observations(model, self.scaling) for seed, model in models.items()}
+        if self.scaling is not None:
+            models = {seed: for_raw_observations(model, self.scaling) for seed, model in models.items()}
+        for model in models.values():
+            model.support = self.support
+        return models
 
     def checkpoint(self) -> None:
         """Save the state of every run. Older checkpoints are removed when all runs have the new one."""
