@@ -31,6 +31,7 @@ COMMANDS = {
     "theory": "theory:theory_command",
     "export": "export:export_command",
     "data make": "data:data_make_command",
+    "data convert": "data:data_convert_command",
     "data info": "data:data_info_command",
     "data check": "data:data_check_command",
     "doctor": "doctor:doctor_command",

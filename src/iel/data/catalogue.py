@@ -1,6 +1,6 @@
 """Data sets by name or path: `load("pointmaze-large-navigate-v0")` finds the file, makes it, or fetches it.
 
-    load -> resolve (which file?) -> read (what kind of file?) -> npz.py or hdf5.py -> Rows -> Trajectories
+    load -> resolve (which file?) -> read (what kind of file?) -> npz, hdf5, text or parquet -> Rows -> Trajectories
 
 A name is looked for in the data directory ($IEL_DATA, else the user's cache), then where the benchmarks' own packages
 keep theirs. What is not there is collected in the simulator if there is a recipe, else downloaded by the benchmark's
@@ -13,19 +13,24 @@ means today: it is not found by name, and moves aside (`NAME-recipe1.npz`) when 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from iel.data.columns import Columns
 from iel.data.hdf5 import hdf5_rows, minari_rows
-from iel.data.npz import folder_rows, npz_fields, npz_rows, read_npz
-from iel.data.trajectories import Rows, Trajectories
+from iel.data.npz import npz_episodes, npz_fields, npz_rows, read_npz
+from iel.data.parquet import INFO, lerobot_rows, parquet_episodes, parquet_rows
+from iel.data.text import csv_episodes, csv_rows
+from iel.data.trajectories import Rows, Trajectories, rows_from_episodes
 from iel.errors import ConfigError, DataError
 from iel.files import notice
 from iel.loader import kind_of, os_errors
 
 Split = Literal["train", "val"]
-SUFFIXES = (".npz", ".hdf5", ".h5")
+SUFFIXES = (".npz", ".hdf5", ".h5", ".csv", ".tsv", ".parquet")
 MINARI_FILE = "main_data.hdf5"
 
 
@@ -39,29 +44,37 @@ def load(
     progress: bool = True,
     env: str | None = None,
     trust: bool = False,
+    columns: Columns | Mapping[str, Any] | None = None,
 ) -> Trajectories:
-    """Trajectories by data set name, or by path of an npz or HDF5 file, a Minari directory or a folder of episodes.
+    """Trajectories by data set name, or by path: npz, HDF5, CSV or Parquet, a data set of Minari or LeRobot, or a
+    folder with one file per episode.
 
     A set that is not on this machine is collected in the simulator, or downloaded, and kept (`make=False` refuses
     instead). `episodes` asks for a smaller or larger set than the benchmark's own. `env` is the environment that a file
     stands for, whose name the data then has. What `iel data check` calls an error is refused, and its warnings are
-    printed, unless `trust` says that you know.
+    printed, unless `trust` says that you know. `columns` names the columns of CSV and Parquet files whose own names do
+    not say what they are: {"observations": ["x", "y"], "actions": ["vx", "vy"], "episode": "run"}.
     """
     with os_errors(DataError):
         path = resolve(name, episodes=episodes, seed=seed, split=split)
         if path is None:
             path = _obtain(str(name), episodes, seed, split, make, progress)
-    return read(path, env or (None if str(path) == str(_at_home(str(name))) else str(name)), trust)
+    called = env or (None if str(path) == str(_at_home(str(name))) else str(name))
+    return read(path, called, trust, columns)
 
 
-def read(path: Path | str, name: str | None = None, trust: bool = False) -> Trajectories:
-    """Trajectories from an npz or HDF5 file, a Minari directory, or a folder of npz episodes."""
-    return read_rows(path, name).trajectories(trust)
+def read(
+    path: Path | str, name: str | None = None, trust: bool = False, columns: Columns | Mapping[str, Any] | None = None
+) -> Trajectories:
+    """Trajectories from a file or folder."""
+    data = read_rows(path, name, columns).trajectories(trust)
+    # Which columns were meant is known to nobody but the caller, so such a file cannot be read again by its path alone.
+    return data if columns else replace(data, source=_at_home(str(path)).absolute())
 
 
-def read_rows(path: Path | str, name: str | None = None) -> Rows:
+def read_rows(path: Path | str, name: str | None = None, columns: Columns | Mapping[str, Any] | None = None) -> Rows:
     """The rows of a file, told by its content, before they are checked."""
-    path = _at_home(str(path))
+    path, columns = _at_home(str(path)), Columns.of(columns)
     name = name or path.stem
     with os_errors(DataError, path):
         if path.is_symlink():  # a link that its user names is meant; a link inside of a folder is not followed
@@ -78,10 +91,41 @@ def read_rows(path: Path | str, name: str | None = None) -> Rows:
             for place in (path / "data" / MINARI_FILE, path / MINARI_FILE):
                 if place.exists():
                     return minari_rows(place, name)
-            return folder_rows(path, name)
+            return _folder_rows(path, name, columns)
+        if kind == "text":
+            return csv_rows(path, name, columns)
+        if kind == "parquet":
+            return parquet_rows(path, name, columns)
     raise DataError(
-        f"{path} is not a whole npz or HDF5 file by its first bytes; it is cut off or of another kind, give a data set."
+        f"{path} is no npz, HDF5, CSV or Parquet file by its first bytes; it is cut off or of another kind, "
+        "give a data set."
     )
+
+
+def _folder_rows(path: Path, name: str, columns: Columns) -> Rows:
+    """A data set of LeRobot, or one episode per file, in the order of the numbers in their names."""
+    if (path / INFO).exists():
+        return lerobot_rows(path, name, columns)
+    found: dict[str, list[Path]] = {}
+    for entry in sorted(path.iterdir(), key=_natural):
+        if entry.suffix in (".npz", ".csv", ".parquet"):
+            found.setdefault(entry.suffix, []).append(entry)
+    if len(found) != 1:
+        several = f"both {' and '.join(found)} files" if found else "no npz, csv or parquet files"
+        raise DataError(f"{path} holds {several}; give a folder with one file per episode, or a single file.")
+    ((suffix, files),) = found.items()
+    if suffix == ".npz":
+        episodes = npz_episodes(files)
+    else:
+        episodes = (csv_episodes if suffix == ".csv" else parquet_episodes)(files, columns)
+    return rows_from_episodes(episodes, [file.name for file in files], name)
+
+
+def _natural(path: Path) -> list[tuple[int, str, str]]:
+    """episode_2 comes before episode_10."""
+    parts = re.split(r"([0-9]+)", path.stem)
+    numbers = (part.lstrip("0") if number % 2 else "" for number, part in enumerate(parts))
+    return [(len(number), number, part) for number, part in zip(numbers, parts, strict=True)]
 
 
 def data_directory() -> Path:

@@ -33,7 +33,8 @@ LIMITS: dict[str, tuple[float, Severity, str]] = {
     "action": (
         1.0 + 1e-5,
         "error",
-        "policies act in [-1, 1], so divide by the largest size (numbered actions cannot be used)",
+        "policies act in [-1, 1], so stretch the actions with `iel data convert --unit-actions` (numbered actions "
+        "cannot be used)",
     ),
     "observation": (ABSURD, "warning", "no network learns from numbers this large, so rescale or drop the column"),
 }
@@ -78,6 +79,11 @@ def examine(source: str | Path) -> list[Finding]:
     """All findings about a data set on this machine, by name or path; errors first. Never raises for a bad file."""
     path = resolve(source)
     if path is None:
+        from iel.data.download import has_source  # these two know the names, and reach for simulators
+        from iel.data.make import recipe
+
+        if not has_source(str(source)):
+            recipe(str(source))  # a misspelt name is refused with the nearest ones
         raise DataError(f"Data set '{source}' is not on this machine; give a file, or run `iel data make {source}`.")
     try:
         rows = read_rows(path, str(source) if isinstance(source, str) else None)

@@ -28,7 +28,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.trajectories import Rows, check_flags, misspelt, rows_from_ends, rows_from_episodes, rows_from_pairs
+from iel.data.trajectories import Rows, check_flags, misspelt, rows_from_ends, rows_from_pairs
 from iel.errors import DataError
 from iel.loader import ErrorType, Field, check_budget, check_size, memory_budget, numeric, open_regular
 
@@ -71,11 +71,8 @@ def npz_rows(path: Path, name: str) -> Rows:
     return rows_from_ends(observations, actions, _ends(arrays, rows, str(path)), name)
 
 
-def folder_rows(path: Path, name: str) -> Rows:
-    """One episode per file, in the order of the numbers in their names."""
-    files = sorted((entry for entry in path.iterdir() if entry.suffix == ".npz"), key=_natural)
-    if not files:
-        raise DataError(f"{path} holds no npz files; give a folder with one npz file per episode, or a single file.")
+def npz_episodes(files: Sequence[Path]) -> list[tuple[NDArray, NDArray]]:
+    """(observations, actions) of every file of a folder, one episode each."""
     episodes, budget = [], memory_budget()
     for file in files:
         arrays = read_npz(file, ("observations", "actions"), budget)
@@ -86,7 +83,7 @@ def folder_rows(path: Path, name: str) -> Rows:
                 f"{file} has no {', '.join(sorted(lacking))}; an episode file holds observations and actions."
             )
         episodes.append((arrays["observations"], arrays["actions"]))
-    return rows_from_episodes(episodes, [file.name for file in files], name)
+    return episodes
 
 
 def _ends(arrays: dict[str, NDArray], rows: int, source: str) -> NDArray:
@@ -125,13 +122,6 @@ def _ends_from_offsets(offsets: NDArray, rows: int, source: str) -> NDArray:
     ends = np.zeros(rows, bool)
     ends[full[1:] - 1] = True
     return ends
-
-
-def _natural(path: Path) -> list[tuple[int, str, str]]:
-    """episode_2 comes before episode_10."""
-    parts = re.split(r"([0-9]+)", path.stem)
-    numbers = (part.lstrip("0") if number % 2 else "" for number, part in enumerate(parts))
-    return [(len(number), number, part) for number, part in zip(numbers, parts, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------------- archives

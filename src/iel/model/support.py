@@ -5,9 +5,9 @@
     excess(x) = max_V d_V(x) / limit_V                              above 1: x is outside of the data
 
 V is all columns, and once more those that tell the place where such columns exist: in 29 columns of an ant, a place
-twice as far out as any other would drown in the legs. limit_V is three times the distance within which 99 of 100 states lie
-that were held out when the r were chosen (`iel.planning.support`). So noise and new poses pass, and a goal behind the
-outer wall does not. Nobody can promise that a state inside is predicted well.
+twice as far out as any other would drown in the legs. limit_V is three times the distance within which 99 of 100
+states lie that were held out when the r were chosen (`iel.planning.support`). So noise and new poses pass, and a goal
+behind the outer wall does not. Nobody can promise that a state inside is predicted well.
 """
 
 from __future__ import annotations

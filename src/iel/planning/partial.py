@@ -1,7 +1,7 @@
 """Goals on some of the columns: `planner.prepare({0: 8.5, 1: 2.0})` is "x and y, whatever the rest".
 
-The goal becomes a `Region`: the states of the data nearest to the wish in these columns, each column measured by its own
-spread. So the rest of the state is one that was seen together with this place, never an average of several.
+The goal becomes a `Region`: the states of the data nearest to the wish in these columns, each column measured by its
+own spread. So the rest of the state is one that was seen together with this place, never an average of several.
 """
 
 from __future__ import annotations

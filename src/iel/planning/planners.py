@@ -26,6 +26,7 @@ from iel.metrics import Displacement, Floats, Integers, LatentGoal, Metric, chec
 from iel.model.support import report
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, select_coreset
 from iel.planning.graph import NO_HOP, Field, PlanningGraph
+from iel.planning.partial import states_like
 from iel.planning.plan import (
     Acting,
     Agent,
@@ -42,7 +43,6 @@ from iel.planning.plan import (
     latent_wishes,
     observation_table,
 )
-from iel.planning.partial import states_like
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
 from iel.planning.screen import affordable_screen
 

@@ -33,7 +33,7 @@ from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes, versions
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
 from iel.training.resume import Resumed, find_checkpoint, nothing_left, open_or_create
-from iel.training.run import Run, open_runs
+from iel.training.run import KEPT_DATA, Run, open_runs
 from iel.training.seeds import SeedMap, seed_map
 from iel.training.trackers import CSVTracker, TensorBoardTracker, Tracker
 from iel.typed import check_seeds, check_settings
@@ -85,9 +85,10 @@ def train(
     checkpoint before the first step and after the last one, and between them every `checkpoint_every` steps, or about
     once a minute when that is None. With `resume`, a run that is there already is continued, to the
     bits it would have ended with had it never been stopped; a run with other settings or data is refused. Ctrl-C,
-    SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. `data_file` is noted
-    for `iel train --resume`. With `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the
-    last one as always in RUN/model, the others in RUN/models/step_N.
+    SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. The file that the data
+    was loaded from (or `data_file`) is noted, and data that was built in memory is kept in OUT/data.npz. With
+    `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the last one in RUN/model, the
+    others in RUN/models/step_N.
     """
     seeds = list(seeds)
     check_seeds(seeds)
@@ -103,8 +104,10 @@ def train(
         runs: dict[int, Run] = {}
         if out is not None:
             stack.enter_context(locked(Path(out)))
-            config = run_config(data, algo, seeds, checkpoint_every, data_file, snapshots)
+            config = run_config(data, algo, seeds, checkpoint_every, data_file or data.source, snapshots)
             runs = open_or_create(Path(out), seeds, config, resume)
+            if data_file is None and data.source is None and not (Path(out) / KEPT_DATA).exists():
+                data.save(Path(out) / KEPT_DATA)
             if resume and nothing_left(runs):
                 return Trained({seed: run.model for seed, run in runs.items()}, runs, 0.0)
         trainer = Trainer(data, algo, seeds, runs)
