@@ -16,6 +16,7 @@ import tyro
 
 import iel
 from iel.commands.bench import BENCH, benchmarks, load_benchmark
+from iel.commands.help import ADVANCED, readable
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.files import guarded, notice
 
@@ -56,8 +57,8 @@ def _run_or_say(argv: list[str]) -> int:
     except IELError as error:
         notice(str(error))
         return 2
-    except KeyboardInterrupt:
-        notice("interrupted; what was finished so far is kept.")
+    except KeyboardInterrupt as stop:
+        notice(str(stop) or "interrupted; what was finished so far is kept.")
         return 130
 
 
@@ -99,7 +100,8 @@ def _call(name: str, command: Command, arguments: list[str]) -> int:
     options_type = _options_of(command)
     if hasattr(options_type, "for_arguments"):  # options that depend on each other
         options_type = options_type.for_arguments(arguments)
-    chosen = tyro.cli(options_type, args=arguments, prog=f"iel {name}")
+    arguments = ["--help" if word == ADVANCED else word for word in arguments]
+    chosen = tyro.cli(readable(options_type), args=arguments, prog=f"iel {name}")
     result = command(chosen)
     if chosen.json:
         print(json.dumps(result))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from iel.data import Trajectories
 from iel.evaluation import Arena, Rollouts
 from iel.training import Run
 from iel.training.trackers import read_metrics
+
+if TYPE_CHECKING:
+    from iel.viz.style import Ground
 
 
 def draw_training(run: Run) -> None:
@@ -19,16 +23,36 @@ def draw_training(run: Run) -> None:
     draw_curves(run.folder("plots") / "curves.png", read_metrics(run.path / "metrics.csv"))
 
 
-def draw_evaluation(run: Run, arena: Arena, results: dict[str, Rollouts], planner: Any) -> None:
-    """Training curves and, where there is a maze to draw in, the field of the first goal and the rollouts."""
+def draw_evaluation(
+    run: Run, arena: Arena, results: dict[str, Rollouts], planner: Any, data: Trajectories, suffix: str = ""
+) -> None:
+    """Training curves, the rollouts and, where there is a maze to draw in, the field of the first goal.
+
+    `suffix` keeps a quick look apart from the pictures of a larger evaluation.
+    """
     from iel.viz import draw_rollouts
 
     plots, maze = run.folder("plots"), arena.envs[0].map
     if maze is not None and run.model.metric is not None:
-        draw_fields(plots / "field.png", maze, planner, next(iter(results.values())).goals[0])
-    if maze is not None:
-        draw_rollouts(plots / "rollouts.png", maze, results)
+        draw_fields(plots / f"field{suffix}.png", maze, planner, next(iter(results.values())).goals[0])
+    draw_rollouts(plots / f"rollouts{suffix}.png", maze or ground(data), results)
     draw_training(run)
+
+
+def ground(data: Trajectories) -> Ground:
+    """Where there is no map: the places of the data, in the two slowest columns that tell the place, else the first."""
+    from iel.data.slowness import LAG, place_columns
+    from iel.errors import DataError
+    from iel.viz.style import Ground
+
+    try:
+        columns = place_columns(data, min(LAG, int(np.diff(data.offsets).max()) // 2))
+    except DataError:
+        columns = []
+    both = [*columns, *(column for column in range(data.observation_size) if column not in columns)][:2]
+    pair = (both[0], both[-1])
+    rows = np.linspace(0, data.num_states - 1, min(data.num_states, 5000)).astype(int)
+    return Ground(data.observations[rows][:, pair], pair)
 
 
 def draw_fields(picture: Path, maze: Any, planner: Any, goal: np.ndarray) -> None:
@@ -52,9 +76,11 @@ def draw_plan(picture: Path, maze: Any, planner: Any, start: np.ndarray, goal: n
     """The planning graph at the positions of its nodes, and the way through it."""
     from iel.viz import draw_graph
 
-    nodes = planner.observations[planner.states][:, :2]
-    route = np.concatenate([start[None, :2], np.asarray(way.observations)[:, :2], goal[None, :2]])
-    edges = planner.graph.edges(planner.plan([goal]).pursuit.goals[0])
+    pair = list(getattr(maze, "columns", (0, 1)))
+    nodes = planner.observations[planner.states][:, pair]
+    start, goal = start[pair], goal[pair]
+    route = np.concatenate([start[None], np.asarray(way.observations)[:, pair], goal[None]])
+    edges = planner.graph.edges(planner.prepared.pursuit.goals[0])
     pairs = np.stack([edges.source, edges.target], 1)
     title = f"{way.total:.0f} predicted steps over {len(way.nodes)} waypoints"
     draw_graph(picture, maze, nodes, pairs, route, start, goal, title)

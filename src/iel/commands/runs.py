@@ -25,7 +25,10 @@ def environment_of(run: Run) -> str:
     try:
         canonical_name(run.env)
     except ConfigError:
-        raise ConfigError(f"{run.path} was trained on '{run.env}', which has no environment to act in.") from None
+        raise ConfigError(
+            f"{run.path} was trained on '{run.env}', which has no environment to act in; give one of your own with "
+            "`iel evaluate RUN --env-factory package:function`, or use `iel plan`, `iel audit` and `iel export`."
+        ) from None
     return run.env
 
 

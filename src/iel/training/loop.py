@@ -100,7 +100,7 @@ def train(
         raise ConfigError(f"snapshots is {snapshots}; it must be at least 1, and more than 1 needs `out`.")
     if resume and out is None:
         raise ConfigError("resume=True needs `out`, the directory of the run to continue.")
-    with ExitStack() as stack, deferred_signals() as stop:
+    with ExitStack() as stack, deferred_signals(saves=out is not None) as stop:
         runs: dict[int, Run] = {}
         if out is not None:
             stack.enter_context(locked(Path(out)))
@@ -118,7 +118,11 @@ def train(
             trainer.fit(stop, checkpoint_every, progress)
         except Interrupted:
             trainer.save("interrupted")
-            raise
+            if not runs:
+                raise Interrupted("Training was stopped; nothing was saved, because no `out` was given.") from None
+            raise Interrupted(
+                f"Training was stopped at step {trainer.step}; `iel train --resume {out}` continues it."
+            ) from None
         trainer.save("finished")
     return Trained(trainer.models(), runs, time.monotonic() - started)
 
@@ -234,13 +238,13 @@ class Trainer:
 
     def _run_phase(self, phase: str, end: int, stop: StopRequest, clock: SaveClock, bar: Progress) -> None:
         advance = self.stepper(phase)
-        mark = time.monotonic()
+        mark, compiled = time.monotonic(), False
         while self.step < end:
             count = min(end, (self.step // CHUNK + 1) * CHUNK, *clock.stops(self.step)) - self.step
             metrics = advance(count)
             now = time.monotonic()
-            self._report(phase, metrics, count / (now - mark), count, bar)
-            mark = now
+            self._report(phase, metrics, count / (now - mark) if compiled else None, count, bar)
+            mark, compiled = now, True
             if self.step in self.snapshots:
                 self._save_models(lambda run: snapshot_model(run, self.step))
                 mark = now = time.monotonic()
@@ -268,7 +272,9 @@ class Trainer:
 
         return advance
 
-    def _report(self, phase: str, metrics: dict[str, np.ndarray], rate: float, count: int, bar: Progress) -> None:
+    def _report(
+        self, phase: str, metrics: dict[str, np.ndarray], rate: float | None, count: int, bar: Progress
+    ) -> None:
         for index, seed in enumerate(self.seeds):
             values = {name: float(value[index]) for name, value in metrics.items()}
             for tracker in self.trackers.get(seed, ()):
@@ -279,7 +285,8 @@ class Trainer:
                     f"Training diverged: {broken[0]} is not finite at step {self.step} of phase {phase}, seed {seed}; "
                     "lower learning_rate, or check the scale of the observations."
                 )
-        bar.advance(count, f"{phase}  loss {metrics[f'{phase}/loss'].mean():.4g}  {rate:.0f} steps/s")
+        speed = "" if rate is None else f"  {rate:.0f} steps/s"  # the first chunk also compiled
+        bar.advance(count, f"{phase}  loss {metrics[f'{phase}/loss'].mean():.4g}{speed}")
 
     def models(self) -> dict[int, Model]:
         """The frozen model of every seed, as of now; it takes observations as they are in the data."""

@@ -161,6 +161,11 @@ def open_run(path: Path | str) -> Run:
             raise RunError(f"{path} {what}; give the directory that `iel train` printed.")
     source = path / "config.json"
     config = read_json(source)
+    if "networks" in config or (path / "card.json").exists():
+        raise RunError(
+            f"{path} is a model (exported, or RUN/model), not a run; give the run's directory, or use "
+            "iel.load_model in Python."
+        )
     if config.get("format") != FORMAT or isinstance(config["format"], bool):
         raise RunError(
             f"{path} has run format {str(config.get('format'))[:40]}, but this version of iel reads format {FORMAT}; "
