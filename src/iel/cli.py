@@ -28,6 +28,7 @@ COMMANDS = {
     "report": "report:report_command",
     "plan": "plan:plan_command",
     "video": "video:video_command",
+    "diagnose": "diagnose:diagnose_command",
     "audit": "audit:audit_command",
     "theory": "theory:theory_command",
     "export": "export:export_command",

@@ -52,23 +52,19 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
     """`iel evaluate`."""
     from rich.console import Console
 
-    from iel.envs import World
+    from iel.commands.runs import world_of
     from iel.evaluation import Protocol
     from iel.evaluation.report import table
     from iel.planning import PLANNERS, planners_for
     from iel.training import open_runs
 
     runs = open_runs(options.run)
-    world = None
-    if options.env_factory is not None:
-        facts = {"tolerance": options.tolerance, "columns": options.columns, "max_steps": options.max_steps}
-        world = World.from_text(options.env_factory, **facts)
     planners = options.planners or planners_for(runs[0].model)
     for name in planners:
         if name not in PLANNERS:
             raise unknown_name("planner", name, PLANNERS)
     protocol = Protocol(options.episodes, options.tasks, options.seed, options.max_steps, options.action)
-    summary = evaluate_runs(runs, planners, protocol, options.planning, not options.no_pictures, world)
+    summary = evaluate_runs(runs, planners, protocol, options.planning, not options.no_pictures, world_of(options))
     if not options.json:
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")

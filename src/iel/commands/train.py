@@ -78,8 +78,8 @@ class Train(Output):
         if brief:
             count = len(dataclasses.fields(defaults))
             chosen.__doc__ = (
-                f"Train a method on a data set.\n\nThe {count} settings of {defaults.name} are options too (--steps 20000, "
-                f"--beta 0.3, ...): `iel train --algo {defaults.name} --help-all` lists them."
+                f"Train a method on a data set.\n\nThe {count} settings of {defaults.name} are options too "
+                f"(--steps 20000, --beta 0.3, ...): `iel train --algo {defaults.name} --help-all` lists them."
             )
         return chosen
 

@@ -92,8 +92,8 @@ class OwnEnv:
         env = world.make()
         for method in ("reset", "step"):
             if not callable(getattr(env, method, None)):
-                raise ConfigError(f"{world.name} makes a {type(env).__name__}, which has no {method}(); give a Gymnasium "
-                                  "environment.")  # fmt: skip
+                raise ConfigError(f"{world.name} makes a {type(env).__name__}, which has no {method}(); give a "
+                                  "Gymnasium environment.")  # fmt: skip
         self.env, self.world, self.name, self.lanes = env, world, world.name, world.lanes
         self.observation_space, self.action_space = (getattr(env, f"{kind}_space", None) for kind in _SPACES)
         for kind in _SPACES:
@@ -143,8 +143,8 @@ class OwnEnv:
             if name in info:
                 return bool(info[name])
         raise ConfigError(
-            f"{self.name} does not say when a goal is reached: step must return info['success'], or give a tolerance or "
-            "a function success(env, observation, goal, info)."
+            f"{self.name} does not say when a goal is reached: step must return info['success'], or give a tolerance "
+            "or a function success(env, observation, goal, info)."
         )
 
     def _row(self, observation: Any) -> NDArray[np.float32]:
