@@ -99,6 +99,8 @@ class DataConvert(Output):
     """Columns that are the action (default: those that begin with action or act)."""
     episode: str | None = None
     """Column that numbers the episodes (default: episode, episode_index or episode_id)."""
+    trust: Flag = False
+    """Write the data although `iel data check` finds errors in it."""
     unit_actions: Flag = False
     """Stretch every action column to [-1, 1], as policies need it; the range is printed and kept in the file."""
 
@@ -112,12 +114,16 @@ def data_convert_command(options: DataConvert) -> dict[str, Any]:
     if path is None:
         raise DataError(f"{options.source} does not exist; give a file or a folder.")
     columns = {"observations": options.observations, "actions": options.actions, "episode": options.episode}
-    data = read(path, trust=options.unit_actions, columns={name: value for name, value in columns.items() if value})
+    data = read(
+        path,
+        trust=options.trust or options.unit_actions,
+        columns={name: value for name, value in columns.items() if value},
+    )
     ranges: dict[str, Any] = {}
     if options.unit_actions:
         data, low, high = data.unit_actions()
         ranges = {"action_low": low, "action_high": high}
-        judge(replace(data, checked=False))
+        judge(replace(data, checked=options.trust))
     data.save(options.out, **ranges)
     ranges = {name: _few_digits(values, 9) for name, values in ranges.items()}
     if not options.json:

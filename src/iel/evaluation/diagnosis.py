@@ -29,7 +29,7 @@ from iel.planning import AsymGraph, Target
 
 STRETCH, MOVE = 30, 5
 """Steps of a logged stretch, and of a move along it."""
-AHEAD = 10
+AHEAD = 5
 """How many steps ahead the policy is told to go: what the log did then is the right answer."""
 SAMPLE = 2000
 FALLS, LEARNED, LISTENS, CONNECTED, STILL = 0.75, 0.8, 1.15, 0.98, 0.05
