@@ -287,7 +287,7 @@ def test_convert_names_columns_and_stretches_actions(data, capsys, tmp_path):
     )
     facts = json.loads(out)
     assert code == 0 and facts["episodes"] == len(data) and len(facts["action_low"]) == 2
-    found = iel.load(out_file)
+    found = iel.load(out_file, trust=True)
     np.testing.assert_array_equal(found.observations, data.observations)
     low, high = np.array(facts["action_low"]), np.array(facts["action_high"])
     back = low + (found.actions[data.transitions] + 1) * (high - low) / 2

@@ -27,7 +27,7 @@ def readable(options: type[Any]) -> type[Any]:
     fields: list[Any] = []
     for field in dataclasses.fields(options):
         plain, marks = _split(hints[field.name])
-        if dataclasses.is_dataclass(plain):
+        if isinstance(plain, type) and dataclasses.is_dataclass(plain):
             if field.default is dataclasses.MISSING and field.default_factory is plain:
                 plain = readable(plain)
                 fields.append((field.name, Annotated[(plain, *marks)], dataclasses.field(default_factory=plain)))
@@ -38,7 +38,7 @@ def readable(options: type[Any]) -> type[Any]:
         chosen = {"metavar": metavar} if metavar else {}
         hint = {"help_behavior_hint": ""} if quiet else {}
         if chosen or hint:
-            redeclared = Annotated[(hints[field.name], tyro.conf.arg(**chosen, **hint))]
+            redeclared = Annotated[(plain, *marks, tyro.conf.arg(**chosen, **hint))]  # type: ignore[arg-type]
             given = () if field.default is dataclasses.MISSING else (dataclasses.field(default=field.default),)
             fields.append((field.name, redeclared, *given))
     derived = make_dataclass(options.__name__, fields, bases=(options,), frozen=True, kw_only=True)

@@ -118,7 +118,8 @@ class Arena:
         self, env: str | World, protocol: Protocol, *, reference: NDArray[Any] | None = None, threads: int | None = None
     ):
         def make() -> GoalEnv:
-            return env.environment() if isinstance(env, World) else make_env(env, reference=reference)
+            made: Any = env.environment() if isinstance(env, World) else make_env(env, reference=reference)
+            return made
 
         first = make()
         self.name, self.protocol = env if isinstance(env, str) else env.name, protocol

@@ -72,7 +72,7 @@ class Ground(NamedTuple):
 def draw_maze(axes: Axes, maze: MazeMap | Ground) -> None:
     """Walls and floor in the environment's own units; without a map, where the data was."""
     if isinstance(maze, Ground):
-        axes.scatter(*maze.points.T, s=2, color=GROUND, linewidth=0, zorder=0)
+        axes.scatter(maze.points[:, 0], maze.points[:, 1], s=2, color=GROUND, linewidth=0, zorder=0)
         left, right, bottom, top = maze.extent
         axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
         axes.set(xlabel=f"column {maze.columns[0]}", ylabel=f"column {maze.columns[1]}")
