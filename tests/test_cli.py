@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from iel.cli import COMMANDS, main
 from iel.commands.bench import benchmarks
 from iel.data import Trajectories
-from iel.evaluation import Protocol
 
 MAZE = "pointmaze-medium-navigate-v0"
 
@@ -144,11 +142,12 @@ def test_train_writes_a_run_a_seed(run):
 
 
 @pytest.mark.slow
-def test_evaluate_prints_json_last_and_draws(capsys, run, monkeypatch):
-    monkeypatch.setattr("iel.evaluation.Protocol", partial(Protocol, max_steps=100))  # so untrained, no goal is reached
-    code, out, _ = call(capsys, "evaluate", run, "--episodes", 1, "--tasks", 1, 2, "--nodes", 64, "--json")
+def test_evaluate_prints_json_last_and_draws(capsys, run):
+    few = ("--episodes", 1, "--tasks", 1, 2, "--max-steps", 100)  # so untrained, no goal is reached
+    code, out, _ = call(capsys, "evaluate", run, *few, "--nodes", 64, "--json")
     result = json.loads(out.strip().splitlines()[-1])
     assert code == 0 and result["env"] == MAZE and result["protocol"]["training_seeds"] == 2
+    assert result["protocol"]["max_steps"] == 100
     assert set(result["planners"]) == {"direct", "rec-mid", "sym-graph", "asym-graph"}
     for numbers in result["planners"].values():
         assert {"success_rate", "interval", "per_task"} <= numbers.keys()

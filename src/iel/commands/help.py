@@ -34,11 +34,13 @@ def readable(options: type[Any]) -> type[Any]:
             continue
         if any(type(mark).__name__ == "_ArgConfig" for mark in marks):
             continue  # it was given a name where it is declared
-        metavar, quiet = _name_of(plain), any(field.default is nothing for nothing in (None, False, ()))
-        chosen = {"metavar": metavar} if metavar else {}
-        hint = {"help_behavior_hint": ""} if quiet else {}
-        if chosen or hint:
-            redeclared = Annotated[(plain, *marks, tyro.conf.arg(**chosen, **hint))]  # type: ignore[arg-type]
+        words: dict[str, Any] = {"metavar": metavar} if (metavar := _name_of(plain)) else {}
+        if any(field.default is nothing for nothing in (None, False, ())):
+            words["help_behavior_hint"] = ""
+        elif field.default is dataclasses.MISSING and typing.get_origin(plain) is tuple:
+            words["help_behavior_hint"] = "(required)"
+        if words:
+            redeclared: Any = Annotated[(plain, *marks, tyro.conf.arg(**words))]
             given = () if field.default is dataclasses.MISSING else (dataclasses.field(default=field.default),)
             fields.append((field.name, redeclared, *given))
     derived = make_dataclass(options.__name__, fields, bases=(options,), frozen=True, kw_only=True)
