@@ -278,7 +278,7 @@ class Model:
 
     def planner(self, name: str = "asym-graph", **settings: Any) -> Planner:
         """A planner of `iel.planning` over the states that were exported with the model; `direct` needs none."""
-        from iel.planning import make_planner  # acting needs no scipy, planning does
+        from iel.planning import make_planner, over_coreset  # acting needs no scipy, planning does
 
         if name == "direct":
             return make_planner(name, self, Pack(np.zeros((1, self.observation_size), np.float32)))
@@ -287,7 +287,7 @@ class Model:
                 "This model was exported without planning states; export it with --nodes 2048, or give make_planner "
                 "observations of your own."
             )
-        if name.endswith("graph"):
+        if over_coreset(name):
             settings = {"coreset": "all", **settings}
         return make_planner(name, self, self.pack, **settings)
 
