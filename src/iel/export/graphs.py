@@ -180,7 +180,8 @@ class Graph:
             known["action"] = self.action(model, "observation", "goal", actor)
         if "representation" in network.inputs:
             size = model.networks["representation"].sizes[-1]
-            known["representation"] = self.on_sphere(self.network(model, "representation", **known), size)
+            told = self.network(model, "representation", observation="observation", goal="goal")
+            known["representation"] = self.on_sphere(told, size)
         heads = [self.network(model, "value", head, **known) for head in range(len(network.heads))]
         if "goal_features" in model.networks:
             features = [self.network(model, "goal_features", head, **known) for head in range(len(heads))]
