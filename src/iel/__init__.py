@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from iel.algos import CRL, GCBC, GCCQL, GCIQL, GCIVL, HILP, HIQL, IEL, CLearning, check_algo
+    from iel.algos import GCBC, GCCQL, GCIQL, GCIVL, HILP, IEL, check_algo
     from iel.data import Trajectories, load
     from iel.envs import make_env
     from iel.evaluation import evaluate
@@ -27,15 +27,12 @@ if TYPE_CHECKING:
     from iel.training import open_run, train
 
 _HOMES = {
-    "CRL": "iel.algos",
     "GCBC": "iel.algos",
     "GCCQL": "iel.algos",
     "GCIQL": "iel.algos",
     "GCIVL": "iel.algos",
     "HILP": "iel.algos",
-    "HIQL": "iel.algos",
     "IEL": "iel.algos",
-    "CLearning": "iel.algos",
     "AsymGraph": "iel.planning",
     "Direct": "iel.planning",
     "RecMid": "iel.planning",
@@ -51,16 +48,13 @@ _HOMES = {
 }
 
 __all__ = [
-    "CRL",
     "GCBC",
     "GCCQL",
     "GCIQL",
     "GCIVL",
     "HILP",
-    "HIQL",
     "IEL",
     "AsymGraph",
-    "CLearning",
     "Direct",
     "RecMid",
     "SymGraph",
