@@ -14,7 +14,7 @@ from iel.loader import read_json
 from iel.metrics import FLOOR, LatentGoal, Quasimetric
 from iel.model import Model, Pack, load_model, save_model
 from iel.planning import PlanningGraph, make_planner, planners_for
-from iel.quasimetrics import HEADS, distance, mrn, union_lengths
+from iel.quasimetrics import HEADS, distance, mrn, pairwise, union_lengths
 
 GROUPS, MIX = 4, 0.3
 ANYWHERE = LatentGoal(np.zeros(16), np.eye(16)[0])
@@ -51,6 +51,20 @@ def test_both_libraries_agree_with_a_slow_float64_version(head):
     np.testing.assert_allclose(distance(head, source, target, GROUPS, MIX), expected, rtol=1e-12)
     ours = distance(head, jnp.asarray(source), jnp.asarray(target), GROUPS, MIX)
     np.testing.assert_allclose(ours, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_all_pairs_in_jax_are_the_pairs_one_by_one_with_their_gradients(head):
+    """37 rows: two blocks and a rest."""
+    x, y = (jnp.asarray(points(seed, 2 * rows)).reshape(2, rows, 16) for seed, rows in ((10, 37), (11, 5)))
+    weight = jax.random.normal(jax.random.key(0), (2, 37, 5))
+    plain = lambda x, y: distance(head, x[:, :, None], y[:, None], GROUPS, MIX)  # noqa: E731
+    blocks = lambda x, y: pairwise(head, x, y, GROUPS, MIX)  # noqa: E731
+    np.testing.assert_allclose(jax.jit(blocks)(x, y), plain(x, y), rtol=1e-5, atol=1e-6)
+    x, y = (jax.random.normal(jax.random.key(part.size), part.shape) for part in (x, y))  # ties have several slopes
+    slopes = [jax.jit(jax.grad(lambda x, y, f=f: (weight * f(x, y)).sum(), (0, 1)))(x, y) for f in (plain, blocks)]
+    for one, other in zip(*slopes, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_lengths_of_unions_by_hand():

@@ -21,6 +21,7 @@ The root has no epsilon under it: d(x, x) is exactly 0, and so is its gradient t
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -56,10 +57,13 @@ def mrn(source: Array, target: Array, groups: int) -> Array:
     xp = source.__array_namespace__()
     difference = _grouped(source, groups) - _grouped(target, groups)
     half = difference.shape[-1] // 2
-    down, squares = difference[..., :half].max(-1), xp.square(difference[..., half:]).sum(-1)
+    return _residual(xp, difference[..., :half].max(-1), xp.square(difference[..., half:]).sum(-1)).mean(-1)
+
+
+def _residual(xp: Any, down: Array, squares: Array) -> Array:
+    """(down)_+ + sqrt(squares), whose gradient is 0 where they are 0."""
     apart = squares > 0
-    length = xp.where(apart, xp.sqrt(xp.where(apart, squares, 1.0)), 0.0)
-    return (xp.where(down > 0, down, 0.0) + length).mean(-1)
+    return xp.where(down > 0, down, 0.0) + xp.where(apart, xp.sqrt(xp.where(apart, squares, 1.0)), 0.0)
 
 
 def distance(head: Head, source: Array, target: Array, groups: int, mix: Array = 0.5) -> Array:
@@ -67,53 +71,69 @@ def distance(head: Head, source: Array, target: Array, groups: int, mix: Array =
     return iqe(source, target, groups, mix) if head == "iqe" else mrn(source, target, groups)
 
 
-FEW = 16
-"""Below so many targets a table is made pair by pair: there is too little to do for each source."""
-NUMBERS = 1 << 17
-"""Numbers of embeddings compared at once in a table: few enough to stay in a core's cache, and bounds memory."""
+# ---------------------------------------------------------------- tables of all pairs
+
+NUMBERS = 1 << 18
+"""Differences held at once in a numpy table: few enough to stay in a core's cache, and bounds memory."""
+ROWS = 16
+"""Sources at once in a JAX table."""
 
 
 def table(head: Head, sources: np.ndarray, targets: np.ndarray, groups: int, mix: float = 0.5) -> np.ndarray:
-    """d from every source to every target in numpy, (n, D), (m, D) -> (n, m), a block at a time.
-
-    The order of `before` depends on the source alone: sorted once for it, one pass over its coordinates is enough.
-    """
+    """d from every source to every target in numpy, (n, D), (m, D) -> (n, m), a block at a time."""
     result = np.empty((len(sources), len(targets)), np.result_type(sources, targets))
     width = max(1, NUMBERS // sources.shape[1])
-    if len(targets) < FEW:
-        for start in range(0, len(sources), max(1, width // max(1, len(targets)))):
-            rows = slice(start, start + max(1, width // max(1, len(targets))))
-            result[rows] = distance(head, sources[rows, None], targets[None], groups, mix)
-        return result
-    of_one = _unions_from if head == "iqe" else _residuals_from
-    for start in range(0, len(targets), width):
-        columns = np.ascontiguousarray(targets[start : start + width].T)  # long rows are what numpy is quick with
-        for row, source in enumerate(sources):
-            each = of_one(source, columns, groups)
-            found = mix * each.mean(0) + (1.0 - mix) * each.max(0) if head == "iqe" else each.mean(0)
-            result[row, start : start + width] = found
+    height = max(1, width // max(1, len(targets)))
+    for i in range(0, len(sources), height):
+        for j in range(0, len(targets), width):
+            block = _block(head, sources[i : i + height], targets[j : j + width], groups, mix)
+            result[i : i + height, j : j + width] = block
     return result
 
 
-def _unions_from(source: np.ndarray, columns: np.ndarray, groups: int) -> np.ndarray:
-    """Lengths of the unions from one source, (D,), to targets in columns, (D, m): (groups, m)."""
-    starts = _grouped(source, groups)
-    order = np.argsort(starts, axis=1, kind="stable")
-    first = np.arange(groups) * starts.shape[1]
-    covered: np.ndarray | float = -np.inf
-    total = np.zeros((groups, columns.shape[1]), columns.dtype)
-    for place in order.T:
-        start, end = source[first + place, None], columns[first + place]
-        total += np.maximum(end - np.maximum(covered, start), 0.0)
-        covered = np.maximum(covered, end)
-    return total
+def pairwise(head: Head, sources: Array, targets: Array, groups: int, mix: Array = 0.5) -> Array:
+    """The same in JAX, for losses: (..., n, D), (..., m, D) -> (..., n, m).
+
+    Rows come in blocks, whose differences are made again for the gradient: kept, those of 512 states with 512 numbers
+    and two heads would take a gigabyte, and moving them takes longer than making them (docs/tmd.md).
+    """
+    import jax  # only training has it
+
+    with jax.default_matmul_precision("highest"):  # a permutation must not round
+        rows = sources.swapaxes(-2, 0)
+        some = lambda part: _block(head, part.swapaxes(-2, 0), targets, groups, mix).swapaxes(-2, 0)  # noqa: E731
+        whole = len(rows) // ROWS * ROWS
+        blocks = jax.lax.map(jax.checkpoint(some), rows[:whole].reshape(-1, ROWS, *rows.shape[1:]))
+        found = blocks.reshape(whole, *blocks.shape[2:])
+        if whole < len(rows):
+            found = jax.numpy.concatenate([found, some(rows[whole:])])
+        return found.swapaxes(-2, 0)
 
 
-def _residuals_from(source: np.ndarray, columns: np.ndarray, groups: int) -> np.ndarray:
-    difference = (source[:, None] - columns).reshape(groups, len(source) // groups, -1)
-    half = difference.shape[1] // 2
-    far = difference[:, half:]
-    return np.maximum(difference[:, :half].max(1), 0.0) + np.sqrt(np.einsum("gkm,gkm->gm", far, far))
+def _block(head: Head, sources: Array, targets: Array, groups: int, mix: Array) -> Array:
+    """All pairs at once; coordinates come first, so that every operation runs along the targets.
+
+    The order of `before` depends on the source alone: with its intervals sorted, and the targets' ends put in the same
+    order by a product with a permutation, one pass over the coordinates is enough.
+    """
+    xp = sources.__array_namespace__()
+    x, y = (_grouped(part, groups).swapaxes(-1, -3).swapaxes(-2, -3) for part in (sources, targets))
+    size = x.shape[-2]  # x is (..., groups, size, n), y (..., groups, size, m)
+    if head == "mrn":
+        differences = [x[..., k, :, None] - y[..., k, None, :] for k in range(size)]
+        down = reduce(xp.maximum, differences[: size // 2])
+        return _residual(xp, down, sum(map(xp.square, differences[size // 2 :]))).mean(-3)
+    order = xp.argsort(x, axis=-2, stable=True)
+    x = xp.take_along_axis(x, order, axis=-2)
+    permutation = (order[..., None] == np.arange(size)).astype(y.dtype)
+    ends = xp.matmul(permutation, y[..., None, :, :])
+    covered: Array = x[..., 0, :, None]
+    length: Array = 0.0
+    for k in range(size):
+        added = ends[..., k, :, :] - xp.maximum(covered, x[..., k, :, None])
+        length = length + xp.where(added > 0, added, 0.0)
+        covered = xp.maximum(covered, ends[..., k, :, :])
+    return mix * length.mean(-3) + (1.0 - mix) * length.max(-3)
 
 
 def check_groups(head: str, dimension: int, groups: int) -> None:
