@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import ring
-from measure_worlds import COUNT, EXACT, RING, arrives, pairs, wandering
+from measure_worlds import COUNT, EXACT, arrives, pairs, wandering
 from scipy.stats import spearmanr
 
 from iel.algos import GAS, check_algo

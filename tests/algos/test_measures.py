@@ -1,24 +1,18 @@
 """FB and PSM: losses against float64 numpy with a wrong sign each, exact measures, prompts, and a ring to learn."""
 
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from measure_worlds import COUNT, EXACT, RING, arrives, pairs, wandering
-from scipy.stats import spearmanr
 
-from iel.algos import FB, PSM, check_algo
+from iel.algos import FB, PSM
 from iel.algos.contract import Spec
 from iel.algos.measures import MeasureSettings, Tasks, Transitions, actor_loss, draw_tasks, on_sphere
 from iel.algos.psm import Batch, code_actions, code_bits
-from iel.data.goals import to_device
-from iel.errors import ConfigError, GeometryError
+from iel.errors import ConfigError
 from iel.losses import measure_loss, orthonormality_loss, pessimistic
 from iel.nn import apply_heads
-from iel.planning import make_planner, planners_for
-from iel.training import train
 
 TINY = {"hidden": (8,), "batch_size": 6, "dimension": 4, "steps": 8}
 SPEC = Spec(2, 1)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from iel.algos.check import check_algo
+from iel.algos.clearning import CLearning
 from iel.algos.contract import Method
+from iel.algos.crl import CRL
 from iel.algos.fb import FB
 from iel.algos.gas import GAS
 from iel.algos.gcbc import GCBC
@@ -16,6 +18,7 @@ from iel.algos.gccql import GCCQL
 from iel.algos.gciql import GCIQL
 from iel.algos.gcivl import GCIVL
 from iel.algos.hilp import HILP
+from iel.algos.hiql import HIQL
 from iel.algos.iel import IEL
 from iel.algos.psm import PSM
 from iel.errors import unknown_name
@@ -62,6 +65,15 @@ ALGOS: dict[str, Registered] = {
     "psm": Registered(
         PSM, Facts("successor measure", "successor measure", "bilinear projection", True, False, True, False), VALUED
     ),
+    "clearning": Registered(
+        CLearning, Facts("successor measure", "reachability", "classifier logit", True, False, True, False), VALUED
+    ),
+    "crl": Registered(
+        CRL, Facts("successor measure", "density ratio", "inner product", True, False, False, False), VALUED
+    ),
+    "hiql": Registered(
+        HIQL, Facts("reachability", "multi-step reachability", "value gap", True, False, True, False), VALUED
+    ),
     "gcbc": Registered(GCBC, Facts("goal-conditioned", "actions", "none", False, False, False, False), ("direct",)),
     "gcivl": Registered(GCIVL, Facts("goal-conditioned", "values", "negative value", True, False, True, False), VALUED),
     "gciql": Registered(
@@ -82,6 +94,7 @@ def get_algo(name: str) -> type[Method]:
 
 __all__ = [
     "ALGOS",
+    "CRL",
     "FB",
     "GAS",
     "GCBC",
@@ -89,8 +102,10 @@ __all__ = [
     "GCIQL",
     "GCIVL",
     "HILP",
+    "HIQL",
     "IEL",
     "PSM",
+    "CLearning",
     "Facts",
     "Method",
     "Registered",
