@@ -98,10 +98,10 @@ def pessimistic(values: jax.Array, pessimism: float) -> jax.Array:
 def measure_loss(measures: jax.Array, target: jax.Array, discount: float) -> jax.Array:
     """TD for successor measures: sum_k [mean_{i != j} (M_k,ij - gamma M'_ij)^2 / 2 - mean_i M_k,ii].
 
-    Row i is a state with an action, column j the state that row j went to: M_ij is how much more often (discounted, from
-    the next step on) i's policy will be there than the data is. The squares would be least at M = gamma M'; the term
-    without a square adds the visit of the next step, 1 where i = j in expectation over the data. `measures` is
-    (heads, n, n), `target` (n, n) and carries no gradient.
+    Row i is a state with an action, column j the state that row j went to: M_ij is how much more often (discounted,
+    from the next step on) i's policy will be there than the data is. The squares alone would be least at M = gamma M';
+    the term without a square adds the visit of the next step. `measures` is (heads, n, n); `target` is (n, n) and
+    carries no gradient.
     """
     residual = measures - discount * jax.lax.stop_gradient(target)
     visits = jnp.diagonal(measures, axis1=-2, axis2=-1)

@@ -61,14 +61,14 @@ def test_the_policys_losses_by_hand():
     batch = SkillBatch(*drawn((6, 2), (6, 2), (6, 2), (6, 4), (6, 4)))
     batch = batch._replace(action=jnp.tanh(batch.action))
     key = jax.random.key(7)
-    loss, metrics = jax.jit(algo.policy_loss)(state.skills, target, batch, key)
+    loss, metrics = jax.jit(algo.skills_loss)(state.skills, target, batch, key)
     z = unit(jax.random.normal(key, (6, 4)))
     value, after = (double(scalars(state.skills.value, s, z)[0]) for s in (batch.state, batch.next_state))
     q, old = (double(scalars(c, batch.state, z, batch.action)) for c in (state.skills.critic, target))
     gap = old.min(0) - value
     backup = (double(batch.displacement) * double(z)).sum(-1) + 0.9 * after
-    assert float(metrics["policy/value"]) == pytest.approx((np.where(gap >= 0, 0.8, 0.2) * gap**2).mean(), rel=1e-4)
-    assert float(metrics["policy/critic"]) == pytest.approx(np.square(q - backup).mean(-1).sum(), rel=1e-4)
+    assert float(metrics["skills/value"]) == pytest.approx((np.where(gap >= 0, 0.8, 0.2) * gap**2).mean(), rel=1e-4)
+    assert float(metrics["skills/critic"]) == pytest.approx(np.square(q - backup).mean(-1).sum(), rel=1e-4)
 
     way = double(batch.subgoal) / np.linalg.norm(double(batch.subgoal), axis=1, keepdims=True)
     told = jnp.concatenate([batch.state, jnp.asarray(way, jnp.float32)], -1)
@@ -76,8 +76,10 @@ def test_the_policys_losses_by_hand():
     climbed = double(scalars(state.skills.critic, told, jnp.clip(mean, -1, 1))).min(0)
     clone = -0.5 * np.square(double(batch.action - mean)).sum(-1) - np.log(2 * np.pi)
     expected = -climbed.mean() / np.abs(climbed).mean() - 0.5 * clone.mean()
-    assert float(metrics["policy/actor"]) == pytest.approx(expected, rel=1e-4)
-    assert float(loss) == pytest.approx(sum(float(metrics[f"policy/{x}"]) for x in ("value", "critic", "actor")), rel=1e-5)
+    assert float(metrics["skills/actor"]) == pytest.approx(expected, rel=1e-4)
+    assert float(loss) == pytest.approx(
+        sum(float(metrics[f"skills/{x}"]) for x in ("value", "critic", "actor")), rel=1e-5
+    )
     gradient = jax.grad(lambda critic: algo.actor_loss(state.skills.policy, critic, batch)[0])(state.skills.critic)
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient)), "the critic is only looked at"
 
@@ -86,13 +88,13 @@ def test_subgoals_lie_ahead_and_no_further_than_the_reach():
     algo = GAS.preset("smoke", **{**TINY, "batch_size": 500}, reach=2.0)
     data = to_device(ring())
     state = start(algo)
-    tables = jax.jit(lambda: algo.tables("policy", state, data))()
+    tables = jax.jit(lambda: algo.tables("skills", state, data))()
     points, furthest = np.asarray(tables.points), np.asarray(tables.furthest)
     assert np.allclose(points, head(state.embedding, 0)(data.observations), atol=1e-5)
     # A line instead of the network's space: the place of a row is its number, so the furthest is two rows ahead.
     line = jnp.arange(len(points), dtype=jnp.float32)[:, None] * jnp.ones((1, 4)) / 2.0
     furthest = jnp.minimum(jnp.arange(len(points)) + 2, data.final)
-    batch = algo.sample("policy", jax.random.key(1), data, Tables(line, furthest))
+    batch = algo.sample("skills", jax.random.key(1), data, Tables(line, furthest))
     ahead = np.asarray(batch.subgoal)[:, 0] * 2
     assert set(ahead.round(4)) <= {1.0, 2.0} and (ahead == 2.0).mean() > 0.5, "geometric in 0.99, cut at the furthest"
     assert np.allclose(batch.displacement, 0.5)
@@ -102,7 +104,7 @@ def test_it_keeps_the_contract_and_frozen_networks_stay():
     algo = GAS.preset("smoke", **{**TINY, "batch_size": 8})
     check_algo(algo)
     data, state = to_device(ring()), start(algo)
-    for phase, frozen in (("embedding", ("skills", "critic_target")), ("policy", ("embedding", "embedding_target"))):
+    for phase, frozen in (("embedding", ("skills", "critic_target")), ("skills", ("embedding", "embedding_target"))):
         batch = algo.sample(phase, jax.random.key(1), data, algo.tables(phase, state, data))
         after, _ = algo.update(phase, state, batch, jax.random.key(2))
         for name in frozen:
@@ -134,7 +136,9 @@ def test_gas_learns_the_ring():
 
     def acting(planner):
         made = make_planner(planner, model, data, **({"reach": 2.0} if planner == "gas-graph" else {}))
-        return lambda states, goals: model.act(states, model.command(states, made.plan(goals).target(model.embed(states))))
+        return lambda states, goals: model.act(
+            states, model.command(states, made.plan(goals).target(model.embed(states)))
+        )
 
     shares = {planner: arrives(acting(planner)) for planner in ("direct", "gas-graph")}
     print("arrives", shares)

@@ -72,7 +72,7 @@ def test_clusters_are_those_of_one_pass_in_order(block, monkeypatch):
 def test_every_node_reaches_the_goal_also_over_gaps():
     """Two islands: edges no longer than the reach within them, one gap between them, by the shortest pair."""
     rng = np.random.default_rng(0)
-    points = np.concatenate([rng.uniform(0, 6, (40, 2)), rng.uniform(0, 6, (40, 2)) + [20.0, 0.0]])
+    points = np.concatenate([rng.uniform(0, 6, (40, 2)), rng.uniform(0, 6, (40, 2)) + np.array([20.0, 0.0])])
     graph = ClusterGraph(points, EUCLIDEAN, 3.0)
     goal = LatentGoal(np.array([25.0, 3.0]), np.eye(2)[0])
     edges, field = graph.edges(goal), graph.field(goal)

@@ -32,6 +32,8 @@ from iel.algos.measures import (
     noisy,
     on_sphere,
 )
+from iel.algos.skills import SkillBatch
+from iel.algos.waypoints import BODY, Steerable, Walker
 from iel.data.goals import DeviceData
 from iel.losses import orthonormality_loss
 from iel.model import Model
@@ -50,6 +52,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "future_share": 0.5,
         "bc_weight": 0.3,
     },
+    "laptop-body": {
+        "steps": 48_000,
+        "target_rate": 0.02,
+        "discount": 0.99,
+        "future_share": 0.5,
+        "bc_weight": 0.3,
+        **BODY,
+    },
     "smoke": {
         "steps": 1_500,
         "batch_size": 128,
@@ -63,7 +73,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class FB(Method):
+class FB(Steerable, Method):
     """Forward-backward representations: the successor measures of all optimal policies at once, by rank d.
 
     For a task vector z, pi(., z) is greedy for the reward y -> B(y)^T z, and F(x, a, z)^T B(y) is its successor
@@ -76,8 +86,8 @@ class FB(Method):
 
     It is prompted by a goal, z = B(g), or by a reward, z = E[r B], both scaled to length sqrt(d).
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints:
+    steered by waypoints, as IEL's), `smoke` (seconds, for tests).
     """
 
     name = "fb"
@@ -131,12 +141,17 @@ class FB(Method):
             MLP(backward_key, spec.observation_size, self.hidden, self.dimension),
             MLP(policy_key, told, self.hidden, spec.action_size, layer_norm=False, last_scale=1e-2),
         )
-        return State(networks, Targets(networks.forward, networks.backward), self.optimiser.init(networks))
+        target = Targets(networks.forward, networks.backward)
+        return State(networks, target, self.optimiser.init(networks), self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Transitions:
+    def sample(
+        self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None
+    ) -> Transitions | SkillBatch:
         """Transitions, with a later state where the policy learns from those."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
         rows, ahead = draw_rows(key, data, self.batch_size, self.discount)
         later = data.observations[ahead] if self.future_share > 0 else None
         return Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1], later)
@@ -178,19 +193,22 @@ class FB(Method):
 
     # ---------------------------------------------------------------- the update
 
-    def update(self, phase: str, state: State, batch: Transitions, key: jax.Array) -> tuple[State, Metrics]:
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
         """One gradient step; the copies follow the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
         loss = lambda networks, batch: self.loss(networks, state.target, batch, key)  # noqa: E731
         networks, moments, metrics = descend(self.optimiser, loss, state.networks, state.moments, batch)
         online = Targets(state.networks.forward, state.networks.backward)
-        return State(networks, polyak(state.target, online, self.target_rate), moments), metrics
+        return State(networks, polyak(state.target, online, self.target_rate), moments, state.walker), metrics
 
     # ---------------------------------------------------------------- what is shipped
 
     def model(self, state: State, spec: Spec) -> Model:
         """The policy, told B of its target; and F, whose product with B says how near that is."""
-        networks = state.networks
-        return measure_model(self.name, spec, networks.forward, networks.backward, networks.policy, self.measures)
+        networks, walker = state.networks, self.steered(None, state.walker, spec) if self.walks else None
+        maps = networks.forward, networks.backward, networks.policy
+        return measure_model(self.name, spec, *maps, self.measures, walker)
 
 
 class Networks(NamedTuple):
@@ -214,3 +232,4 @@ class State(NamedTuple):
     networks: Networks
     target: Targets
     moments: optax.OptState
+    walker: Walker | None = None

@@ -12,7 +12,7 @@ Its graph (efficient states, clustered) is the planner `gas-graph` (planning/clu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,12 @@ import optax
 
 from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.algos.hilp import euclidean_td_loss
+from iel.algos.skills import SkillBatch as WalkBatch
+from iel.algos.waypoints import BODY, Steerable, Walker
 from iel.data.goals import DeviceData, GoalSampler, draw_states, geometric
 from iel.errors import ConfigError
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
-from iel.model import Direction, Model
+from iel.model import Direction, Model, Steering
 from iel.nn import (
     MLP,
     GaussianPolicy,
@@ -48,6 +50,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "expectile": 0.95,
         "cut_jumps": True,
     },
+    "laptop-body": {"steps": 48_000, "target_rate": 0.02, "expectile": 0.95, **BODY},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 2_000,
@@ -63,21 +66,21 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAS(Method):
+class GAS(Steerable, Method):
     """Graph-assisted stitching: a Euclidean space of temporal distances, a graph in it, a policy towards its nodes.
 
-    `embedding`: with V(x, g) = -||psi(x) - psi(g)||,
+    Phase `embedding`: with V(x, g) = -||psi(x) - psi(g)||,
 
         L = IVL(V; expectile, discount)
 
-    `policy`: psi is frozen. The critic is trained on directions z drawn uniformly, the policy on the way to a later
-    state of the same trajectory, at most as far as its first state at distance H or more:
+    Phase `skills`: psi is frozen. The critic is trained on directions z drawn uniformly, the policy on the way to a
+    later state of the same trajectory, at most as far as its first state at distance H or more:
 
         L_Q, L_V = IQL on r = <psi(x') - psi(x), z>, never terminal
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],   q = min_e Q_e(x, z, mu(x, z)),  z = unit(psi(x_s) - psi(x))
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints:
+    steered by waypoints, as IEL's), `smoke` (seconds, for tests).
     """
 
     name = "gas"
@@ -86,7 +89,7 @@ class GAS(Method):
     steps: int = 2_000_000
     """Gradient steps of both phases together."""
     embedding_share: float = 0.5
-    """Share of the steps given to the embedding; the policy gets the rest."""
+    """Share of the steps given to the embedding; its policy gets the rest."""
     dimension: int = 32
     """Size d of the temporal-distance space."""
     discount: float = 0.99
@@ -104,6 +107,10 @@ class GAS(Method):
     bc_weight: float = 1.0
     """alpha of DDPG+BC. Published: 1 navigate and stitch, 0.01 explore, 0.1 humanoid, 10 kitchen."""
 
+    steering: Literal["direction", "waypoint"] = "direction"  # type: ignore[assignment]
+    """`direction`: the method's own policy, told the way to the target in psi; `waypoint`: a cloned one, told the way
+    in the place columns, the same for every method."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "dimension", "reach")
@@ -118,35 +125,45 @@ class GAS(Method):
         return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory)
 
     def phases(self) -> tuple[Phase, ...]:
-        """The space, then the policy."""
+        """The space, then its policy; or the waypoint policy, then the space."""
+        *walk, own = super().phases()
+        if walk:
+            return *walk, Phase("embedding", own.steps)
         embedding = round(self.steps * self.embedding_share)
-        return Phase("embedding", embedding), Phase("policy", self.steps - embedding)
+        return Phase("embedding", embedding), Phase("skills", self.steps - embedding)
 
     def init(self, key: jax.Array, spec: Spec) -> State:
         """Fresh networks, and copies equal to them."""
         keys = jax.random.split(key, 4)
         embedding = ensemble(keys[0], 2, spec.observation_size, self.hidden, self.dimension)
         told = spec.observation_size + self.dimension
-        skills = Skills(
-            ensemble(keys[1], 1, told, self.hidden, 1),
-            ensemble(keys[2], 2, told + spec.action_size, self.hidden, 1),
-            GaussianPolicy(keys[3], told, self.hidden, spec.action_size),
+        skills = (
+            None
+            if self.walks
+            else Skills(
+                ensemble(keys[1], 1, told, self.hidden, 1),
+                ensemble(keys[2], 2, told + spec.action_size, self.hidden, 1),
+                GaussianPolicy(keys[3], told, self.hidden, spec.action_size),
+            )
         )
         moments = Optimisers(self.optimiser.init(embedding), self.optimiser.init(skills))
-        return State(embedding, embedding, skills, skills.critic, moments)
+        copy = None if skills is None else skills.critic
+        return State(embedding, embedding, skills, copy, moments, self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
-    def tables(self, phase: str, state: State, data: DeviceData) -> Tables | None:
-        """psi (head 0) of every state in `policy`, where it is frozen, and the furthest subgoal of each."""
-        if phase == "embedding":
-            return None
+    def tables(self, phase: str, state: State, data: DeviceData) -> Any:
+        """psi (head 0) of every state in `skills`, where it is frozen, and the furthest subgoal of each."""
+        if phase != "skills":
+            return super().tables(phase, state, data)
         points = in_blocks(head(state.embedding, 0), data.observations)
         return Tables(points, first_beyond(points, data.final, self.reach))
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: Tables | None) -> GoalBatch | SkillBatch:
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: Any) -> GoalBatch | SkillBatch | WalkBatch:
         """States with goals, or transitions with the way to a subgoal."""
-        if tables is None:
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
+        if phase == "embedding":
             draw = self.sampler(key, data, self.batch_size)
             rows = data.observations[draw.state], data.observations[draw.state + 1], data.observations[draw.goal]
             return GoalBatch(*rows, (draw.goal == draw.state).astype(jnp.float32))
@@ -163,9 +180,7 @@ class GAS(Method):
         """TD with the Euclidean distance, as HILP's."""
         return euclidean_td_loss(embedding, target, batch, self.expectile, self.discount)
 
-    def critic_loss(
-        self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """IQL's two losses on directions drawn uniformly."""
         z = unit(jax.random.normal(key, batch.displacement.shape))
         reward = (batch.displacement * z).sum(-1)
@@ -174,7 +189,7 @@ class GAS(Method):
         value_loss = iql_value_loss(value, scalars(target, batch.state, z, batch.action), self.policy_expectile)
         q = scalars(skills.critic, batch.state, z, batch.action)
         critic_loss = iql_critic_loss(q, reward, next_value, self.discount)
-        metrics = {"policy/value": value_loss, "policy/critic": critic_loss, "policy/reward": jnp.abs(reward).mean()}
+        metrics = {"skills/value": value_loss, "skills/critic": critic_loss, "skills/reward": jnp.abs(reward).mean()}
         return value_loss + critic_loss, metrics
 
     def actor_loss(self, policy: GaussianPolicy, critic: MLP, batch: SkillBatch) -> tuple[jax.Array, Metrics]:
@@ -182,20 +197,20 @@ class GAS(Method):
         told = jnp.concatenate([batch.state, unit(batch.subgoal)], -1)
         q = scalars(jax.lax.stop_gradient(critic), told, jnp.clip(policy(told), -1.0, 1.0)).min(0)
         loss = ddpg_bc_loss(q, policy.unit_log_prob(told, batch.action), self.bc_weight)
-        return loss, {"policy/actor": loss, "policy/actor_q": q.mean()}
+        return loss, {"skills/actor": loss, "skills/actor_q": q.mean()}
 
-    def policy_loss(
-        self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    def skills_loss(self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the actor's loss to the critic."""
         critic, metrics = self.critic_loss(skills, target, batch, key)
         actor, more = self.actor_loss(skills.policy, skills.critic, batch)
-        return critic + actor, {"policy/loss": critic + actor, **metrics, **more}
+        return critic + actor, {"skills/loss": critic + actor, **metrics, **more}
 
     # ---------------------------------------------------------------- updates
 
     def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
         """One gradient step of a phase; the copies follow the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
         optimisers = state.optimisers
         if phase == "embedding":
             learn = lambda embedding, batch: self.embedding_loss(embedding, state.embedding_target, batch)  # noqa: E731
@@ -203,7 +218,7 @@ class GAS(Method):
             target = polyak(state.embedding_target, state.embedding, self.target_rate)
             optimisers = optimisers._replace(embedding=moments)
             return state._replace(embedding=embedding, embedding_target=target, optimisers=optimisers), metrics
-        loss = lambda skills, batch: self.policy_loss(skills, state.critic_target, batch, key)  # noqa: E731
+        loss = lambda skills, batch: self.skills_loss(skills, state.critic_target, batch, key)  # noqa: E731
         skills, moments, metrics = descend(self.optimiser, loss, state.skills, optimisers.skills, batch)
         copy = polyak(state.critic_target, state.skills.critic, self.target_rate)
         optimisers = optimisers._replace(skills=moments)
@@ -212,12 +227,14 @@ class GAS(Method):
     # ---------------------------------------------------------------- what is shipped
 
     def model(self, state: State, spec: Spec) -> Model:
-        """Head 0 of psi, and the policy that follows its directions."""
-        networks = {
-            "embedding": frozen(head(state.embedding, 0), "observation"),
-            "policy": frozen_policy(state.skills.policy, "observation", "command"),
-        }
-        return Model(self.name, spec.observation_size, spec.action_size, networks, Direction(), discount=self.discount)
+        """Head 0 of psi, and the policy that follows its directions, or the waypoint policy."""
+        steering: Steering = Direction()
+        if state.skills is not None:
+            policy = frozen_policy(state.skills.policy, "observation", "command")
+        else:
+            policy, steering = self.steered(None, state.walker, spec)
+        networks = {"embedding": frozen(head(state.embedding, 0), "observation"), "policy": policy}
+        return Model(self.name, spec.observation_size, spec.action_size, networks, steering, discount=self.discount)
 
 
 def first_beyond(points: jax.Array, final: jax.Array, reach: float, block: int = 8192) -> jax.Array:
@@ -251,7 +268,7 @@ class Tables(NamedTuple):
 
 
 class Skills(NamedTuple):
-    """What the policy's phase trains; the value is an ensemble of one."""
+    """What the phase `skills` trains; the value is an ensemble of one."""
 
     value: MLP
     critic: MLP
@@ -270,9 +287,11 @@ class State(NamedTuple):
 
     embedding: MLP
     embedding_target: MLP
-    skills: Skills
-    critic_target: MLP
+    skills: Skills | None
+    """None where the policy is steered by waypoints."""
+    critic_target: MLP | None
     optimisers: Optimisers
+    walker: Walker | None = None
 
 
 class GoalBatch(NamedTuple):

@@ -24,7 +24,7 @@ from iel.algos.contract import Metrics, Spec
 from iel.data.goals import DeviceData, draw_states, geometric
 from iel.errors import ConfigError
 from iel.losses import ddpg_bc_loss, measure_loss, pessimistic
-from iel.model import Model, Network, Perceptron, Subgoal
+from iel.model import Measure, Model, Network, Perceptron, Steering, Subgoal
 from iel.nn import MLP, apply_heads, frozen, unit
 
 
@@ -134,15 +134,27 @@ def shipped_actor(policy: MLP, noise: float) -> Network:
 
 
 def measure_model(
-    name: str, spec: Spec, forward: MLP, backward: MLP, policy: MLP, settings: MeasureSettings
+    name: str,
+    spec: Spec,
+    forward: MLP,
+    backward: MLP,
+    policy: MLP,
+    settings: MeasureSettings,
+    walker: tuple[Network, Steering] | None = None,
 ) -> Model:
-    """The policy, told B of its target; and F, whose product with B says how near that is."""
+    """The policy, told B of its target, and F, whose product with B says how near that is; or a waypoint policy."""
+    own = shipped_actor(policy, settings.noise)
     networks = {
-        "policy": shipped_actor(policy, settings.noise),
+        "policy": own,
         "high": frozen(backward, "goal"),
         "forward": frozen(forward, "observation", "action", "command"),
     }
-    return Model(name, spec.observation_size, spec.action_size, networks, Subgoal(), discount=settings.discount)
+    steering: Steering = Subgoal()
+    if walker is not None:
+        networks["actor"] = own
+        networks["policy"], steering = walker
+    sizes = spec.observation_size, spec.action_size
+    return Model(name, *sizes, networks, steering, metric=Measure(settings.discount))
 
 
 def checked_cloning(bc_weight: float, future_share: float) -> None:

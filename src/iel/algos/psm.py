@@ -33,6 +33,8 @@ from iel.algos.measures import (
     noisy,
     on_sphere,
 )
+from iel.algos.skills import SkillBatch
+from iel.algos.waypoints import BODY, Steerable, Walker
 from iel.data.goals import DeviceData
 from iel.losses import orthonormality_loss
 from iel.model import Model
@@ -53,6 +55,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "future_share": 0.5,
         "bc_weight": 0.3,
     },
+    "laptop-body": {
+        "steps": 48_000,
+        "dimension": 50,
+        "target_rate": 0.02,
+        "discount": 0.99,
+        "future_share": 0.5,
+        "bc_weight": 0.3,
+        **BODY,
+    },
     "smoke": {
         "steps": 2_000,
         "batch_size": 128,
@@ -66,20 +77,20 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PSM(Method):
+class PSM(Steerable, Method):
     """Proto successor measures: a basis for the measures of all policies, learned from random ones, then one policy.
 
-    `measure`: a code c of 16 bits names a policy mu_c that acts at random, but always the same way in the same state.
-    With rows i, j of a batch, a'_i = mu_{c_i}(x'_i), primes for Polyak copies and k the heads,
+    Phase `basis`: a code c of 16 bits names a policy mu_c that acts at random, but always the same way in a state. With
+    rows i, j of a batch, a'_i = mu_{c_i}(x'_i), primes for Polyak copies and k the heads,
 
         M_k,ij = psi_k(x_i, a_i, c_i)^T phi(x'_j),   M'_ij = mean_k psi'_k(x'_i, a'_i, c_i)^T phi'(x'_j)
         L = sum_k [mean_{i != j} (M_k,ij - gamma M'_ij)^2 / 2 - mean_i M_k,ii]
             + lambda [mean_{i != j} (phi_i^T phi_j)^2 - 2 mean_i ||phi_i||^2]
 
-    `policy`: phi is frozen; F and the policy are learned as FB's, with B = phi. It is prompted as FB is.
+    Phase `train`: phi is frozen; F and the policy are learned as FB's, with B = phi. It is prompted as FB is.
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints:
+    steered by waypoints, as IEL's), `smoke` (seconds, for tests).
     """
 
     name = "psm"
@@ -89,8 +100,8 @@ class PSM(Method):
     """Adam's step size."""
     hidden: tuple[int, ...] = (1024, 1024)
     """Widths of the hidden layers of every network."""
-    measure_share: float = 0.25
-    """Share of the steps that learn the basis; the policy gets the rest."""
+    basis_share: float = 0.25
+    """Share of the steps (without the waypoint policy's) that learn the basis; F and the policy get the rest."""
     dimension: int = 128
     """Size d of the basis and of task vectors."""
     discount: float = 0.98
@@ -118,7 +129,7 @@ class PSM(Method):
         super().__post_init__()
         require_positive(self, "dimension", "noise", "noise_clip")
         require_fraction(self, "discount")
-        require_share(self, "measure_share", "state_share", "future_share", "target_pessimism", "actor_pessimism")
+        require_share(self, "basis_share", "state_share", "future_share", "target_pessimism", "actor_pessimism")
         checked_cloning(self.bc_weight, self.future_share)
 
     @property
@@ -127,9 +138,10 @@ class PSM(Method):
         return MeasureSettings(self.discount, *pessimism, self.noise, self.noise_clip, self.bc_weight)
 
     def phases(self) -> tuple[Phase, ...]:
-        """The basis, then the policy."""
-        measure = round(self.steps * self.measure_share)
-        return Phase("measure", measure), Phase("policy", self.steps - measure)
+        """The basis, then the policy; before them the waypoint policy, if there is one."""
+        *walk, own = super().phases()
+        basis = round(own.steps * self.basis_share)
+        return *walk, Phase("basis", basis), Phase("train", own.steps - basis)
 
     def init(self, key: jax.Array, spec: Spec) -> State:
         """Fresh networks, and copies equal to them."""
@@ -145,18 +157,20 @@ class PSM(Method):
             MLP(keys[3], told, self.hidden, spec.action_size, layer_norm=False, last_scale=1e-2),
         )
         moments = Optimisers(self.optimiser.init(proto), self.optimiser.init(skills))
-        return State(proto, proto, skills, skills.forward, moments)
+        return State(proto, proto, skills, skills.forward, moments, self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
     def tables(self, phase: str, state: State, data: DeviceData) -> jax.Array | None:
-        """phi of every state in `policy`, where it is frozen."""
-        if phase == "measure":
-            return None
+        """phi of every state in `train`, where it is frozen."""
+        if phase != "train":
+            return super().tables(phase, state, data)
         return in_blocks(lambda x: on_sphere(state.proto.basis(x)), data.observations)
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Batch:
-        """Transitions; in `policy` with phi of the next and of a later state."""
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Batch | SkillBatch:
+        """Transitions; in `train` with phi of the next and of a later state."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
         rows, ahead = draw_rows(key, data, self.batch_size, self.discount)
         moves = Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
         if tables is None:
@@ -165,9 +179,7 @@ class PSM(Method):
 
     # ---------------------------------------------------------------- losses
 
-    def proto_loss(
-        self, proto: Proto, target: Proto, code: jax.Array, batch: Transitions
-    ) -> tuple[jax.Array, Metrics]:
+    def proto_loss(self, proto: Proto, target: Proto, code: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
         """TD of the coded policies' measures, and the basis kept orthonormal; `code` are whole numbers (n,)."""
         next_action = code_actions(code, batch.next_state, batch.action.shape[1])
         points = on_sphere(proto.basis(batch.next_state))
@@ -186,10 +198,10 @@ class PSM(Method):
         loss = measure + self.orthonormality * apart
         visits = jnp.diagonal(measures, axis1=1, axis2=2).mean()
         return loss, {
-            "measure/loss": loss,
-            "measure/td": measure,
-            "measure/orthonormality": apart,
-            "measure/visits": visits,
+            "basis/loss": loss,
+            "basis/measure": measure,
+            "basis/orthonormality": apart,
+            "basis/visits": visits,
         }
 
     def policy_loss(self, skills: Skills, target: MLP, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
@@ -205,22 +217,23 @@ class PSM(Method):
             skills.forward, target, next_action, tasks.z, columns, moves, self.discount, self.target_pessimism
         )
         actor, more = actor_loss(actor_key, skills.policy, skills.forward, tasks, moves, self.measures)
-        metrics = {"policy/measure": measure, "policy/actor": actor, "policy/actor_q": more["actor_q"]}
-        return measure + actor, {"policy/loss": measure + actor, **metrics}
+        metrics = {"train/measure": measure, "train/actor": actor, "train/actor_q": more["actor_q"]}
+        return measure + actor, {"train/loss": measure + actor, **metrics}
 
     # ---------------------------------------------------------------- updates
 
-    def update(self, phase: str, state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
         """One gradient step of a phase; the copies follow the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
         optimisers = state.optimisers
-        if phase == "measure":
+        if phase == "basis":
             code = jax.random.randint(key, (self.batch_size,), 0, 2**CODE_BITS)
             learn = lambda proto, moves: self.proto_loss(proto, state.proto_target, code, moves)  # noqa: E731
             proto, moments, metrics = descend(self.optimiser, learn, state.proto, optimisers.proto, batch.moves)
             target = polyak(state.proto_target, state.proto, self.target_rate)
-            return state._replace(
-                proto=proto, proto_target=target, optimisers=optimisers._replace(proto=moments)
-            ), metrics
+            optimisers = optimisers._replace(proto=moments)
+            return state._replace(proto=proto, proto_target=target, optimisers=optimisers), metrics
         loss = lambda skills, batch: self.policy_loss(skills, state.forward_target, batch, key)  # noqa: E731
         skills, moments, metrics = descend(self.optimiser, loss, state.skills, optimisers.skills, batch)
         copy = polyak(state.forward_target, state.skills.forward, self.target_rate)
@@ -231,8 +244,9 @@ class PSM(Method):
 
     def model(self, state: State, spec: Spec) -> Model:
         """The policy, told phi of its target; and F, whose product with phi says how near that is."""
-        skills = state.skills
-        return measure_model(self.name, spec, skills.forward, state.proto.basis, skills.policy, self.measures)
+        walker = self.steered(None, state.walker, spec) if self.walks else None
+        maps = state.skills.forward, state.proto.basis, state.skills.policy
+        return measure_model(self.name, spec, *maps, self.measures, walker)
 
 
 # ---------------------------------------------------------------- codes
@@ -292,6 +306,7 @@ class State(NamedTuple):
     skills: Skills
     forward_target: MLP
     optimisers: Optimisers
+    walker: Walker | None = None
 
 
 class Batch(NamedTuple):

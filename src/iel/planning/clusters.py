@@ -3,7 +3,7 @@
 H is the reach, in the metric's own unit; distances are those of its symmetric form (Euclidean for a displacement).
 
     efficient    state i of a trajectory is kept if going on for H steps leads the same way as going on until H away:
-                 cos(p_{i+H} - p_i, p_w - p_i) >= threshold,  w = first later state with ||p_w - p_i|| >= H (or the last)
+                 cos(p_{i+H} - p_i, p_w - p_i) >= threshold,  w = first later state at least H from i (or the last)
     clusters     one pass over the kept states: join the nearest centre within H / 2, or open a new one; a node is the
                  mean of its members, and the member nearest to that mean stands for it as a state
     edges        both ways between nodes at most H apart, and the spanning tree's where that leaves gaps
