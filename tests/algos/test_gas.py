@@ -142,4 +142,4 @@ def test_gas_learns_the_ring():
 
     shares = {planner: arrives(acting(planner)) for planner in ("direct", "gas-graph")}
     print("arrives", shares)
-    assert min(shares.values()) >= 0.9
+    assert shares["gas-graph"] >= 0.95 and shares["direct"] >= 0.7, "over half the ring the straight way is a guess"

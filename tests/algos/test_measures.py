@@ -332,7 +332,8 @@ def test_measures_rank_the_ring_and_the_policy_goes_the_short_way(method):
     model = train(data, method.preset("smoke", **RINGS[method]), progress=False).model
     cost = model.cost(*pairs(), pairs()[1]).reshape(COUNT, COUNT)
     rank, share = spearmanr(cost.ravel(), EXACT.ravel())[0], arrives(goal_actions(model))
-    print(method.name, "spearman", round(rank, 3), "arrives", round(share, 3), np.round(cost[0], 1))
+    plain = spearmanr(-model.metric.measure(pairs()[0], model.metric.tasks(pairs()[1])), EXACT.ravel())[0]
+    print(method.name, "-M", round(plain, 3), "spearman", round(rank, 3), "arrives", round(share, 3), np.round(cost[0], 1))
     assert rank >= 0.95 and share >= 0.95
     near = EXACT[:, 7] <= 1  # a reward for places 6, 7 and 8
     place = np.argmin(np.linalg.norm(data.observations[:, None] - RING, axis=-1), axis=1)

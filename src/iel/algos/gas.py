@@ -165,8 +165,12 @@ class GAS(Steerable, Method):
             return self.draw_walk(key, data, tables)
         if phase == "embedding":
             draw = self.sampler(key, data, self.batch_size)
-            rows = data.observations[draw.state], data.observations[draw.state + 1], data.observations[draw.goal]
-            return GoalBatch(*rows, (draw.goal == draw.state).astype(jnp.float32))
+            return GoalBatch(
+                state=data.observations[draw.state],
+                next_state=data.observations[draw.state + 1],
+                goal=data.observations[draw.goal],
+                success=(draw.goal == draw.state).astype(jnp.float32),
+            )
         row_key, ahead_key = jax.random.split(key)
         rows = draw_states(row_key, data, self.batch_size)
         subgoals = jnp.minimum(rows + geometric(ahead_key, self.discount, self.batch_size), tables.furthest[rows])
@@ -218,9 +222,11 @@ class GAS(Steerable, Method):
             target = polyak(state.embedding_target, state.embedding, self.target_rate)
             optimisers = optimisers._replace(embedding=moments)
             return state._replace(embedding=embedding, embedding_target=target, optimisers=optimisers), metrics
-        loss = lambda skills, batch: self.skills_loss(skills, state.critic_target, batch, key)  # noqa: E731
-        skills, moments, metrics = descend(self.optimiser, loss, state.skills, optimisers.skills, batch)
-        copy = polyak(state.critic_target, state.skills.critic, self.target_rate)
+        skills, target = state.skills, state.critic_target
+        assert skills is not None and target is not None
+        loss = lambda skills, batch: self.skills_loss(skills, target, batch, key)  # noqa: E731
+        copy = polyak(target, skills.critic, self.target_rate)
+        skills, moments, metrics = descend(self.optimiser, loss, skills, optimisers.skills, batch)
         optimisers = optimisers._replace(skills=moments)
         return state._replace(skills=skills, critic_target=copy, optimisers=optimisers), metrics
 
