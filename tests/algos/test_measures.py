@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 
 from iel.algos import FB, PSM, check_algo
 from iel.algos.contract import Spec
-from iel.algos.measures import MeasureSettings, Tasks, Transitions, actor_loss, draw_tasks, on_sphere
+from iel.algos.measures import Tasks, Transitions, actor_loss, draw_tasks, on_sphere
 from iel.algos.psm import Batch, code_actions, code_bits
 from iel.errors import ConfigError, GeometryError
 from iel.losses import measure_loss, orthonormality_loss, pessimistic
@@ -114,9 +114,8 @@ def test_the_loss_of_fb_by_hand(batch):
 
 
 def test_the_policy_climbs_the_value_of_its_task_and_clones_only_its_own_future(batch):
-    algo = FB.preset("smoke", **TINY)
-    networks = start(algo).networks
-    settings = MeasureSettings(0.9, 0.5, 0.5, 1e-6, 0.3, 2.0)
+    settings = FB.preset("smoke", **TINY, noise=1e-6, bc_weight=2.0, future_share=0.3)
+    networks = start(settings).networks
     z, own = on_sphere(jax.random.normal(jax.random.key(3), (6, 4))), jnp.array([1.0, 0, 0, 1, 0, 0])
     loss, _ = actor_loss(jax.random.key(1), networks.policy, networks.forward, Tasks(z, own), batch, settings)
     action = jnp.tanh(networks.policy(jnp.concatenate([batch.state, z], -1)))
@@ -333,7 +332,9 @@ def test_measures_rank_the_ring_and_the_policy_goes_the_short_way(method):
     cost = model.cost(*pairs(), pairs()[1]).reshape(COUNT, COUNT)
     rank, share = spearmanr(cost.ravel(), EXACT.ravel())[0], arrives(goal_actions(model))
     plain = spearmanr(-model.metric.measure(pairs()[0], model.metric.tasks(pairs()[1])), EXACT.ravel())[0]
-    print(method.name, "-M", round(plain, 3), "spearman", round(rank, 3), "arrives", round(share, 3), np.round(cost[0], 1))
+    print(
+        method.name, "-M", round(plain, 3), "spearman", round(rank, 3), "arrives", round(share, 3), np.round(cost[0], 1)
+    )
     assert rank >= 0.95 and share >= 0.95
     near = EXACT[:, 7] <= 1  # a reward for places 6, 7 and 8
     place = np.argmin(np.linalg.norm(data.observations[:, None] - RING, axis=-1), axis=1)

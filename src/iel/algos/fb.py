@@ -18,22 +18,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_positive, require_share
+from iel.algos.contract import Method, Metrics, Spec, require_positive
 from iel.algos.measures import (
-    MeasureSettings,
+    Tasked,
     Tasks,
     Transitions,
     actor_loss,
-    checked_cloning,
     draw_rows,
     draw_tasks,
     forward_loss,
-    measure_model,
     noisy,
     on_sphere,
 )
 from iel.algos.skills import SkillBatch
-from iel.algos.waypoints import BODY, Steerable, Walker
+from iel.algos.waypoints import BODY, Walker
 from iel.data.goals import DeviceData
 from iel.losses import orthonormality_loss
 from iel.model import Model
@@ -73,7 +71,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class FB(Steerable, Method):
+class FB(Tasked, Method):
     """Forward-backward representations: the successor measures of all optimal policies at once, by rank d.
 
     For a task vector z, pi(., z) is greedy for the reward y -> B(y)^T z, and F(x, a, z)^T B(y) is its successor
@@ -93,44 +91,14 @@ class FB(Steerable, Method):
     name = "fb"
     presets = PRESETS
 
-    learning_rate: float = 1e-4
-    """Adam's step size."""
-    hidden: tuple[int, ...] = (1024, 1024)
-    """Widths of the hidden layers of every network."""
     dimension: int = 50
     """Size d of task vectors, F and B: the rank of the measures."""
-    discount: float = 0.98
-    """gamma of the measures; 0.99 is used for mazes."""
-    target_rate: float = 0.01
-    """Polyak rate of the copies of F and B."""
     orthonormality: float = 1.0
     """lambda: how strongly E[B B^T] is held at the identity."""
-    state_share: float = 0.5
-    """Share of the task vectors that are B of a state of the data; the rest are uniform on the sphere."""
-    target_pessimism: float = 0.5
-    """Of the two heads' target measures take the mean less so much of their difference; 0.5 is the minimum."""
-    actor_pessimism: float = 0.5
-    """The same for the value that the policy climbs."""
-    noise: float = 0.2
-    """Spread of the policy, before the tanh."""
-    noise_clip: float = 0.3
-    """Largest noise in training."""
-    future_share: float = 0.0
-    """Share of the task vectors that are B of a later state of the same trajectory (published: none)."""
-    bc_weight: float = 0.0
-    """alpha: how close the policy stays to the data's actions where z is the trajectory's own future."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "noise", "noise_clip")
-        require_fraction(self, "discount")
-        require_share(self, "state_share", "future_share", "target_pessimism", "actor_pessimism")
-        checked_cloning(self.bc_weight, self.future_share)
-
-    @property
-    def measures(self) -> MeasureSettings:
-        pessimism = self.target_pessimism, self.actor_pessimism
-        return MeasureSettings(self.discount, *pessimism, self.noise, self.noise_clip, self.bc_weight)
+        require_positive(self, "dimension")
 
     def init(self, key: jax.Array, spec: Spec) -> State:
         """Fresh networks, and copies equal to F and B."""
@@ -169,12 +137,10 @@ class FB(Steerable, Method):
     ) -> tuple[jax.Array, Metrics]:
         """TD of the measures, and B kept orthonormal."""
         mean = networks.policy(jnp.concatenate([batch.next_state, z], -1))
-        next_action = jax.lax.stop_gradient(noisy(key, mean, self.measures))
+        next_action = jax.lax.stop_gradient(noisy(key, mean, self))
         points = on_sphere(networks.backward(batch.next_state))
         columns = points, on_sphere(target.backward(batch.next_state))
-        loss, measures = forward_loss(
-            networks.forward, target.forward, next_action, z, columns, batch, self.discount, self.target_pessimism
-        )
+        loss, measures = forward_loss(networks.forward, target.forward, next_action, z, columns, batch, self)
         apart = orthonormality_loss(points)
         visits = jnp.diagonal(measures, axis1=1, axis2=2).mean()
         metrics = {"train/measure": loss, "train/orthonormality": apart, "train/visits": visits}
@@ -187,7 +153,7 @@ class FB(Steerable, Method):
         task_key, next_key, actor_key = jax.random.split(key, 3)
         tasks = self.tasks(networks.backward, batch, task_key)
         measure, metrics = self.measure_loss(networks, target, tasks.z, batch, next_key)
-        actor, more = actor_loss(actor_key, networks.policy, networks.forward, tasks, batch, self.measures)
+        actor, more = actor_loss(actor_key, networks.policy, networks.forward, tasks, batch, self)
         metrics |= {"train/actor": actor, "train/actor_q": more["actor_q"]}
         return measure + actor, {"train/loss": measure + actor, **metrics}
 
@@ -206,9 +172,8 @@ class FB(Steerable, Method):
 
     def model(self, state: State, spec: Spec) -> Model:
         """The policy, told B of its target; and F, whose product with B says how near that is."""
-        networks, walker = state.networks, self.steered(None, state.walker, spec) if self.walks else None
-        maps = networks.forward, networks.backward, networks.policy
-        return measure_model(self.name, spec, *maps, self.measures, walker)
+        networks = state.networks
+        return self.shipped(spec, networks.forward, networks.backward, networks.policy, state.walker)
 
 
 class Networks(NamedTuple):

@@ -14,13 +14,15 @@ A goal is the task vector B(g); a reward the vector E[r B] (`Model.reward_comman
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.algos.contract import Metrics, Spec
+from iel.algos.contract import Metrics, Spec, require_fraction, require_positive, require_share
+from iel.algos.waypoints import Steerable, Walker
 from iel.data.goals import DeviceData, draw_states, geometric
 from iel.errors import ConfigError
 from iel.losses import ddpg_bc_loss, measure_loss, pessimistic
@@ -28,15 +30,56 @@ from iel.model import Measure, Model, Network, Perceptron, Steering, Subgoal
 from iel.nn import MLP, apply_heads, frozen, unit
 
 
-class MeasureSettings(NamedTuple):
-    """Numbers of the two losses."""
+@dataclass(frozen=True, kw_only=True)
+class Tasked(Steerable):
+    """Settings that FB and PSM share: a method told task vectors is `class NAME(Tasked, Method)`."""
 
-    discount: float
-    target_pessimism: float
-    actor_pessimism: float
-    noise: float
-    noise_clip: float
-    bc_weight: float
+    learning_rate: float = 1e-4
+    """Adam's step size."""
+    hidden: tuple[int, ...] = (1024, 1024)
+    """Widths of the hidden layers of every network."""
+    discount: float = 0.98
+    """gamma of the measures; 0.99 is used for mazes."""
+    target_rate: float = 0.01
+    """Polyak rate of all copies."""
+    state_share: float = 0.5
+    """Share of the task vectors that are B of a state of the data; the rest are uniform on the sphere."""
+    target_pessimism: float = 0.5
+    """Of the two heads' target measures take the mean less so much of their difference; 0.5 is the minimum."""
+    actor_pessimism: float = 0.5
+    """The same for the value that the policy climbs."""
+    noise: float = 0.2
+    """Spread of the policy, before the tanh."""
+    noise_clip: float = 0.3
+    """Largest noise in training."""
+    future_share: float = 0.0
+    """Share of the task vectors that are B of a later state of the same trajectory (published: none)."""
+    bc_weight: float = 0.0
+    """alpha: how close the policy stays to the data's actions where z is the trajectory's own future."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "noise", "noise_clip")
+        require_fraction(self, "discount")
+        require_share(self, "state_share", "future_share", "target_pessimism", "actor_pessimism")
+        if self.bc_weight < 0:
+            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        if self.bc_weight > 0 and self.future_share == 0:
+            raise ConfigError("bc_weight needs future_share > 0: only on the way to a later state there is an example.")
+
+    def shipped(self: Any, spec: Spec, forward: MLP, backward: MLP, policy: MLP, walker: Walker | None) -> Model:
+        """The policy, told B of its target, and F, whose product with B says how near that is; or a waypoint policy."""
+        own, steering = shipped_actor(policy, self.noise), cast(Steering, Subgoal())
+        networks = {
+            "policy": own,
+            "high": frozen(backward, "goal"),
+            "forward": frozen(forward, "observation", "action", "command"),
+        }
+        if walker is not None:
+            networks["actor"] = own
+            networks["policy"], steering = self.steered(None, walker, spec)
+        sizes = spec.observation_size, spec.action_size
+        return Model(self.name, *sizes, networks, steering, metric=Measure(self.discount))
 
 
 class Transitions(NamedTuple):
@@ -85,7 +128,7 @@ def draw_tasks(
     return Tasks(jnp.where(own, future, z), own[:, 0].astype(jnp.float32))
 
 
-def noisy(key: jax.Array, mean: jax.Array, settings: MeasureSettings) -> jax.Array:
+def noisy(key: jax.Array, mean: jax.Array, settings: Tasked) -> jax.Array:
     """tanh(mu + clipped noise): an action within the bounds, whatever the noise."""
     noise = settings.noise * jax.random.normal(key, mean.shape)
     return jnp.tanh(mean + jnp.clip(noise, -settings.noise_clip, settings.noise_clip))
@@ -98,8 +141,7 @@ def forward_loss(
     task: jax.Array,
     columns: tuple[jax.Array, jax.Array],
     batch: Transitions,
-    discount: float,
-    pessimism: float,
+    settings: Tasked,
 ) -> tuple[jax.Array, jax.Array]:
     """The measure loss, and the measures it is about (heads, n, n).
 
@@ -107,11 +149,11 @@ def forward_loss(
     """
     after = apply_heads(target, jnp.concatenate([batch.next_state, next_action, task], -1)) @ columns[1].T
     measures = apply_heads(forward, jnp.concatenate([batch.state, batch.action, task], -1)) @ columns[0].T
-    return measure_loss(measures, pessimistic(after, pessimism), discount), measures
+    return measure_loss(measures, pessimistic(after, settings.target_pessimism), settings.discount), measures
 
 
 def actor_loss(
-    key: jax.Array, policy: MLP, forward: MLP, tasks: Tasks, batch: Transitions, settings: MeasureSettings
+    key: jax.Array, policy: MLP, forward: MLP, tasks: Tasks, batch: Transitions, settings: Tasked
 ) -> tuple[jax.Array, Metrics]:
     """Climb F^T z, close to the data's actions where z is the trajectory's own future; F is only looked at."""
     mean = policy(jnp.concatenate([batch.state, tasks.z], -1))
@@ -131,35 +173,3 @@ def shipped_actor(policy: MLP, noise: float) -> Network:
     spread = np.concatenate([bias, np.full_like(bias, np.log(noise) + 1.0)])
     widened = Perceptron((*head.kernels[:-1], wide), (*head.biases[:-1], spread), head.norms)
     return Network(("observation", "command"), (widened,), squash=True)
-
-
-def measure_model(
-    name: str,
-    spec: Spec,
-    forward: MLP,
-    backward: MLP,
-    policy: MLP,
-    settings: MeasureSettings,
-    walker: tuple[Network, Steering] | None = None,
-) -> Model:
-    """The policy, told B of its target, and F, whose product with B says how near that is; or a waypoint policy."""
-    own = shipped_actor(policy, settings.noise)
-    networks = {
-        "policy": own,
-        "high": frozen(backward, "goal"),
-        "forward": frozen(forward, "observation", "action", "command"),
-    }
-    steering: Steering = Subgoal()
-    if walker is not None:
-        networks["actor"] = own
-        networks["policy"], steering = walker
-    sizes = spec.observation_size, spec.action_size
-    return Model(name, *sizes, networks, steering, metric=Measure(settings.discount))
-
-
-def checked_cloning(bc_weight: float, future_share: float) -> None:
-    """Refuse cloning without anything to clone."""
-    if bc_weight < 0:
-        raise ConfigError(f"bc_weight may not be negative, but is {bc_weight}.")
-    if bc_weight > 0 and future_share == 0:
-        raise ConfigError("bc_weight needs future_share > 0: only on the way to a later state an action is an example.")

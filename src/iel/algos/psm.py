@@ -20,21 +20,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
+from iel.algos.contract import Method, Metrics, Phase, Spec, require_positive, require_share
 from iel.algos.measures import (
-    MeasureSettings,
+    Tasked,
     Transitions,
     actor_loss,
-    checked_cloning,
     draw_rows,
     draw_tasks,
     forward_loss,
-    measure_model,
     noisy,
     on_sphere,
 )
 from iel.algos.skills import SkillBatch
-from iel.algos.waypoints import BODY, Steerable, Walker
+from iel.algos.waypoints import BODY, Walker
 from iel.data.goals import DeviceData
 from iel.losses import orthonormality_loss
 from iel.model import Model
@@ -77,7 +75,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PSM(Steerable, Method):
+class PSM(Tasked, Method):
     """Proto successor measures: a basis for the measures of all policies, learned from random ones, then one policy.
 
     Phase `basis`: a code c of 16 bits names a policy mu_c that acts at random, but always the same way in a state. With
@@ -96,46 +94,19 @@ class PSM(Steerable, Method):
     name = "psm"
     presets = PRESETS
 
-    learning_rate: float = 1e-4
-    """Adam's step size."""
-    hidden: tuple[int, ...] = (1024, 1024)
-    """Widths of the hidden layers of every network."""
     basis_share: float = 0.25
     """Share of the steps (without the waypoint policy's) that learn the basis; F and the policy get the rest."""
     dimension: int = 128
     """Size d of the basis and of task vectors."""
-    discount: float = 0.98
-    """gamma of the measures."""
-    target_rate: float = 0.01
-    """Polyak rate of all copies."""
     orthonormality: float = 0.5
     """lambda: how strongly E[phi phi^T] is held at the identity (1 in the published scaling, which is half of FB's)."""
-    state_share: float = 0.5
-    """Share of the task vectors that are phi of a state of the data; the rest are uniform on the sphere."""
     target_pessimism: float = 0.0
     """Of the two heads' target measures take the mean less so much of their difference; 0.5 is the minimum."""
-    actor_pessimism: float = 0.5
-    """The same for the value that the policy climbs."""
-    noise: float = 0.2
-    """Spread of the policy, before the tanh."""
-    noise_clip: float = 0.3
-    """Largest noise in training."""
-    future_share: float = 0.0
-    """Share of the task vectors that are phi of a later state of the same trajectory (published: none)."""
-    bc_weight: float = 0.0
-    """alpha: how close the policy stays to the data's actions where z is the trajectory's own future."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "noise", "noise_clip")
-        require_fraction(self, "discount")
-        require_share(self, "basis_share", "state_share", "future_share", "target_pessimism", "actor_pessimism")
-        checked_cloning(self.bc_weight, self.future_share)
-
-    @property
-    def measures(self) -> MeasureSettings:
-        pessimism = self.target_pessimism, self.actor_pessimism
-        return MeasureSettings(self.discount, *pessimism, self.noise, self.noise_clip, self.bc_weight)
+        require_positive(self, "dimension")
+        require_share(self, "basis_share")
 
     def phases(self) -> tuple[Phase, ...]:
         """The basis, then the policy; before them the waypoint policy, if there is one."""
@@ -191,8 +162,7 @@ class PSM(Steerable, Method):
             code_bits(code),
             columns,
             batch,
-            self.discount,
-            self.target_pessimism,
+            self,
         )
         apart = orthonormality_loss(points)
         loss = measure + self.orthonormality * apart
@@ -211,12 +181,10 @@ class PSM(Steerable, Method):
         tasks = draw_tasks(task_key, batch.points, self.state_share, batch.future, self.future_share)
         moves = batch.moves
         mean = skills.policy(jnp.concatenate([moves.next_state, tasks.z], -1))
-        next_action = jax.lax.stop_gradient(noisy(next_key, mean, self.measures))
+        next_action = jax.lax.stop_gradient(noisy(next_key, mean, self))
         columns = batch.points, batch.points
-        measure, _ = forward_loss(
-            skills.forward, target, next_action, tasks.z, columns, moves, self.discount, self.target_pessimism
-        )
-        actor, more = actor_loss(actor_key, skills.policy, skills.forward, tasks, moves, self.measures)
+        measure, _ = forward_loss(skills.forward, target, next_action, tasks.z, columns, moves, self)
+        actor, more = actor_loss(actor_key, skills.policy, skills.forward, tasks, moves, self)
         metrics = {"train/measure": measure, "train/actor": actor, "train/actor_q": more["actor_q"]}
         return measure + actor, {"train/loss": measure + actor, **metrics}
 
@@ -244,9 +212,7 @@ class PSM(Steerable, Method):
 
     def model(self, state: State, spec: Spec) -> Model:
         """The policy, told phi of its target; and F, whose product with phi says how near that is."""
-        walker = self.steered(None, state.walker, spec) if self.walks else None
-        maps = state.skills.forward, state.proto.basis, state.skills.policy
-        return measure_model(self.name, spec, *maps, self.measures, walker)
+        return self.shipped(spec, state.skills.forward, state.proto.basis, state.skills.policy, state.walker)
 
 
 # ---------------------------------------------------------------- codes
