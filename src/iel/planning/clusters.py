@@ -289,14 +289,23 @@ class GasGraph(Planner):
         return rows, np.repeat(np.cumsum(sizes[chosen]) - 1, sizes[chosen])
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        return AlongClusters(self.graph, self.states, [self.graph.field(goal) for goal in goals])
+        return AlongClusters(self.graph, self.states, [self.graph.field(self._state(goal)) for goal in goals])
+
+    def _state(self, goal: LatentGoal) -> LatentGoal:
+        """The goal; for a mixture, which is no state, its nearest node stands."""
+        if goal.observation is not None:
+            return goal
+        nearest = int(distances(self.graph.metric, self.graph.points, goal.point[None])[:, 0].argmin())
+        return goal._replace(observation=self.observations[self.states[nearest]])
 
     def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """From the state to its node, hop by hop, and on to the goal."""
+        """From the state to its node, hop by hop, and on to the goal; straight from next to it."""
         assert isinstance(pursuit, AlongClusters)
         matched, lengths = pursuit.match(state[None, :], np.array([goal]), np.array([-1]))
         field = pursuit.fields[goal]
         nodes = [int(matched[0])]
+        if field.next_hop[nodes[0]] == self.graph.count:
+            return super()._way(pursuit, state, goal)
         while field.next_hop[nodes[-1]] != self.graph.count:
             nodes.append(int(field.next_hop[nodes[-1]]))
         onward = field.distance[[*nodes, self.graph.count]]
