@@ -43,6 +43,7 @@ BODY: dict[str, Any] = {
     "future_share": 1.0,
     "standardise": True,
     "cut_jumps": True,
+    "cut_rests": True,
 }
 """For robots with joints: columns of very different spreads, and a gait that hides the direction (docs/results.md)."""
 WALKING: dict[str, Any] = {**BODY, "steering": "waypoint", "learner": "cloning", "decay": True}
