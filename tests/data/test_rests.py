@@ -41,7 +41,7 @@ def test_the_inside_of_a_rest_is_left_out_and_nothing_else():
     assert 200 < first.min() < 220 and 260 < first.max() < 270  # it walks on from row 300, and looks 20 rows ahead
     assert second.max() == 730 - WINDOW - 1
     pieces = cut_rests(data, [0])
-    assert len(pieces) == 4 and pieces.num_transitions == data.num_transitions - len(rows) - 2
+    assert len(pieces) == 4 and pieces.num_transitions == data.num_transitions - len(rows)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -33,6 +33,16 @@ Batch = Any
 Tables = Any
 Metrics = dict[str, jax.Array]
 
+JOINTS: dict[str, Any] = {
+    "batch_size": 256,
+    "hidden": (256, 256, 256),
+    "learning_rate": 1e-3,
+    "standardise": True,
+    "cut_jumps": True,
+    "cut_rests": True,
+}
+"""Part of every preset `laptop-body`: columns of very different spreads, worlds that teleport, bodies that wait."""
+
 
 class Spec(NamedTuple):
     """What networks need to know about the data."""
