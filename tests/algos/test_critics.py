@@ -25,16 +25,18 @@ from iel.training import train
 
 TINY = {"hidden": (8,), "batch_size": 6, "steps": 6}
 METHODS = ("crl", "clearning", "hiql")
+PLANE = Spec(2, 2)
 
 
-def start(algo, spec=Spec(2, 2)):
-    """A fresh state, moved so that no bias or target is what it started as."""
+def start(algo, spec=PLANE):
+    """A fresh state, moved so that no bias is 0."""
     state = jax.jit(lambda key: algo.init(key, spec))(jax.random.key(0))
-    return jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(7), leaf.shape), state)
+    generator = np.random.default_rng(7)
+    return jax.tree.map(lambda leaf: np.asarray(leaf + 0.1 * generator.normal(size=leaf.shape), leaf.dtype), state)
 
 
-def rows(count: int, seed: int = 5) -> list[jax.Array]:
-    return [jax.random.normal(key, (6, 2)) for key in jax.random.split(jax.random.key(seed), count)]
+def rows(count: int) -> list[np.ndarray]:
+    return list(np.random.default_rng(5).normal(size=(count, 6, 2)).astype(np.float32))
 
 
 def double(x) -> np.ndarray:
@@ -90,7 +92,7 @@ def test_the_recursive_classifier_by_hand_in_both_of_its_forms():
 
 
 def test_the_fixed_point_of_the_recursion_is_the_exact_measure():
-    """On a chain of three states the expected gradient vanishes where C / (1 - C) = M / p, M = (1 - g)(I - g P)^-1 P."""
+    """On a chain of three states gradients vanish where C / (1 - C) = M / p, M = (1 - gamma) (I - gamma P)^-1 P."""
     gamma, chance = 0.8, np.full(3, 1 / 3)
     moves = np.array([[0.1, 0.9, 0.0], [0.0, 0.2, 0.8], [0.5, 0.0, 0.5]])
     measure = (1 - gamma) * np.linalg.inv(np.eye(3) - gamma * moves) @ moves
@@ -252,7 +254,7 @@ def walk() -> Trajectories:
 
 
 def log_ratio(turn: np.ndarray, g: int) -> np.ndarray:
-    """log p(g | s') / p(g) for the chain that turns by +1 with probability turn[s]: (1 - g) sum_k g^k P(s_k = g) * 12."""
+    """log 12 (1 - gamma) sum_k gamma^k P(s_k = g | s_0) for the chain that goes by +1 with probability turn[s]."""
     chain = np.zeros((SIZE, SIZE))
     for s in range(SIZE):
         chain[s, (s + 1) % SIZE] += turn[s]

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import optax
 
-from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive
+from iel.algos.contract import JOINTS, Metrics, Phase, Spec, require_fraction, require_positive
 from iel.algos.skills import (
     SkillBatch,
     Skills,
@@ -52,15 +52,8 @@ from iel.nn import GaussianPolicy, TanhGaussianPolicy, descend, frozen_policy
 
 CLONING = SkillSettings(0.99, 0.9, 1.0, future_share=1.0, learner="cloning")
 """Every direction is one the trajectory took; the first three numbers are for IQL and play no part."""
-BODY: dict[str, Any] = {
-    "batch_size": 256,
-    "hidden": (256, 256, 256),
-    "learning_rate": 1e-3,
-    "standardise": True,
-    "cut_jumps": True,
-    "steering": "waypoint",
-}
-"""For the preset `laptop-body`: with 48,000 steps its walker is trained as that of IEL's and HILP's."""
+WAYPOINTS: dict[str, Any] = {"steps": 48_000, **JOINTS, "steering": "waypoint"}
+"""Of the presets `laptop-body-waypoints`: the walker is trained as that of IEL's and HILP's `laptop-body`."""
 WALKER_KEY = 20011
 """Folded into the key of `init`: the walker's weights follow from the seed alone."""
 
