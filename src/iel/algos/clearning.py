@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_share
+from iel.algos.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_share
 from iel.algos.skills import SkillBatch
-from iel.algos.waypoints import BODY, Steerable, Walker
+from iel.algos.waypoints import WAYPOINTS, Steerable, Walker
 from iel.data.goals import DeviceData, GoalSampler, draw_states
 from iel.errors import ConfigError
 from iel.losses import ddpg_bc_loss, recursive_classification_loss
@@ -31,10 +31,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 21_000,
         "batch_size": 256,
         "hidden": (128, 128, 128),
-        "target_rate": 0.02,
+        "target_rate": 0.05,
         "bc_weight": 0.03,
     },
-    "laptop-body": {"steps": 48_000, "target_rate": 0.02, **BODY},
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
+    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
 }
 
@@ -52,8 +53,8 @@ class CLearning(Steerable, Method):
     future of x', which w brings in. The term with alpha keeps an offline policy near its data; the authors, who
     collected data as they learned, have none.
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints:
-    steered by waypoints, as IEL's), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
     """
 
     name = "clearning"

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_positive
+from iel.algos.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
 from iel.algos.skills import SkillBatch
-from iel.algos.waypoints import BODY, Steerable, Walker
+from iel.algos.waypoints import WAYPOINTS, Steerable, Walker
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
 from iel.losses import contrastive_loss, ddpg_bc_loss
@@ -29,7 +29,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.1.
     # A step trains critic and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
     "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "latent": 64, "bc_weight": 0.03},
-    "laptop-body": {"steps": 48_000, "latent": 64, **BODY},
+    "laptop-body": {"steps": 24_000, **JOINTS, "latent": 64},
+    "laptop-body-waypoints": {**WAYPOINTS, "latent": 64},
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "latent": 16, "learning_rate": 1e-3},
 }
 
@@ -46,7 +47,8 @@ class CRL(Steerable, Method):
     discounted later states of the data: no bootstrapping, no target copy, and no stitching of trajectories.
 
     Presets: `paper` (the defaults below, which are OGBench's for antmaze), `laptop` (minutes on two cores),
-    `laptop-body` (for robots with joints: steered by waypoints, as IEL's), `smoke` (seconds, for tests).
+    `laptop-body` (for robots with joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds,
+    for tests).
     """
 
     name = "crl"

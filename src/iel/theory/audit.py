@@ -194,7 +194,8 @@ def audit_costs(
     bounds = _checked_offsets(offsets)
     i, j, reference, triples = _drawn(bounds, pairs, exact, generator)
     answers = _finite_or_infinite(cost(i, j), "cost", len(i))
-    order = bootstrap(lambda rows: spearman(answers[rows], reference[rows]), episode_of(i, bounds), generator)[0]
+    correlation = lambda rows: np.array([spearman(answers[rows], reference[rows])])  # noqa: E731
+    order = bootstrap(correlation, episode_of(i, bounds), generator)[0]
     triangle, excess = _triangle(cost, triples, bounds, generator)
     sizes = int(bounds[-1]), len(bounds) - 1
     return CostAudit(data, *sizes, exact is not None, order, triangle, excess, _asymmetry(cost, triples))
