@@ -14,11 +14,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_share
+from iel.algos.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_share
+from iel.algos.skills import SkillBatch
+from iel.algos.waypoints import WAYPOINTS, Steerable, Walker
 from iel.data.goals import DeviceData, GoalSampler, draw_states
 from iel.errors import ConfigError
 from iel.losses import ddpg_bc_loss, recursive_classification_loss
-from iel.model import GoalState, Model
+from iel.model import Model
 from iel.nn import MLP, TanhGaussianPolicy, descend, ensemble, frozen, frozen_policy, polyak, scalars
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -29,24 +31,17 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 21_000,
         "batch_size": 256,
         "hidden": (128, 128, 128),
-        "target_rate": 0.02,
+        "target_rate": 0.05,
         "bc_weight": 0.03,
     },
-    "laptop-body": {
-        "steps": 21_000,
-        "batch_size": 256,
-        "hidden": (256, 256, 256),
-        "learning_rate": 1e-3,
-        "target_rate": 0.02,
-        "standardise": True,
-        "cut_jumps": True,
-    },
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
+    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLearning(Method):
+class CLearning(Steerable, Method):
     """C-Learning: a classifier of the policy's future, trained by its own recursion on single transitions.
 
         C = sigmoid(f),  C / (1 - C) = p(g | x, a) / p(g),                p(. | x, a) = discounted later states under pi
@@ -58,8 +53,8 @@ class CLearning(Method):
     future of x', which w brings in. The term with alpha keeps an offline policy near its data; the authors, who
     collected data as they learned, have none.
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (the same for robots with
-    joints), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
     """
 
     name = "clearning"
@@ -73,7 +68,7 @@ class CLearning(Method):
     """gamma: how far ahead the future reaches."""
     target_rate: float = 0.005
     """Polyak rate of the classifier's target copy."""
-    future_share: float = 0.0
+    monte_carlo_share: float = 0.0
     """lambda: weight of -log C(x, a, x_{t+k}) - log(1 - C(x, a, g)), the classifier of the data's own future (0 is the
     published loss; it learns faster and stitches less)."""
     bc_weight: float = 0.1
@@ -84,7 +79,7 @@ class CLearning(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_fraction(self, "discount")
-        require_share(self, "future_share")
+        require_share(self, "monte_carlo_share")
         if self.bc_weight < 0:
             raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
         _ = self.actor_goals  # refuses impossible goal probabilities now
@@ -105,12 +100,14 @@ class CLearning(Method):
             ensemble(classifier_key, 2, pair + spec.action_size, self.hidden, 1),
             TanhGaussianPolicy(policy_key, pair, self.hidden, spec.action_size),
         )
-        return State(networks, networks.classifier, self.optimiser.init(networks))
+        return State(networks, networks.classifier, self.optimiser.init(networks), self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Batch:
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Batch | SkillBatch:
         """Transitions with a random state, a later state, and a goal for the actor."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
         state_key, random_key, later_key, actor_key = jax.random.split(key, 4)
         rows = draw_states(state_key, data, self.batch_size)
         anywhere = jax.random.randint(random_key, (self.batch_size,), 0, len(data.observations))
@@ -124,7 +121,7 @@ class CLearning(Method):
     def classifier_loss(
         self, classifier: MLP, target: MLP, policy: TanhGaussianPolicy, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """The recursion; with `future_share`, partly the classifier of the data's own future."""
+        """The recursion; with `monte_carlo_share`, partly the classifier of the data's own future."""
         after = jnp.concatenate([batch.next_state, batch.random], -1)
         action, _ = policy.sample(key, after, 1)
         ahead = scalars(target, after, action[0]).min(0)
@@ -132,10 +129,10 @@ class CLearning(Method):
         rate = lambda goal: scalars(classifier, batch.state, goal, batch.action)  # noqa: E731
         positive, negative = rate(batch.next_state), rate(batch.random)
         loss = recursive_classification_loss(positive, negative, ratio, self.discount)
-        if self.future_share > 0.0:
+        if self.monte_carlo_share > 0.0:
             # The future is all positives: the recursion without the share that comes later.
             own = recursive_classification_loss(rate(batch.later), negative, jnp.zeros_like(ratio), 0.0)
-            loss = (1.0 - self.future_share) * loss + self.future_share * own
+            loss = (1.0 - self.monte_carlo_share) * loss + self.monte_carlo_share * own
         metrics = {"train/classifier": loss, "train/ratio": ratio.mean(), "train/next_logit": positive.mean()}
         return loss, metrics
 
@@ -158,22 +155,26 @@ class CLearning(Method):
 
     # ---------------------------------------------------------------- the update
 
-    def update(self, phase: str, state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
         """One gradient step; the target follows the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
         networks, moments, metrics = descend(
             self.optimiser, self.loss, state.networks, state.moments, state.target, batch, key
         )
-        return State(networks, polyak(state.target, state.networks.classifier, self.target_rate), moments), metrics
+        target = polyak(state.target, state.networks.classifier, self.target_rate)
+        return State(networks, target, moments, state.walker), metrics
 
     # ---------------------------------------------------------------- what is shipped
 
     def model(self, state: State, spec: Spec) -> Model:
         """The policy, and the classifier's log-odds at the policy's action."""
-        networks = {
-            "policy": frozen_policy(state.networks.policy, "observation", "command"),
-            "value": frozen(state.networks.classifier, "observation", "goal", "action", logit=True),
-        }
-        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState())
+        policy, steering = self.steered(state.networks.policy, state.walker, spec)
+        value = frozen(state.networks.classifier, "observation", "goal", "action", logit=True)
+        networks = {"policy": policy, "value": value}
+        if self.walks:  # the classifier is asked at this one's action
+            networks["actor"] = frozen_policy(state.networks.policy, "observation", "goal")
+        return Model(self.name, spec.observation_size, spec.action_size, networks, steering)
 
 
 class Batch(NamedTuple):
@@ -200,3 +201,4 @@ class State(NamedTuple):
     networks: Networks
     target: MLP
     moments: optax.OptState
+    walker: Walker | None = None

@@ -15,11 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_positive
+from iel.algos.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
+from iel.algos.skills import SkillBatch
+from iel.algos.waypoints import WAYPOINTS, Steerable, Walker
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
 from iel.losses import contrastive_loss, ddpg_bc_loss
-from iel.model import GoalState, Model, Network
+from iel.model import Model, Network
 from iel.nn import MLP, GaussianPolicy, apply_heads, descend, ensemble, frozen, frozen_policy
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -27,21 +29,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.1.
     # A step trains critic and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
     "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "latent": 64, "bc_weight": 0.03},
-    "laptop-body": {
-        "steps": 21_000,
-        "batch_size": 256,
-        "hidden": (256, 256, 256),
-        "latent": 64,
-        "learning_rate": 1e-3,
-        "standardise": True,
-        "cut_jumps": True,
-    },
+    "laptop-body": {"steps": 24_000, **JOINTS, "latent": 64},
+    "laptop-body-waypoints": {**WAYPOINTS, "latent": 64},
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "latent": 16, "learning_rate": 1e-3},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class CRL(Method):
+class CRL(Steerable, Method):
     """Contrastive RL: a critic that tells the future of a state from the future of others, and a policy that climbs it.
 
         f_e(x, a, g) = <phi_e(x, a), psi_e(g)> / sqrt(d)
@@ -52,7 +47,8 @@ class CRL(Method):
     discounted later states of the data: no bootstrapping, no target copy, and no stitching of trajectories.
 
     Presets: `paper` (the defaults below, which are OGBench's for antmaze), `laptop` (minutes on two cores),
-    `laptop-body` (the same for robots with joints), `smoke` (seconds, for tests).
+    `laptop-body` (for robots with joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds,
+    for tests).
     """
 
     name = "crl"
@@ -94,12 +90,14 @@ class CRL(Method):
             ensemble(psi_key, 2, size, self.hidden, self.latent),
             GaussianPolicy(policy_key, 2 * size, self.hidden, actions),
         )
-        return State(networks, self.optimiser.init(networks))
+        return State(networks, self.optimiser.init(networks), self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
         """Transitions with a later state as the critic's goal, and another goal for the actor."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
         return relabel(key, data, self.later_goals, self.actor_goals, self.batch_size)
 
     # ---------------------------------------------------------------- losses
@@ -134,10 +132,12 @@ class CRL(Method):
 
     # ---------------------------------------------------------------- the update
 
-    def update(self, phase: str, state: State, batch: Relabelled, key: jax.Array) -> tuple[State, Metrics]:
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
         """One gradient step."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
         networks, moments, metrics = descend(self.optimiser, self.loss, state.networks, state.moments, batch)
-        return State(networks, moments), metrics
+        return State(networks, moments, state.walker), metrics
 
     # ---------------------------------------------------------------- what is shipped
 
@@ -145,12 +145,15 @@ class CRL(Method):
         """The policy, and the critic as log p(g | x, a) / p(g): a last feature adds the log(B - 1) of its negatives."""
         phi = frozen(state.networks.phi, "observation", "action", logit=True)
         psi = frozen(state.networks.psi, "goal")
+        policy, steering = self.steered(state.networks.policy, state.walker, spec)
         networks = {
-            "policy": frozen_policy(state.networks.policy, "observation", "command"),
+            "policy": policy,
             "value": _with_feature(phi, 1.0),
             "goal_features": _with_feature(psi, np.log(self.batch_size - 1), 1.0 / np.sqrt(self.latent)),
         }
-        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState())
+        if self.walks:  # the critic is asked at this one's action
+            networks["actor"] = frozen_policy(state.networks.policy, "observation", "goal")
+        return Model(self.name, spec.observation_size, spec.action_size, networks, steering)
 
 
 class Features(NamedTuple):
@@ -177,6 +180,7 @@ class State(NamedTuple):
 
     networks: Networks
     moments: optax.OptState
+    walker: Walker | None = None
 
 
 def _with_feature(network: Network, constant: float, scale: float = 1.0) -> Network:

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_positive
+from iel.algos.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
 from iel.algos.skills import SkillBatch
-from iel.algos.waypoints import BODY, Steerable, Walker
+from iel.algos.waypoints import WAYPOINTS, Steerable, Walker
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.losses import awr_loss, ivl_loss
 from iel.model import Model
@@ -25,8 +25,9 @@ from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, polyak, scala
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128)},
-    "laptop-body": {"steps": 48_000, "target_rate": 0.02, **BODY},
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05},
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
+    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
 }
@@ -41,8 +42,8 @@ class GCIVL(Steerable, Method):
 
     The value never sees an action: where the same action may lead to several places, it believes in the luckiest.
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints:
-    steered by waypoints, as IEL's), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
     """
 
     name = "gcivl"

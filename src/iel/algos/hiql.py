@@ -10,38 +10,33 @@ low              pi_l(a | x, rho): the action
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_positive, require_share
+from iel.algos.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive, require_share
+from iel.algos.skills import SkillBatch
+from iel.algos.waypoints import WAYPOINTS, Steerable, Walker
 from iel.data.goals import DeviceData, GoalSampler, draw_states
 from iel.losses import awr_loss, ivl_loss
-from iel.model import Model, Subgoal
+from iel.model import Model, Steering, Subgoal
 from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, frozen_policy, on_sphere, polyak, scalars
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # A step trains value and both policies: each is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128)},
-    "laptop-body": {
-        "steps": 21_000,
-        "batch_size": 256,
-        "hidden": (256, 256, 256),
-        "learning_rate": 1e-3,
-        "target_rate": 0.02,
-        "standardise": True,
-        "cut_jumps": True,
-    },
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05},
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
+    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class HIQL(Method):
+class HIQL(Steerable, Method):
     """Hierarchical implicit Q-learning: one value, and two policies read off it, one for subgoals and one for actions.
 
         L_V = IVL(V(x, rho(x, g)); expectile, discount)                   with r = -1 until x is g; trains rho, too
@@ -52,8 +47,8 @@ class HIQL(Method):
     over its heads. rho is trained by the value alone. It is scaled to length sqrt(c), and so is mu_h before the low
     level is told it.
 
-    Presets: `paper` (the defaults below, which are OGBench's), `laptop` (minutes on two cores), `laptop-body` (the same
-    for robots with joints), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below, which are OGBench's), `laptop` (minutes on two cores), `laptop-body` (for
+    robots with joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
     """
 
     name = "hiql"
@@ -103,15 +98,17 @@ class HIQL(Method):
         networks = Networks(
             MLP(keys[0], 2 * size, self.hidden, self.representation),
             ensemble(keys[1], 2, told, self.hidden, 1),
-            GaussianPolicy(keys[2], 2 * size, self.hidden, self.representation),
-            GaussianPolicy(keys[3], told, self.hidden, spec.action_size),
+            None if self.walks else GaussianPolicy(keys[2], 2 * size, self.hidden, self.representation),
+            None if self.walks else GaussianPolicy(keys[3], told, self.hidden, spec.action_size),
         )
-        return State(networks, networks.value, self.optimiser.init(networks))
+        return State(networks, networks.value, self.optimiser.init(networks), self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Batch:
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Batch | SkillBatch:
         """Transitions with a goal for the value, a goal and a subgoal for the high level, a subgoal for the low one."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
         state_key, value_key, later_key, random_key, kind_key = jax.random.split(key, 5)
         rows = draw_states(state_key, data, self.batch_size)
         goal = self.value_goals.goals(value_key, data, rows)
@@ -144,6 +141,7 @@ class HIQL(Method):
 
     def high_loss(self, networks: Networks, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Weighted regression on where the trajectory was k steps later, as seen from x."""
+        assert networks.high is not None
         gain = self.gain(networks, batch.state, batch.high_subgoal, batch.high_goal)
         wanted = jax.lax.stop_gradient(networks.represent(batch.state, batch.high_subgoal))
         pair = jnp.concatenate([batch.state, batch.high_goal], -1)
@@ -152,6 +150,7 @@ class HIQL(Method):
 
     def low_loss(self, networks: Networks, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Weighted cloning on the way to the subgoal."""
+        assert networks.low is not None
         gain = self.gain(networks, batch.state, batch.next_state, batch.low_subgoal)
         told = jax.lax.stop_gradient(networks.represent(batch.state, batch.low_subgoal))
         log_prob = networks.low.unit_log_prob(jnp.concatenate([batch.state, told], -1), batch.action)
@@ -160,31 +159,40 @@ class HIQL(Method):
 
     def loss(self, networks: Networks, target: MLP, batch: Batch) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the policies' losses to value and representation."""
-        parts = (self.value_loss(networks, target, batch), self.high_loss(networks, batch))
-        (value, value_metrics), (high, high_metrics), (low, low_metrics) = *parts, self.low_loss(networks, batch)
-        loss = value + high + low
-        return loss, {"train/loss": loss, **value_metrics, **high_metrics, **low_metrics}
+        parts = [self.value_loss(networks, target, batch)]
+        if not self.walks:
+            parts += [self.high_loss(networks, batch), self.low_loss(networks, batch)]
+        loss = sum((part for part, _ in parts), jnp.zeros(()))
+        metrics = {name: value for _, each in parts for name, value in each.items()}
+        return loss, {"train/loss": loss, **metrics}
 
     # ---------------------------------------------------------------- the update
 
-    def update(self, phase: str, state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
         """One gradient step; the target follows the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
         networks, moments, metrics = descend(
             self.optimiser, self.loss, state.networks, state.moments, state.target, batch
         )
-        return State(networks, polyak(state.target, state.networks.value, self.target_rate), moments), metrics
+        target = polyak(state.target, state.networks.value, self.target_rate)
+        return State(networks, target, moments, state.walker), metrics
 
     # ---------------------------------------------------------------- what is shipped
 
     def model(self, state: State, spec: Spec) -> Model:
         """Both policies, and both heads of the value, whose mean is minus the distance."""
+        own, steering = state.networks, cast(Steering, Subgoal())
         networks = {
-            "policy": frozen_policy(state.networks.low, "observation", "command"),
-            "high": frozen_policy(state.networks.high, "observation", "goal"),
-            "representation": frozen(state.networks.representation, "observation", "goal"),
-            "value": frozen(state.networks.value, "observation", "representation"),
+            "representation": frozen(own.representation, "observation", "goal"),
+            "value": frozen(own.value, "observation", "representation"),
         }
-        return Model(self.name, spec.observation_size, spec.action_size, networks, Subgoal(), discount=self.discount)
+        if own.high is None or own.low is None:
+            networks["policy"], steering = self.steered(None, state.walker, spec)
+        else:
+            networks["policy"] = frozen_policy(own.low, "observation", "command")
+            networks["high"] = frozen_policy(own.high, "observation", "goal")
+        return Model(self.name, spec.observation_size, spec.action_size, networks, steering, discount=self.discount)
 
 
 class Batch(NamedTuple):
@@ -201,12 +209,12 @@ class Batch(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves."""
+    """What the optimiser moves; no policies where one is steered by waypoints."""
 
     representation: MLP
     value: MLP
-    high: GaussianPolicy
-    low: GaussianPolicy
+    high: GaussianPolicy | None
+    low: GaussianPolicy | None
 
     def represent(self, state: jax.Array, goal: jax.Array) -> jax.Array:
         """rho(x, g), of length sqrt(c)."""
@@ -219,3 +227,4 @@ class State(NamedTuple):
     networks: Networks
     target: MLP
     moments: optax.OptState
+    walker: Walker | None = None

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import optax
 
-from iel.algos.contract import Metrics, Phase, Spec, require_fraction, require_positive
+from iel.algos.contract import JOINTS, Metrics, Phase, Spec, require_fraction, require_positive
 from iel.algos.skills import (
     SkillBatch,
     Skills,
@@ -48,19 +48,12 @@ from iel.data.slowness import place_columns
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.model import GoalState, Network, Steering
-from iel.nn import GaussianPolicy, descend, frozen_policy
+from iel.nn import GaussianPolicy, TanhGaussianPolicy, descend, frozen_policy
 
 CLONING = SkillSettings(0.99, 0.9, 1.0, future_share=1.0, learner="cloning")
 """Every direction is one the trajectory took; the first three numbers are for IQL and play no part."""
-BODY: dict[str, Any] = {
-    "batch_size": 256,
-    "hidden": (256, 256, 256),
-    "learning_rate": 1e-3,
-    "standardise": True,
-    "cut_jumps": True,
-    "steering": "waypoint",
-}
-"""For the preset `laptop-body`: with 48,000 steps its walker is trained as that of IEL's and HILP's."""
+WAYPOINTS: dict[str, Any] = {"steps": 48_000, **JOINTS, "steering": "waypoint"}
+"""Of the presets `laptop-body-waypoints`: the walker is trained as that of IEL's and HILP's `laptop-body`."""
 WALKER_KEY = 20011
 """Folded into the key of `init`: the walker's weights follow from the seed alone."""
 
@@ -135,7 +128,9 @@ class Steerable:
         skills, moments, metrics = descend(self._walker_optimiser(), loss, *state.walker, batch)
         return state._replace(walker=Walker(skills, moments)), metrics
 
-    def steered(self, own: GaussianPolicy | None, walker: Walker | None, spec: Spec) -> tuple[Network, Steering]:
+    def steered(
+        self, own: GaussianPolicy | TanhGaussianPolicy | None, walker: Walker | None, spec: Spec
+    ) -> tuple[Network, Steering]:
         """The policy to ship and what it is told: the walker where there is one, else the method's own."""
         if walker is not None:
             return shipped_policy(walker.skills.policy, "waypoint"), skill_steering(spec, "waypoint")
