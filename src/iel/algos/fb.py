@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_positive
+from iel.algos.contract import JOINTS, Method, Metrics, Spec, require_positive
 from iel.algos.measures import (
+    MAZES,
     Tasked,
     Tasks,
     Transitions,
@@ -31,7 +32,7 @@ from iel.algos.measures import (
     on_sphere,
 )
 from iel.algos.skills import SkillBatch
-from iel.algos.waypoints import BODY, Walker
+from iel.algos.waypoints import WAYPOINTS, Walker
 from iel.data.goals import DeviceData
 from iel.losses import orthonormality_loss
 from iel.model import Model
@@ -44,20 +45,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "batch_size": 256,
         "hidden": (128, 128, 128),
         "learning_rate": 3e-4,
-        "discount": 0.99,
         "cut_jumps": True,
         "standardise": True,
-        "future_share": 0.5,
-        "bc_weight": 0.3,
+        **MAZES,
     },
-    "laptop-body": {
-        "steps": 48_000,
-        "target_rate": 0.02,
-        "discount": 0.99,
-        "future_share": 0.5,
-        "bc_weight": 0.3,
-        **BODY,
-    },
+    "laptop-body": {"steps": 24_000, **JOINTS, **MAZES},
+    "laptop-body-waypoints": {**WAYPOINTS, **MAZES},
     "smoke": {
         "steps": 1_500,
         "batch_size": 128,
@@ -84,8 +77,8 @@ class FB(Tasked, Method):
 
     It is prompted by a goal, z = B(g), or by a reward, z = E[r B], both scaled to length sqrt(d).
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints:
-    steered by waypoints, as IEL's), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
     """
 
     name = "fb"

@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
+from iel.algos.contract import JOINTS, Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.algos.hilp import euclidean_td_loss
 from iel.algos.skills import SkillBatch as WalkBatch
-from iel.algos.waypoints import BODY, Steerable, Walker
+from iel.algos.waypoints import WAYPOINTS, Steerable, Walker
 from iel.data.goals import DeviceData, GoalSampler, draw_states, geometric
 from iel.errors import ConfigError
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
@@ -50,7 +50,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "expectile": 0.95,
         "cut_jumps": True,
     },
-    "laptop-body": {"steps": 48_000, "target_rate": 0.02, "expectile": 0.95, **BODY},
+    "laptop-body": {"steps": 48_000, **JOINTS, "target_rate": 0.02, "expectile": 0.95},
+    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.02, "expectile": 0.95},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 2_000,
@@ -79,8 +80,8 @@ class GAS(Steerable, Method):
         L_Q, L_V = IQL on r = <psi(x') - psi(x), z>, never terminal
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],   q = min_e Q_e(x, z, mu(x, z)),  z = unit(psi(x_s) - psi(x))
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints:
-    steered by waypoints, as IEL's), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
     """
 
     name = "gas"

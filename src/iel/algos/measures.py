@@ -29,6 +29,9 @@ from iel.losses import ddpg_bc_loss, measure_loss, pessimistic
 from iel.model import Measure, Model, Network, Perceptron, Steering, Subgoal
 from iel.nn import MLP, apply_heads, frozen, unit
 
+MAZES: dict[str, Any] = {"discount": 0.99, "target_rate": 0.02, "future_share": 0.5, "bc_weight": 0.3}
+"""For the laptop presets: long ways, few steps, and a policy that keeps to what the data did."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tasked(Steerable):

@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Phase, Spec, require_positive, require_share
+from iel.algos.contract import JOINTS, Method, Metrics, Phase, Spec, require_positive, require_share
 from iel.algos.measures import (
+    MAZES,
     Tasked,
     Transitions,
     actor_loss,
@@ -32,7 +33,7 @@ from iel.algos.measures import (
     on_sphere,
 )
 from iel.algos.skills import SkillBatch
-from iel.algos.waypoints import BODY, Walker
+from iel.algos.waypoints import WAYPOINTS, Walker
 from iel.data.goals import DeviceData
 from iel.losses import orthonormality_loss
 from iel.model import Model
@@ -47,21 +48,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "hidden": (128, 128, 128),
         "dimension": 50,
         "learning_rate": 3e-4,
-        "discount": 0.99,
         "cut_jumps": True,
         "standardise": True,
-        "future_share": 0.5,
-        "bc_weight": 0.3,
+        **MAZES,
     },
-    "laptop-body": {
-        "steps": 48_000,
-        "dimension": 50,
-        "target_rate": 0.02,
-        "discount": 0.99,
-        "future_share": 0.5,
-        "bc_weight": 0.3,
-        **BODY,
-    },
+    "laptop-body": {"steps": 32_000, **JOINTS, "dimension": 50, **MAZES},
+    "laptop-body-waypoints": {**WAYPOINTS, "dimension": 50, **MAZES},
     "smoke": {
         "steps": 2_000,
         "batch_size": 128,
@@ -87,8 +79,8 @@ class PSM(Tasked, Method):
 
     Phase `train`: phi is frozen; F and the policy are learned as FB's, with B = phi. It is prompted as FB is.
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints:
-    steered by waypoints, as IEL's), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
     """
 
     name = "psm"
