@@ -30,6 +30,7 @@ COMMANDS = {
     "video": "video:video_command",
     "diagnose": "diagnose:diagnose_command",
     "audit": "audit:audit_command",
+    "methods": "methods:methods_command",
     "theory": "theory:theory_command",
     "export": "export:export_command",
     "data make": "data:data_make_command",

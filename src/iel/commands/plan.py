@@ -27,7 +27,7 @@ class PlanCommand(Output):
 
     run: tyro.conf.Positional[Path]
     """Run directory."""
-    planner: Literal["asym-graph", "sym-graph"] = "asym-graph"
+    planner: Literal["asym-graph", "sym-graph", "gas-graph"] = "asym-graph"
     """Which graph to plan in."""
     task: int = 1
     """Take start and goal from this task of the environment; a run on logs of your own takes them from its data."""
