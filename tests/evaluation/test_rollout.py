@@ -154,7 +154,7 @@ def test_an_interval_of_one_agents_episodes():
     assert low < coin.mean() < high
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 400), rel=0.1)
     low, high = success_interval([[1.0]], 4)  # 4 of 4: Wilson's interval, never of zero width
-    assert high == 1.0 and low == pytest.approx(4 / (4 + 1.96**2), abs=0.05)
+    assert high == 1.0 and low == pytest.approx(4 / (4 + 1.96**2), abs=1e-3)
 
 
 def test_it_covers_the_truth():

@@ -63,6 +63,8 @@ def score_bounds(rates: Floats, episodes: int, level: float = 0.95) -> tuple[Flo
     unit = inner * (1 - inner)
     task_rates = (rates.mean(-2) * seeds * episodes + 0.5) / (seeds * episodes + 1)
     by_chance = (task_rates * (1 - task_rates)).sum(-1) / (tasks**2 * episodes) / unit
+    if tasks == 1:  # exactly Wilson's: there are no strata to take variance out
+        by_chance = np.full(mean.shape, 1.0 / episodes)
     quantile = (1 + level) / 2
     low, high = _wilson(mean, ndtri(quantile) ** 2 * by_chance / seeds)
     if seeds > 1:
