@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iel.errors import ChainError
+from iel.readout import affine_readout, unexplained
 from iel.theory.calibration import fit_latent_dynamics, step_rows
 
 
@@ -53,13 +54,8 @@ def held_out_misfit(
     y = y.reshape(len(y), -1)
     order = generator.permutation(len(x))
     fit, test = order[::2], order[1::2]
-    centre, scale = x[fit].mean(axis=0), x[fit].std(axis=0)
-    table = (x - centre) / np.where(scale > 0, scale, 1.0)
-    mean = y[fit].mean(axis=0)
-    gram = table[fit].T @ table[fit] / len(fit) + ridge * np.eye(x.shape[1])
-    weights = np.linalg.solve(gram, table[fit].T @ (y[fit] - mean) / len(fit))
-    spread = ((y[test] - y[test].mean(axis=0)) ** 2).sum()
-    return float(((y[test] - mean - table[test] @ weights) ** 2).sum() / spread) if spread > 0 else 0.0
+    weights, intercept = affine_readout(x[fit], y[fit], ridge)
+    return unexplained(y[test] - x[test] @ weights - intercept, y[test])
 
 
 def isomorphism_gap(first: np.ndarray, second: np.ndarray, generator: np.random.Generator) -> float:
