@@ -33,7 +33,7 @@ from iel.readout import affine_readout, unexplained
 READOUT_POOL = 20_000
 """States that a reward is read off by a planner without a graph."""
 RIDGE = 1e-4
-"""Of the readout, relative to the spread of each coordinate of phi."""
+"""Of the readout, relative to the mean square of phi's coordinates."""
 BLOCKS = 20
 """The data is cut into so many stretches, every other of which is held out: neighbours in time are not told apart."""
 IN_SPAN = 0.5
@@ -70,9 +70,9 @@ def fit_readout(points: Floats, rewards: Floats) -> Readout:
         raise GeometryError(f"A reward is read off at least {2 * BLOCKS} states of data, and here are {len(points)}.")
     if np.ptp(rewards) == 0.0:
         raise GeometryError("The reward is the same everywhere, so there is nothing to head for.")
-    weights, shift = affine_readout(points[~test], rewards[~test, None], RIDGE)
+    weights, shift = affine_readout(points[~test], rewards[~test, None], RIDGE, one_space=True)
     share = 1.0 - unexplained(rewards[test, None] - points[test] @ weights - shift, rewards[test, None])
-    weights, shift = affine_readout(points, rewards[:, None], RIDGE)
+    weights, shift = affine_readout(points, rewards[:, None], RIDGE, one_space=True)
     slope = float(np.linalg.norm(weights))
     if slope <= 0.0:
         raise GeometryError("Nothing of the reward can be read off the embedding, so there is no direction to follow.")
@@ -102,7 +102,8 @@ def composed_direction(points: Floats, goals: Floats, weights: Any, operator: An
     mu = shares @ (goals - centre)
     if operator is None:
         covariance = np.cov(points.T).reshape(len(centre), -1)
-        combined = np.linalg.solve(covariance + RIDGE * np.diag(np.maximum(np.diag(covariance), 1e-12)), mu)
+        ridge = RIDGE * max(float(np.trace(covariance)) / len(centre), 1e-12)
+        combined = np.linalg.solve(covariance + ridge * np.eye(len(centre)), mu)
     else:
         table = np.asarray(operator, np.float64)
         if table.shape != (len(mu), len(mu)) or not np.isfinite(table).all():
@@ -175,8 +176,8 @@ class Landscape:
         rewards, share = node_means(self.cells, values, len(self.nodes))
         if share < IN_SPAN:
             warnings.warn(
-                f"The reward changes faster than the graph's nodes can tell: they explain {100 * max(share, 0.0):.0f} "
-                "% of it on held-out states; give the planner more nodes, or ask for a smoother reward.",
+                f"The graph's nodes explain only {100 * max(share, 0.0):.0f} % of the reward on held-out states: it is "
+                "noisy or changes faster than they can tell; give the planner more nodes, or a smoother reward.",
                 stacklevel=2,
             )
         best = self.nodes[int(np.argmax(rewards))]
