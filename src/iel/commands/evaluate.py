@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from iel.commands.common import Flag, Output, PlannerSettings
-from iel.errors import unknown_name
+from iel.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
     from iel.evaluation import Protocol, Rollouts
@@ -60,7 +60,7 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
     planners = options.planners or planners_for(runs[0].model)
     if options.planners is None and ask.avoid is not None:
         planners = tuple(name for name in planners if name.endswith("graph"))
-    if options.planners is None and ask.reward is not None:
+    if options.planners is None and ask.goal is not None:
         planners = tuple(name for name in planners if name != "rec-mid")
     for name in planners:
         if name not in PLANNERS:
@@ -77,7 +77,6 @@ def asked(options: Evaluate) -> Ask:
     """What the agent is asked for, from the command line."""
     from iel.commands.prompts import parse_places, parse_reward
     from iel.evaluation.ask import Ask
-    from iel.planning import Reward
 
     words = []
     if options.goal_columns is not None:
@@ -86,12 +85,12 @@ def asked(options: Evaluate) -> Ask:
         words.append(f"the reward {' + '.join(options.reward)}")
     if options.avoid is not None:
         words.append(f"to keep out of {' and '.join(options.avoid)}")
-    return Ask(
-        options.goal_columns,
-        None if options.avoid is None else parse_places(options.avoid),
-        None if options.reward is None else Reward(parse_reward(options.reward)),
-        ", ".join(words),
-    )
+    avoid = None if options.avoid is None else parse_places(options.avoid)
+    if options.reward is None:
+        return Ask(options.goal_columns, avoid, words=", ".join(words))
+    if options.goal_columns is not None:
+        raise ConfigError("--reward replaces the tasks' goals, so leave --goal-columns out.")
+    return Ask.for_reward(parse_reward(options.reward), avoid, ", ".join(words))
 
 
 def evaluate_runs(

@@ -235,8 +235,8 @@ class _Turn:
                 self.subtasks[episode] = info.get("subtasks", 0)
                 if info["success"] and not self.success[episode]:
                     self.success[episode], self.steps[episode] = True, step
-                # Who collects a reward passes by the task's goal; only the simulator's own limit ends that.
-                arrived = (terminated or info["success"]) and self.arena.protocol.ask.reward is None
+                # Who was asked for something else passes by the task's goal; only the simulator's limit ends that.
+                arrived = (terminated or info["success"]) and self.arena.protocol.ask.goal is None
                 self.over[episode] = truncated or arrived
 
         rows = np.arange(len(running))
