@@ -27,9 +27,9 @@ import numpy as np
 import iel
 from iel.evaluation import Arena, Protocol
 from iel.evaluation.ask import Ask
-from iel.planning import AsymGraph, Reward
+from iel.planning import AsymGraph, Reward, Weighted
 from iel.planning.goals import inside
-from iel.theory.mazes import Maze, maze_from_map
+from iel.theory.mazes import Maze, maze_from_map, steps_between
 
 SQUARES = 10
 """Small squares along a cell: 0.4 units, which the point crosses in two steps."""
@@ -66,7 +66,7 @@ TASKS = {
     "preference": Task(
         [({0: (-99.0, 99.0)}, -1.0), (BOTTOM, 1.0), (RIGHT, 1.0), (UP_TO_IT, 1.0), (EAST, 2.0)],
         [EAST],
-        [room(5, 7, columns=2)],
+        [],
     ),
     "avoid": Task([(MIDDLE, 1.0), (SHORT_CUT, -5.0)], [MIDDLE], [SHORT_CUT]),
 }
@@ -106,7 +106,7 @@ def main() -> None:
     maze = maze_from_map(cells.walls.astype(int), subcells=SQUARES, margin=0.7)
     rows, drawn = [], {}
     for name, task in TASKS.items():
-        readout, _ = planner.landscape.readout(Reward(task.reward))
+        reading = planner.landscape.read(Reward(task.reward))
         prompted = rollouts(Reward(task.reward))
         returns = [np.array([task.reward(path[1:]).mean() for path in found.paths]) for found in [prompted, *single]]
         best = 1 + int(np.argmax([mean.mean() for mean in returns[1:]]))
@@ -116,7 +116,8 @@ def main() -> None:
         rows.append(
             {
                 "reward": name,
-                "in_span": round(readout.share, 3),
+                "in_span": round(reading.readout.share, 3),
+                "nodes": round(reading.resolved, 3),
                 "prompted": round(float(returns[0].mean()), 3),
                 "best_single_goal": round(float(returns[best].mean()), 3),
                 "single_goal": centres[best - 1].tolist(),
@@ -128,13 +129,29 @@ def main() -> None:
         )
         drawn[name] = (task, prompted.paths, chosen.paths)
         print(json.dumps(rows[-1]), flush=True)
+    fine = Reward(lambda x: np.sin(5.0 * x[:, 0]) * np.sin(5.0 * x[:, 1]))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        planner.prepare(Reward(lambda x: np.sin(5.0 * x[:, 0]) * np.sin(5.0 * x[:, 1])))
-        readout, _ = planner.landscape.readout(Reward(lambda x: np.sin(5.0 * x[:, 0]) * np.sin(5.0 * x[:, 1])))
-    print(json.dumps({"reward": "stripes", "sentence": readout.sentence, "warning": [str(w.message) for w in said]}))
+        planner.prepare(fine)
+    sentences = [planner.landscape.read(fine).sentence, *(str(warning.message) for warning in said)]
+    print(json.dumps({"reward": "a fine checkerboard", "said": sentences}))
+    print(json.dumps(weighted(planner, centres, maze)))
     if options.picture:
         draw(options.picture, cells, drawn)
+
+
+def weighted(planner: AsymGraph, goals: np.ndarray, maze: Maze) -> dict:
+    """How far from a single weighted goal the best node lies, in steps: for the default R and for R = 1."""
+    found = {}
+    for name, operator in {"inverse covariance": None, "identity": np.eye(planner.graph.dimension)}.items():
+        ends = []
+        for goal in goals:
+            rewards = planner.landscape.read(Weighted(goal[None], [1.0], operator)).rewards
+            assert rewards is not None
+            ends.append(planner.observations[planner.states[int(np.argmax(rewards))]])
+        steps = steps_between(maze, np.array(ends)[:, :2], goals[:, :2])
+        found[name] = {"median": float(np.median(steps)), "within 20 steps": float((steps <= 20).mean())}
+    return {"weighted goals alone": found}
 
 
 def draw(picture: Path, maze, drawn: dict) -> None:

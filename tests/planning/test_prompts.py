@@ -62,7 +62,7 @@ def test_matching_states_get_what_was_asked_for_and_keep_the_rest() -> None:
     # States that agree in the columns asked for are still told apart by the others.
     steps = np.column_stack([np.repeat([0.0, 1.0], 50), np.arange(100.0)])
     assert len(np.unique(matching_states(steps, Where({0: 1.0}), 8)[:, 1])) == 8
-    assert mismatch(steps, Where({0: 1.0}))[[0, 60]].tolist() == [pytest.approx(1.0 / (0.05 * 0.5)), 0.0]
+    assert mismatch(steps, Where({0: 1.0}))[[0, 60]].tolist() == [pytest.approx(1.0 / (0.1 * 0.5)), 0.0]
 
 
 def test_a_model_without_distances_takes_the_best_match(model: LinearModel) -> None:
@@ -79,8 +79,8 @@ def test_a_model_without_distances_takes_the_best_match(model: LinearModel) -> N
 @pytest.mark.parametrize(
     ("wish", "words"),
     [
-        ({0: 500.0}, "No state of the data matches.*nearest has column 0 at"),
-        ({0: (500.0, 600.0)}, "No state of the data matches"),
+        ({0: 500.0}, "No state of the data has column 0 at 500; the nearest has column 0 at"),
+        ({0: (500.0, 600.0)}, "No state of the data has column 0 at 500 to 600: ask"),
         ({7: 1.0}, "Column 7 does not exist.*columns 0 to 1"),
         ({"x": 1.0}, "Column 'x' does not exist"),
         ({0: (3.0, 1.0)}, "low <= high"),
@@ -172,6 +172,11 @@ def _unit(vector: np.ndarray) -> np.ndarray:
 
 def test_a_negative_weight_repels(planner: AsymGraph) -> None:
     ends = np.array([[20.0, 0.0], [1.0, 10.0]], np.float32)
+    reading = planner.landscape.read(Weighted(ends, [1.0, -1.0]))
+    assert reading.values == pytest.approx(
+        planner.landscape.points @ reading.readout.direction * reading.readout.slope + reading.readout.intercept
+    )
+    assert "explains 100 %" in reading.sentence and reading.rewards.shape == (120,) and reading.resolved > 0.9
     planner.prepare(Weighted(ends, [1.0, -1.0]))
     assert np.linalg.norm(walk(planner, np.array([10.0, 0.0], np.float32))[-1] - ends[0]) < 2.0
     planner.prepare(Weighted(ends, [-1.0, 1.0]))
@@ -325,5 +330,6 @@ def test_a_landscape_reads_rewards_of_its_own_rows_only(model: LinearModel) -> N
     rows = np.arange(0, 400, 2)
     land = Landscape(model, data, rows, np.asarray(model.embed(data[rows]), np.float64))
     column = np.where(np.arange(400) % 2 == 0, data[:, 0], 1e6)
-    readout, values = land.readout(Reward(column))
-    assert np.array_equal(values, data[rows, 0].astype(float)) and readout.share > 0.99
+    found = land.read(Reward(column))
+    assert np.array_equal(found.values, data[rows, 0].astype(float)) and found.readout.share > 0.99
+    assert found.rewards is None and found.sentence == found.readout.sentence

@@ -70,10 +70,10 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
         picture = options.picture or run.folder("plots") / "plan.png"
         draw_plan(picture, env.map, planner, start, wish, way)
     waypoints = np.asarray(way.observations)
-    readout = planner.landscape.readout(reward)[0] if reward else None
+    reading = planner.landscape.read(reward) if reward else None
     if not options.json:
-        if readout:
-            print(readout.sentence)
+        if reading:
+            print(reading.sentence)
         print(f"{len(waypoints)} waypoints, {way.total:.1f} predicted steps from start to goal")
         for number, (waypoint, remaining) in enumerate(zip(waypoints, way.steps_to_go[1:], strict=True)):
             print(f"  {number:3d}  {np.array2string(waypoint, precision=2)}  {remaining:.1f} steps to go")
@@ -82,7 +82,7 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
         "planner": options.planner,
         "start": start.tolist(),
         "goal": words,
-        "in_span": readout and readout.share,
+        "in_span": reading and reading.readout.share,
         "waypoints": waypoints.tolist(),
         "costs": np.asarray(way.costs).tolist(),
         "steps": np.asarray(way.steps).tolist(),

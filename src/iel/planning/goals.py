@@ -65,7 +65,7 @@ class Where:
     """
 
     columns: Mapping[int, Any]
-    tolerance: float = 0.05
+    tolerance: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,14 @@ class Weighted:
 
     R (d, d) is by default the inverse covariance of phi over the data, with phi taken from its mean: then the answer is
     the same for every embedding that is a linear image of this one, and that is all Theorem 2.3 determines. Scores are
-    linear in phi, so the best state may lie beyond a goal; to *reach* a blend of states ask for a `Mixture`.
+    linear in phi, so the best state may lie beyond a goal; to *reach* a blend of states ask for a `Mixture`. The
+    discount is near one because what counts is where it ends.
     """
 
     states: Any
     weights: Any
     operator: Any = None
-    discount: float = 0.995
+    discount: float = 0.999
 
 
 Goal = Any
@@ -296,31 +297,41 @@ def _range(column: Any, wanted: Any, width: int) -> tuple[float, float, bool]:
 
 
 def matching_states(observations: Floats, where: Where, most: int) -> Floats:
-    """States of the data that match, at most so many and spread out in the columns asked for, as goals."""
+    """States of the data that match, as goals: at most so many, spread out over ranges and else among the closest."""
     off = mismatch(observations, where)
     rows = np.flatnonzero(off <= 1.0)
     if not len(rows):
         nearest = observations[int(np.argmin(off))]
         found = ", ".join(f"column {column} at {nearest[column]:g}" for column in where.columns)
         reason = "" if np.isinf(off.min()) else f"; the nearest has {found}"
-        raise GeometryError(f"No state of the data matches {dict(where.columns)}{reason}: ask for what the data shows.")
-    rows = rows[_spread_out(observations[rows][:, list(where.columns)], off[rows], most)]
+        wanted = ", ".join(f"column {column} at {_shown(value)}" for column, value in where.columns.items())
+        raise GeometryError(f"No state of the data has {wanted}{reason}: ask for what the data shows.")
+    ranges = [column for column, wanted in where.columns.items() if np.size(wanted) == 2]
+    rows = rows[_some(off[rows], observations[rows][:, ranges], most)]
     states = np.array(observations[rows], np.float32)
     for column, wanted in where.columns.items():
-        if np.ndim(wanted) == 0:
+        if column not in ranges:
             states[:, column] = wanted
     return states
 
 
-def _spread_out(table: Floats, off: Floats, most: int) -> Integers:
-    """The best match, then whichever is farthest from those taken."""
-    if len(table) <= most:
-        return np.arange(len(table))
-    scale = np.maximum(np.std(table, axis=0), 1e-9)
-    picks = farthest_point(table / scale, most, [int(np.argmin(off))])
-    # Where the matches do not differ in these columns any more, others are taken at even distances in the data.
-    others = np.setdiff1d(np.arange(len(table)), picks)
-    return np.concatenate([picks, others[:: max(1, len(others) // most)]])[:most]
+def _shown(wanted: Any) -> str:
+    return " to ".join(f"{end:g}" for end in np.asarray(wanted, np.float64).ravel())
+
+
+def _some(off: Floats, table: Floats, most: int) -> Integers:
+    """Which matches to take: the best one and those farthest from all taken in `table`; every other column alike, from
+    the closest four times as many, or all that are equally close, at even distances."""
+    if len(off) <= most:
+        return np.arange(len(off))
+    if table.shape[1]:
+        picks = farthest_point(table / np.maximum(np.std(table, axis=0), 1e-9), most, [int(np.argmin(off))])
+        if len(picks) == most:
+            return picks
+    order = np.argsort(off, kind="stable")
+    last = off[order[min(4 * most, len(off)) - 1]]
+    close = order[: int(np.searchsorted(off[order], last, side="right"))]
+    return close[np.linspace(0, len(close) - 1, most).astype(int)]
 
 
 def inside(places: Any, observations: Floats, spread: Floats | None = None) -> Booleans:

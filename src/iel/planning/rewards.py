@@ -36,8 +36,10 @@ RIDGE = 1e-4
 """Of the readout, relative to the mean square of phi's coordinates."""
 BLOCKS = 20
 """The data is cut into so many stretches, every other of which is held out: neighbours in time are not told apart."""
-IN_SPAN = 0.5
-"""Held-out R^2 below which a reward is called out of the span."""
+IN_SPAN = 0.8
+"""Held-out R^2 of the readout below which a reward is called out of the span."""
+RESOLVED = 0.5
+"""Held-out R^2 of the nodes' means below which a graph planner warns."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,34 @@ class Readout:
     @property
     def sentence(self) -> str:
         """Whether the reward lies in the span, in one sentence."""
-        found = f"a linear readout of phi explains {100 * max(self.share, 0.0):.0f} % of the reward on held-out states"
+        found = f"a linear readout of phi explains {_percent(self.share)} of the reward on held-out states"
         if self.share >= IN_SPAN:
             return f"The reward lies in the span: {found}."
-        return f"The reward is out of the span: {found} (at least {100 * IN_SPAN:.0f} % are needed)."
+        return f"The reward is out of the span: {found} (at least {_percent(IN_SPAN)} are needed)."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * max(share, 0.0):.0f} %"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a planner can tell of a reward."""
+
+    readout: Readout
+    values: Floats
+    """The reward of every state of the data in question."""
+    rewards: Floats | None = None
+    """The mean reward of every node's states, where there is a graph."""
+    resolved: float = 1.0
+    """The share of held-out variance that these means explain."""
+
+    @property
+    def sentence(self) -> str:
+        """Both shares in one sentence."""
+        if self.rewards is None:
+            return self.readout.sentence
+        return f"{self.readout.sentence[:-1]}; the graph, which needs no span, explains {_percent(self.resolved)}."
 
 
 def held_out(count: int) -> np.ndarray:
@@ -148,17 +174,24 @@ class Landscape:
     cells: Integers | None = None
     """The node nearest to each state."""
 
-    def readout(self, prompt: Reward | Weighted) -> tuple[Readout, Floats]:
-        """z with its held-out R^2, and the reward of every state in question; a composition has R^2 = 1 by its
-        definition, and is given in standard deviations."""
+    def read(self, prompt: Reward | Weighted) -> Reading:
+        """What can be told of a reward; that of weighted goals lies in the span by its definition, and is given in
+        standard deviations."""
         if isinstance(prompt, Reward):
             values = reward_values(prompt.values, self.observations, self.rows)
-            return fit_readout(self.points, values), values
+            return self._reading(fit_readout(self.points, values), values)
         table = observation_table(prompt.states, self.observations.shape[1], "table of weighted goals")
         goals = np.asarray(self.model.embed(table), np.float64)
         direction = composed_direction(self.points, goals, prompt.weights, prompt.operator)
         height = self.points @ direction
-        return Readout(direction, 1.0, 0.0, 1.0), (height - height.mean()) / max(float(height.std()), 1e-12)
+        spread = max(float(height.std()), 1e-12)
+        readout = Readout(direction, 1.0 / spread, -float(height.mean()) / spread, 1.0)
+        return self._reading(readout, (height - height.mean()) / spread)
+
+    def _reading(self, readout: Readout, values: Floats) -> Reading:
+        if self.nodes is None or self.cells is None:
+            return Reading(readout, values)
+        return Reading(readout, values, *node_means(self.cells, values, len(self.nodes)))
 
     def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
         """The latent goal of a reward: z and, where there is a graph, the mean reward of every node's states.
@@ -167,16 +200,16 @@ class Landscape:
         """
         if not 0.0 < prompt.discount < 1.0:
             raise ConfigError(f"The discount of a reward is {prompt.discount}; choose a number between 0 and 1.")
-        readout, values = self.readout(prompt)
-        if self.nodes is None or self.cells is None:
+        reading = self.read(prompt)
+        readout, rewards = reading.readout, reading.rewards
+        if self.nodes is None or rewards is None:
             if readout.share < IN_SPAN:
                 warnings.warn(f"{readout.sentence} A graph planner needs no span.", stacklevel=2)
             best = self.points[int(np.argmax(self.points @ readout.direction))]
             return LatentGoal(best, readout.direction, None, np.empty(0), prompt.discount)
-        rewards, share = node_means(self.cells, values, len(self.nodes))
-        if share < IN_SPAN:
+        if reading.resolved < RESOLVED:
             warnings.warn(
-                f"The graph's nodes explain only {100 * max(share, 0.0):.0f} % of the reward on held-out states: it is "
+                f"The graph's nodes explain only {_percent(reading.resolved)} of the reward on held-out states: it is "
                 "noisy or changes faster than they can tell; give the planner more nodes, or a smoother reward.",
                 stacklevel=2,
             )
