@@ -26,7 +26,7 @@ PROMPTS = {
     "anywhere in the room": ROOM,
     "first x = 16, y = 24, then the room": Sequence([{0: 16.0, 1: 24.0}, ROOM]),
     "a reward around (36, 0)": Reward(near(36.0, 0.0)),
-    "towards (36, 24), away from (36, 0)": Weighted([[36.0, 24.0], [36.0, 0.0]], [1.0, -1.0]),
+    "towards (0, 24), away from (36, 0)": Weighted([[0.0, 24.0], [36.0, 0.0]], [1.0, -1.0]),
 }
 
 

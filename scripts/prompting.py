@@ -141,9 +141,10 @@ def main() -> None:
 
 
 def weighted(planner: AsymGraph, goals: np.ndarray, maze: Maze) -> dict:
-    """How far from a single weighted goal the best node lies, in steps: for the default R and for R = 1."""
+    """How far from a single weighted goal the best node lies, in steps: for R = 1 and for the inverse covariance."""
     found = {}
-    for name, operator in {"inverse covariance": None, "identity": np.eye(planner.graph.dimension)}.items():
+    inverse = np.linalg.inv(np.cov(planner.landscape.points.T))
+    for name, operator in {"identity": None, "inverse covariance": inverse}.items():
         ends = []
         for goal in goals:
             rewards = planner.landscape.read(Weighted(goal[None], [1.0], operator)).rewards

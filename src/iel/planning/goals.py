@@ -92,10 +92,11 @@ class Reward:
 class Weighted:
     """Goals that attract and repel, as the paper means it: the reward <phi(x), R mu>, mu = sum_j w_j phi(g_j).
 
-    R (d, d) is by default the inverse covariance of phi over the data, with phi taken from its mean: then the answer is
-    the same for every embedding that is a linear image of this one, and that is all Theorem 2.3 determines. Scores are
-    linear in phi, so the best state may lie beyond a goal; to *reach* a blend of states ask for a `Mixture`. The
-    discount is near one because what counts is where it ends.
+    phi is taken from its mean over the data, since the zero of an embedding of displacements means nothing. R (d, d) is
+    the identity unless given; with the inverse covariance of phi the answer would be the same for every embedding that
+    is a linear image of this one (all that Theorem 2.3 determines). Scores are linear in phi, so the best state may lie
+    beyond a goal; to *reach* a blend of states ask for a `Mixture`. The discount is near one because what counts is
+    where it ends.
     """
 
     states: Any

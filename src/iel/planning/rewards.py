@@ -120,21 +120,15 @@ def reward_values(values: Any, observations: Floats, rows: Integers) -> Floats:
 
 
 def composed_direction(points: Floats, goals: Floats, weights: Any, operator: Any) -> Floats:
-    """R mu with mu = sum_j w_j (phi(g_j) - mean phi), scaled to length one; R by default the inverse covariance."""
+    """R mu with mu = sum_j w_j (phi(g_j) - mean phi), scaled to length one; R is the identity if None."""
     shares = np.asarray(weights, np.float64)
     if shares.shape != (len(goals),) or not np.isfinite(shares).all():
         raise GeometryError(f"{len(goals)} weighted goals need {len(goals)} finite weights, negative ones to repel.")
-    centre = points.mean(axis=0)
-    mu = shares @ (goals - centre)
-    if operator is None:
-        covariance = np.cov(points.T).reshape(len(centre), -1)
-        ridge = RIDGE * max(float(np.trace(covariance)) / len(centre), 1e-12)
-        combined = np.linalg.solve(covariance + ridge * np.eye(len(centre)), mu)
-    else:
-        table = np.asarray(operator, np.float64)
-        if table.shape != (len(mu), len(mu)) or not np.isfinite(table).all():
-            raise GeometryError(f"The operator has shape {table.shape}; give finite numbers, ({len(mu)}, {len(mu)}).")
-        combined = table @ mu
+    mu = shares @ (goals - points.mean(axis=0))
+    table = np.eye(len(mu)) if operator is None else np.asarray(operator, np.float64)
+    if table.shape != (len(mu), len(mu)) or not np.isfinite(table).all():
+        raise GeometryError(f"The operator has shape {table.shape}; give finite numbers, ({len(mu)}, {len(mu)}).")
+    combined = table @ mu
     length = float(np.linalg.norm(combined))
     if length <= 1e-12:
         raise GeometryError("The weighted goals cancel each other, so there is nothing to head for.")
