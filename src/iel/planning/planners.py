@@ -91,6 +91,11 @@ class Planner(ABC):
         """How this planner approaches these goals."""
 
     @cached_property
+    def spread(self) -> Floats:
+        """Standard deviations of the data's columns."""
+        return self.observations.std(axis=0, dtype=np.float64)
+
+    @cached_property
     def landscape(self) -> Landscape:
         """States of the data that rewards are read off."""
         self._distances("it has nothing to read a reward off")
@@ -236,7 +241,9 @@ class RecMid(Planner):
     ):
         super().__init__(model, data)
         if self.metric is None or not self.metric.spatial:
-            raise GeometryError("This model has no embedding to take midpoints in; use a graph planner or direct.")
+            raise GeometryError(
+                "This model has no embedding that midpoints could be taken in; use a graph planner or direct."
+            )
         if rounds < 1 or average < 1:
             raise ConfigError(f"rounds is {rounds} and average is {average}; both must be at least 1.")
         self.states, self.points = self._embedded_pool(pool, seed)
@@ -346,7 +353,7 @@ class AsymGraph(Planner):
 
     def avoided(self, places: Any) -> Booleans:
         """Which nodes lie in places to avoid."""
-        return inside(places, self.observations[self.states], self.observations.std(axis=0))
+        return inside(places, self.observations[self.states], self.spread)
 
     def _field(self, goal: LatentGoal, off: np.ndarray | None) -> Field:
         """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
