@@ -88,3 +88,24 @@ def info_nce_loss(anchors: jax.Array, positives: jax.Array, temperature: float) 
     """Row-wise cross-entropy of <z_i, z~_j> / T with the diagonal as label; rows are unit vectors."""
     logits = anchors @ positives.T / temperature
     return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.arange(len(anchors))).mean()
+
+
+def contrastive_loss(logits: jax.Array) -> jax.Array:
+    """Binary cross-entropy of f_ij with labels 1[i = j], averaged over heads, rows and columns; (heads, B, B).
+
+    -log sigmoid(f_ii) where goal i belongs to row i, -log(1 - sigmoid(f_ij)) where it belongs to another. With goals j
+    drawn from p, the best f is log p(g | i) / p(g) - log(B - 1).
+    """
+    return optax.sigmoid_binary_cross_entropy(logits, jnp.eye(logits.shape[-1])).mean()
+
+
+def recursive_classification_loss(
+    positive: jax.Array, negative: jax.Array, ratio: jax.Array, discount: float
+) -> jax.Array:
+    """mean_e E[-(1 - gamma) log C(s') - gamma w log C(g) - log(1 - C(g))], with C = sigmoid of logits (heads, batch).
+
+    `positive` are logits of the next state s', `negative` those of a random g; `ratio` is w = p(g | s') / p(g) as the
+    target has it. Then C / (1 - C) = ((1 - gamma) p(s' = g) + gamma w p(g)) / p(g): the recursion of p(g | s) / p(g).
+    """
+    ahead = (1.0 - discount) * jax.nn.softplus(-positive) + discount * ratio * jax.nn.softplus(-negative)
+    return (ahead + jax.nn.softplus(negative)).mean()

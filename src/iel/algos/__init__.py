@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from iel.algos.check import check_algo
+from iel.algos.clearning import CLearning
 from iel.algos.contract import Method
+from iel.algos.crl import CRL
 from iel.algos.gcbc import GCBC
 from iel.algos.gccql import GCCQL
 from iel.algos.gciql import GCIQL
 from iel.algos.gcivl import GCIVL
 from iel.algos.hilp import HILP
+from iel.algos.hiql import HIQL
 from iel.algos.iel import IEL
 from iel.errors import unknown_name
 
@@ -50,6 +53,15 @@ ALGOS: dict[str, Registered] = {
     "hilp": Registered(
         HILP, Facts("hitting time", "hitting time", "Euclidean feature", False, True, True, True), EMBEDDED
     ),
+    "clearning": Registered(
+        CLearning, Facts("successor measure", "reachability", "classifier logit", True, False, True, False), VALUED
+    ),
+    "crl": Registered(
+        CRL, Facts("successor measure", "density ratio", "inner product", True, False, False, False), VALUED
+    ),
+    "hiql": Registered(
+        HIQL, Facts("reachability", "multi-step reachability", "value gap", True, False, True, False), VALUED
+    ),
     "gcbc": Registered(GCBC, Facts("goal-conditioned", "actions", "none", False, False, False, False), ("direct",)),
     "gcivl": Registered(GCIVL, Facts("goal-conditioned", "values", "negative value", True, False, True, False), VALUED),
     "gciql": Registered(
@@ -70,12 +82,15 @@ def get_algo(name: str) -> type[Method]:
 
 __all__ = [
     "ALGOS",
+    "CRL",
     "GCBC",
     "GCCQL",
     "GCIQL",
     "GCIVL",
     "HILP",
+    "HIQL",
     "IEL",
+    "CLearning",
     "Facts",
     "Method",
     "Registered",

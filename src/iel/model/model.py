@@ -22,7 +22,7 @@ from iel import distances
 from iel.errors import ConfigError, GeometryError, RunError
 from iel.metrics import FLOOR, Displacement, Floats, LatentGoal, Metric, Quasimetric
 from iel.metrics import unit as unit_or_else
-from iel.model.networks import FloatArray, Network, unit
+from iel.model.networks import FloatArray, Network, on_sphere, softplus, unit
 from iel.quasimetrics import check_groups
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class Subgoal:
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         high = model.networks["high"]
-        answer = high(model.inputs(high, observation=observations, goal=_state_of(target)))
-        return np.sqrt(np.float32(answer.shape[1])) * unit(answer)
+        return on_sphere(high(model.inputs(high, observation=observations, goal=_state_of(target))))
 
 
 def _state_of(target: Target) -> FloatArray:
@@ -114,17 +113,22 @@ def _state_of(target: Target) -> FloatArray:
 
 
 class ValueCost(Metric):
-    """-V(s, t), the mean over its heads; or -min_e Q_e(s, t, pi(s, t)) of a critic. The same for all goals.
+    """What a value network says of a state s and a target t, as a cost. The same for all goals.
 
-    Embeddings are the observations themselves, so rows of this metric are rows of a network: nothing can be pruned.
+        -V                  V(s, t), the mean over its heads, or min_e Q_e(s, t, pi(s, t)) of a critic, counts steps
+        -log sigmoid(V)     V is a log-odds: how likely t lies ahead of s (without a discount: these are no steps)
+
+    A value may also be the product <v(s, a), w(t)> of two networks' features, `value` and `goal_features`. Embeddings
+    are the observations themselves, so rows of this metric are rows of a network: nothing can be pruned.
     """
 
     for_every_goal = True
     spatial = False
 
-    def __init__(self, model: Model, discount: float):
+    def __init__(self, model: Model, discount: float | None):
         self.model, self.discount = model, discount
         self.value = model.networks["value"]
+        self.goal_features = model.networks.get("goal_features")
         self.by_action = "action" in self.value.inputs
 
     def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
@@ -144,10 +148,14 @@ class ValueCost(Metric):
 
     def _cost(self, states: FloatArray, goals: FloatArray) -> FloatArray:
         known = {"observation": states, "goal": goals}
-        if not self.by_action:
-            return -self.value.scalars(self.model.inputs(self.value, **known)).mean(0)
-        known["action"] = self.model.mean_action(states, goals)
-        return -self.value.scalars(self.model.inputs(self.value, **known)).min(0)
+        if self.by_action:
+            known["action"] = self.model.mean_action(states, goals, self.model.actor)
+        values = self.value.features(self.model.inputs(self.value, **known))
+        if self.goal_features is not None:
+            values = values * self.goal_features.features(goals)
+        heads = values.sum(-1)
+        cost = -(heads.min(0) if self.by_action else heads.mean(0))
+        return softplus(cost) if self.value.logit else cost
 
 
 # ---------------------------------------------------------------- the model
@@ -180,8 +188,10 @@ class Model:
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
 
         A `metric` that is given is used as it is. Without one, the networks imply it: with an embedding a
-        `Displacement` with this `beta`; with a value, minus that value; with neither there is none. `discount` says
-        what costs are worth in steps.
+        `Displacement` with this `beta`; with a value, a `ValueCost`; with neither there is none. `discount` says what
+        costs are worth in steps. A value may need more networks: `goal_features` (it is a product), `representation`
+        (it is told that of the goal), `actor` (the policy at whose action a critic is asked, where `policy` is told
+        something other than the goal).
         """
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
         self.networks, self.steering, self.pack = dict(networks), steering, pack
@@ -193,7 +203,6 @@ class Model:
         elif "embedding" in self.networks:
             self.metric = Displacement(0.0 if beta is None else beta, discount)
         elif "value" in self.networks:
-            assert discount is not None
             self.metric = ValueCost(self, discount)
         columns = set(steering.columns) if isinstance(steering, Waypoint) else set()
         self.elsewhere = [column for column in range(observation_size) if column not in columns]
@@ -206,6 +215,11 @@ class Model:
     def dimension(self) -> int:
         """Size of an embedding."""
         return self.networks["embedding"].sizes[-1] if "embedding" in self.networks else self.observation_size
+
+    @property
+    def actor(self) -> Network:
+        """The policy pi(a | x, g) whose action a critic is asked about."""
+        return self.networks.get("actor", self.networks["policy"])
 
     @property
     def command_size(self) -> int:
@@ -304,12 +318,15 @@ class Model:
         """A network's inputs side by side, in the order its description lists them."""
         if network.inputs[0] == "blind":
             known["blind"] = known["observation"][:, self.elsewhere]
+        if "representation" in network.inputs:
+            inner = self.networks["representation"]
+            known["representation"] = on_sphere(inner(self.inputs(inner, **known)))
         return np.concatenate([known[name] for name in network.inputs], axis=1)
 
-    def mean_action(self, rows: FloatArray, commands: FloatArray) -> FloatArray:
-        """The action at the policy's mean."""
-        policy = self.networks["policy"]
-        mean = policy(self.inputs(policy, observation=rows, command=commands))
+    def mean_action(self, rows: FloatArray, commands: FloatArray, policy: Network | None = None) -> FloatArray:
+        """The action at the mean of the policy, or of another one that takes the same."""
+        policy = policy or self.networks["policy"]
+        mean = policy(self.inputs(policy, observation=rows, command=commands, goal=commands))
         if policy.squash:
             mean = np.tanh(mean[:, : self.action_size])
         return np.clip(mean, -1.0, 1.0, out=mean)
