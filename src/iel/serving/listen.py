@@ -1,0 +1,80 @@
+"""From an application to a socket: uvicorn, until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import webbrowser
+from typing import Any
+
+import uvicorn
+from threadpoolctl import threadpool_limits
+
+from iel.errors import ConfigError
+from iel.loader import os_sentence
+from iel.serving.guard import Door, Limits, ipaddress_or_none
+
+BACKLOG = 256
+
+
+def listen(app: Any, door: Door, port: int, limits: Limits, *, browse: bool, quiet: bool, play: bool) -> str:
+    """Serve until interrupted; returns the address it listened on."""
+    bound = bind(door.address, port)
+    address = f"http://{_shown(door.address)}:{bound.getsockname()[1]}"
+    if not quiet:
+        key = "" if door.token is None else "/?token=..." if play else ""
+        what = "playground" if play else "policy server"
+        print(f"{what} at {address}{key}    questions are described at {address}/docs    Ctrl-C ends it", flush=True)
+        if play and door.token is not None:
+            print("open the page with the token of IEL_TOKEN in place of the dots", flush=True)
+    else:
+        print(address, file=sys.stderr, flush=True)
+    if browse and door.token is None:
+        timer = threading.Timer(0.5, webbrowser.open, [address])
+        timer.daemon = True
+        timer.start()
+    server = uvicorn.Server(settings(app, limits))
+    with threadpool_limits(1, "blas"):  # rows are few: a second thread would only be waited for
+        server.run(sockets=[bound])
+    return address
+
+
+def settings(app: Any, limits: Limits) -> uvicorn.Config:
+    """Quiet, bounded, and without trust in proxies' headers."""
+    return uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        ws_max_size=limits.body,
+        ws_max_queue=16,
+        ws_per_message_deflate=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=2,
+        backlog=BACKLOG,
+    )
+
+
+def bind(address: str, port: int) -> socket.socket:
+    """A listening socket, or a sentence."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((address, port))
+    except OSError as error:
+        bound.close()
+        reason = os_sentence(error) if error.strerror is None else error.strerror.lower()
+        raise ConfigError(f"{address} port {port} cannot be listened on ({reason}); choose another --port.") from None
+    return bound
+
+
+def _shown(address: str) -> str:
+    """An address that a browser on this machine can open."""
+    own = ipaddress_or_none(address)
+    if own is not None and own.is_unspecified:
+        return "127.0.0.1"
+    return f"[{address}]" if ":" in address else address
