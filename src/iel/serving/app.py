@@ -281,7 +281,14 @@ def _add_playground(app: FastAPI, server: Server) -> None:
             while True:
                 await walking.wait()
                 started = asyncio.get_running_loop().time()
-                frame = await ask(session.advance)
+                try:
+                    frame = await ask(session.advance)
+                except Busy:
+                    await asyncio.sleep(0.1)
+                    continue
+                if frame is None:
+                    walking.clear()
+                    continue
                 await socket.send_json(frame)
                 # Whoever has arrived waits for another goal.
                 rest = 1.0 / FRAMES if frame["state"] == "walking" else 0.15

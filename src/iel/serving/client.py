@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from contextlib import ExitStack
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -115,12 +116,14 @@ class Loop:
             from websockets.sync.client import connect
         except ImportError:
             raise ConfigError("A control loop needs websockets; install the extra: pip install 'iel[serve]'.") from None
+        self._stack = ExitStack()
         self._timeout, self._wish = timeout, {"planner": planner, "acting": acting, "seed": seed}
         address = url.replace("http", "ws", 1).rstrip("/") + "/v1/control"
         try:
-            self._socket = connect(
+            opened = connect(
                 address, additional_headers=authorisation(token), open_timeout=timeout, proxy=None, compression=None
             )
+            self._socket = self._stack.enter_context(opened)
         except Exception as error:
             raise ServerError(f"{address} cannot be opened ({error}); is `iel serve` running?") from error
         self.head_for(goal)
@@ -143,7 +146,7 @@ class Loop:
         return self._ask({"avoid": np.asarray(states).tolist(), "radius": radius})["nodes_off"]
 
     def close(self) -> None:
-        self._socket.close()
+        self._stack.close()
 
     def __enter__(self) -> Self:
         return self

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.errors import ConfigError, GeometryError, IELError, unknown_name
-from iel.planning import Acting, Planner
+from iel.planning import Acting, AsymGraph, Planner
 from iel.planning.plan import Plan, observation_table
 from iel.serving.source import Served
 
@@ -164,7 +164,7 @@ class Control:
     def avoid(self, states: Any, radius: float) -> int:
         """Switch off what is near these states (and everything that was off on again); how many nodes are off."""
         planner = self._chosen()
-        if not hasattr(planner, "switch_off_near"):
+        if not isinstance(planner, AsymGraph):
             raise ConfigError(f"{planner.name} has no nodes to switch off; use a graph planner.")
         planner.switch_on()
         return len(planner.switch_off_near(states, radius)) if len(states) else 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 import threading
 import webbrowser
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -18,25 +20,38 @@ from iel.serving.guard import Door, Limits, ipaddress_or_none
 BACKLOG = 256
 
 
+class Announcing(uvicorn.Server):
+    """Says where it is when it is there, not before: the graph takes a second or two."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]):
+        super().__init__(config)
+        self.ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.ready()
+
+
 def listen(app: Any, door: Door, port: int, limits: Limits, *, browse: bool, quiet: bool, play: bool) -> str:
     """Serve until interrupted; returns the address it listened on."""
     bound = bind(door.address, port)
     address = f"http://{_shown(door.address)}:{bound.getsockname()[1]}"
-    if not quiet:
-        key = "" if door.token is None else "/?token=..." if play else ""
+
+    def ready() -> None:
+        if quiet:
+            print(address, file=sys.stderr, flush=True)
+            return
         what = "playground" if play else "policy server"
-        print(f"{what} at {address}{key}    questions are described at {address}/docs    Ctrl-C ends it", flush=True)
+        print(f"{what} at {address}    described at {address}/docs    Ctrl-C ends it", flush=True)
         if play and door.token is not None:
-            print("open the page with the token of IEL_TOKEN in place of the dots", flush=True)
-    else:
-        print(address, file=sys.stderr, flush=True)
-    if browse and door.token is None:
-        timer = threading.Timer(0.5, webbrowser.open, [address])
-        timer.daemon = True
-        timer.start()
-    server = uvicorn.Server(settings(app, limits))
-    with threadpool_limits(1, "blas"):  # rows are few: a second thread would only be waited for
-        server.run(sockets=[bound])
+            print(f"open {address}/?token=... with the token of IEL_TOKEN in place of the dots", flush=True)
+        if browse and door.token is None:
+            threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
+
+    # Rows are few: a second thread would only be waited for. Ctrl-C is how a server ends.
+    with threadpool_limits(1, "blas"), contextlib.suppress(KeyboardInterrupt):
+        Announcing(settings(app, limits), ready).run(sockets=[bound])
     return address
 
 

@@ -7,6 +7,7 @@ within r of a sample: a node is blocked within r of one, an edge if any of its o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def _sampled(points: Floats, radius: float) -> Floats:
     if len(points) < 2:
         return points
     pieces = [points[:1]]
-    for first, second in zip(points[:-1], points[1:], strict=True):
+    for first, second in pairwise(points):
         count = int(np.clip(np.ceil(np.hypot(*(second - first)) / radius), 1, SAMPLES))
         pieces.append(first + np.linspace(0.0, 1.0, count + 1)[1:, None] * (second - first))
     return np.concatenate(pieces)[:SAMPLES]

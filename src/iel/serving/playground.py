@@ -17,9 +17,8 @@ from scipy.spatial import cKDTree
 
 from iel.errors import ConfigError, IELError, NoPath
 from iel.metrics import LatentGoal
-from iel.planning import Planner
+from iel.planning import AsymGraph, Planner
 from iel.planning.plan import latent_wishes
-from iel.planning.planners import AsymGraph
 from iel.planning.pursuits import AlongGraph
 from iel.serving.engine import Engine, finite
 from iel.serving.live import Simulation, simulation_of
@@ -122,6 +121,8 @@ class Session:
         self.observation: np.ndarray | None = None
         self.goal = stage.first[1]
         self.speed, self.steps, self.success = 2, 0, False
+        self.life = 0
+        """How often the agent was put on the stage: tells frames of one walk from those of the next."""
 
     def draw(self, strokes: list[Stroke]) -> None:
         """Replace all obstacles."""
@@ -172,7 +173,8 @@ class Session:
         assert planner is not None
         ends = self.view.places(np.stack([here, self.goal]))
         try:
-            between, to_go = np.empty((0, 2)), [None, None]
+            between: Floats = np.empty((0, 2))
+            to_go: list[float | None] = [None, None]
             if planner.metric is not None:
                 way = planner.path(here)
                 between = self.view.places(way.observations)
@@ -238,17 +240,18 @@ class Session:
             self.simulation = Simulation(served.env, served.observations[0])
         self.observation = self.simulation.reset(self.view.state(self.scene.start), self.goal)
         self.steps, self.success = 0, False
+        self.life += 1
         return self._frame("ready")
 
     def leave(self) -> None:
         """Take the agent off the stage."""
         self.observation = None
 
-    def advance(self) -> dict[str, Any]:
-        """A few steps towards the goal; the frame says how it went."""
+    def advance(self) -> dict[str, Any] | None:
+        """A few steps towards the goal; the frame says how it went, None that nobody is on the stage."""
         simulation, planner = self.simulation, self.planner
         if simulation is None or planner is None or self.observation is None:
-            raise ConfigError("The agent is not on the stage; reset it first.")
+            return None
         try:
             for _ in range(self.speed):
                 if self.success or self.steps >= simulation.horizon:
@@ -264,6 +267,7 @@ class Session:
         assert self.observation is not None and self.simulation is not None
         return {
             "type": "agent",
+            "life": self.life,
             "state": state,
             "at": np.round(self.view.places(self.observation[None])[0], 3).tolist(),
             "body": self.simulation.body(),

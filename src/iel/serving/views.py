@@ -117,7 +117,7 @@ def view_of(served: Served, maze: MazeMap | None = None) -> View:
         rows = np.sort(generator.choice(rows, POOL, replace=False))
     pool = np.asarray(served.states[rows], np.float32)
     if maze is not None:
-        flat = pool[:, :2].astype(np.float64)
+        flat: Floats = pool[:, :2].astype(np.float64)
         raster = _maze_raster(maze, pool, flat)
         return View("maze", ("x", "y"), maze.extent, True, pool, flat, _columns((0, 1)), raster, maze)
     kind, axes, project, equal = _projection(served, pool)

@@ -37,6 +37,9 @@ export class Board {
     this.off = new Set();
     this.show = { graph: false, lines: true, data: false };
     this.brush = null;
+    this.drawn = 0;
+    this.changed = true;
+    this.below = this.layer = null;
     this.readTheme();
     window.matchMedia("(prefers-color-scheme: light)").addEventListener("change", () => this.readTheme());
     new ResizeObserver(() => this.fit()).observe(canvas);
@@ -49,6 +52,7 @@ export class Board {
     for (const name of ["back", "wall", "floor", "ink", "soft", "start", "goal", "path", "trail", "drawn", "line"])
       this.theme[name] = style.getPropertyValue(`--${name}`).trim();
     this.ground = null;
+    this.refresh();
   }
 
   setWorld(world) {
@@ -68,6 +72,8 @@ export class Board {
     this.canvas.width = Math.max(1, Math.round(box.width * ratio));
     this.canvas.height = Math.max(1, Math.round(box.height * ratio));
     this.ratio = ratio;
+    this.layer = null;
+    this.refresh();
     if (!this.world) return;
     const [left, right, bottom, top] = this.frameExtent;
     const margin = (this.world.view.walls ? 20 : 34) * ratio;
@@ -134,6 +140,7 @@ export class Board {
     this.oldField = this.field;
     this.fieldSince = performance.now();
     this.field = values && this.paint(values);
+    this.refresh();
   }
 
   paint(values) {
@@ -183,6 +190,7 @@ export class Board {
   setGraph(graph) {
     this.graph = graph;
     this.graphPath = null;
+    this.refresh();
   }
 
   // ---------------------------------------------------------------- drawing
@@ -190,23 +198,42 @@ export class Board {
   frame(now) {
     requestAnimationFrame((next) => this.frame(next));
     if (!this.world || !this.unit) return;
+    const changing = this.changed || now - this.fieldSince < 200 || now - this.pathSince < 250 || now - this.agentSince < 60;
+    if (!changing && now - this.drawn < 45) return; // at rest only small lights move
+    this.changed = false;
+    this.drawn = now;
+    if (now - this.fieldSince < 200) this.below = null;
+    this.below ??= this.drawBelow(now);
     const pen = this.pen;
     pen.setTransform(1, 0, 0, 1, 0, 0);
-    pen.fillStyle = this.theme.back;
-    pen.fillRect(0, 0, this.canvas.width, this.canvas.height);
-    pen.save();
-    if (this.world.view.walls) this.clip(pen);
-    this.drawField(pen, now);
-    if (!this.ground) this.ground = this.drawGround();
-    pen.drawImage(this.ground, 0, 0);
-    pen.restore();
-    if (this.show.graph && this.graph) this.drawGraph(pen);
-    this.drawStrokes(pen);
+    pen.drawImage(this.below, 0, 0);
     this.drawTrail(pen);
     this.drawPath(pen, now);
     this.drawMarks(pen, now);
     this.drawAgent(pen, now);
     if (this.brush) this.drawBrush(pen);
+  }
+
+  // Something below path and agent is different now.
+  refresh() {
+    this.below = null;
+    this.changed = true;
+  }
+
+  drawBelow(now) {
+    this.layer ??= new OffscreenCanvas(this.canvas.width, this.canvas.height);
+    const pen = this.layer.getContext("2d");
+    pen.fillStyle = this.theme.back;
+    pen.fillRect(0, 0, this.canvas.width, this.canvas.height);
+    pen.save();
+    if (this.world.view.walls) this.clip(pen);
+    this.drawField(pen, now);
+    this.ground ??= this.drawGround();
+    pen.drawImage(this.ground, 0, 0);
+    pen.restore();
+    if (this.show.graph && this.graph) this.drawGraph(pen);
+    this.drawStrokes(pen);
+    return this.layer;
   }
 
   drawField(pen, now) {

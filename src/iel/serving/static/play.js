@@ -18,7 +18,7 @@ const $ = (id) => document.getElementById(id);
 const board = new Board($("map"));
 const state = {
   world: null, model: 0, start: null, goal: null, planner: "", field: "graph", tool: "goal", follow: true,
-  strokes: [], sent: 0, answered: 0, answer: null, agent: null, running: false, ready: false, roundTrip: 0,
+  strokes: [], sent: 0, answered: 0, answer: null, agent: null, running: false, ready: false, roundTrip: 0, lives: 0,
 };
 Object.assign(window, { board, playground: state }); // for the curious, and for tests
 let socket = null, dirty = false, strokesDirty = false, graphTimer = 0, sentAt = 0, toastTimer = 0, drawing = null;
@@ -49,7 +49,7 @@ function connect() {
   $("link").dataset.state = "waiting";
   own.onopen = () => {
     $("link").dataset.state = "open";
-    state.sent = state.answered = 0;
+    state.sent = state.answered = state.lives = 0;
     strokesDirty = state.strokes.length > 0;
     setAgent(null);
     send(true);
@@ -82,7 +82,10 @@ function receive(message) {
     state.answered = state.sent;
     return say(message.error, true);
   }
-  if (message.type === "agent") return setAgent(message);
+  if (message.type === "agent") {
+    if (message.life > state.lives) setAgent(message); // else it is of one that was taken away
+    return;
+  }
   state.answered = message.id;
   state.answer = message;
   state.roundTrip = performance.now() - sentAt;
@@ -144,6 +147,7 @@ function run() {
 
 function reset() {
   if (state.world?.live) socket.send(JSON.stringify({ agent: "reset" }));
+  state.lives = Math.max(state.lives, state.agent?.life ?? 0);
   setAgent(null);
   send();
 }
@@ -174,7 +178,7 @@ function setPlanner(name) {
   state.planner = name;
   for (const button of $("planners").children) button.setAttribute("aria-pressed", button.textContent === name);
   $("planner-hint").textContent = HINTS[name] ?? "";
-  board.graph = null;
+  board.setGraph(null);
   send();
 }
 
@@ -206,6 +210,7 @@ function erase(place) {
 
 function setStrokes(strokes) {
   state.strokes = board.strokes = strokes.slice(-64);
+  board.refresh();
   strokesDirty = true;
   send();
 }
@@ -237,6 +242,7 @@ map.addEventListener("pointerdown", (event) => {
 map.addEventListener("pointermove", (event) => {
   if (!state.ready) return;
   const place = board.toWorld(event), tool = state.dragging;
+  board.changed = true;
   board.brush = state.tool === "wall" || state.tool === "erase" ? place : null;
   if (tool === "wall") extend(place);
   else if (tool === "erase") erase(place);
@@ -333,6 +339,7 @@ for (const [id, layer] of [["show-graph", "graph"], ["show-lines", "lines"], ["s
   $(id).onchange = (event) => {
     board.show[layer] = event.target.checked;
     board.ground = null;
+    board.refresh();
     if (layer === "graph") send();
   };
 $("follow").onclick = () => setFollow(!state.follow);
