@@ -15,6 +15,7 @@ from iel.cli import run as iel_command
 from iel.errors import ConfigError, RunError
 from iel.export import export_run
 from iel.model import save_model
+from iel.serving import listen
 from iel.serving.client import Client, Loop, ServerError
 from iel.serving.guard import Door
 from iel.serving.listen import bind
@@ -118,6 +119,30 @@ def test_what_uvicorn_itself_refuses_is_a_4xx(model):
             with sockets.create_connection(("127.0.0.1", port), timeout=5) as raw:
                 raw.sendall(request)
                 assert raw.recv(200).split()[1].startswith(b"4")
+
+
+def test_heads_are_bounded_too(model, monkeypatch):
+    """Endless headers, request lines and chunk marks are cut off; silent connections are closed."""
+    monkeypatch.setattr(listen, "HEAD_SECONDS", 0.3)
+    begins = (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ",
+        b"GET /",
+        b"POST /v1/act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n5;",
+    )
+    with Running(model) as server:
+        port = int(server.url.rpartition(":")[2])
+        for begin in begins:
+            with sockets.create_connection(("127.0.0.1", port), timeout=5) as raw, pytest.raises(OSError):
+                raw.sendall(begin)
+                for _ in range(2000):
+                    raw.sendall(b"a" * 65536)
+        with sockets.create_connection(("127.0.0.1", port), timeout=5) as raw:
+            raw.sendall(b"GET / HTT")
+            assert raw.recv(100) == b""  # closed without a word
+        with Client(server.url) as client:
+            body = model.states[:250]
+            assert client.act(body, model.states[9]).shape == (250, 2)  # a long body is no long head
 
 
 def test_options_are_checked_before_anything_is_loaded(tmp_path, monkeypatch):

@@ -63,7 +63,7 @@ def play_command(options: PlayCommand) -> dict[str, Any]:
 
 
 def _serve(options: Listening, *, play: bool, browse: bool) -> dict[str, Any]:
-    missing = [name for name in ("fastapi", "uvicorn", "websockets") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("fastapi", "uvicorn", "websockets", "httptools") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"Serving needs {' and '.join(missing)}; install the extra: pip install 'iel[serve]'.")
     if not 0 <= options.port <= 65535:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import sys
@@ -12,12 +13,63 @@ from typing import Any
 
 import uvicorn
 from threadpoolctl import threadpool_limits
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from iel.errors import ConfigError
 from iel.loader import os_sentence
 from iel.serving.guard import Door, Limits, ipaddress_or_none
 
 BACKLOG = 256
+HEAD_BYTES = 64 << 10
+"""Of a request, without its body."""
+HEAD_SECONDS = 10.0
+"""Time a connection has to begin a request, and a request to say what it is."""
+
+
+class Bounded(HttpToolsProtocol):
+    """HTTP whose heads are short and come soon: the parser itself would wait and remember without end."""
+
+    patience: asyncio.TimerHandle | None = None
+    overhead = body = 0
+    began = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        self.began, self.body = False, 0
+        super().data_received(data)
+        # Whatever is no body: the head, the marks between chunks, what follows the last one.
+        self.overhead = 0 if self.began else self.overhead + len(data) - self.body
+        if self.overhead > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of this request is too long.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.began = True
+        self._wait()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.body += len(body)
+        super().on_body(body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._stop_waiting()
+        self.patience = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self.patience is not None:
+            self.patience.cancel()
+            self.patience = None
 
 
 class Announcing(uvicorn.Server):
@@ -59,6 +111,7 @@ def settings(app: Any, limits: Limits) -> uvicorn.Config:
     """Quiet, bounded, and without trust in proxies' headers."""
     return uvicorn.Config(
         app,
+        http=Bounded,
         log_level="error",
         access_log=False,
         proxy_headers=False,
