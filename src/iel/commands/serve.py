@@ -14,6 +14,7 @@ from iel.commands.common import Flag, Output
 from iel.errors import ConfigError
 
 PORT = 8420
+PACKAGES = ("fastapi", "uvicorn", "websockets", "httptools")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ def play_command(options: PlayCommand) -> dict[str, Any]:
 
 
 def _serve(options: Listening, *, play: bool, browse: bool) -> dict[str, Any]:
-    missing = [name for name in ("fastapi", "uvicorn", "websockets", "httptools") if importlib.util.find_spec(name) is None]
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"Serving needs {' and '.join(missing)}; install the extra: pip install 'iel[serve]'.")
     if not 0 <= options.port <= 65535:
