@@ -66,6 +66,8 @@ def test_runs_and_exports_are_opened(folder, capsys):
         assert "only the planner `direct`" in capsys.readouterr().err
     finally:
         (folder / "gone.npz").rename(folder / "logs.npz")
+    with pytest.raises(ConfigError, match="no states to draw"):
+        iel_command(["play", str(folder / "bare"), "--port", "0"])
 
 
 def test_the_client_gets_the_librarys_answers(model):

@@ -82,6 +82,8 @@ def _serve(options: Listening, *, play: bool, browse: bool) -> dict[str, Any]:
         raise ConfigError(f"--rate is {options.rate:g}; give a positive number of requests a second.")
     limits = Limits(rate=options.rate)
     served = [each for path in options.runs for each in open_served(path, data=options.data, nodes=options.nodes)]
+    if play:
+        _ = [each.drawable for each in served]  # refused now, not by the page
     app = create_app(served, door, limits, play=play)
     address = listen(app, door, options.port, limits, browse=browse, quiet=options.json, play=play)
     return {"address": address, "models": [each.describe() for each in served]}

@@ -48,6 +48,15 @@ class Served:
         """States for a planner; `direct` looks at none of them."""
         return np.zeros((1, self.model.observation_size), np.float32) if self.states is None else self.states
 
+    @property
+    def drawable(self) -> NDArray[np.float32]:
+        """States to draw; refused where there are none."""
+        if self.states is None:
+            raise ConfigError(
+                f"{self.name} has no states to draw; export with --nodes 2048, or give the data with --data FILE."
+            )
+        return self.states
+
     def planner(self, name: str) -> Planner:
         """A planner by name; a graph takes a second or two."""
         settings = self.planning if name.endswith("graph") else {}

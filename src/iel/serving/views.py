@@ -20,7 +20,7 @@ from scipy.spatial import cKDTree
 
 from iel.data.slowness import place_columns, slow_directions, slowness
 from iel.envs.mazes import MazeMap
-from iel.errors import ConfigError, DataError
+from iel.errors import DataError
 from iel.serving.source import Served
 
 Floats = NDArray[np.floating[Any]]
@@ -107,15 +107,12 @@ class Raster:
 
 def view_of(served: Served, maze: MazeMap | None = None) -> View:
     """The best map there is."""
-    if served.states is None:
-        raise ConfigError(
-            f"{served.name} has no states to draw; export with --nodes 2048, or give the data with --data FILE."
-        )
+    states = served.drawable
     generator = np.random.default_rng(0)
-    rows = np.arange(len(served.states))
+    rows = np.arange(len(states))
     if len(rows) > POOL:
         rows = np.sort(generator.choice(rows, POOL, replace=False))
-    pool = np.asarray(served.states[rows], np.float32)
+    pool = np.asarray(states[rows], np.float32)
     if maze is not None:
         flat: Floats = pool[:, :2].astype(np.float64)
         raster = _maze_raster(maze, pool, flat)
@@ -242,7 +239,7 @@ def _data_raster(extent: tuple[float, float, float, float], equal: bool, pool: F
     places = _grid(extent, rows, columns)
     pixel = np.array([(right - left) / columns, (top - bottom) / rows]) / scale
     distance, nearest = cKDTree(flat / scale).query(places / scale)
-    pixels = np.flatnonzero(distance <= 1.5 * np.linalg.norm(pixel))
+    pixels = np.flatnonzero(distance <= 0.8 * np.linalg.norm(pixel))
     if len(pixels) > 2 * POINTS:
         pixels = pixels[:: len(pixels) // POINTS]
     return Raster((rows, columns), pixels, places[pixels], pool[nearest[pixels]].copy())
