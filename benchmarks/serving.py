@@ -285,9 +285,11 @@ class Fuzz:
         "1e38",
         "1" * 400,
     )
-    PATHS = ("/", "/v1/act", "/v1/plan", "/v1/steps", "/v1/model", "/health", "/metrics", "/docs", "/openapi.json")
-    PATHS += ("/static/play.js", "/play/models", "/play/world/0", "/play/world/99", "/play/ws/0", "/v1/control")
-    PATHS += ("/../etc/passwd", "/static/..%2f..%2fapp.py", "/%00", "/" + "a" * 3000, "/v1/act?x=%ff", "//", "/~root/")
+    PATHS: tuple[str, ...] = (
+        "/", "/v1/act", "/v1/plan", "/v1/steps", "/v1/model", "/health", "/metrics", "/docs", "/openapi.json",
+        "/static/play.js", "/play/models", "/play/world/0", "/play/world/99", "/play/ws/0", "/v1/control",
+        "/../etc/passwd", "/static/..%2f..%2fapp.py", "/%00", "/" + "a" * 3000, "/v1/act?x=%ff", "//", "/~root/",
+    )  # fmt: skip
     METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "FOO")
     HOSTS = (
         "evil.example",

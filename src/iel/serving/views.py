@@ -239,7 +239,7 @@ def _data_raster(extent: tuple[float, float, float, float], equal: bool, pool: F
     places = _grid(extent, rows, columns)
     pixel = np.array([(right - left) / columns, (top - bottom) / rows]) / scale
     distance, nearest = cKDTree(flat / scale).query(places / scale)
-    pixels = np.flatnonzero(distance <= 0.8 * np.linalg.norm(pixel))
+    pixels = np.flatnonzero(distance <= 1.1 * np.linalg.norm(pixel))
     if len(pixels) > 2 * POINTS:
         pixels = pixels[:: len(pixels) // POINTS]
     return Raster((rows, columns), pixels, places[pixels], pool[nearest[pixels]].copy())

@@ -162,7 +162,7 @@ export class Board {
     }
     const canvas = new OffscreenCanvas(width, height);
     canvas.getContext("2d").putImageData(image, 0, 0);
-    return { canvas, grid: grown, most, lines: null };
+    return { canvas, known: grid, grid: grown, most, lines: null };
   }
 
   setPath(path, smooth) {

@@ -263,7 +263,7 @@ function tip(event) {
   const field = board.field, { width, height } = state.world.view.raster, [left, right, bottom, top] = state.world.view.extent;
   const [x, y] = board.toWorld(event);
   const i = Math.floor(((x - left) / (right - left)) * width), j = Math.floor(((y - bottom) / (top - bottom)) * height);
-  const value = field && i >= 0 && j >= 0 && i < width && j < height ? field.grid[j * width + i] : -1;
+  const value = field && i >= 0 && j >= 0 && i < width && j < height ? field.known[j * width + i] : -1;
   const shown = value >= 0 && !(state.follow && state.tool === "goal");
   $("tip").classList.toggle("on", shown);
   if (!shown) return;
