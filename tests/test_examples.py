@@ -32,6 +32,17 @@ def test_detour_costs_no_less(maze_data, tmp_path):
     assert after >= before
 
 
+@pytest.mark.slow
+def test_a_control_loop_drives_a_robot_from_afar():
+    """An untrained policy seldom arrives, but every step of it comes from the server."""
+    pytest.importorskip("fastapi")
+    from tests.serving.conftest import Running, maze_model
+
+    with Running(maze_model()) as server:
+        arrived, steps = load("control_loop").main("pointmaze-medium-navigate-v0", server.url)
+    assert arrived or steps == 1000
+
+
 def test_every_example_is_tested():
     tested = Path(__file__).read_text()
     assert all(f'load("{path.stem}")' in tested for path in EXAMPLES.glob("*.py"))

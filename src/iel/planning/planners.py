@@ -13,11 +13,12 @@ actions = model.act(observations, model.command(observations, target, embeddings
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -90,6 +91,15 @@ class Planner(ABC):
     @abstractmethod
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         """How this planner approaches these goals."""
+
+    def twin(self) -> Self:
+        """Another planner over the same nodes, with a goal (and, on a graph, obstacles) of its own.
+
+        It takes no time. Both remember edges together, so they are for one thread.
+        """
+        twin = copy.copy(self)
+        twin._plan, twin._goal = None, None
+        return twin
 
     def prepare(self, goal: Goal, acting: Acting | None = None, seed: int = 0) -> None:
         """Get ready for one goal: an observation, a `Region`, a `Mixture` or a `Sequence`.
@@ -317,6 +327,11 @@ class AsymGraph(Planner):
         if not isinstance(metric, Displacement):
             raise ConfigError(f"beta is {beta}, but this model's distances have no beta; leave it out.")
         return replace(metric, beta=beta)
+
+    def twin(self) -> Self:
+        twin = super().twin()
+        twin.nodes_off, twin.edges_off, twin._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
+        return twin
 
     def coverage(self) -> Coverage:
         """How well the coreset covers the states it was chosen from."""
