@@ -20,7 +20,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
         print("  ".join(cell.rjust(width) for cell, width in zip(row_cells, widths, strict=True)))
 
 
-def in_own_process(module: str, case: str, **arguments: Any) -> dict[str, Any]:
+def in_own_process(module: str, case: str, **arguments: Any) -> Any:
     """Run a case of a benchmark in a fresh interpreter, with one BLAS thread, and read its row.
 
     Threads that wait for a busy core would otherwise make a timing say more about other work than about this one.

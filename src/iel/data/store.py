@@ -79,7 +79,7 @@ def write_store(windows: Iterable[Rows], out: Path, name: str, trust: bool = Fal
     with os_errors(DataError, out, writing=True), new_directory(out) as partial:
         offsets, widths = _append(windows, partial, name, trust)
         states = int(offsets[-1])
-        tables = [_map(partial / FILES[kind], (states, width)) for kind, width in zip(FILES, widths, strict=False)]
+        tables = [RowReader(partial / FILES[kind], width) for kind, width in zip(FILES, widths, strict=False)]
         mean, spread = _moments(tables[0])
         low, high = _range(tables[0])
         facts = {
@@ -129,7 +129,7 @@ def _write(file: BinaryIO, table: NDArray) -> None:
         content = content[file.write(content) :]
 
 
-def _moments(table: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _moments(table: RowReader) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and standard deviation of every column, row after row: the bits of numpy's own over axis 0."""
     mean = _sum(block.astype(np.float64) for block in _blocks(table)) / len(table)
     squares = _sum(np.square(block - mean) for block in _blocks(table))
@@ -144,13 +144,13 @@ def _sum(blocks: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
     return total
 
 
-def _range(table: NDArray) -> tuple[NDArray, NDArray]:
+def _range(table: RowReader) -> tuple[NDArray, NDArray]:
     extremes = [(block.min(0), block.max(0)) for block in _blocks(table)]
     low, high = (np.stack(side) for side in zip(*extremes, strict=True))
     return low.min(0), high.max(0)
 
 
-def _blocks(table: NDArray) -> Iterator[NDArray]:
+def _blocks(table: RowReader) -> Iterator[NDArray]:
     return (table[start : start + WINDOW] for start in range(0, len(table), WINDOW))
 
 
@@ -213,8 +213,23 @@ class RowReader:
 
     def __init__(self, path: Path, columns: int):
         self.path, self.columns, self._stack = path, columns, ExitStack()
-        self._file, self._size = self._stack.enter_context(open_regular(path, DataError))
-        self._ahead = self._size > memory_budget() and hasattr(os, "posix_fadvise")
+        self._file, size = self._stack.enter_context(open_regular(path, DataError))
+        self.shape, self.dtype = (size // (4 * columns), columns), np.dtype("<f4")
+        self._ahead = size > memory_budget() and hasattr(os, "posix_fadvise")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> FloatArray:
+        """Rows one after another."""
+        first, last, _ = rows.indices(len(self))
+        width = 4 * self.columns
+        return self._table(os.pread(self._file.fileno(), width * (last - first), width * first), last - first)
+
+    def _table(self, content: bytes, rows: int) -> FloatArray:
+        if len(content) != 4 * self.columns * rows:
+            raise DataError(f"{self.path} became shorter while it was read; copy the store again.")
+        return np.frombuffer(content, self.dtype).reshape(-1, self.columns)
 
     def __call__(self, rows: NDArray[np.integer]) -> FloatArray:
         """(..., columns) the rows with these numbers."""
@@ -228,10 +243,7 @@ class RowReader:
                 os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
         read = os.pread
         content = b"".join([read(descriptor, length, start) for length, start in zip(lengths, starts, strict=True)])
-        if len(content) != 4 * self.columns * len(wanted):
-            raise DataError(f"{self.path} became shorter while it was read; copy the store again.")
-        table = np.frombuffer(content, "<f4").reshape(-1, self.columns)
-        return table[place.reshape(np.shape(rows))]
+        return self._table(content, len(wanted))[place.reshape(np.shape(rows))]
 
     def close(self) -> None:
         self._stack.close()

@@ -226,7 +226,7 @@ class Trajectories:
         return fingerprint_of(self.observations, self.actions, self.offsets)
 
 
-def fingerprint_of(*arrays: NDArray) -> str:
+def fingerprint_of(*arrays: Any) -> str:
     """sha256 over shapes and contents."""
     digest = hashlib.sha256()
     for array in arrays:
