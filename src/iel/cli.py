@@ -36,6 +36,7 @@ COMMANDS = {
     "data make": "data:data_make_command",
     "data info": "data:data_info_command",
     "data check": "data:data_check_command",
+    "data store": "data:data_store_command",
     "doctor": "doctor:doctor_command",
 }
 """Command -> module and function of `iel.commands`. The type of the function's argument `options` is a dataclass of its

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from iel.data.remote import Table
 from iel.model import Network, Norm, Perceptron
 from iel.model.model import LOG_STD_RANGE
 
@@ -236,7 +237,12 @@ def _perceptron(network: Any) -> Perceptron:
 
 
 def in_blocks(network, rows: jax.Array, block: int = 8192) -> jax.Array:
-    """`network` on all rows, a block at a time, so that a million states need no gigabytes of activations."""
+    """`network` on all rows, a block at a time, so that a million states need no gigabytes of activations.
+
+    Of rows that stay on the disk it is computed for those that are asked for.
+    """
+    if isinstance(rows, Table):
+        return rows.through(network)  # type: ignore[return-value]
     block = min(block, len(rows))
     padding = -len(rows) % block
     blocks = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, block, rows.shape[1])
