@@ -6,7 +6,8 @@ With u_t the columns that tell the place, each divided by its standard deviation
 
 and a rest is a run of at least 80 such rows. All of it but its first and last 40 rows is left out: where nothing goes
 anywhere, hindsight names directions at random, and what is drawn from there is missing elsewhere. In D4RL's recipe an
-ant rests for nine tenths of its time in the ultra maze. A turn on the spot takes less than a rest, so data that keeps going stays whole.
+ant in the ultra maze rests for nine tenths of its time. A turn on the spot is shorter than a rest, so data that keeps
+going stays whole.
 """
 
 from __future__ import annotations
