@@ -321,7 +321,7 @@ class AsymGraph(Planner):
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
         self.pool_states, self.pool_points = rows, places
-        self._embedded = embedded
+        self.pool_embeddings = embedded
         self.graph = PlanningGraph(
             embedded[self.coreset.indices],
             chosen,
@@ -363,7 +363,7 @@ class AsymGraph(Planner):
     @cached_property
     def landscape(self) -> Landscape:
         cells = nearest_picks(self.pool_points, self.coreset.indices)[1]
-        return Landscape(self.model, self.observations, self.pool_states, self._embedded, self.graph.points, cells)
+        return Landscape(self.model, self.observations, self.pool_states, self.pool_embeddings, self.graph.points, cells)
 
     def avoided(self, places: Any) -> Booleans:
         """Which nodes lie in places to avoid."""

@@ -18,7 +18,7 @@ from scipy.spatial import cKDTree
 from iel.errors import ConfigError, IELError, NoPath
 from iel.metrics import LatentGoal
 from iel.planning import AsymGraph, Planner
-from iel.planning.plan import latent_wishes
+from iel.planning.goals import latent_wishes
 from iel.planning.pursuits import AlongGraph
 from iel.serving.engine import Engine, finite
 from iel.serving.live import Simulation, simulation_of
