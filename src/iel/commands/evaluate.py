@@ -53,15 +53,14 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
 
     from iel.evaluation import Protocol
     from iel.evaluation.report import table
-    from iel.planning import PLANNERS, planners_for
+    from iel.planning import PLANNERS, over_coreset, usual_planners
     from iel.training import open_runs
 
     ask = asked(options)
     runs = open_runs(options.run)
-    model = runs[0].model
-    planners = options.planners or [n for n in planners_for(model) if n != "gas-graph" or model.algo == "gas"]
+    planners = options.planners or usual_planners(runs[0].model)
     if options.planners is None and ask.avoid is not None:
-        planners = tuple(name for name in planners if name.endswith("graph"))
+        planners = tuple(name for name in planners if over_coreset(name))
     if options.planners is None and ask.goal is not None:
         planners = tuple(name for name in planners if name != "rec-mid")
     for name in planners:

@@ -18,7 +18,7 @@ from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighte
 from iel.planning.graph import Edges, PlanningGraph
 from iel.planning.plan import Acting, Agent, Pilot, Plan, Route, Target
 from iel.planning.planners import AsymGraph, Direct, Planner, RecMid, SymGraph
-from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for
+from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for, usual_planners
 
 __all__ = [
     "PLANNERS",
@@ -54,4 +54,5 @@ __all__ = [
     "over_coreset",
     "planners_for",
     "select_coreset",
+    "usual_planners",
 ]

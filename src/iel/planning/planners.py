@@ -363,7 +363,8 @@ class AsymGraph(Planner):
     @cached_property
     def landscape(self) -> Landscape:
         cells = nearest_picks(self.pool_points, self.coreset.indices)[1]
-        return Landscape(self.model, self.observations, self.pool_states, self.pool_embeddings, self.graph.points, cells)
+        pool = self.pool_states, self.pool_embeddings
+        return Landscape(self.model, self.observations, *pool, self.graph.points, cells)
 
     def avoided(self, places: Any) -> Booleans:
         """Which nodes lie in places to avoid."""
