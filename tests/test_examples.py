@@ -33,6 +33,17 @@ def test_detour_costs_no_less(maze_data, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_control_loop_drives_a_robot_from_afar():
+    """An untrained policy seldom arrives, but every step of it comes from the server."""
+    pytest.importorskip("fastapi")
+    from tests.serving.conftest import Running, maze_model
+
+    with Running(maze_model()) as server:
+        arrived, steps = load("control_loop").main("pointmaze-medium-navigate-v0", server.url)
+    assert arrived or steps == 1000
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The graph's nodes")
 def test_prompts_are_driven_and_drawn(maze_data, tmp_path):
     algo = iel.IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16)

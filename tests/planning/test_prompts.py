@@ -8,7 +8,20 @@ from planning_worlds import Data, LinearModel, corridor
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Displacement, LatentGoal
-from iel.planning import AsymGraph, Avoid, Direct, Mixture, RecMid, Region, Reward, Sequence, SymGraph, Weighted, Where
+from iel.planning import (
+    AsymGraph,
+    Avoid,
+    Direct,
+    GasGraph,
+    Mixture,
+    RecMid,
+    Region,
+    Reward,
+    Sequence,
+    SymGraph,
+    Weighted,
+    Where,
+)
 from iel.planning.field import NO_HOP
 from iel.planning.goals import inside, matching_states, mismatch
 from iel.planning.graph import Edges
@@ -152,8 +165,9 @@ def test_without_a_graph_z_is_followed_and_what_is_out_of_the_span_is_warned_abo
     assert far == pytest.approx(19.0, abs=0.3) and near == pytest.approx(2.0, abs=0.3)
     with pytest.warns(UserWarning, match="out of the span"):
         direct.prepare(Reward(lambda x: np.sin(4.0 * x[:, 0])))
-    with pytest.raises(GeometryError, match="no midpoints on the way to a reward"):
-        RecMid(model, corridor()).prepare(Reward(lambda x: x[:, 0]))
+    for other in (RecMid(model, corridor()), GasGraph(LinearModel(beta=0.0), corridor())):
+        with pytest.raises(GeometryError, match=f"{other.name} cannot follow a reward"):
+            other.prepare(Reward(lambda x: x[:, 0]))
 
 
 def test_weighted_goals_are_the_papers_and_with_the_inverse_covariance_the_same_for_every_linear_image() -> None:

@@ -26,7 +26,8 @@ class Evaluate(Output):
     run: tyro.conf.Positional[Path]
     """Run directory, or a directory of several seeds."""
     planners: tuple[str, ...] | None = None
-    """Ways of acting: direct, rec-mid, sym-graph, asym-graph (default: all that the method allows)."""
+    """Ways of acting: direct, rec-mid, sym-graph, asym-graph, gas-graph (default: all that the method allows,
+    the last for GAS alone)."""
     episodes: int = 20
     """Episodes per task."""
     tasks: tuple[int, ...] | None = None
@@ -53,17 +54,16 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
     from iel.evaluation import Protocol
     from iel.evaluation.report import table
     from iel.model import Direction
-    from iel.planning import PLANNERS, planners_for
+    from iel.planning import PLANNERS, over_coreset, usual_planners
     from iel.training import open_runs
 
     ask = asked(options)
     runs = open_runs(options.run)
-    planners = options.planners or planners_for(runs[0].model)
+    planners = options.planners or usual_planners(runs[0].model)
     if options.planners is None and (ask.avoid is not None or ask.goal is not None):
-        graphs = [name for name in planners if name.endswith("graph")]
         # Without a graph a reward is a direction, which only some policies can be told.
         alone = ask.avoid is None and isinstance(runs[0].model.steering, Direction)
-        planners = ("direct", *graphs) if alone else tuple(graphs)
+        planners = tuple(name for name in planners if over_coreset(name) or (alone and name == "direct"))
     for name in planners:
         if name not in PLANNERS:
             raise unknown_name("planner", name, PLANNERS)

@@ -3,6 +3,7 @@
 Needs embeddings and a metric, not an algorithm: any object that is an `Agent` will do.
 """
 
+from iel.planning.clusters import GasGraph
 from iel.planning.coreset import (
     Coreset,
     Coverage,
@@ -16,7 +17,8 @@ from iel.planning.field import Field
 from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
 from iel.planning.graph import Edges, PlanningGraph
 from iel.planning.plan import Acting, Agent, Pilot, Plan, Route, Target
-from iel.planning.planners import PLANNERS, AsymGraph, Direct, Planner, RecMid, SymGraph, make_planner, planners_for
+from iel.planning.planners import AsymGraph, Direct, Planner, RecMid, SymGraph
+from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for, usual_planners
 
 __all__ = [
     "PLANNERS",
@@ -29,6 +31,7 @@ __all__ = [
     "Direct",
     "Edges",
     "Field",
+    "GasGraph",
     "Mixture",
     "Pilot",
     "Plan",
@@ -48,6 +51,8 @@ __all__ = [
     "farthest_point",
     "greedy_dpp",
     "make_planner",
+    "over_coreset",
     "planners_for",
     "select_coreset",
+    "usual_planners",
 ]

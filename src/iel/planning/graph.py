@@ -173,8 +173,10 @@ class PlanningGraph:
         if self.beta is None:
             report.path = "metric"
         elif path != "dense":
-            # Past a quarter of all pairs pruning gains nothing; past MOST_CANDIDATES it costs too much memory.
-            useful = min(max(64.0 * self.count, 0.25 * self.count**2), MOST_CANDIDATES)
+            # Past a quarter of all pairs pruning gains nothing; past MOST_CANDIDATES it costs too much memory, though
+            # of very many nodes 64 candidates each still cost less than looking at all pairs for every goal.
+            most = max(MOST_CANDIDATES, 64.0 * self.count)
+            useful = min(max(64.0 * self.count, 0.25 * self.count**2), most)
             limit = math.inf if path == "pruned" else useful
             try:
                 near, radii = nearest_pairs(self.points, self.neighbours, math.exp(2.0 * self.beta), limit)
@@ -383,12 +385,13 @@ class NeighbourTable:
         starts = np.searchsorted(near.first, np.arange(count + 1))
         widths = np.diff(starts)
         order = np.argsort(widths, kind="stable")
+        ordered = widths[order]
         self.blocks: list[tuple[Integers, Integers, Floats]] = []
         begin = 0
         while begin < count:
             # Rows are sorted by width: take as many as fit the chunk and waste at most a quarter on padding.
-            narrow = max(1, int(widths[order[begin]]))
-            wide_enough = int(np.searchsorted(widths[order], narrow * 1.25 + 2, side="right"))
+            narrow = max(1, int(ordered[begin]))
+            wide_enough = int(np.searchsorted(ordered, narrow * 1.25 + 2, side="right"))
             end = max(begin + 1, min(wide_enough, begin + max(1, CHUNK_ELEMENTS // narrow)))
             rows = order[begin:end]
             width = int(widths[rows].max())

@@ -1,4 +1,4 @@
-"""The four planners behind one face: prepare a goal, then ask where to head for.
+"""The planners behind one face: prepare a goal, then ask where to head for.
 
 planner = AsymGraph(model, data, nodes=8192)
 planner.prepare(goal)                 # once per goal, milliseconds
@@ -13,16 +13,17 @@ actions = model.act(observations, model.command(observations, target, embeddings
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
+from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, checked_points
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
 from iel.planning.field import NO_HOP, Field
@@ -51,6 +52,8 @@ class Planner(ABC):
     """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
 
     name: ClassVar[str]
+    collects: ClassVar[bool] = False
+    """Whether rewards can be followed."""
 
     def __init__(self, model: Agent, data: States, metric: Metric | None = None):
         """`metric` replaces the model's own."""
@@ -90,6 +93,15 @@ class Planner(ABC):
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         """How this planner approaches these goals."""
 
+    def twin(self) -> Self:
+        """Another planner over the same nodes, with a goal (and, on a graph, obstacles) of its own.
+
+        It takes no time. Both remember edges together, so they are for one thread.
+        """
+        twin = copy.copy(self)
+        twin._plan, twin._goal = None, None
+        return twin
+
     @cached_property
     def spread(self) -> Floats:
         """Standard deviations of the data's columns."""
@@ -103,6 +115,8 @@ class Planner(ABC):
 
     def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
         """The latent goal of a reward."""
+        if not self.collects:
+            raise GeometryError(f"The planner {self.name} cannot follow a reward; use direct, sym-graph or asym-graph.")
         return self.landscape.attracted(prompt)
 
     def avoided(self, places: Any) -> Booleans:
@@ -208,17 +222,22 @@ class Planner(ABC):
             rows = np.sort(np.random.default_rng(seed).choice(total, size=pool, replace=False))
         else:
             rows = np.arange(total)
+        return rows, self._embedded(rows)
+
+    def _embedded(self, rows: Integers) -> Floats:
+        """Embeddings of these rows of the data."""
         embedded = [
             np.asarray(self.model.embed(self.observations[rows[start : start + 16384]]))
             for start in range(0, len(rows), 16384)
         ]
-        return rows, checked_points(np.concatenate(embedded), "embeddings of the data")
+        return checked_points(np.concatenate(embedded), "embeddings of the data")
 
 
 class Direct(Planner):
     """Head straight for phi(g)."""
 
     name = "direct"
+    collects = True
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         return Straight(goals, self.metric)
@@ -251,8 +270,6 @@ class RecMid(Planner):
         self.screen = affordable_screen(self.points, float(np.var(self.points, axis=0).sum()))
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        if any(goal.rewards is not None for goal in goals):
-            raise GeometryError("There are no midpoints on the way to a reward; use direct or a graph planner.")
         return Midpoints(goals, self.metric, self.points, self.states, self.screen, self.rounds, self.average)
 
 
@@ -273,6 +290,7 @@ class AsymGraph(Planner):
     """
 
     name = "asym-graph"
+    collects = True
     both_ways: ClassVar[bool] = False
 
     def __init__(
@@ -312,7 +330,7 @@ class AsymGraph(Planner):
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
         self.pool_states, self.pool_points = rows, places
-        self._embedded = embedded
+        self.pool_embeddings = embedded
         self.graph = PlanningGraph(
             embedded[self.coreset.indices],
             chosen,
@@ -335,6 +353,11 @@ class AsymGraph(Planner):
             raise ConfigError(f"beta is {beta}, but this model's distances have no beta; leave it out.")
         return replace(metric, beta=beta)
 
+    def twin(self) -> Self:
+        twin = super().twin()
+        twin.nodes_off, twin.edges_off, twin._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
+        return twin
+
     def coverage(self) -> Coverage:
         """How well the coreset covers the states it was chosen from."""
         return coverage(self.coreset.points, self.pool_points, self.graph.neighbours or 1)
@@ -349,7 +372,8 @@ class AsymGraph(Planner):
     @cached_property
     def landscape(self) -> Landscape:
         cells = nearest_picks(self.pool_points, self.coreset.indices)[1]
-        return Landscape(self.model, self.observations, self.pool_states, self._embedded, self.graph.points, cells)
+        pool = self.pool_states, self.pool_embeddings
+        return Landscape(self.model, self.observations, *pool, self.graph.points, cells)
 
     def avoided(self, places: Any) -> Booleans:
         """Which nodes lie in places to avoid."""
@@ -439,25 +463,3 @@ class SymGraph(AsymGraph):
         if beta not in (None, 0, 0.0):
             raise ConfigError(f"beta is {beta} but sym-graph is the planner with beta = 0; use asym-graph.")
         return None if metric is None else metric.symmetric()
-
-
-PLANNERS: dict[str, type[Planner]] = {planner.name: planner for planner in (Direct, RecMid, SymGraph, AsymGraph)}
-
-
-def planners_for(model: Agent) -> tuple[str, ...]:
-    """Names of the planners that this model can be used with."""
-    if model.metric is None:
-        return ("direct",)
-    return tuple(name for name in PLANNERS if name != "rec-mid" or model.metric.spatial)
-
-
-def make_planner(name: str, model: Agent, data: States, **settings: Any) -> Planner:
-    """A planner by name: direct, rec-mid, sym-graph or asym-graph."""
-    if name not in PLANNERS:
-        raise unknown_name("planner", name, PLANNERS)
-    try:
-        return PLANNERS[name](model, data, **settings)
-    except TypeError as error:
-        if "unexpected keyword" in str(error):
-            raise ConfigError(f"The planner {name} has no such setting: {error}.") from error
-        raise
