@@ -17,7 +17,7 @@ from iel.algos.contract import Spec
 from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError, IELError, RunError
 from iel.files import file_facts
-from iel.metrics import Displacement
+from iel.metrics import Displacement, Quasimetric
 from iel.model import Model, Pack, Waypoint, load_model, save_model
 from iel.nn import apply_heads, head, scalars, unit
 from iel.planning import Mixture, Region, Sequence, make_planner, planners_for
@@ -73,6 +73,8 @@ def test_numpy_agrees_with_the_networks_that_were_trained(name):
     agree(model.act(states, goals), action)
     if name == "gccql":
         agree(model.cost(states, goals, goals), jnp.maximum(-scalars(moved.critic, pair, action).min(0), 1e-3))
+    elif isinstance(model.metric, Quasimetric):  # its distances: tests/algos/test_quasimetric_methods.py
+        assert model.cost(states, goals, goals).shape == (64,)
     elif name != "gcbc":
         value = apply_heads(networks.value, pair)[..., 0].mean(0)
         agree(model.cost(states, goals, goals), jnp.maximum(-value, 1e-3))

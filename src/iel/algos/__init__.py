@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from iel.algos.check import check_algo
+from iel.algos.cmd import CMD
 from iel.algos.contract import Method
 from iel.algos.gcbc import GCBC
 from iel.algos.gccql import GCCQL
@@ -15,6 +16,8 @@ from iel.algos.gciql import GCIQL
 from iel.algos.gcivl import GCIVL
 from iel.algos.hilp import HILP
 from iel.algos.iel import IEL
+from iel.algos.qrl import QRL
+from iel.algos.tmd import TMD
 from iel.errors import unknown_name
 
 
@@ -58,6 +61,13 @@ ALGOS: dict[str, Registered] = {
     "gccql": Registered(
         GCCQL, Facts("goal-conditioned", "Q-values", "negative Q-value", True, False, True, False), VALUED
     ),
+    "qrl": Registered(QRL, Facts("reachability", "Q-values", "implicit Q-distance", True, True, False, False), VALUED),
+    "cmd": Registered(
+        CMD, Facts("successor measure", "successor features", "log density ratio", True, True, False, False), EMBEDDED
+    ),
+    "tmd": Registered(
+        TMD, Facts("reachability", "time to arrival", "quasimetric feature", True, True, True, False), EMBEDDED
+    ),
 }
 
 
@@ -70,12 +80,15 @@ def get_algo(name: str) -> type[Method]:
 
 __all__ = [
     "ALGOS",
+    "CMD",
     "GCBC",
     "GCCQL",
     "GCIQL",
     "GCIVL",
     "HILP",
     "IEL",
+    "QRL",
+    "TMD",
     "Facts",
     "Method",
     "Registered",
