@@ -24,7 +24,7 @@ from iel.algos.skills import SkillBatch
 from iel.algos.waypoints import WAYPOINTS, Steerable, Walker
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
-from iel.losses import ddpg_bc_loss, diagonal_cross_entropy
+from iel.losses import contrastive_loss, ddpg_bc_loss, diagonal_cross_entropy
 from iel.metrics import Quasimetric
 from iel.model import Model
 from iel.nn import MLP, GaussianPolicy, apply_heads, descend, ensemble, frozen, head, scalars
@@ -157,8 +157,7 @@ class CMD(Steerable, Method):
         if self.contrast == "symmetric":
             loss = (diagonal_cross_entropy(logits) + diagonal_cross_entropy(logits.swapaxes(1, 2))).mean() / 2.0
         else:
-            right = jnp.broadcast_to(jnp.eye(len(batch.state)), logits.shape)
-            loss = optax.sigmoid_binary_cross_entropy(logits, right).mean()
+            loss = contrastive_loss(logits)
         return loss, {
             "train/contrast": loss,
             "train/distance": cost.mean(),
