@@ -174,7 +174,7 @@ def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path):
     code, out, err = call(capsys, "plan", run, "--nodes", 64, "--goal", 999, 999, 1)
     assert code == 0 and err.count("goal is outside of the data") == 1 and "predicted steps" in out
     assert call(capsys, "plan", run, "--nodes", 64, "--goal", 999, 999, 1, "--outside", "refuse")[0] == 2
-    code, out, _ = call(capsys, "plan", run, "--nodes", 64, "--goal", 5, 5, "--goal-columns", 0, 1)
+    code, out, _ = call(capsys, "plan", run, "--nodes", 64, "--goal", "0=5", "1=5")
     assert code == 0 and out.count("steps to go") <= 12
     assert call(capsys, "audit", run, "--json")[0] == 0
     code, out, _ = call(capsys, "export", run, "--nodes", 64, "--no-onnx", "--out", tmp_path / "export", "--json")

@@ -29,6 +29,8 @@ COMMANDS = {
     "plan": "plan:plan_command",
     "video": "video:video_command",
     "diagnose": "diagnose:diagnose_command",
+    "play": "serve:play_command",
+    "serve": "serve:serve_command",
     "audit": "audit:audit_command",
     "methods": "methods:methods_command",
     "theory": "theory:theory_command",
@@ -37,6 +39,7 @@ COMMANDS = {
     "data convert": "data:data_convert_command",
     "data info": "data:data_info_command",
     "data check": "data:data_check_command",
+    "data store": "data:data_store_command",
     "doctor": "doctor:doctor_command",
 }
 """Command -> module and function of `iel.commands`. The type of the function's argument `options` is a dataclass of its

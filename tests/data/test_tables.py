@@ -9,6 +9,7 @@ import pytest
 from iel import Trajectories, load
 from iel.data import examine
 from iel.data.catalogue import read
+from iel.data.units import unit_actions
 from iel.errors import DataError
 from iel.loader import kind_of
 
@@ -113,12 +114,12 @@ def test_kinds_are_told_by_content(tmp_path):
 
 def test_actions_in_other_units_are_stretched_and_back(data):
     other = Trajectories(data.observations, 7.0 * data.actions + 3.0, data.offsets, checked=True)
-    unit, low, high = other.unit_actions()
+    unit, low, high = unit_actions(other)
     used = data.transitions
     assert unit.actions[used].min() == -1 and unit.actions[used].max() == 1
     back = low + (unit.actions[used] + 1) * (high - low) / 2
     np.testing.assert_allclose(back, other.actions[used], rtol=1e-5, atol=1e-5)
-    flat, _, _ = Trajectories(data.observations, 0 * data.actions + 5, data.offsets, checked=True).unit_actions()
+    flat, _, _ = unit_actions(Trajectories(data.observations, 0 * data.actions + 5, data.offsets, checked=True))
     assert not flat.actions.any()
 
 

@@ -10,7 +10,6 @@ from iel.model import GoalState, Model, load_model, save_model
 from iel.model.networks import Network, perceptron
 from iel.model.support import Support, View, report
 from iel.planning import Direct
-from iel.planning.partial import states_like
 from iel.planning.support import MARGIN, support_of
 
 
@@ -166,28 +165,6 @@ def test_damaged_files_are_refused(data, tmp_path):
     save_file({"mean": good["mean"]}, path)
     with pytest.raises(RunError, match="does not say"):
         load_model(tmp_path)
-
-
-def test_a_goal_on_some_columns_is_states_of_the_data():
-    data = walks(poses=3)
-    states, distance = states_like({0: 5.0, 1: 5.0}, data.observations)
-    assert 1 <= len(states) <= 32 and distance < 0.1
-    brute = ((data.observations[:, :2].astype(float) - 5.0) / data.observations[:, :2].std(0)) ** 2
-    np.testing.assert_array_equal(states[0], data.observations[np.argmin(brute.sum(1))])
-    for wrong in ({9: 1.0}, {}, {0: np.nan}, {"x": 1.0}):
-        with pytest.raises(GeometryError, match="on some columns"):
-            states_like(wrong, data.observations)
-
-
-def test_a_goal_on_some_columns_far_away_is_reported(capsys):
-    data = walks(poses=3)
-    model = cloner(5)
-    model.support = support_of(data)
-    planner = Direct(model, data)
-    planner.prepare({0: 5.0, 1: 5.0})
-    assert capsys.readouterr().err == ""
-    planner.prepare({0: 500.0})
-    assert "goal is outside" in capsys.readouterr().err
 
 
 def test_an_unknown_wish_is_refused():

@@ -1,4 +1,4 @@
-"""`iel data make`, `iel data convert`, `iel data info`, `iel data check`."""
+"""`iel data make`, `convert`, `info`, `check` and `store`."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ def data_convert_command(options: DataConvert) -> dict[str, Any]:
     """`iel data convert`."""
     from iel.data.catalogue import read, resolve
     from iel.data.examine import judge
+    from iel.data.units import unit_actions
 
     path = resolve(options.source)
     if path is None:
@@ -121,7 +122,7 @@ def data_convert_command(options: DataConvert) -> dict[str, Any]:
     )
     ranges: dict[str, Any] = {}
     if options.unit_actions:
-        data, low, high = data.unit_actions()
+        data, low, high = unit_actions(data)
         ranges = {"action_low": low, "action_high": high}
         judge(replace(data, checked=options.trust))
     data.save(options.out, **ranges)
@@ -134,6 +135,33 @@ def data_convert_command(options: DataConvert) -> dict[str, Any]:
                   "u = low + (a + 1) (high - low) / 2")  # fmt: skip
         print(f"next: iel data check {options.out}")
     return {"out": str(options.out), "episodes": len(data), "transitions": data.num_transitions, **ranges}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataStore(Output):
+    """Write a data set as a store on the disk, which is trained on without being loaded (docs/scale.md)."""
+
+    name: tyro.conf.Positional[str]
+    """A file (npz, hdf5), a folder of npz episodes or a Minari data set, or the name of a data set on this machine."""
+    out: Path
+    """Directory of the store; it must not be there yet."""
+    trust: Flag = False
+    """Leave out the checks of `iel data check`; they look at a million rows at a time."""
+
+
+def data_store_command(options: DataStore) -> dict[str, Any]:
+    """`iel data store`."""
+    from iel.data.catalogue import resolve
+    from iel.data.store import convert
+
+    source = resolve(options.name)
+    if source is None:
+        raise DataError(f"Data set '{options.name}' is not on this machine; run `iel data make {options.name}` first.")
+    data = convert(source, options.out, trust=options.trust)
+    if not options.json:
+        print(f"{data}\nwritten to {options.out}; next: iel train --data {options.out}")
+    facts = {"episodes": len(data), "transitions": data.num_transitions, "fingerprint": data.fingerprint}
+    return {"out": str(options.out), **facts}
 
 
 @dataclass(frozen=True, kw_only=True)

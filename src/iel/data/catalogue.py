@@ -1,6 +1,6 @@
 """Data sets by name or path: `load("pointmaze-large-navigate-v0")` finds the file, makes it, or fetches it.
 
-    load -> resolve (which file?) -> read (what kind of file?) -> npz, hdf5, text or parquet -> Rows -> Trajectories
+    load -> resolve (which file?) -> read (what kind of file?) -> npz, d4rl, text or parquet -> Rows -> Trajectories
 
 A name is looked for in the data directory ($IEL_DATA, else the user's cache), then where the benchmarks' own packages
 keep theirs. What is not there is collected in the simulator if there is a recipe, else downloaded by the benchmark's
@@ -13,15 +13,14 @@ means today: it is not found by name, and moves aside (`NAME-recipe1.npz`) when 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from iel.data.columns import Columns
-from iel.data.hdf5 import hdf5_rows, minari_rows
-from iel.data.npz import npz_episodes, npz_fields, npz_rows, read_npz
+from iel.data.d4rl import hdf5_rows, minari_rows
+from iel.data.npz import folder_rows, natural, npz_fields, npz_rows, read_npz
 from iel.data.parquet import INFO, lerobot_rows, parquet_episodes, parquet_rows
 from iel.data.text import csv_episodes, csv_rows
 from iel.data.trajectories import Rows, Trajectories, rows_from_episodes
@@ -46,8 +45,8 @@ def load(
     trust: bool = False,
     columns: Columns | Mapping[str, Any] | None = None,
 ) -> Trajectories:
-    """Trajectories by data set name, or by path: npz, HDF5, CSV or Parquet, a data set of Minari or LeRobot, or a
-    folder with one file per episode.
+    """Trajectories by data set name, or by path: npz, HDF5, CSV or Parquet, a data set of Minari or LeRobot, a folder
+    with one file per episode, or a store, whose rows stay on the disk.
 
     A set that is not on this machine is collected in the simulator, or downloaded, and kept (`make=False` refuses
     instead). `episodes` asks for a smaller or larger set than the benchmark's own. `env` is the environment that a file
@@ -66,7 +65,12 @@ def load(
 def read(
     path: Path | str, name: str | None = None, trust: bool = False, columns: Columns | Mapping[str, Any] | None = None
 ) -> Trajectories:
-    """Trajectories from a file or folder."""
+    """Trajectories from a file or folder, or a store."""
+    from iel.data.store import is_store, open_store  # it reads by the readers here
+
+    with os_errors(DataError, path):
+        if is_store(_at_home(str(path))):
+            return replace(open_store(_at_home(str(path)), name), source=_at_home(str(path)).absolute())
     data = read_rows(path, name, columns).trajectories(trust)
     # Which columns were meant is known to nobody but the caller, so such a file cannot be read again by its path alone.
     return data if columns else replace(data, source=_at_home(str(path)).absolute())
@@ -74,8 +78,20 @@ def read(
 
 def read_rows(path: Path | str, name: str | None = None, columns: Columns | Mapping[str, Any] | None = None) -> Rows:
     """The rows of a file, told by its content, before they are checked."""
-    path, columns = _at_home(str(path)), Columns.of(columns)
-    name = name or path.stem
+    name = name or _at_home(str(path)).stem
+    chosen = Columns.of(columns)
+    with os_errors(DataError, path):
+        path, kind = rows_kind(path)
+        plain = {"npz": npz_rows, "hdf5": hdf5_rows, "minari": minari_rows}
+        if kind in plain:
+            return plain[kind](path, name)
+        named = {"text": csv_rows, "parquet": parquet_rows, "lerobot": lerobot_rows}
+        return named.get(kind, _folder_rows)(path, name, chosen)
+
+
+def rows_kind(source: Path | str) -> tuple[Path, str]:
+    """(the file to read, its kind): npz, hdf5, minari, text, parquet, lerobot, or a folder of episodes."""
+    path = _at_home(str(source))
     with os_errors(DataError, path):
         if path.is_symlink():  # a link that its user names is meant; a link inside of a folder is not followed
             try:
@@ -83,31 +99,23 @@ def read_rows(path: Path | str, name: str | None = None, columns: Columns | Mapp
             except RuntimeError:
                 raise DataError(f"{path} is a symbolic link that leads back to itself; remove it.") from None
         kind = kind_of(path)
-        if kind == "npz":
-            return npz_rows(path, name)
-        if kind == "hdf5":
-            return hdf5_rows(path, name)
         if kind == "folder":
-            for place in (path / "data" / MINARI_FILE, path / MINARI_FILE):
-                if place.exists():
-                    return minari_rows(place, name)
-            return _folder_rows(path, name, columns)
-        if kind == "text":
-            return csv_rows(path, name, columns)
-        if kind == "parquet":
-            return parquet_rows(path, name, columns)
-    raise DataError(
-        f"{path} is no npz, HDF5, CSV or Parquet file by its first bytes; it is cut off or of another kind, "
-        "give a data set."
-    )
+            inside = [place for place in (path / "data" / MINARI_FILE, path / MINARI_FILE) if place.exists()]
+            if inside:
+                return inside[0], "minari"
+            return path, "lerobot" if (path / INFO).exists() else kind
+    if kind == "unknown":
+        raise DataError(
+            f"{path} is no npz, HDF5, CSV or Parquet file by its first bytes; it is cut off or of another kind, "
+            "give a data set."
+        )
+    return path, kind
 
 
 def _folder_rows(path: Path, name: str, columns: Columns) -> Rows:
-    """A data set of LeRobot, or one episode per file, in the order of the numbers in their names."""
-    if (path / INFO).exists():
-        return lerobot_rows(path, name, columns)
+    """One episode per file, in the order of the numbers in their names."""
     found: dict[str, list[Path]] = {}
-    for entry in sorted(path.iterdir(), key=_natural):
+    for entry in sorted(path.iterdir(), key=natural):
         if entry.suffix in (".npz", ".csv", ".parquet"):
             found.setdefault(entry.suffix, []).append(entry)
     if len(found) != 1:
@@ -115,17 +123,9 @@ def _folder_rows(path: Path, name: str, columns: Columns) -> Rows:
         raise DataError(f"{path} holds {several}; give a folder with one file per episode, or a single file.")
     ((suffix, files),) = found.items()
     if suffix == ".npz":
-        episodes = npz_episodes(files)
-    else:
-        episodes = (csv_episodes if suffix == ".csv" else parquet_episodes)(files, columns)
+        return folder_rows(path, name)
+    episodes = (csv_episodes if suffix == ".csv" else parquet_episodes)(files, columns)
     return rows_from_episodes(episodes, [file.name for file in files], name)
-
-
-def _natural(path: Path) -> list[tuple[int, str, str]]:
-    """episode_2 comes before episode_10."""
-    parts = re.split(r"([0-9]+)", path.stem)
-    numbers = (part.lstrip("0") if number % 2 else "" for number, part in enumerate(parts))
-    return [(len(number), number, part) for number, part in zip(numbers, parts, strict=True)]
 
 
 def data_directory() -> Path:

@@ -5,6 +5,7 @@ methods, so their intervals are about new training seeds:
 
     success_interval     one method in one environment: (seeds, tasks) success rates; of a single seed, its episodes
                          are all that is known, and it says nothing about another training seed
+    bootstrap_interval   a mean that is no rate (such as collected reward), of one trained agent's episodes
     stratified_interval  any statistic of several environments' scores, such as their interquartile mean
 
 How often each of them contains the truth is measured by scripts/interval_coverage.py.
@@ -28,6 +29,26 @@ Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 Statistic = Callable[[Floats], Floats]
 """(..., runs) scores of all environments -> (...)."""
+
+
+def bootstrap_interval(
+    strata: Sequence[ArrayLike], level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
+) -> Interval:
+    """Stratified percentile bootstrap of the mean of stratum means.
+
+    Each stratum (a task, or a task of one training seed) is resampled with replacement on its own:
+
+        m* = mean_k mean(x_k*),   interval = quantiles (1 - level)/2 and (1 + level)/2 of m*
+
+    Episodes are all it knows: it says nothing about another training seed.
+    """
+    rng = np.random.default_rng(seed)
+    means = np.zeros(resamples)
+    for stratum in strata:
+        values = np.asarray(stratum, np.float64)
+        means += values[rng.integers(len(values), size=(resamples, len(values)))].mean(1)
+    low, high = np.quantile(means / len(strata), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 # ---------------------------------------------------------------- one environment

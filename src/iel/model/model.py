@@ -104,8 +104,8 @@ def _state_of(target: Target) -> FloatArray:
     """The target as a state of the data."""
     if np.isnan(target.observation).any():
         raise GeometryError(
-            "A mixture is no state, and this policy is steered by states; use a graph planner, whose nearest node "
-            "stands for it, or give single states."
+            "A mixture or the direction of a reward is no state, and this policy is steered by states; use a graph "
+            "planner, whose nodes are states, or give single states."
         )
     return np.asarray(target.observation, np.float32)
 

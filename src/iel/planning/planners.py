@@ -13,37 +13,36 @@ actions = model.act(observations, model.command(observations, target, embeddings
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Displacement, Floats, Integers, LatentGoal, Metric, checked_points
+from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, checked_points
 from iel.model.support import report
-from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, select_coreset
-from iel.planning.graph import NO_HOP, Field, PlanningGraph
-from iel.planning.partial import states_like
-from iel.planning.plan import (
-    Acting,
-    Agent,
+from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
+from iel.planning.field import NO_HOP, Field
+from iel.planning.goals import (
     Goal,
     Mixture,
-    Pilot,
-    Plan,
-    Pursuit,
     Region,
-    Route,
+    Reward,
     Sequence,
-    States,
-    Target,
+    Weighted,
+    inside,
     latent_wishes,
     observation_table,
 )
+from iel.planning.graph import PlanningGraph, without
+from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States, Target
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
+from iel.planning.rewards import READOUT_POOL, Landscape, reward_field
 from iel.planning.screen import affordable_screen
 
 NODES_WITHOUT_STRUCTURE = 512
@@ -54,6 +53,8 @@ class Planner(ABC):
     """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
 
     name: ClassVar[str]
+    collects: ClassVar[bool] = False
+    """Whether rewards can be followed."""
 
     def __init__(self, model: Agent, data: States, metric: Metric | None = None):
         """`metric` replaces the model's own."""
@@ -79,16 +80,15 @@ class Planner(ABC):
         return self.observations.shape[1]
 
     def plan(self, goals: Any) -> Plan:
-        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and goal sets.
+        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and other goals.
 
         Goals far outside of the training data are reported, or refused if the model's `outside` says so.
         """
-        goals = [self._whole(goal) if isinstance(goal, Mapping) else goal for goal in goals]
-        wishes = latent_wishes(goals, self.model, self.metric, self.width)
+        wishes = latent_wishes(goals, self)
         self._check_inside(
             [g.observation for w in wishes for s in w.stages for g in s if g.observation is not None], "goal"
         )
-        distinct: dict[tuple[bytes, bytes, bytes], LatentGoal] = {}
+        distinct: dict[tuple[bytes, ...], LatentGoal] = {}
         for wish in wishes:
             for stage in wish.stages:
                 for goal in stage:
@@ -102,9 +102,38 @@ class Planner(ABC):
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         """How this planner approaches these goals."""
 
+    def twin(self) -> Self:
+        """Another planner over the same nodes, with a goal (and, on a graph, obstacles) of its own.
+
+        It takes no time. Both remember edges together, so they are for one thread.
+        """
+        twin = copy.copy(self)
+        twin._plan, twin._goal = None, None
+        return twin
+
+    @cached_property
+    def spread(self) -> Floats:
+        """Standard deviations of the data's columns."""
+        return self.observations.std(axis=0, dtype=np.float64)
+
+    @cached_property
+    def landscape(self) -> Landscape:
+        """States of the data that rewards are read off."""
+        self._distances("it has nothing to read a reward off")
+        return Landscape(self.model, self.observations, *self._embedded_pool(READOUT_POOL, seed=0))
+
+    def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
+        """The latent goal of a reward."""
+        if not self.collects:
+            raise GeometryError(f"The planner {self.name} cannot follow a reward; use direct, sym-graph or asym-graph.")
+        return self.landscape.attracted(prompt)
+
+    def avoided(self, places: Any) -> Booleans:
+        """Which nodes lie in places to avoid."""
+        raise GeometryError(f"The planner {self.name} knows no ways around places; use asym-graph or sym-graph.")
+
     def prepare(self, goal: Goal, acting: Acting | None = None, seed: int = 0) -> None:
-        """Get ready for one goal: an observation, a `Region`, a `Mixture`, a `Sequence`, or values of some columns
-        such as {0: 8.5, 1: 2.0}, where the rest may be anything that the data has there.
+        """Get ready for one goal: an observation, columns as in {0: 8.5}, or any goal of `iel.planning.goals`.
 
         `acting` says how actions are taken from the policy (by default its mean); what is random follows from `seed`.
         """
@@ -166,7 +195,7 @@ class Planner(ABC):
             aim = plan.pursuit.aim(np.repeat(state[None, :], len(stage), axis=0), stage, np.full(len(stage), -1))
             best = int(np.argmin(aim.costs))
             if not np.isfinite(aim.costs[best]):
-                raise NoPath("No way leads to the goal; switch nodes or edges back on, or choose another goal.")
+                raise NoPath("No way leads to the goal; switch nodes or edges back on, avoid less, or choose another.")
             begins.append(len(costs))
             stage_nodes, stage_costs = self._way(plan.pursuit, state, int(stage[best]))
             nodes.extend(stage_nodes)
@@ -195,17 +224,6 @@ class Planner(ABC):
         support = getattr(self.model, "support", None)
         if support is not None and len(rows):
             report(support, rows, what, self.model.outside)  # type: ignore[attr-defined]
-
-    def _whole(self, wish: Mapping[Any, Any]) -> Goal:
-        """States of the data for a goal on some of the columns: any of the nearest, or the nearest one alone where
-        the model cannot choose."""
-        states, distance = states_like(wish, self.observations)
-        support = getattr(self.model, "support", None)
-        if support is not None and distance > max(view.limit for view in support.views):
-            stand_in = states[0].copy()
-            stand_in[[int(column) for column in wish]] = [float(value) for value in wish.values()]
-            self._check_inside(stand_in[None], "goal")
-        return states[0] if self.metric is None else Region(states)
 
     def _watch(self, row: Floats) -> None:
         """Report an observation outside of the data if the one before was inside, or refuse it."""
@@ -250,6 +268,7 @@ class Direct(Planner):
     """Head straight for phi(g)."""
 
     name = "direct"
+    collects = True
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         return Straight(goals, self.metric)
@@ -302,6 +321,7 @@ class AsymGraph(Planner):
     """
 
     name = "asym-graph"
+    collects = True
     both_ways: ClassVar[bool] = False
 
     def __init__(
@@ -340,7 +360,8 @@ class AsymGraph(Planner):
         self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
-        self.pool_points = places
+        self.pool_states, self.pool_points = rows, places
+        self.pool_embeddings = embedded
         self.graph = PlanningGraph(
             embedded[self.coreset.indices],
             chosen,
@@ -353,7 +374,7 @@ class AsymGraph(Planner):
         self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
-        self._fields: OrderedDict[tuple[bytes, bytes, bytes], Field] = OrderedDict()
+        self._fields: OrderedDict[tuple[bytes, ...], Field] = OrderedDict()
         self._capacity = max(0, cache)
 
     def _own_metric(self, metric: Metric | None, beta: float | None) -> Metric | None:
@@ -363,24 +384,43 @@ class AsymGraph(Planner):
             raise ConfigError(f"beta is {beta}, but this model's distances have no beta; leave it out.")
         return replace(metric, beta=beta)
 
+    def twin(self) -> Self:
+        twin = super().twin()
+        twin.nodes_off, twin.edges_off, twin._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
+        return twin
+
     def coverage(self) -> Coverage:
         """How well the coreset covers the states it was chosen from."""
         return coverage(self.coreset.points, self.pool_points, self.graph.neighbours or 1)
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        off = self.nodes_off.copy() if self.nodes_off.any() else None
-        if off is not None and off.all():
-            raise NoPath("Every node is switched off; switch some back on with switch_on().")
-        fields = [self._field(goal, off) for goal in goals]
-        return AlongGraph(self.graph, self.states, fields, off, self.hysteresis)
+        off = np.stack([self.nodes_off if goal.off is None else self.nodes_off | goal.off for goal in goals])
+        if off.all(axis=1).any():
+            raise NoPath("Every node is switched off or avoided; switch some back on with switch_on(), or avoid less.")
+        fields = [self._field(goal, mask if mask.any() else None) for goal, mask in zip(goals, off, strict=True)]
+        return AlongGraph(self.graph, self.states, fields, off if off.any() else None, self.hysteresis)
+
+    @cached_property
+    def landscape(self) -> Landscape:
+        cells = nearest_picks(self.pool_points, self.coreset.indices)[1]
+        pool = self.pool_states, self.pool_embeddings
+        return Landscape(self.model, self.observations, *pool, self.graph.points, cells)
+
+    def avoided(self, places: Any) -> Booleans:
+        """Which nodes lie in places to avoid."""
+        return inside(places, self.observations[self.states], self.spread)
 
     def _field(self, goal: LatentGoal, off: np.ndarray | None) -> Field:
         """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
         if goal.key in self._fields:
             self._fields.move_to_end(goal.key)
             return self._fields[goal.key]
-        field = self.graph.field(goal, nodes_off=off, edges_off=self.edges_off)
-        if goal.observation is None:
+        if goal.rewards is not None:
+            edges = without(self.graph.edges(goal), self.graph.count, off, self.edges_off)
+            field = reward_field(self.graph.points, edges, self.graph.metric, goal, off)
+        else:
+            field = self.graph.field(goal, nodes_off=off, edges_off=self.edges_off)
+        if goal.observation is None and goal.rewards is None:
             field = replace(field, goal=goal._replace(observation=self.observations[self.states[field.node]]))
         self._fields[goal.key] = field
         if len(self._fields) > self._capacity:
