@@ -142,7 +142,8 @@ def test_exact_steps_of_the_theory_know_doors_and_wind():
     wind = make_env("pointmaze-medium-wind-v0").map
     maze = maze_from_map(wind.walls.astype(int), subcells=4, winds=wind.winds)
     (row, column), _ = wind.winds[0]
-    west, east = (maze.positions()[maze.nearest_state(wind.centre((row, column)) + (x, 0.5))] for x in (-1.5, 1.5))
+    middle = wind.centre((row, column))
+    west, east = (maze.positions()[maze.nearest_state(middle + np.array([x, 0.5]))] for x in (-1.5, 1.5))
     there, again = (
         shortest_steps(maze, goal[None])[0, maze.nearest_state(start)] for start, goal in ((west, east), (east, west))
     )

@@ -33,5 +33,9 @@ def planner_settings(name: str, planning: PlannerSettings) -> dict[str, Any]:
     """Only graph planners have a graph to configure."""
     if not name.endswith("graph"):
         return {}
-    settings: dict[str, Any] = {"nodes": planning.nodes, "neighbours": planning.neighbours}
+    settings: dict[str, Any] = {
+        "nodes": planning.nodes,
+        "neighbours": planning.neighbours,
+        "witnesses": planning.witnesses,
+    }
     return settings if planning.coreset is None else {**settings, "coreset": planning.coreset}

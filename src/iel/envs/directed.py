@@ -122,10 +122,11 @@ def _directed_class(create: Callable[..., Any], body: str, kind: str) -> Any:
 
         def set_tasks(self) -> None:
             self.task_infos = [
-                dict(task_name=f"task{number}", init_ij=start, init_xy=self.ij_to_xy(start),
-                     goal_ij=goal, goal_xy=self.ij_to_xy(goal))
+                {"task_name": f"task{number}", "init_ij": start, "goal_ij": goal}
                 for number, (start, goal) in enumerate(self.world.tasks, 1)
-            ]  # fmt: skip
+            ]
+            for task in self.task_infos:
+                task |= {"init_xy": self.ij_to_xy(task["init_ij"]), "goal_xy": self.ij_to_xy(task["goal_ij"])}
             if self._reward_task_id == 0:
                 self._reward_task_id = 1
 
