@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_positive
+from iel.algos.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
 from iel.losses import awr_loss, ddpg_bc_loss, goal_reward, iql_critic_loss, iql_value_loss
@@ -26,7 +26,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.3.
     # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "bc_weight": 0.003},
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05, "bc_weight": 0.003},
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05, "bc_weight": 0.3},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 1_500,
@@ -51,7 +52,8 @@ class GCIQL(Method):
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = min_e Q_e(x, g, mu(x, g))
         L_pi = -E[min(exp(alpha' A), 100) log N(a; mu, 1)],  A = min_e Q_e(x, g, a) - V(x, g)
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for
+    robots with joints), `smoke` (seconds, for tests).
     """
 
     name = "gciql"

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_positive
+from iel.algos.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.losses import awr_loss, ivl_loss
 from iel.model import GoalState, Model
@@ -23,7 +23,8 @@ from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, frozen_policy
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128)},
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05},
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
 }
@@ -38,7 +39,8 @@ class GCIVL(Method):
 
     The value never sees an action: where the same action may lead to several places, it believes in the luckiest.
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for
+    robots with joints), `smoke` (seconds, for tests).
     """
 
     name = "gcivl"
