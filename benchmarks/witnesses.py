@@ -23,7 +23,7 @@ import numpy as np
 
 from iel.commands.common import Output
 from iel.errors import GeometryError
-from iel.metrics import Displacement, Floats, LatentGoal
+from iel.metrics import Displacement, Floats, LatentGoal, unit
 from iel.planning.coreset import select_coreset
 from iel.planning.graph import PlanningGraph
 from iel.planning.witness import SLACK, Witnesses, assign, passages, window_for
@@ -111,8 +111,8 @@ def _planning(points: Floats, witnesses: Witnesses, generator: np.random.Generat
         graph = PlanningGraph(points, Displacement(0.1), witnesses=known, unseen=1000.0)
         took = []
         for _ in range(9):
-            direction = generator.standard_normal(points.shape[1])
-            goal = LatentGoal(points[generator.integers(len(points))], direction / np.linalg.norm(direction))
+            direction = unit(generator.standard_normal((1, points.shape[1])))[0]
+            goal = LatentGoal(points[generator.integers(len(points))], direction)
             clock = time.perf_counter()
             graph.field(goal)
             took.append(1000 * (time.perf_counter() - clock))

@@ -1,7 +1,7 @@
 """The study of docs/direction.md: what directed distances and witnesses are worth where there is no way back.
 
     python scripts/direction_study.py RUN... [--episodes 10] [--seed 0] [--factor 1000] [--out study.json]
-    python scripts/direction_study.py --pictures docs/images [--runs-for-pictures RUN...]
+    python scripts/direction_study.py --pictures docs/images [RUN...]
 
 For every run and each of {sym-graph, asym-graph} x {no witnesses, witnesses}: success over the five tasks, and how many
 of the same episodes' plans lead through a door backwards. And once per run, over all ordered pairs of some states of
@@ -115,27 +115,24 @@ def pictures(folder: Path, runs: list[Path]) -> None:
                 draw_maze(panel, maze)
                 panel.set_title(f"{size}-{kind}")
     for path in runs:
-        run = open_run(path)
-        maze = make_env(run.env).map
-        assert maze is not None
-        place = maze.centre(maze.doors[0][0]).astype(np.float32)
-        exact = exact_maze(maze)
-        to_place = shortest_steps(exact, place[None])[0]
-        states = exact.positions()
-        from_place = np.array([shortest_steps(exact, states)[:, exact.nearest_state(place)]])[0]
-        model = run.model
-        draw_field(
-            folder / f"direction-{path.name}.png",
-            maze,
-            place,
-            {
-                "exact steps to the place": lambda x, to=to_place: to[exact.nearest_state(x[:, :2])],
-                "exact steps from it": lambda x, back=from_place: back[exact.nearest_state(x[:, :2])],
-                "learned steps to it": lambda x: model.steps(x, np.repeat(place[None], len(x), 0)),
-                "learned steps from it": lambda x: model.steps(np.repeat(place[None], len(x), 0), x),
-            },
-            place,
-        )
+        draw_both_ways(folder / f"direction-{path.name}.png", open_run(path))
+
+
+def draw_both_ways(path: Path, run: Run) -> None:
+    """Steps to the front of the first door and steps from it: exact, and as the run learned them."""
+    maze, model = make_env(run.env).map, run.model
+    assert maze is not None
+    place = maze.centre(maze.doors[0][0]).astype(np.float32)
+    exact = exact_maze(maze)
+    to_place = shortest_steps(exact, place[None])[0]
+    from_place = shortest_steps(exact, exact.positions())[:, exact.nearest_state(place)]
+    fields = {
+        "exact steps to the place": lambda x: to_place[exact.nearest_state(x[:, :2])],
+        "exact steps from it": lambda x: from_place[exact.nearest_state(x[:, :2])],
+        "learned steps to it": lambda x: model.steps(x, np.repeat(place[None], len(x), 0)),
+        "learned steps from it": lambda x: model.steps(np.repeat(place[None], len(x), 0), x),
+    }
+    draw_field(path, maze, place, fields, place)
 
 
 def main() -> None:

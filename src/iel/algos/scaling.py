@@ -9,7 +9,7 @@ trained network takes the change back, so that a model, its file and whoever run
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,8 @@ def for_raw_observations(model: Model, scaling: Scaling) -> Model:
     networks = {name: _folded(model, network, scaling) for name, network in model.networks.items()}
     beta, discount = (getattr(model.metric, name, None) for name in ("beta", "discount"))
     sizes = model.observation_size, model.action_size
-    return Model(model.algo, *sizes, networks, steering, beta=beta, discount=discount, pack=model.pack)
+    rest: dict[str, Any] = {"residual": model.residual, "pack": model.pack}
+    return Model(model.algo, *sizes, networks, steering, beta=beta, discount=discount, **rest)
 
 
 def _folded(model: Model, network: Network, scaling: Scaling) -> Network:

@@ -128,7 +128,7 @@ def _directed_class(create: Callable[..., Any], body: str, kind: str) -> Any:
             for task in self.task_infos:
                 task |= {"init_xy": self.ij_to_xy(task["init_ij"]), "goal_xy": self.ij_to_xy(task["goal_ij"])}
             if self._reward_task_id == 0:
-                self._reward_task_id = 1
+                self._reward_task_id: Any = 1
 
         def set_xy(self, xy: Any) -> None:
             super().set_xy(xy)

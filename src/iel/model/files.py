@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from iel.distances import GROUP
 from iel.errors import RunError
 from iel.files import refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_json, read_safetensors
@@ -42,7 +43,7 @@ STEERINGS: dict[str, type[Any]] = {kind.kind: kind for kind in (Direction, Waypo
 NETWORKS = ("embedding", "omega", "value", "policy", "high")
 INPUTS = ("observation", "blind", "goal", "command", "action")
 REQUIRED = {"algo", "observation_size", "action_size", "steering", "networks"}
-OPTIONAL = {"beta", "discount"}
+OPTIONAL = {"beta", "discount", "residual"}
 
 
 def save_model(model: Model, directory: Path | str) -> None:
@@ -129,8 +130,11 @@ def _model(config: Path, weights: Path) -> Model:
         raise RunError(
             f"{weights} has the unexpected tensor {min(arrays)[:80]}; weights and config.json do not belong together."
         )
-    _consistent(networks, steering, widths, beta, discount, config)
-    return Model(settings["algo"], size, actions, networks, steering, beta=beta, discount=discount)
+    residual = _size(settings["residual"], "residual", config) if "residual" in settings else 0
+    if residual % GROUP or (residual and not 0 < residual < networks.get("embedding", networks["policy"]).sizes[-1]):
+        raise RunError(f"{config}: a residual of {residual} columns does not fit the embedding; it is damaged.")
+    _consistent(networks, steering, widths, beta, discount, residual, config)
+    return Model(settings["algo"], size, actions, networks, steering, beta=beta, discount=discount, residual=residual)
 
 
 def _network(
@@ -192,6 +196,7 @@ def _consistent(
     widths: dict[str, int],
     beta: float | None,
     discount: float | None,
+    residual: int,
     config: Path,
 ) -> None:
     """What the parts of a description owe each other."""
@@ -200,18 +205,15 @@ def _consistent(
         raise RunError(f"{config}: the policy answers {policy.sizes[-1]} numbers for {actions} actions; it is damaged.")
     if beta and "omega" not in networks:
         raise RunError(f"{config}: beta is {beta}, but without goal directions it must be 0; it is damaged.")
-    if (
-        "embedding" in networks
-        and "omega" in networks
-        and networks["embedding"].sizes[-1] != networks["omega"].sizes[-1]
-    ):
+    directions = networks["embedding"].sizes[-1] - residual if "embedding" in networks else 0
+    if "embedding" in networks and "omega" in networks and directions != networks["omega"].sizes[-1]:
         raise RunError(f"{config}: embedding and omega differ in size; it is damaged.")
     if ("embedding" in networks or "value" in networks) and discount is None:
         raise RunError(f"{config} lacks discount, without which distances mean nothing; it is damaged.")
     if isinstance(steering, Subgoal) != ("high" in networks):
         raise RunError(f"{config}: steering by subgoals and the network high go together; it is damaged.")
     told = policy.sizes[0] - sum(widths[part] for part in policy.inputs if part != "command")
-    expected = {"direction": networks["embedding"].sizes[-1] if "embedding" in networks else 0, "goal": widths["goal"]}
+    expected = {"direction": directions, "goal": widths["goal"]}
     if told != expected.get(steering.kind, told):
         raise RunError(f"{config}: the policy takes commands of {told} numbers, which its steering does not give.")
     if isinstance(steering, Direction) and "embedding" not in networks:

@@ -303,7 +303,7 @@ class AsymGraph(Planner):
             both_ways=self.both_ways,
             path=path,
             tree_points=self.coreset.points,
-            unseen=math.inf if checked_factor(witnesses) is None else witnesses,
+            unseen=checked_factor(math.inf if witnesses is None else witnesses),
         )
         if witnesses is not None:
             self.graph.witnesses = self._witnesses(data, scale)

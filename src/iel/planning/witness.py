@@ -103,9 +103,9 @@ def window_for(predicted: Floats) -> int:
     return min(LONGEST, math.ceil(1.0 + SLACK * float(np.quantile(predicted, 0.99))))
 
 
-def checked_factor(factor: float | None) -> float | None:
+def checked_factor(factor: float) -> float:
     """A factor that can be worked with, or a sentence."""
-    if factor is not None and not factor >= 1.0:
+    if not factor >= 1.0:
         raise ConfigError(f"witnesses is {factor}; give the factor (at least 1, or inf) of what nobody was seen to do.")
     return factor
 
@@ -181,7 +181,7 @@ def passages(nodes: Integers, offsets: Integers, count: int, window: int = LONGE
     last = np.append(first[1:], len(nodes)) - 1
     node = nodes[first].astype(np.int64)
     episode = np.searchsorted(offsets, first, side="right")
-    merged = np.empty((2, 0), np.int64)
+    merged: Integers = np.empty((2, 0), np.int64)
     pending: list[Integers] = []
     for lag in range(1, len(first)):
         gap = first[lag:] - last[:-lag]
