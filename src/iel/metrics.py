@@ -12,7 +12,8 @@ norm, as in the published code) keeps every cost positive, also between duplicat
 in floating point as well. Its arithmetic is *elementwise*: a value depends on its own pair only, never on how pairs
 were batched. That is what lets the pruned graph and the dense reference agree to the last bit.
 
-Any other metric is a table of costs and nothing is known about its bounds (`iel.model` has those of value networks).
+Any other metric is a table of costs and nothing is known about its bounds: `Quasimetric`, for the heads of
+`iel.quasimetrics`, and those of value networks (in `iel.model`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from iel.distances import GROUP, rise, undiscounted_steps
 from iel.errors import ConfigError, GeometryError
+from iel.quasimetrics import Head, distance, table
 
 FLOOR = 1e-3
 """Smallest length of a displacement, and smallest cost of any metric."""
@@ -38,17 +40,26 @@ Booleans = NDArray[np.bool_]
 
 
 class LatentGoal(NamedTuple):
-    """A goal as planners see it: phi(g), omega_g, and the state it is (None for a mixture, which is no state)."""
+    """A goal as planners see it: phi(g), omega_g, and the state it is (None for a mixture, which is no state).
+
+    A reward to collect is a goal as well: `direction` is the way up, `point` its best place.
+    """
 
     point: Floats
     direction: Floats
     observation: Floats | None = None
+    rewards: Floats | None = None
+    """Of every node of the planner's graph (empty where there is none); None for a goal to arrive at."""
+    discount: float = 1.0
+    """Of rewards, per step."""
+    off: Booleans | None = None
+    """Nodes that are not to be used on the way to this goal."""
 
     @property
-    def key(self) -> tuple[bytes, bytes, bytes]:
+    def key(self) -> tuple[bytes, ...]:
         """Equal for equal goals; a mixture is never a state."""
-        state = b"" if self.observation is None else np.asarray(self.observation).tobytes()
-        return self.point.tobytes(), self.direction.tobytes(), state
+        optional = (b"" if part is None else np.asarray(part).tobytes() for part in self[2:])
+        return self.point.tobytes(), self.direction.tobytes(), *optional
 
 
 class Metric(ABC):
@@ -141,6 +152,33 @@ class DirectedResidual(Metric):
         (phi, psi), (phi_to, psi_to) = self._parts(sources), self._parts(targets)
         plain = [goal._replace(direction=self._direction(goal)) for goal in goals]
         return Displacement(self.beta).row_costs(phi, phi_to, plain) + rise(psi, psi_to)
+
+
+@dataclass(frozen=True)
+class Quasimetric(Metric):
+    """C = scale d(phi_i, phi_j) with a head of `iel.quasimetrics`: directed, and the same for every goal.
+
+    `scale` turns the head's own unit into that of `discount`: plain steps, unless said otherwise.
+    """
+
+    head: Head = "iqe"
+    groups: int = 64
+    mix: float = 0.5
+    scale: float = 1.0
+    discount: float | None = 1.0
+    kind: ClassVar[str] = "quasimetric"
+    for_every_goal: ClassVar[bool] = True  # type: ignore[misc]
+
+    @property
+    def spatial(self) -> bool:  # type: ignore[override]
+        """`mrn` is a norm of the difference, so means lie between; unions of intervals have no such means."""
+        return self.head == "mrn"
+
+    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
+        return np.maximum(self.scale * table(self.head, sources, targets, self.groups, self.mix), FLOOR)
+
+    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
+        return np.maximum(self.scale * distance(self.head, sources, targets, self.groups, self.mix), FLOOR)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ for years are used (opset 17 for LayerNormalization; GELU is spelt out), so that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ import numpy as np
 import iel
 from iel import distances
 from iel.errors import ConfigError
-from iel.metrics import FLOOR, DirectedResidual, Displacement
-from iel.model import Direction, Model, Perceptron, Subgoal, Waypoint, networks
+from iel.metrics import FLOOR, DirectedResidual, Displacement, Quasimetric
+from iel.model import Direction, MeasureCost, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
 IR_VERSION = 8
@@ -137,10 +137,14 @@ class Graph:
         norm = self.add("Sqrt", self.add("Max", self.squares(y, True), self.number(networks.SQUARED_NORM_FLOOR)))
         return self.add("Div", y, self.add("Add", norm, self.number(networks.UNIT_EPSILON)))
 
-    def action(self, model: Model, observation: str, command: str) -> str:
-        """The policy's mean, within [-1, 1]."""
-        mean = self.network(model, "policy", observation=observation, command=command)
-        if model.networks["policy"].squash:
+    def on_sphere(self, y: str, size: int) -> str:
+        """y scaled to length sqrt(its size)."""
+        return self.add("Mul", self.unit(y), self.number(math.sqrt(size)))
+
+    def action(self, model: Model, observation: str, command: str, policy: str = "policy") -> str:
+        """The mean of a policy, within [-1, 1]."""
+        mean = self.network(model, policy, observation=observation, command=command, goal=command)
+        if model.networks[policy].squash:
             mean = self.add("Tanh", self.part(mean, 0, model.action_size))
         return self.add("Clip", mean, self.number(-1.0), self.number(1.0))
 
@@ -158,7 +162,7 @@ class Graph:
             return self.heading(self.add("Div", self.add("Sub", *gathered), scale), first)
         if isinstance(steering, Subgoal):
             answer = self.network(model, "high", observation="observation", goal="goal")
-            return self.add("Mul", self.unit(answer), self.number(float(np.sqrt(model.command_size))))
+            return self.on_sphere(answer, model.command_size)
         return "goal"
 
     def directions(self, model: Model, embedding: str) -> str:
@@ -173,8 +177,8 @@ class Graph:
         return self.add("Where", usable, self.add("Div", displacement, safe), otherwise)
 
     def cost(self, model: Model, omega: str) -> str:
-        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), with a residual or without, or minus a
-        value."""
+        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), with a residual or without, a
+        quasimetric, or minus a value."""
         if isinstance(model.metric, Displacement | DirectedResidual):
             whole = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
             ahead, omega = (self.directions(model, way) for way in (whole, omega))
@@ -184,13 +188,82 @@ class Graph:
             exponent = self.add("Mul", self.add("Sub", self.number(1.0), cosine), self.number(model.metric.beta))
             cost = self.add("Mul", length, self.add("Exp", exponent))
             return self.add("Add", cost, self.rise(model, whole)) if model.residual else cost
-        known = {"observation": "observation", "goal": "goal"}
-        by_action = "action" in model.networks["value"].inputs
+        if isinstance(model.metric, Quasimetric):
+            ends = (self.embedding(model, x) for x in ("observation", "goal"))
+            return self.quasimetric(model.metric, model.dimension, *ends)
+        if isinstance(model.metric, MeasureCost):
+            return self.measure_cost(model, model.metric)
+        network, known = model.networks["value"], {"observation": "observation", "goal": "goal"}
+        by_action = "action" in network.inputs
         if by_action:
-            known["action"] = self.action(model, "observation", "goal")
-        heads = [self.network(model, "value", head, **known) for head in range(len(model.networks["value"].heads))]
-        value = self.row_sum(self.add("Min" if by_action else "Mean", *heads), False)
-        return self.add("Max", self.add("Neg", value), self.number(FLOOR))
+            actor = "actor" if "actor" in model.networks else "policy"
+            known["action"] = self.action(model, "observation", "goal", actor)
+        if "representation" in network.inputs:
+            size = model.networks["representation"].sizes[-1]
+            told = self.network(model, "representation", observation="observation", goal="goal")
+            known["representation"] = self.on_sphere(told, size)
+        heads = [self.network(model, "value", head, **known) for head in range(len(network.heads))]
+        if "goal_features" in model.networks:
+            features = [self.network(model, "goal_features", head, **known) for head in range(len(heads))]
+            heads = [self.add("Mul", *pair) for pair in zip(heads, features, strict=True)]
+        values = [self.row_sum(head, True) for head in heads]
+        cost = self.add("Neg", self.row_sum(self.add("Min" if by_action else "Mean", *values), False))
+        return self.add("Max", self.add("Softplus", cost) if network.logit else cost, self.number(FLOOR))
+
+    def measure_cost(self, model: Model, metric: MeasureCost) -> str:
+        """log p / log gamma, p = gamma M(x, g) / (d + gamma M(g, g)) bent to stay positive, as `MeasureCost`."""
+        size = model.networks["high"].sizes[-1]
+        task = self.on_sphere(self.network(model, "high", goal="goal"), size)
+        actor = "actor" if "actor" in model.networks else "policy"
+
+        def measure(state: str) -> str:
+            known = {"observation": state, "action": self.action(model, state, task, actor), "command": task}
+            heads = [self.network(model, "forward", h, **known) for h in range(len(model.networks["forward"].heads))]
+            values = [self.row_sum(self.add("Mul", head, task), True) for head in heads]
+            return self.add("Mul", self.row_sum(self.add("Mean", *values), False), self.number(metric.decay))
+
+        most = self.add("Add", self.add("Relu", measure("goal")), self.number(size))
+        likely = self.add("Div", measure("observation"), self.add("Mul", most, self.number(metric.SMALL)))
+        bent = self.add("Softplus", self.add("Max", likely, self.number(-30.0)))
+        log = self.add("Where", self.add("Greater", likely, self.number(-30.0)), self.add("Log", bent), likely)
+        steps = self.add(
+            "Div", self.add("Add", log, self.number(math.log(metric.SMALL))), self.number(math.log(metric.decay))
+        )
+        return self.add("Max", steps, self.number(FLOOR))
+
+    def quasimetric(self, metric: Quasimetric, dimension: int, source: str, target: str) -> str:
+        """max(scale d(x, y), 1e-3), as `iel.quasimetrics`."""
+        size = dimension // metric.groups
+        shape = self.weight("groups", np.array([-1, metric.groups, size], np.int64))
+        x, y = (self.add("Reshape", end, shape) for end in (source, target))
+        if metric.head == "iqe":
+            lengths = self.union_lengths(x, y, size)
+            shares = (self.number(metric.mix), self.number(1.0 - metric.mix))
+            parts = (self.add(f"Reduce{how}", lengths, axes=[-1], keepdims=0) for how in ("Mean", "Max"))
+            cost = self.add("Add", *(self.add("Mul", part, share) for part, share in zip(parts, shares, strict=True)))
+        else:
+            difference = self.add("Sub", x, y)
+            halves = [self.columns(difference, range(half * size // 2, (half + 1) * size // 2)) for half in (0, 1)]
+            down = self.add("Relu", self.add("ReduceMax", halves[0], axes=[-1], keepdims=0))
+            both = self.add("Add", down, self.add("Sqrt", self.squares(halves[1], False)))
+            cost = self.add("ReduceMean", both, axes=[-1], keepdims=0)
+        return self.add("Max", self.add("Mul", cost, self.number(metric.scale)), self.number(FLOOR))
+
+    def union_lengths(self, left: str, right: str, size: int) -> str:
+        """sum_k (y_k - max(x_k, max_{j before k} y_j))_+ over the last axis."""
+        covered = left
+        for j in range(size):
+            start, end = (self.columns(x, [j]) for x in (left, right))
+            later = self.weight(f"after_{j}", np.arange(size) > j)
+            level = self.add("And", self.add("Equal", start, left), later)
+            before = self.add("Or", self.add("Less", start, left), level)
+            covered = self.add("Max", covered, self.add("Where", before, end, left))
+        return self.row_sum(self.add("Relu", self.add("Sub", right, covered)), False)
+
+    def columns(self, x: str, chosen: Iterable[int]) -> str:
+        """Some places of the last axis."""
+        places = np.array(list(chosen), np.int64)
+        return self.add("Gather", x, self.weight(f"places_{'_'.join(map(str, places))}", places), axis=-1)
 
     def rise(self, model: Model, ahead: str) -> str:
         """sum over groups of max_k (psi_k(g) - psi_k(x))_+."""
