@@ -54,6 +54,8 @@ class Planner(ABC):
     """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
 
     name: ClassVar[str]
+    collects: ClassVar[bool] = False
+    """Whether rewards can be followed."""
 
     def __init__(self, model: Agent, data: States, metric: Metric | None = None):
         """`metric` replaces the model's own."""
@@ -103,6 +105,11 @@ class Planner(ABC):
         return twin
 
     @cached_property
+    def spread(self) -> Floats:
+        """Standard deviations of the data's columns."""
+        return self.observations.std(axis=0, dtype=np.float64)
+
+    @cached_property
     def landscape(self) -> Landscape:
         """States of the data that rewards are read off."""
         self._distances("it has nothing to read a reward off")
@@ -110,6 +117,8 @@ class Planner(ABC):
 
     def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
         """The latent goal of a reward."""
+        if not self.collects:
+            raise GeometryError(f"The planner {self.name} cannot follow a reward; use direct, sym-graph or asym-graph.")
         return self.landscape.attracted(prompt)
 
     def avoided(self, places: Any) -> Booleans:
@@ -230,6 +239,7 @@ class Direct(Planner):
     """Head straight for phi(g)."""
 
     name = "direct"
+    collects = True
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         return Straight(goals, self.metric)
@@ -262,8 +272,6 @@ class RecMid(Planner):
         self.screen = affordable_screen(self.points, float(np.var(self.points, axis=0).sum()))
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        if any(goal.rewards is not None for goal in goals):
-            raise GeometryError("There are no midpoints on the way to a reward; use direct or a graph planner.")
         return Midpoints(goals, self.metric, self.points, self.states, self.screen, self.rounds, self.average)
 
 
@@ -286,6 +294,7 @@ class AsymGraph(Planner):
     """
 
     name = "asym-graph"
+    collects = True
     both_ways: ClassVar[bool] = False
 
     def __init__(
@@ -388,7 +397,7 @@ class AsymGraph(Planner):
 
     def avoided(self, places: Any) -> Booleans:
         """Which nodes lie in places to avoid."""
-        return inside(places, self.observations[self.states], self.observations.std(axis=0))
+        return inside(places, self.observations[self.states], self.spread)
 
     def _field(self, goal: LatentGoal, off: np.ndarray | None) -> Field:
         """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
