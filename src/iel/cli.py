@@ -30,11 +30,13 @@ COMMANDS = {
     "play": "serve:play_command",
     "serve": "serve:serve_command",
     "audit": "audit:audit_command",
+    "methods": "methods:methods_command",
     "theory": "theory:theory_command",
     "export": "export:export_command",
     "data make": "data:data_make_command",
     "data info": "data:data_info_command",
     "data check": "data:data_check_command",
+    "data store": "data:data_store_command",
     "doctor": "doctor:doctor_command",
 }
 """Command -> module and function of `iel.commands`. The type of the function's argument `options` is a dataclass of its

@@ -8,13 +8,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from iel.algos.check import check_algo
+from iel.algos.clearning import CLearning
+from iel.algos.cmd import CMD
 from iel.algos.contract import Method
+from iel.algos.crl import CRL
+from iel.algos.fb import FB
+from iel.algos.gas import GAS
 from iel.algos.gcbc import GCBC
 from iel.algos.gccql import GCCQL
 from iel.algos.gciql import GCIQL
 from iel.algos.gcivl import GCIVL
 from iel.algos.hilp import HILP
+from iel.algos.hiql import HIQL
 from iel.algos.iel import IEL
+from iel.algos.psm import PSM
+from iel.algos.qrl import QRL
+from iel.algos.tmd import TMD
 from iel.errors import unknown_name
 
 
@@ -40,7 +49,7 @@ class Registered(NamedTuple):
     distances, otherwise only `direct`."""
 
 
-EMBEDDED = ("direct", "rec-mid", "sym-graph", "asym-graph")
+EMBEDDED = ("direct", "rec-mid", "sym-graph", "asym-graph", "gas-graph")
 VALUED = ("direct", "sym-graph", "asym-graph")
 
 ALGOS: dict[str, Registered] = {
@@ -50,6 +59,24 @@ ALGOS: dict[str, Registered] = {
     "hilp": Registered(
         HILP, Facts("hitting time", "hitting time", "Euclidean feature", False, True, True, True), EMBEDDED
     ),
+    "gas": Registered(
+        GAS, Facts("hitting time", "hitting time", "Euclidean feature", False, True, True, False), EMBEDDED
+    ),
+    "fb": Registered(
+        FB, Facts("successor measure", "successor measure", "bilinear projection", True, False, True, False), VALUED
+    ),
+    "psm": Registered(
+        PSM, Facts("successor measure", "successor measure", "bilinear projection", True, False, True, False), VALUED
+    ),
+    "clearning": Registered(
+        CLearning, Facts("successor measure", "reachability", "classifier logit", True, False, True, False), VALUED
+    ),
+    "crl": Registered(
+        CRL, Facts("successor measure", "density ratio", "inner product", True, False, False, False), VALUED
+    ),
+    "hiql": Registered(
+        HIQL, Facts("reachability", "multi-step reachability", "value gap", True, False, True, False), VALUED
+    ),
     "gcbc": Registered(GCBC, Facts("goal-conditioned", "actions", "none", False, False, False, False), ("direct",)),
     "gcivl": Registered(GCIVL, Facts("goal-conditioned", "values", "negative value", True, False, True, False), VALUED),
     "gciql": Registered(
@@ -57,6 +84,13 @@ ALGOS: dict[str, Registered] = {
     ),
     "gccql": Registered(
         GCCQL, Facts("goal-conditioned", "Q-values", "negative Q-value", True, False, True, False), VALUED
+    ),
+    "qrl": Registered(QRL, Facts("reachability", "Q-values", "implicit Q-distance", True, True, False, False), VALUED),
+    "cmd": Registered(
+        CMD, Facts("successor measure", "successor features", "log density ratio", True, True, False, False), EMBEDDED
+    ),
+    "tmd": Registered(
+        TMD, Facts("reachability", "time to arrival", "quasimetric feature", True, True, True, False), EMBEDDED
     ),
 }
 
@@ -70,12 +104,21 @@ def get_algo(name: str) -> type[Method]:
 
 __all__ = [
     "ALGOS",
+    "CMD",
+    "CRL",
+    "FB",
+    "GAS",
     "GCBC",
     "GCCQL",
     "GCIQL",
     "GCIVL",
     "HILP",
+    "HIQL",
     "IEL",
+    "PSM",
+    "QRL",
+    "TMD",
+    "CLearning",
     "Facts",
     "Method",
     "Registered",

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from iel.errors import ConfigError, GeometryError, IELError, unknown_name
 from iel.planning import Acting, AsymGraph, Planner
-from iel.planning.plan import Plan, observation_table
+from iel.planning.goals import observation_table
+from iel.planning.plan import Plan
 from iel.serving.source import Served
 
 Rows = NDArray[np.float32]

@@ -18,7 +18,7 @@ from scipy.spatial import cKDTree
 from iel.errors import ConfigError, IELError, NoPath
 from iel.metrics import LatentGoal
 from iel.planning import AsymGraph, Planner
-from iel.planning.plan import latent_wishes
+from iel.planning.goals import latent_wishes
 from iel.planning.pursuits import AlongGraph
 from iel.serving.engine import Engine, finite
 from iel.serving.live import Simulation, simulation_of
@@ -154,7 +154,7 @@ class Session:
     def _pursue(self, goal: np.ndarray, base: Planner) -> None:
         """A planner of this session's own, with its obstacles switched off."""
         planner = base.twin()
-        self.latent = latent_wishes([goal], self.model, planner.metric, planner.width)[0].stages[0][0]
+        self.latent = latent_wishes([goal], planner)[0].stages[0][0]
         if isinstance(planner, AsymGraph) and self.obstacles:
             places = self.stage.nodes(planner)
             crossed = self.obstacles.crossed(planner.graph.edges(self.latent), places)

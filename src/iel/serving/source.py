@@ -14,7 +14,7 @@ from iel.errors import ConfigError, DataError, RunError
 from iel.files import notice
 from iel.loader import read_json
 from iel.model import Model, load_model
-from iel.planning import Planner, make_planner, planners_for
+from iel.planning import Planner, make_planner, over_coreset, usual_planners
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Served:
     @property
     def planners(self) -> tuple[str, ...]:
         """Names of the planners that can be used, the best one last."""
-        return ("direct",) if self.states is None else planners_for(self.model)
+        return ("direct",) if self.states is None else usual_planners(self.model)
 
     @property
     def default_planner(self) -> str:
@@ -59,7 +59,7 @@ class Served:
 
     def planner(self, name: str) -> Planner:
         """A planner by name; a graph takes a second or two."""
-        settings = self.planning if name.endswith("graph") else {}
+        settings = self.planning if over_coreset(name) else {}
         return make_planner(name, self.model, self, **settings)
 
     def describe(self) -> dict[str, Any]:
