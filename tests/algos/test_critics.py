@@ -138,7 +138,7 @@ def test_the_critic_and_the_actor_of_crl_by_hand():
     assert not any(leaf.any() for leaf in jax.tree.leaves((gradient.phi, gradient.psi)))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25])
+@pytest.mark.parametrize("share", [0.25, pytest.param(0.0, marks=pytest.mark.long)])
 def test_the_classifier_and_the_actor_of_c_learning_by_hand(share):
     algo = CLearning.preset("smoke", **TINY, discount=0.7, monte_carlo_share=share, bc_weight=0.4)
     state, key = start(algo), jax.random.key(9)
@@ -338,8 +338,15 @@ def made(name: str, steering: str, spec: Spec):
     return algo, start(algo, spec)
 
 
-@pytest.mark.parametrize("steering", ["goal", "waypoint"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name, steering",
+    [
+        *((name, "goal") for name in METHODS),
+        ("crl", "waypoint"),
+        pytest.param("hiql", "waypoint", marks=pytest.mark.long),
+        pytest.param("clearning", "waypoint", marks=pytest.mark.long),
+    ],
+)
 def test_numpy_and_onnx_say_what_the_trained_networks_say(name, steering, tmp_path):
     spec = Spec(5, 3, (0, 1) if steering == "waypoint" else ())
     algo, state = made(name, steering, spec)
@@ -383,6 +390,7 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, steering, tmp_pa
     assert len(answers) == (3 if name == "hiql" else 2), "steps only where there are steps"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", METHODS)
 def test_the_contract_holds_when_steered_by_waypoints(name):
     check_algo(get_algo(name).preset("smoke", **{**TINY, "batch_size": 16}, steering="waypoint", place=(0, 1)))

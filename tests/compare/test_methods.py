@@ -31,18 +31,9 @@ def test_the_page_is_what_the_registry_says():
 
 def test_facts_are_the_papers():
     """Four rows of its table, and one column of all."""
-    rows = {
-        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:9]] for line in table({}).splitlines()
-    }
-    assert rows["[IEL](iel.md)"] == [
-        "hitting time",
-        "hitting time",
-        "directed displacement",
-        "yes",
-        "yes",
-        "yes",
-        "yes",
-    ]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table({}).splitlines()]
+    rows = {name: facts[:7] for name, *facts in cells}
+    assert rows["[IEL](iel.md)"] == ["hitting time", "hitting time", "directed displacement", *["yes"] * 4]
     assert rows["[CRL](crl.md)"] == ["successor measure", "density ratio", "inner product", "yes", "no", "no", "no"]
     assert rows["[C-Learning](clearning.md)"][1:] == ["reachability", "classifier logit", "yes", "no", "yes", "no"]
     assert rows["[HIQL](hiql.md)"][:3] == ["reachability", "multi-step reachability", "value gap"]
