@@ -14,9 +14,6 @@ reported beside wall-clock seconds, for machines that have other work to do.
 from __future__ import annotations
 
 import json
-import os
-import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import in_own_process, peak_megabytes
 from iel.commands.common import Flag, Output
 from iel.loader import read_json
 from iel.metrics import Displacement, Floats, LatentGoal, lengths_between
@@ -172,25 +170,7 @@ def coreset_case(points: int, picks: int, method: str) -> Row:
     }
 
 
-def peak_megabytes() -> float:
-    """Largest resident memory of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1024.0 if sys.platform != "darwin" else 1024.0**2)
-
-
 CASES: dict[str, Callable[..., Row]] = {"fast": fast_case, "dense": dense_case, "coreset": coreset_case}
-
-
-def in_own_process(case: str, **arguments: Any) -> Row:
-    """Run a case in a fresh interpreter, with one BLAS thread, and read its row.
-
-    Threads that wait for a busy core would otherwise make a timing say more about other work than about this one.
-    """
-    command = [sys.executable, "-m", "benchmarks.planning", case, json.dumps(arguments)]
-    one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-    environment, root = {**os.environ, **one_thread}, Path(__file__).parents[1]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=root)
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def run(
@@ -214,16 +194,16 @@ def run(
     for size, value, data in cases:
         row: Row = {"nodes": size, "dimension": DIMENSION, "neighbours": NEIGHBOURS, "beta": value, "data": data}
         row.update({"dense_seconds": None, "identical": None})
-        row.update(in_own_process("fast", nodes=size, beta=value, data=data, goals=9))
+        row.update(in_own_process("benchmarks.planning", "fast", nodes=size, beta=value, data=data, goals=9))
         if size <= DENSE_LIMIT:
-            row.update(in_own_process("dense", nodes=size, beta=value, data=data, goals=goals))
+            row.update(in_own_process("benchmarks.planning", "dense", nodes=size, beta=value, data=data, goals=goals))
         rows.append(row)
         progress(described(row))
     coreset = []
     plain, large = ((5_000, 512),), ((5_000, 512), (50_000, 2048), (50_000, 8192))
     for points, picks in plain if quick or nodes else large:
         for method in ("farthest", "dpp"):
-            found = in_own_process("coreset", points=points, picks=picks, method=method)
+            found = in_own_process("benchmarks.planning", "coreset", points=points, picks=picks, method=method)
             coreset.append({"points": points, "picks": picks, "method": method, **found})
             progress(f"{method}: {points} -> {picks} in {found['seconds']:.1f} s, {found['peak_mb']:.0f} MB")
     return {"rows": rows, "coreset": coreset}

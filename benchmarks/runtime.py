@@ -21,7 +21,7 @@ from benchmarks import print_rows
 from iel.commands.common import Output
 from iel.export import build_graphs
 from iel.metrics import Quasimetric
-from iel.model import Direction, GoalState, Model, Network, Norm, Pack, Perceptron, Steering, Subgoal, Waypoint
+from iel.model import Direction, GoalState, Measure, Model, Network, Norm, Pack, Perceptron, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray
 from iel.planning import make_planner
 
@@ -68,6 +68,8 @@ KINDS = (
     "subgoal",
     "hierarchy",
     "contrast",
+    "measure",
+    "measure-waypoint",
     "iqe",
     "mrn",
 )
@@ -80,8 +82,8 @@ def random_model(
     """A model of one of the KINDS that there are."""
     make = Maker(hidden, seed)
     latent = dict.fromkeys(("directed", "euclidean"), dimension)
-    told = {"waypoint": 2, "contrast": 2, "subgoal": 4, "hierarchy": 4, **latent}.get(kind, observations)
-    blind = kind in ("waypoint", "contrast")
+    blind = kind in ("waypoint", "contrast", "measure-waypoint")
+    told = 2 if blind else {"subgoal": 4, "hierarchy": 4, "measure": 4, **latent}.get(kind, observations)
     size = observations - 2 * blind + told
     outputs = 2 * actions if kind == "goal-critic" else actions
     policy = make.perceptron(size, outputs, blind)
@@ -104,11 +106,18 @@ def random_model(
         networks["value"] = replace(critic, logit=True)
         networks["goal_features"] = make.network(("goal",), observations, dimension, heads=2)
         networks["actor"] = make.network(("observation", "goal"), 2 * observations, actions, norm=False)
+    if kind.startswith("measure"):
+        networks["high"] = make.network(("goal",), observations, 4)
+        inputs, size = ("observation", "action", "command"), observations + actions + 4
+        networks["forward"] = make.network(inputs, size, 4, heads=2)
+        if blind:
+            actor = make.network(("observation", "command"), observations + 4, 2 * actions, norm=False)
+            networks["actor"] = replace(actor, squash=True)
     if kind in ("subgoal", "hierarchy"):
         networks["high"] = make.network(("observation", "goal"), 2 * observations, told)
     steerings: dict[str, Steering] = {
-        **dict.fromkeys(("waypoint", "contrast"), Waypoint((0, 1), (1.5, 2.0))),
-        **dict.fromkeys(("subgoal", "hierarchy"), Subgoal()),
+        **dict.fromkeys(("waypoint", "contrast", "measure-waypoint"), Waypoint((0, 1), (1.5, 2.0))),
+        **dict.fromkeys(("subgoal", "hierarchy", "measure"), Subgoal()),
         "directed": Direction(),
         "euclidean": Direction(),
     }
@@ -121,7 +130,7 @@ def random_model(
         steerings.get(kind, GoalState()),
         beta=beta if "omega" in networks else None,
         discount=discount,
-        metric=QUASIMETRICS.get(kind),
+        metric=Measure(0.98) if kind.startswith("measure") else QUASIMETRICS.get(kind),
     )
 
 

@@ -363,6 +363,12 @@ def test_parts_that_do_not_belong_together_are_refused(saved, tmp_path):
         ("hierarchy", "value", None, "not what the model can give it"),
         ("hierarchy", "high", {"inputs": ["observation", "representation"]}, "takes 10 numbers"),
         ("goal-value", "value", {"logit": True}, "counts no steps"),
+        ("measure", "high", None, "steering does not give"),
+        ("measure", "forward", None, "must be a quasimetric"),
+        ("measure", "forward", {"inputs": ["observation", "command", "action"]}, "forward must take observation"),
+        ("measure-waypoint", "high", None, "forward and high"),
+        ("measure-waypoint", "actor", None, "actor must take observation"),
+        ("measure-waypoint", "actor", {"squash": False}, "for 3 actions"),
     ],
 )
 def test_a_value_that_lacks_its_parts_is_refused(kind, network, change, said, tmp_path):

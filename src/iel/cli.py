@@ -27,6 +27,8 @@ COMMANDS = {
     "report": "report:report_command",
     "plan": "plan:plan_command",
     "video": "video:video_command",
+    "play": "serve:play_command",
+    "serve": "serve:serve_command",
     "audit": "audit:audit_command",
     "methods": "methods:methods_command",
     "theory": "theory:theory_command",
@@ -34,6 +36,7 @@ COMMANDS = {
     "data make": "data:data_make_command",
     "data info": "data:data_info_command",
     "data check": "data:data_check_command",
+    "data store": "data:data_store_command",
     "doctor": "doctor:doctor_command",
 }
 """Command -> module and function of `iel.commands`. The type of the function's argument `options` is a dataclass of its

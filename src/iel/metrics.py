@@ -40,17 +40,26 @@ Booleans = NDArray[np.bool_]
 
 
 class LatentGoal(NamedTuple):
-    """A goal as planners see it: phi(g), omega_g, and the state it is (None for a mixture, which is no state)."""
+    """A goal as planners see it: phi(g), omega_g, and the state it is (None for a mixture, which is no state).
+
+    A reward to collect is a goal as well: `direction` is the way up, `point` its best place.
+    """
 
     point: Floats
     direction: Floats
     observation: Floats | None = None
+    rewards: Floats | None = None
+    """Of every node of the planner's graph (empty where there is none); None for a goal to arrive at."""
+    discount: float = 1.0
+    """Of rewards, per step."""
+    off: Booleans | None = None
+    """Nodes that are not to be used on the way to this goal."""
 
     @property
-    def key(self) -> tuple[bytes, bytes, bytes]:
+    def key(self) -> tuple[bytes, ...]:
         """Equal for equal goals; a mixture is never a state."""
-        state = b"" if self.observation is None else np.asarray(self.observation).tobytes()
-        return self.point.tobytes(), self.direction.tobytes(), state
+        optional = (b"" if part is None else np.asarray(part).tobytes() for part in self[2:])
+        return self.point.tobytes(), self.direction.tobytes(), *optional
 
 
 class Metric(ABC):

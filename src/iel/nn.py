@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from iel.data.remote import Table
 from iel.model import Network, Norm, Perceptron
 from iel.model.model import LOG_STD_RANGE
 
@@ -108,6 +109,10 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
+POLICY_SCALE = 0.1
+"""A policy's last kernel starts ten times smaller: its variance is scaled by 1e-2, as in the field's reference code."""
+
+
 class GaussianPolicy(eqx.Module):
     """pi(a | x) = N(mu(x), diag(sigma^2)) with one learned log sigma per action, clipped to [-5, 2]."""
 
@@ -115,7 +120,7 @@ class GaussianPolicy(eqx.Module):
     log_std: jax.Array
 
     def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int, *, layer_norm: bool = False):
-        self.mean = MLP(key, inputs, hidden, actions, layer_norm=layer_norm, last_scale=1e-2)
+        self.mean = MLP(key, inputs, hidden, actions, layer_norm=layer_norm, last_scale=POLICY_SCALE)
         self.log_std = jnp.zeros(actions)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -142,7 +147,7 @@ class TanhGaussianPolicy(eqx.Module):
     network: MLP
 
     def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int):
-        self.network = MLP(key, inputs, hidden, 2 * actions, layer_norm=False, last_scale=1e-2)
+        self.network = MLP(key, inputs, hidden, 2 * actions, layer_norm=False, last_scale=POLICY_SCALE)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The action at the Gaussian's mean, tanh(mu(x))."""
@@ -232,7 +237,12 @@ def _perceptron(network: Any) -> Perceptron:
 
 
 def in_blocks(network, rows: jax.Array, block: int = 8192) -> jax.Array:
-    """`network` on all rows, a block at a time, so that a million states need no gigabytes of activations."""
+    """`network` on all rows, a block at a time, so that a million states need no gigabytes of activations.
+
+    Of rows that stay on the disk it is computed for those that are asked for.
+    """
+    if isinstance(rows, Table):
+        return rows.through(network)  # type: ignore[return-value]
     block = min(block, len(rows))
     padding = -len(rows) % block
     blocks = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, block, rows.shape[1])

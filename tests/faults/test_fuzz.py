@@ -40,12 +40,12 @@ def test_the_attack_would_notice_a_reader_that_believes_everything(tmp_path, mon
     import fuzz
     import numpy as np
 
-    import iel.data.hdf5 as hdf5
+    import iel.data.d4rl as d4rl
 
     lab = fuzz.Lab(tmp_path)
     monkeypatch.setattr(fuzz, "verify_seal", lambda *_: None)
-    monkeypatch.setattr(hdf5, "misspelt", lambda *_: None)
-    monkeypatch.setattr(hdf5, "check_flags", lambda flags, _: flags.view(np.uint8) + 0.5)
+    monkeypatch.setattr(d4rl, "misspelt", lambda *_: None)
+    monkeypatch.setattr(d4rl, "check_flags", lambda flags, _: flags.view(np.uint8) + 0.5)
     for name in ("sealed_directory", "bytes_of_data"):
         kinds = [fuzz.outcome(getattr(lab, name), np.random.default_rng([1, case]))[0] for case in range(150)]
         assert {"different", "foreign"} & set(kinds), name

@@ -30,15 +30,18 @@ def scaling_of(data: Trajectories) -> Scaling:
 
     (It is 0 after standardising either way, but a large constant times a weight would have to cancel later.)
     """
-    mean = data.observations.mean(0, dtype=np.float64)
-    constant = np.ptp(data.observations, axis=0) == 0
-    return Scaling(mean, np.where(constant, np.maximum(1.0, np.abs(mean)), data.scale.astype(np.float64)))
+    size = np.where(data.constant, np.maximum(1.0, np.abs(data.mean)), data.scale.astype(np.float64))
+    return Scaling(data.mean, size)
 
 
 def standardised(data: Trajectories, scaling: Scaling) -> Trajectories:
     """The same trajectories with observations (x - m) / s."""
-    observations = ((data.observations - scaling.mean) / scaling.spread).astype(np.float32)
-    return Trajectories(observations, data.actions, data.offsets, data.name)
+    return Trajectories(scaled(data.observations, scaling), data.actions, data.offsets, data.name)
+
+
+def scaled(observations: NDArray[np.float32], scaling: Scaling) -> NDArray[np.float32]:
+    """(x - m) / s, row by row."""
+    return ((observations - scaling.mean) / scaling.spread).astype(np.float32)
 
 
 def for_raw_observations(model: Model, scaling: Scaling) -> Model:

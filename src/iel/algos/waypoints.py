@@ -83,7 +83,7 @@ class Steerable:
         super().__post_init__()  # type: ignore[misc]
         require_positive(self, "future_steps")
         require_fraction(self, "policy_share")
-        if self.place and self.steering == "goal":
+        if self.place and not self.walks:
             raise ConfigError("place is for steering by waypoints; leave it out, or choose steering waypoint.")
 
     @property

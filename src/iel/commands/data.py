@@ -1,4 +1,4 @@
-"""`iel data make`, `iel data info`, `iel data check`."""
+"""`iel data make`, `iel data info`, `iel data check`, `iel data store`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from iel.commands.common import Output
+from iel.commands.common import Flag, Output
 from iel.errors import DataError
 
 
@@ -82,6 +82,33 @@ def data_check_command(options: DataCheck) -> dict[str, Any]:
         "findings": [finding.as_dict() for finding in findings],
         "exit_code": int(errors > 0),
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataStore(Output):
+    """Write a data set as a store on the disk, which is trained on without being loaded (docs/scale.md)."""
+
+    name: tyro.conf.Positional[str]
+    """A file (npz, hdf5), a folder of npz episodes or a Minari data set, or the name of a data set on this machine."""
+    out: Path
+    """Directory of the store; it must not be there yet."""
+    trust: Flag = False
+    """Leave out the checks of `iel data check`; they look at a million rows at a time."""
+
+
+def data_store_command(options: DataStore) -> dict[str, Any]:
+    """`iel data store`."""
+    from iel.data.catalogue import resolve
+    from iel.data.store import convert
+
+    source = resolve(options.name)
+    if source is None:
+        raise DataError(f"Data set '{options.name}' is not on this machine; run `iel data make {options.name}` first.")
+    data = convert(source, options.out, trust=options.trust)
+    if not options.json:
+        print(f"{data}\nwritten to {options.out}; next: iel train --data {options.out}")
+    facts = {"episodes": len(data), "transitions": data.num_transitions, "fingerprint": data.fingerprint}
+    return {"out": str(options.out), **facts}
 
 
 @dataclass(frozen=True, kw_only=True)

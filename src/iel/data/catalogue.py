@@ -1,6 +1,6 @@
 """Data sets by name or path: `load("pointmaze-large-navigate-v0")` finds the file, makes it, or fetches it.
 
-    load -> resolve (which file?) -> read (what kind of file?) -> npz.py or hdf5.py -> Rows -> Trajectories
+    load -> resolve (which file?) -> read (what kind of file?) -> npz.py or d4rl.py -> Rows -> Trajectories
 
 A name is looked for in the data directory ($IEL_DATA, else the user's cache), then where the benchmarks' own packages
 keep theirs. What is not there is collected in the simulator if there is a recipe, else downloaded by the benchmark's
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from iel.data.hdf5 import hdf5_rows, minari_rows
+from iel.data.d4rl import hdf5_rows, minari_rows
 from iel.data.npz import folder_rows, npz_fields, npz_rows, read_npz
 from iel.data.trajectories import Rows, Trajectories
 from iel.errors import ConfigError, DataError
@@ -40,7 +40,8 @@ def load(
     env: str | None = None,
     trust: bool = False,
 ) -> Trajectories:
-    """Trajectories by data set name, or by path of an npz or HDF5 file, a Minari directory or a folder of episodes.
+    """Trajectories by data set name, or by path of an npz or HDF5 file, a Minari directory, a folder of episodes or a
+    store, whose rows stay on the disk.
 
     A set that is not on this machine is collected in the simulator, or downloaded, and kept (`make=False` refuses
     instead). `episodes` asks for a smaller or larger set than the benchmark's own. `env` is the environment that a file
@@ -55,14 +56,27 @@ def load(
 
 
 def read(path: Path | str, name: str | None = None, trust: bool = False) -> Trajectories:
-    """Trajectories from an npz or HDF5 file, a Minari directory, or a folder of npz episodes."""
+    """Trajectories from an npz or HDF5 file, a Minari directory, a folder of npz episodes, or a store."""
+    from iel.data.store import is_store, open_store  # it reads by the readers here
+
+    with os_errors(DataError, path):
+        if is_store(_at_home(str(path))):
+            return open_store(_at_home(str(path)), name)
     return read_rows(path, name).trajectories(trust)
 
 
 def read_rows(path: Path | str, name: str | None = None) -> Rows:
     """The rows of a file, told by its content, before they are checked."""
-    path = _at_home(str(path))
-    name = name or path.stem
+    name = name or _at_home(str(path)).stem
+    with os_errors(DataError, path):
+        path, kind = rows_kind(path)
+        readers = {"npz": npz_rows, "hdf5": hdf5_rows, "minari": minari_rows}
+        return readers.get(kind, folder_rows)(path, name)
+
+
+def rows_kind(source: Path | str) -> tuple[Path, str]:
+    """(the file to read, its kind): npz, hdf5, minari, or a folder of npz episodes."""
+    path = _at_home(str(source))
     with os_errors(DataError, path):
         if path.is_symlink():  # a link that its user names is meant; a link inside of a folder is not followed
             try:
@@ -70,18 +84,15 @@ def read_rows(path: Path | str, name: str | None = None) -> Rows:
             except RuntimeError:
                 raise DataError(f"{path} is a symbolic link that leads back to itself; remove it.") from None
         kind = kind_of(path)
-        if kind == "npz":
-            return npz_rows(path, name)
-        if kind == "hdf5":
-            return hdf5_rows(path, name)
         if kind == "folder":
-            for place in (path / "data" / MINARI_FILE, path / MINARI_FILE):
-                if place.exists():
-                    return minari_rows(place, name)
-            return folder_rows(path, name)
-    raise DataError(
-        f"{path} is not a whole npz or HDF5 file by its first bytes; it is cut off or of another kind, give a data set."
-    )
+            inside = [place for place in (path / "data" / MINARI_FILE, path / MINARI_FILE) if place.exists()]
+            return (inside[0], "minari") if inside else (path, kind)
+    if kind == "unknown":
+        raise DataError(
+            f"{path} is not a whole npz or HDF5 file by its first bytes; it is cut off or of another kind, give a data "
+            "set."
+        )
+    return path, kind
 
 
 def data_directory() -> Path:

@@ -1,18 +1,4 @@
-"""HDF5 files: D4RL's and Minari's, read directly, without their packages.
-
-D4RL, one row per step: `observations`, `actions`, `rewards`, `terminals`, `timeouts`, sometimes `next_observations`.
-
-    antmaze, maze2d   (they hold `infos/goal`): `terminals` say that the goal was reached, not that the episode ended.
-                      Episodes end at `timeouts`, or where `next_observations` are not the next row's observations.
-    kitchen           (60 observation and 9 action columns, and the name says so): the first 30 columns are the state,
-                      the others the goal. Episodes end at `terminals`. The action of a terminal row leads nowhere, as
-                      that of any last row.
-    others            episodes end at `terminals` and `timeouts`.
-
-The end of the file ends an episode. Actions in [-1, 1] are moved inside by 1e-5, as is usual with these data sets.
-
-Minari: groups `episode_0`, `episode_1`, ... with T + 1 observations and T actions. Of a dictionary of observations,
-`observation` is the state, with `achieved_goal` before it unless it already begins with those columns.
+"""HDF5 files: which arrays they hold, and their numbers, whole or some rows at a time.
 
 An HDF5 file can lead to other files (external and soft links, external and virtual storage), claim terabytes in two
 kilobytes, name filters that have to be loaded as programs, list one array under thousands of names, or hold a block
@@ -24,7 +10,6 @@ with the memory budget; and every block is unpacked by `iel.data.filters` into e
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,18 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.filters import readable, unfilter
-from iel.data.trajectories import Rows, check_flags, misspelt, rows_from_ends, rows_from_episodes, rows_from_pairs
 from iel.errors import DataError
-from iel.files import notice
 from iel.loader import ErrorType, Field, check_budget, check_size, numeric, open_regular
 
-D4RL = ("observations", "actions", "terminals", "timeouts", "next_observations")
-KITCHEN_COLUMNS, KITCHEN_STATE, KITCHEN_ACTIONS = 60, 30, 9
-INSIDE = 1.0 - 1e-5
-EPISODE = re.compile(r"episode_([0-9]+)")
-DIGITS = 9
-"""Most digits of an episode's number."""
-PARTS = ("observations", "actions", "observations/observation", "observations/achieved_goal")
 DEPTH = 8
 LINKS = 100_000
 """Most names in one file."""
@@ -54,94 +30,6 @@ CHUNKS = 200_000
 CHUNK_BYTES = 32 << 20
 """Largest compressed block of an array that is itself smaller than that."""
 Wanted = Sequence[str] | Callable[[str], bool] | None
-
-
-# ---------------------------------------------------------------------------------------------------------- data sets
-
-
-def hdf5_rows(path: Path, name: str) -> Rows:
-    """The rows of an HDF5 file, whichever layout it has."""
-    names = hdf5_names(path)
-    flat = hdf5_fields(path, (*D4RL, "infos/goal"))
-    if not flat and any(EPISODE.fullmatch(entry) for entry in names):
-        return minari_rows(path, name, names)
-    misspelt(names, D4RL, str(path))
-    missing = [field for field in ("observations", "actions") if field not in flat]
-    ends_at = flat.keys() & {"terminals", "timeouts", "next_observations"}
-    if not missing and (not ends_at or ("infos/goal" in flat and ends_at == {"terminals"})):
-        missing = ["timeouts" if ends_at else "terminals or timeouts"]
-    if missing:
-        raise DataError(
-            f"{path} has no {', '.join(missing)}; a D4RL file holds observations, actions, terminals and timeouts, "
-            "a Minari file groups episode_0, episode_1, ..."
-        )
-    arrays = read_hdf5(path, D4RL)
-    observations, actions = arrays["observations"], _inside(arrays["actions"])
-    ends = _d4rl_ends(arrays, "infos/goal" in flat, str(path))
-    if "next_observations" in arrays:
-        rows = rows_from_pairs(observations, actions, arrays["next_observations"], ends, name)
-    else:
-        rows = rows_from_ends(observations, actions, ends, name)
-    kitchen = observations.shape[1:] == (KITCHEN_COLUMNS,) and actions.shape[1:] == (KITCHEN_ACTIONS,)
-    if kitchen and "kitchen" in name.lower():
-        notice(f"{name}: the first 30 of 60 columns are kept, the state; the others are the kitchen's goal.", once=True)
-        rows = rows._replace(observations=np.ascontiguousarray(rows.observations[:, :KITCHEN_STATE]))
-    return rows.without_short()
-
-
-def minari_rows(path: Path, name: str, names: Sequence[str] | None = None) -> Rows:
-    """Rows of Minari's `main_data.hdf5`; `names` are those at its top, if they are known already."""
-    numbers: dict[int, str] = {}
-    for group in hdf5_names(path) if names is None else names:
-        if parts := EPISODE.fullmatch(group):
-            if len(parts[1]) > DIGITS:
-                raise DataError(f"{path} numbers an episode with {len(parts[1])} digits; it is damaged, get it again.")
-            if (number := int(parts[1])) in numbers:
-                raise DataError(
-                    f"{path} holds both {numbers[number]} and {group}; give every episode a number of its own."
-                )
-            numbers[number] = group
-    if numbers and len(numbers) <= max(numbers):
-        absent = next(number for number in range(max(numbers)) if number not in numbers)
-        notice(f"{path}: episode {absent} is not there, though later ones are; the others are read.", once=True)
-    arrays = read_hdf5(path, [f"{group}/{part}" for group in numbers.values() for part in PARTS])
-    pairs, labels = [], []
-    for number, group in sorted(numbers.items()):
-        states, plain, goal = (arrays.get(f"{group}/{part}") for part in (PARTS[0], *PARTS[2:]))
-        states, actions = states if states is not None else plain, arrays.get(f"{group}/actions")
-        if states is None or actions is None:
-            what = "actions" if states is not None else "observations (an array, or a dictionary with `observation`)"
-            raise DataError(
-                f"{path}, episode {number}: no {what} of plain numbers; the file is incomplete or of another kind."
-            )
-        if goal is not None and goal.ndim == 2 and states.ndim == 2 and len(goal) == len(states):
-            inside = states.shape[1] >= goal.shape[1] and np.array_equal(states[:, : goal.shape[1]], goal)
-            states = states if inside else np.concatenate([goal, states], axis=1)
-        pairs.append((states, _inside(actions)))
-        labels.append(f"episode {number}")
-    return rows_from_episodes(pairs, labels, name).without_short()
-
-
-def _d4rl_ends(arrays: dict[str, NDArray], reaches_goals: bool, source: str) -> NDArray[Any]:
-    rows = arrays["observations"].shape[0] if arrays["observations"].ndim else 0
-    ends = np.zeros(rows, bool)
-    if rows:
-        ends[-1] = True
-    for field in ("timeouts",) if reaches_goals else ("terminals", "timeouts"):
-        flags = arrays.get(field)
-        if flags is None:
-            continue
-        if flags.reshape(-1).shape != ends.shape:
-            raise DataError(f"{source}: {flags.size} {field} for {rows} rows; the file is damaged, get it again.")
-        ends |= check_flags(flags.reshape(-1), source)
-    return ends
-
-
-def _inside(actions: NDArray) -> NDArray:
-    """Actions in [-1, 1] become at most 1 - 1e-5 in size; larger ones are left for the checks to find."""
-    if actions.dtype.kind != "f" or actions.size == 0 or not max(actions.max(), -actions.min()) <= 1.0:
-        return actions
-    return np.clip(actions, -INSIDE, INSIDE, out=actions)
 
 
 # -------------------------------------------------------------------------------------------------- what a file says
@@ -182,6 +70,24 @@ def read_hdf5(
             name: _read(dataset, file, size, f"{path}: '{name[:80]}'", error)
             for name, dataset in _datasets(root, names, path, error)
         }
+
+
+def hdf5_pieces(path: Path, wanted: Sequence[str], size: int) -> Iterator[tuple[dict[str, NDArray], bool]]:
+    """(the next `size` rows of those arrays that are there, whether they are the last)."""
+    with _opened(path, DataError) as (root, file, file_size):
+        readers: dict[str, Callable[[int, int], np.ndarray]] = {}
+        lengths: dict[str, int] = {}
+        for name, dataset in _datasets(root, wanted, path, DataError):
+            field, what = _field(dataset), f"{path}: '{name[:80]}'"
+            _check(dataset, field, file_size, what, DataError)
+            readers[name] = _reader(dataset, file, file_size, what, DataError)
+            lengths[name] = field.shape[0] if field.shape else 0
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"{path}: its arrays have {lengths} rows; they must have equally many.")
+        rows = max(lengths.values(), default=0)
+        for first in range(0, max(rows, 1), size):
+            last = min(first + size, rows)
+            yield {name: read(first, last) for name, read in readers.items()}, last == rows
 
 
 def _h5py(error: ErrorType) -> Any:
@@ -340,60 +246,100 @@ def _filters(plan: Any) -> tuple[int, ...]:
 
 
 def _read(dataset: Any, file: BinaryIO, size: int, what: str, error: ErrorType) -> np.ndarray:
-    h5py = _h5py(error)
-    shape, dtype = _field(dataset)
-    array = np.empty(shape, dtype)
-    if array.size == 0:
-        return array
-    plan = dataset.get_create_plist()
-    if plan.get_layout() == h5py.h5d.CONTIGUOUS:
-        file.seek(dataset.get_offset())
-        if file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
-            raise error(f"{what} is cut off; get the file again.")
-    elif plan.get_layout() == h5py.h5d.CHUNKED:
-        _read_chunks(dataset, array, plan.get_chunk(), _filters(plan), file, size, what, error)
-    else:  # compact arrays, under 64 kB
-        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+    """A whole array."""
+    if dataset.shape == ():
+        return _finished(_plain(dataset, (), error))
+    return _reader(dataset, file, size, what, error)(0, dataset.shape[0])
+
+
+def _plain(dataset: Any, shape: tuple[int, ...], error: ErrorType) -> np.ndarray:
+    """An array as the library reads it: compact ones, under 64 kB."""
+    array, everything = np.empty(shape, _field(dataset).dtype), _h5py(error).h5s.ALL
+    if array.size:
+        dataset.read(everything, everything, array)
+    return array
+
+
+def _finished(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint8) != 0 if array.dtype == bool else array
 
 
-def _read_chunks(
-    dataset: Any,
-    array: np.ndarray,
-    shape: tuple[int, ...],
-    filters: tuple[int, ...],
-    file: BinaryIO,
-    size: int,
-    what: str,
-    error: ErrorType,
-) -> None:
-    """Fill `array` from its blocks, each of which must be there once and have exactly its size."""
-    room = math.prod(shape) * array.dtype.itemsize
-    counts = tuple(-(-length // width) for length, width in zip(array.shape, shape, strict=True))
-    table = np.zeros((math.prod(counts), array.ndim + 3), np.int64)  # corner, left-out filters, start, length
-    found = 0
+def _reader(dataset: Any, file: BinaryIO, size: int, what: str, error: ErrorType) -> Callable[[int, int], np.ndarray]:
+    """A function that reads rows first .. last - 1 of an array."""
+    h5d = _h5py(error).h5d
+    (rows, *rest), dtype = _field(dataset)
+    plan, row_bytes = dataset.get_create_plist(), math.prod(rest) * (dtype.itemsize if dtype else 0)
+    layout = plan.get_layout()
+    blocks = None
+    if layout == h5d.CHUNKED and rows * row_bytes:
+        blocks = _Blocks(dataset, (rows, *rest), plan.get_chunk(), _filters(plan), file, size, what, error)
 
-    def collect(info: Any) -> bool | None:
-        nonlocal found
-        if found < len(table):
-            table[found] = (*info.chunk_offset, info.filter_mask, info.byte_offset, info.size)
-        found += 1
-        return True if found > len(table) else None
+    def read(first: int, last: int) -> np.ndarray:
+        array = np.empty((last - first, *rest), dtype)
+        if array.size == 0:
+            return array
+        if blocks is not None:
+            blocks.fill(array, first)
+        elif layout == h5d.CONTIGUOUS:
+            file.seek(dataset.get_offset() + first * row_bytes)
+            if file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
+                raise error(f"{what} is cut off; get the file again.")
+        else:
+            array[...] = _plain(dataset, (rows, *rest), error)[first:last]
+        return _finished(array)
 
-    dataset.chunk_iter(collect)
-    corners = table[:, : array.ndim]
-    inside = ((corners >= 0) & (corners < array.shape) & (corners % shape == 0)).all()
-    if found != len(table) or not inside or len(np.unique(corners, axis=0)) != len(table):
-        raise error(f"{what} lacks blocks of data; the file was cut off while it was written, get it again.")
-    *_, mask, start, length = table.T
-    if (start < 0).any() or (length < 0).any() or (length > size).any() or (start > size - length).any():
-        raise error(f"{what} is cut off; get the file again.")
-    for row in table:
-        corner, (mask, start, length) = row[: array.ndim], row[array.ndim :].tolist()
-        file.seek(start)
-        content = unfilter(file.read(length), mask, filters, array.dtype.itemsize, room)
-        if content is None:
-            raise error(f"{what} has a damaged block at row {corner[0]}; get the file again.")
-        block = np.frombuffer(content, array.dtype).reshape(shape)
-        target = array[tuple(slice(c, c + w) for c, w in zip(corner.tolist(), shape, strict=True))]
-        target[...] = block[tuple(slice(0, width) for width in target.shape)]
+    return read
+
+
+class _Blocks:
+    """Where the blocks of an array are in its file; each must be there once and have exactly its size."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        whole: tuple[int, ...],
+        shape: tuple[int, ...],
+        filters: tuple[int, ...],
+        file: BinaryIO,
+        size: int,
+        what: str,
+        error: ErrorType,
+    ):
+        self.shape, self.filters, self.file, self.what, self.error = shape, filters, file, what, error
+        counts = tuple(-(-length // width) for length, width in zip(whole, shape, strict=True))
+        table = np.zeros((math.prod(counts), len(whole) + 3), np.int64)  # corner, left-out filters, start, length
+        found = 0
+
+        def collect(info: Any) -> bool | None:
+            nonlocal found
+            if found < len(table):
+                table[found] = (*info.chunk_offset, info.filter_mask, info.byte_offset, info.size)
+            found += 1
+            return True if found > len(table) else None
+
+        dataset.chunk_iter(collect)
+        corners = table[:, : len(whole)]
+        inside = ((corners >= 0) & (corners < whole) & (corners % shape == 0)).all()
+        if found != len(table) or not inside or len(np.unique(corners, axis=0)) != len(table):
+            raise error(f"{what} lacks blocks of data; the file was cut off while it was written, get it again.")
+        *_, start, length = table.T
+        if (start < 0).any() or (length < 0).any() or (length > size).any() or (start > size - length).any():
+            raise error(f"{what} is cut off; get the file again.")
+        self.table = table
+
+    def fill(self, array: np.ndarray, first: int) -> None:
+        """Fill `array` with rows `first` and on."""
+        room = math.prod(self.shape) * array.dtype.itemsize
+        top = self.table[:, 0]
+        for row in self.table[(top + self.shape[0] > first) & (top < first + len(array))]:
+            corner, (mask, start, length) = row[: array.ndim].tolist(), row[array.ndim :].tolist()
+            self.file.seek(start)
+            content = unfilter(self.file.read(length), mask, self.filters, array.dtype.itemsize, room)
+            if content is None:
+                raise self.error(f"{self.what} has a damaged block at row {corner[0]}; get the file again.")
+            block = np.frombuffer(content, array.dtype).reshape(self.shape)
+            above = max(0, first - corner[0])
+            corner[0] += above - first
+            block = block[above:]
+            target = array[tuple(slice(c, c + w) for c, w in zip(corner, block.shape, strict=True))]
+            target[...] = block[tuple(slice(0, width) for width in target.shape)]

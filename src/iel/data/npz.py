@@ -21,14 +21,23 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.trajectories import Rows, check_flags, misspelt, rows_from_ends, rows_from_episodes, rows_from_pairs
+from iel.data.trajectories import (
+    Rows,
+    breaks,
+    check_flags,
+    misspelt,
+    rows_from_ends,
+    rows_from_episodes,
+    rows_from_pairs,
+    whole_episodes,
+)
 from iel.errors import DataError
 from iel.loader import ErrorType, Field, check_budget, check_size, memory_budget, numeric, open_regular
 
@@ -49,34 +58,87 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, struct
 
 def npz_rows(path: Path, name: str) -> Rows:
     """The rows of an npz file, whatever its layout."""
-    present = npz_fields(path).keys()
-    misspelt(present, FIELDS, str(path))
-    missing = [field for field in ("observations", "actions") if field not in present]
-    if "next_observations" not in present and not present & set(BOUNDARIES):
+    check_npz(path)
+    return rows_of_arrays(read_npz(path, FIELDS), str(path), name)
+
+
+def npz_windows(path: Path, name: str, size: int) -> Iterator[Rows]:
+    """The same rows, some `size` of the file at a time: whole episodes, each in one window."""
+    fields = check_npz(path)
+    wanted = [field for field in FIELDS if field in fields]
+    ends = lambda arrays: _ends_of_arrays(arrays, str(path))  # noqa: E731
+    parts = whole_episodes(_npz_pieces(path, wanted, size), ends, peek="next_observations" in fields)
+    return (rows_of_arrays(part, str(path), name) for part in parts)
+
+
+def check_npz(path: Path) -> dict[str, Field]:
+    """What the file says of its arrays, if they are those of a data set."""
+    fields = npz_fields(path)
+    misspelt(fields, FIELDS, str(path))
+    missing = [field for field in ("observations", "actions") if field not in fields]
+    if "next_observations" not in fields and not fields.keys() & set(BOUNDARIES):
         missing.append("terminals")
     if missing:
         raise DataError(
             f"{path} has no {', '.join(missing)}; a data set holds observations, actions and one of "
             f"next_observations, {', '.join(BOUNDARIES)}."
         )
-    arrays = read_npz(path, FIELDS)
+    return fields
+
+
+def rows_of_arrays(arrays: dict[str, NDArray], source: str, name: str) -> Rows:
+    """The rows that the arrays of an npz file stand for."""
     observations, actions = arrays["observations"], arrays["actions"]
     rows = observations.shape[0] if observations.ndim else 0
     if "next_observations" in arrays:
-        ends = _ends(arrays, rows, str(path)) if arrays.keys() & set(BOUNDARIES) else None
+        ends = _ends(arrays, rows, source) if arrays.keys() & set(BOUNDARIES) else None
         return rows_from_pairs(observations, actions, arrays["next_observations"], ends, name)
+    return rows_from_ends(observations, actions, _ends_of_arrays(arrays, source), name)
+
+
+def _ends_of_arrays(arrays: dict[str, NDArray], source: str) -> NDArray:
+    """Flags on last rows; of transitions, also where the next row does not continue."""
+    rows = arrays["observations"].shape[0] if arrays["observations"].ndim else 0
+    if "next_observations" in arrays:
+        pairs = arrays["observations"], arrays["next_observations"]
+        ends = _ends(arrays, rows, source) if arrays.keys() & set(BOUNDARIES) else np.zeros(rows)
+        return check_flags(np.asarray(ends).reshape(-1), source) | breaks(*pairs)
     if "valids" in arrays:
         # Compact: terminals are true on the last two rows of an episode, valids false on the last.
-        return rows_from_ends(observations, actions, 1 - np.asarray(arrays["valids"]), name)
-    return rows_from_ends(observations, actions, _ends(arrays, rows, str(path)), name)
+        return 1 - np.asarray(arrays["valids"])
+    return _ends(arrays, rows, source)
 
 
 def folder_rows(path: Path, name: str) -> Rows:
     """One episode per file, in the order of the numbers in their names."""
+    return _joined(folder_files(path), name, memory_budget())
+
+
+def folder_windows(path: Path, name: str, size: int) -> Iterator[Rows]:
+    """The same rows, so many files at a time as have some `size` rows together."""
+    group: list[Path] = []
+    rows = 0
+    for file in folder_files(path):
+        shape = npz_fields(file).get("observations", Field((), None)).shape
+        group, rows = [*group, file], rows + (shape[0] if shape else 0)
+        if rows >= size:
+            yield _joined(group, name, memory_budget())
+            group, rows = [], 0
+    if group:
+        yield _joined(group, name, memory_budget())
+
+
+def folder_files(path: Path) -> list[Path]:
+    """The npz files of a folder, in the order of the numbers in their names."""
     files = sorted((entry for entry in path.iterdir() if entry.suffix == ".npz"), key=_natural)
     if not files:
         raise DataError(f"{path} holds no npz files; give a folder with one npz file per episode, or a single file.")
-    episodes, budget = [], memory_budget()
+    return files
+
+
+def _joined(files: Sequence[Path], name: str, budget: int) -> Rows:
+    """The rows of files with one episode each."""
+    episodes = []
     for file in files:
         arrays = read_npz(file, ("observations", "actions"), budget)
         budget -= sum(array.nbytes + 4 * array.size for array in arrays.values())
@@ -171,6 +233,47 @@ def read_npz(
         check_size(str(path), total, stored, error)
         check_budget(path, total, budget, error)
         return {name: _read(archive, members[name], header, path, error) for name, header in headers.items()}
+
+
+def _npz_pieces(path: Path, wanted: Sequence[str], size: int) -> Iterator[tuple[dict[str, NDArray], bool]]:
+    """(the next `size` rows of every array, whether they are the last).
+
+    `offsets` and `episode_ids` say something about all rows together: they are read whole and become flags.
+    """
+    with _archive(path, DataError) as (archive, members), ExitStack() as stack:
+        headers = {name: _header(archive, members[name], path, DataError) for name in wanted}
+        whole = [name for name in wanted if name in ("offsets", "episode_ids")]
+        check_budget(path, sum(headers[name].field.cost for name in whole), None, DataError)
+        about = {name: _read(archive, members[name], headers[name], path, DataError) for name in whole}
+        streams = {}
+        for name in (name for name in wanted if name not in about):
+            field = headers[name].field
+            if field.dtype is None or not field.shape or (headers[name].fortran and len(field.shape) > 1):
+                raise DataError(
+                    f"{path}: '{name}' is not kept row by row as plain numbers; save it with numpy.savez, in C order."
+                )
+            streams[name] = stack.enter_context(archive.open(members[name]))
+            streams[name].read(headers[name].start)
+        lengths = {name: headers[name].field.shape[0] for name in streams}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"{path}: its arrays have {lengths} rows; they must have equally many.")
+        rows = lengths["observations"]
+        ends = _ends(about, rows, str(path)) if about else None
+        for first in range(0, max(rows, 1), size):
+            last = min(first + size, rows)
+            piece = {name: _take(stream, headers[name].field, last - first, path) for name, stream in streams.items()}
+            yield (piece if ends is None else {**piece, "terminals": ends[first:last]}), last == rows
+
+
+def _take(stream: IO[bytes], field: Field, count: int, path: Path) -> NDArray:
+    """The next rows of an array that is being unpacked."""
+    assert field.dtype is not None
+    length = math.prod(field.shape[1:]) * field.dtype.itemsize * count
+    content = stream.read(length)
+    if len(content) != length:
+        raise DataError(f"{path} is cut off; copy the file again.")
+    array = np.frombuffer(content, np.uint8 if field.dtype == bool else field.dtype)
+    return (array != 0 if field.dtype == bool else array).reshape(count, *field.shape[1:])
 
 
 @contextmanager

@@ -14,7 +14,7 @@ builds the store and are never guessed from the numbers. `Rows` is the same as i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,9 +43,19 @@ class Episode(NamedTuple):
     actions: FloatArray
 
 
+class Stored(NamedTuple):
+    """What is known of rows that stay on the disk (`iel.data.store`), so that nobody reads them all to learn it."""
+
+    path: Path
+    fingerprint: str
+    mean: NDArray[np.float64]
+    scale: FloatArray
+    constant: NDArray[np.bool_]
+
+
 @dataclass(frozen=True, eq=False)
 class Trajectories:
-    """Immutable logged trajectories. Build one with `from_episodes` or `from_flat`."""
+    """Immutable logged trajectories. Build one with `from_episodes` or `from_flat`, or open a store on the disk."""
 
     observations: FloatArray
     """(states, observation size), all episodes one after another."""
@@ -58,7 +68,12 @@ class Trajectories:
     checked: bool = field(default=False)
     """Whether it was found in order by the checks of `iel data check`, or its maker asked to leave them out."""
 
+    stored: Stored | None = field(default=None)
+    """Set where observations and actions are maps of files, which were checked when they were written."""
+
     def __post_init__(self) -> None:
+        if self.stored is not None:
+            return
         object.__setattr__(self, "observations", _frozen(self.observations, np.float32))
         object.__setattr__(self, "actions", _frozen(self.actions, np.float32))
         object.__setattr__(self, "offsets", _frozen(self.offsets, np.int64))
@@ -188,17 +203,42 @@ class Trajectories:
     @cached_property
     def scale(self) -> FloatArray:
         """(observation size,) standard deviation of every column, 1 where a column is constant."""
+        if self.stored is not None:
+            return self.stored.scale
         spread = self.observations.std(axis=0, dtype=np.float64)
-        return np.where(spread > 1e-8, spread, 1.0).astype(np.float32)
+        return usable_scale(spread)
+
+    @cached_property
+    def mean(self) -> NDArray[np.float64]:
+        """(observation size,) mean of every column."""
+        return self.observations.mean(0, dtype=np.float64) if self.stored is None else self.stored.mean
+
+    @cached_property
+    def constant(self) -> NDArray[np.bool_]:
+        """(observation size,) whether a column never changes."""
+        return np.ptp(self.observations, axis=0) == 0 if self.stored is None else self.stored.constant
 
     @cached_property
     def fingerprint(self) -> str:
         """sha256 over shapes and contents: two stores with one fingerprint train the same model."""
-        digest = hashlib.sha256()
-        for array in (self.observations, self.actions, self.offsets):
-            digest.update(repr((array.shape, array.dtype.str)).encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        if self.stored is not None:
+            return self.stored.fingerprint
+        return fingerprint_of(self.observations, self.actions, self.offsets)
+
+
+def fingerprint_of(*arrays: Any) -> str:
+    """sha256 over shapes and contents."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(repr((array.shape, array.dtype.str)).encode())
+        for start in range(0, len(array), BLOCK):
+            digest.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
+    return digest.hexdigest()
+
+
+def usable_scale(spread: NDArray[np.float64]) -> FloatArray:
+    """Standard deviations, 1 where a column is constant."""
+    return np.where(spread > 1e-8, spread, 1.0).astype(np.float32)
 
 
 def _frozen(array: ArrayLike, dtype: type) -> NDArray:
@@ -268,7 +308,7 @@ def rows_from_pairs(
         )
     if len(observations) == 0:
         return Rows(observations, actions, np.zeros(1, np.int64), name)
-    flags = flags | _breaks(observations, following)
+    flags = flags | breaks(observations, following)
     last = np.flatnonzero(flags)
     # Where row i of the transitions goes: one place further for every episode that ended before it.
     place = np.arange(len(flags)) + np.concatenate([[0], np.cumsum(flags)[:-1]])
@@ -278,6 +318,25 @@ def rows_from_pairs(
         states[place], controls[place] = observations, actions
         states[place[last] + 1] = following[last]
     return Rows(states, controls, np.concatenate([[0], place[last] + 2]), name)
+
+
+def whole_episodes(
+    pieces: Iterable[tuple[dict[str, NDArray], bool]], ends: Callable[[dict[str, NDArray]], NDArray], peek: bool
+) -> Iterator[dict[str, NDArray]]:
+    """Consecutive rows of arrays, given in pieces, as pieces that end where episodes do; what is left over is carried.
+
+    `ends` tells the last rows. With `peek` it needs the next row for that, so the last row of a piece is not believed
+    until the next piece, or the end (a true second value), has come.
+    """
+    carried: dict[str, NDArray] = {}
+    for piece, last in pieces:
+        arrays = {name: np.concatenate([carried[name], rows]) if carried else rows for name, rows in piece.items()}
+        flags = np.asarray(ends(arrays)).reshape(-1) != 0
+        usable = flags[:-1] if peek and not last else flags
+        stop = len(flags) if last else int(np.flatnonzero(usable)[-1]) + 1 if usable.any() else 0
+        if stop:
+            yield {name: rows[:stop] for name, rows in arrays.items()}
+        carried = {name: rows[stop:] for name, rows in arrays.items()}
 
 
 def rows_from_episodes(
@@ -347,7 +406,7 @@ def misspelt(present: Iterable[str], known: Sequence[str], source: str) -> None:
                 raise DataError(f"{source} holds '{name}' and no {near}; rename it to {near}, or remove it.")
 
 
-def _breaks(observations: NDArray, following: NDArray) -> NDArray[np.bool_]:
+def breaks(observations: NDArray, following: NDArray) -> NDArray[np.bool_]:
     """Whether the transition of each row is not continued by the next row; a NaN is no continuation."""
     broken = np.ones(len(observations), bool)
     with np.errstate(all="ignore"):
@@ -380,6 +439,20 @@ def short_episodes(offsets: NDArray) -> NDArray:
     return np.flatnonzero(np.diff(offsets) < MINIMUM_STEPS + 1)
 
 
+def check_offsets(offsets: NDArray, states: int, name: str) -> None:
+    """Refuse boundaries that do not divide the states into episodes of two steps and more."""
+    if offsets[0] != 0 or offsets[-1] != states or np.any(np.diff(offsets) <= 0):
+        raise DataError(f"{name}: episode offsets must rise from 0 to the number of states, {states}.")
+    short = short_episodes(offsets)
+    if len(short):
+        steps = int(offsets[short[0] + 1] - offsets[short[0]] - 1)
+        raise DataError(
+            f"{name}, episode {short[0]}: {steps} step{'s' if steps != 1 else ''}, but an episode needs at least "
+            f"{MINIMUM_STEPS} ({len(short)} such episode{'s' if len(short) != 1 else ''}); remove them, "
+            'or build the data with short="drop".'
+        )
+
+
 def check_arrays(observations: NDArray, actions: NDArray, offsets: NDArray, name: str) -> None:
     """Refuse arrays nobody can train on. Cheap: two passes over the data, no copies."""
     for kind, array in (("observations", observations), ("actions", actions)):
@@ -392,16 +465,7 @@ def check_arrays(observations: NDArray, actions: NDArray, offsets: NDArray, name
             f"{name}: {len(actions)} rows of actions do not fit {len(observations)} states; "
             "the store keeps one action row per state, unused at episode ends."
         )
-    if offsets[0] != 0 or offsets[-1] != len(observations) or np.any(np.diff(offsets) <= 0):
-        raise DataError(f"{name}: episode offsets must rise from 0 to the number of states, {len(observations)}.")
-    short = short_episodes(offsets)
-    if len(short):
-        steps = int(offsets[short[0] + 1] - offsets[short[0]] - 1)
-        raise DataError(
-            f"{name}, episode {short[0]}: {steps} step{'s' if steps != 1 else ''}, but an episode needs at least "
-            f"{MINIMUM_STEPS} ({len(short)} such episode{'s' if len(short) != 1 else ''}); remove them, "
-            'or build the data with short="drop".'
-        )
+    check_offsets(offsets, len(observations), name)
     for kind, array in (("observation", observations), ("action", actions)):
         _check_finite(kind, array, offsets, name)
 

@@ -21,7 +21,7 @@ import iel
 from iel import distances
 from iel.errors import ConfigError
 from iel.metrics import FLOOR, Displacement, Quasimetric
-from iel.model import Direction, Model, Perceptron, Subgoal, Waypoint, networks
+from iel.model import Direction, MeasureCost, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
 IR_VERSION = 8
@@ -176,6 +176,8 @@ class Graph:
         if isinstance(model.metric, Quasimetric):
             ends = (self.embedding(model, x) for x in ("observation", "goal"))
             return self.quasimetric(model.metric, model.dimension, *ends)
+        if isinstance(model.metric, MeasureCost):
+            return self.measure_cost(model, model.metric)
         network, known = model.networks["value"], {"observation": "observation", "goal": "goal"}
         by_action = "action" in network.inputs
         if by_action:
@@ -192,6 +194,27 @@ class Graph:
         values = [self.row_sum(head, True) for head in heads]
         cost = self.add("Neg", self.row_sum(self.add("Min" if by_action else "Mean", *values), False))
         return self.add("Max", self.add("Softplus", cost) if network.logit else cost, self.number(FLOOR))
+
+    def measure_cost(self, model: Model, metric: MeasureCost) -> str:
+        """log p / log gamma, p = gamma M(x, g) / (d + gamma M(g, g)) bent to stay positive, as `MeasureCost`."""
+        size = model.networks["high"].sizes[-1]
+        task = self.on_sphere(self.network(model, "high", goal="goal"), size)
+        actor = "actor" if "actor" in model.networks else "policy"
+
+        def measure(state: str) -> str:
+            known = {"observation": state, "action": self.action(model, state, task, actor), "command": task}
+            heads = [self.network(model, "forward", h, **known) for h in range(len(model.networks["forward"].heads))]
+            values = [self.row_sum(self.add("Mul", head, task), True) for head in heads]
+            return self.add("Mul", self.row_sum(self.add("Mean", *values), False), self.number(metric.decay))
+
+        most = self.add("Add", self.add("Relu", measure("goal")), self.number(size))
+        likely = self.add("Div", measure("observation"), self.add("Mul", most, self.number(metric.SMALL)))
+        bent = self.add("Softplus", self.add("Max", likely, self.number(-30.0)))
+        log = self.add("Where", self.add("Greater", likely, self.number(-30.0)), self.add("Log", bent), likely)
+        steps = self.add(
+            "Div", self.add("Add", log, self.number(math.log(metric.SMALL))), self.number(math.log(metric.decay))
+        )
+        return self.add("Max", steps, self.number(FLOOR))
 
     def quasimetric(self, metric: Quasimetric, dimension: int, source: str, target: str) -> str:
         """max(scale d(x, y), 1e-3), as `iel.quasimetrics`."""

@@ -12,7 +12,8 @@ config.json (format 2) describes every network, so that reading it needs to know
      "steering": {"kind": "direction"},
      "networks": {"embedding": {"inputs": ["observation"], "sizes": [2, 128, 128, 32], "norm": true}, ...}}
 
-A metric that the networks do not imply is described by `"metric": {"kind": "quasimetric", "head": "iqe", ...}`.
+A metric that the networks do not imply is described by `"metric": {"kind": "quasimetric", "head": "iqe", ...}` or
+`{"kind": "measure", "decay": 0.98}`.
 Tensors are called `NETWORK.layers.0.kernel`, `NETWORK.norms.0.scale`, `policy.log_std`; those of several heads have a
 leading axis. Files of format 1 are read too (`format1`).
 """
@@ -33,7 +34,7 @@ from iel.files import refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_json, read_safetensors
 from iel.metrics import Quasimetric
 from iel.model.format1 import as_format_2
-from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
+from iel.model.model import Direction, GoalState, Measure, Model, Pack, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray, Network, perceptron
 from iel.quasimetrics import check_groups
 
@@ -42,7 +43,7 @@ MANIFEST_FORMAT = 1
 LARGEST = 65536
 """Sizes above this are a damaged config.json, not a network."""
 STEERINGS: dict[str, type[Any]] = {kind.kind: kind for kind in (Direction, Waypoint, GoalState, Subgoal)}
-NETWORKS = ("embedding", "omega", "representation", "value", "goal_features", "actor", "policy", "high")
+NETWORKS = ("embedding", "omega", "representation", "value", "goal_features", "actor", "policy", "high", "forward")
 INPUTS = ("observation", "blind", "goal", "command", "action", "representation")
 REQUIRED = {"algo", "observation_size", "action_size", "steering", "networks"}
 UNITS = ("beta", "discount")
@@ -139,7 +140,12 @@ def _model(config: Path, weights: Path) -> Model:
             f"{weights} has the unexpected tensor {min(arrays)[:80]}; weights and config.json do not belong together."
         )
     _consistent(networks, steering, widths, beta, discount, config)
-    metric = _metric(settings.get("metric"), networks, discount, config)
+    stated = settings.get("metric")
+    metric: Quasimetric | Measure | None
+    if "forward" in networks:
+        metric = _measure(stated, networks, steering, widths, config)
+    else:
+        metric = _metric(stated, networks, discount, config)
     return Model(settings["algo"], size, actions, networks, steering, beta=beta, discount=discount, metric=metric)
 
 
@@ -225,7 +231,7 @@ def _consistent(
         raise RunError(f"{config} has a discount, but its value counts no steps; it is damaged.")
     if ("embedding" in networks or "value" in networks) and not no_steps and discount is None:
         raise RunError(f"{config} lacks discount, without which distances mean nothing; it is damaged.")
-    if isinstance(steering, Subgoal) != ("high" in networks):
+    if isinstance(steering, Subgoal) != ("high" in networks) and "forward" not in networks:
         raise RunError(f"{config}: steering by subgoals and the network high go together; it is damaged.")
     told = policy.sizes[0] - sum(widths[part] for part in policy.inputs if part != "command")
     expected = {
@@ -251,6 +257,8 @@ def _consistent_value(networks: Mapping[str, Network], steering: Steering, confi
         raise RunError(f"{config}: the value is asked about actions, but no policy is told the goal; it is damaged.")
     pair = {"observation", "goal"}
     for name, allowed in {"actor": pair, "representation": pair, "goal_features": {"goal"}}.items():
+        if name == "actor" and "forward" in networks:
+            continue  # `_measure` has looked at it
         if name in networks and (value is None or not set(networks[name].inputs) <= allowed):
             raise RunError(f"{config}: {name} goes with a value and takes {' and '.join(sorted(allowed))} alone.")
     if value is not None:
@@ -295,6 +303,31 @@ def _metric(given: Any, networks: Mapping[str, Network], discount: float | None,
     if mix is None or scale is None:
         raise RunError(f"{config}: mix and scale of the metric must be numbers; it is damaged.")
     return Quasimetric(given["head"], groups, mix, scale, discount)
+
+
+def _measure(
+    given: Any, networks: Mapping[str, Network], steering: Steering, widths: dict[str, int], config: Path
+) -> Measure:
+    """The description of a successor measure, and what its networks owe each other."""
+    if not isinstance(given, dict) or given.keys() != {"kind", "decay"} or given["kind"] != Measure.kind:
+        raise RunError(f"{config}: with a network forward the metric must be a measure with its decay; it is damaged.")
+    decay = _number(given["decay"], "decay", config, 1e-9, 1.0 - 1e-9)
+    if decay is None or not networks.keys() <= {"policy", "actor", "forward", "high"} or "high" not in networks:
+        raise RunError(f"{config}: a measure is made of the networks forward and high alone; it is damaged.")
+    forward, high = networks["forward"], networks["high"]
+    actor = networks["policy"] if isinstance(steering, Subgoal) else networks.get("actor")
+    size = high.sizes[-1]
+    expected = {
+        "forward": (forward, ("observation", "action", "command"), widths["observation"] + widths["action"] + size),
+        "high": (high, ("goal",), widths["goal"]),
+        "actor": (actor, ("observation", "command"), widths["observation"] + size),
+    }
+    for name, (network, inputs, width) in expected.items():
+        if network is None or network.inputs != inputs or network.sizes[0] != width:
+            raise RunError(f"{config}: {name} must take {', '.join(inputs)} ({width} numbers); it is damaged.")
+    if forward.sizes[-1] != size:
+        raise RunError(f"{config}: forward and high differ in size; it is damaged.")
+    return Measure(decay)
 
 
 def _size(value: Any, name: str, config: Path) -> int:

@@ -103,8 +103,8 @@ def _state_of(target: Target) -> FloatArray:
     """The target as a state of the data."""
     if np.isnan(target.observation).any():
         raise GeometryError(
-            "A mixture is no state, and this policy is steered by states; use a graph planner, whose nearest node "
-            "stands for it, or give single states."
+            "A mixture or the direction of a reward is no state, and this policy is steered by states; use a graph "
+            "planner, whose nodes are states, or give single states."
         )
     return np.asarray(target.observation, np.float32)
 
@@ -158,6 +158,72 @@ class ValueCost(Metric):
         return softplus(cost) if self.value.logit else cost
 
 
+@dataclass(frozen=True)
+class Measure:
+    """What a model's file says of a `MeasureCost`: gamma of the successor measure, which is not a unit of costs."""
+
+    decay: float
+    kind: ClassVar[str] = "measure"
+
+
+class MeasureCost(Metric):
+    """How late t is reached from s, by a successor measure M(s, t) = F(s, pi(s, z), z)^T z with z = B(t).
+
+    M(s, t) is how much more often than the data pi(., z) will be at t, discounted by gamma from the next step on. With
+    H the steps to the first visit, and d = ||B||^2 the density of a point as B sees it,
+
+        E[gamma^H] = p(s, t) = gamma M(s, t) / (d + gamma M(t, t)),        C = log p / log gamma,
+
+    were M exact: then C is the steps of a sure arrival that is worth as much. A learned M of rank d is not exact, so
+    these are no steps. It may even be negative: p is replaced by e log(1 + exp(p / e)) with e = 0.01, which keeps the
+    order. F is the mean of its heads.
+    """
+
+    for_every_goal = True
+    spatial = False
+    SMALL = 0.01
+
+    def __init__(self, model: Model, decay: float):
+        self.model, self.decay = model, decay
+        self.forward, self.backward = model.networks["forward"], model.networks["high"]
+
+    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
+        tasks, most = self._targets(targets)
+        height, count = max(1, BLOCK // len(targets)), len(targets)
+        blocks = (sources[i : i + height] for i in range(0, len(sources), height))
+        tables = [
+            self._rows(np.repeat(b, count, axis=0), np.tile(tasks, (len(b), 1)), np.tile(most, len(b))) for b in blocks
+        ]
+        return np.concatenate(tables).reshape(len(sources), count)
+
+    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
+        return self._rows(sources, *self._targets(targets))
+
+    def _targets(self, targets: Floats) -> tuple[FloatArray, FloatArray]:
+        """(z, d + gamma M(t, t)) of every target."""
+        rows = np.asarray(targets, np.float32)
+        tasks = self.tasks(rows)
+        own = in_blocks(self.measure, "measures", rows, tasks)
+        return tasks, tasks.shape[1] + self.decay * np.maximum(own, 0.0)
+
+    def _rows(self, states: Floats, tasks: FloatArray, most: FloatArray) -> Floats:
+        measures = in_blocks(self.measure, "measures", np.asarray(states, np.float32), tasks)
+        likely = self.decay * measures.astype(np.float64) / (most * self.SMALL)
+        # log(log(1 + exp(x))) is x where exp(x) is tiny
+        log = np.where(likely > -30.0, np.log(np.logaddexp(0.0, np.maximum(likely, -30.0))), likely)
+        return np.maximum((log + np.log(self.SMALL)) / np.log(self.decay), FLOOR)
+
+    def tasks(self, targets: FloatArray) -> FloatArray:
+        """z = B(t), of length sqrt(d)."""
+        return in_blocks(lambda rows: on_sphere(self.backward(rows)), "task vectors", targets)
+
+    def measure(self, states: FloatArray, tasks: FloatArray) -> FloatArray:
+        """F(s, pi(s, z), z)^T z, the mean over heads."""
+        action = self.model.mean_action(states, tasks, self.model.actor)
+        inputs = self.model.inputs(self.forward, observation=states, action=action, command=tasks)
+        return (self.forward.features(inputs) * tasks).sum(-1).mean(0)
+
+
 # ---------------------------------------------------------------- the model
 
 
@@ -182,7 +248,7 @@ class Model:
         *,
         beta: float | None = None,
         discount: float | None = None,
-        metric: Quasimetric | None = None,
+        metric: Quasimetric | Measure | None = None,
         pack: Pack | None = None,
     ):
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
@@ -191,14 +257,17 @@ class Model:
         `Displacement` with this `beta`; with a value, a `ValueCost`; with neither there is none. `discount` says what
         costs are worth in steps. A value may need more networks: `goal_features` (it is a product), `representation`
         (it is told that of the goal), `actor` (the policy at whose action a critic is asked, where `policy` is told
-        something other than the goal).
+        something other than the goal). A `Measure` is made of `forward` and of `high`, which is B.
         """
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
         self.networks, self.steering, self.pack = dict(networks), steering, pack
-        self.metric: Metric | None = metric
+        self.metric: Metric | None = None
         self.stated_metric = metric
         """The metric where it was given rather than implied: what a file must say about it."""
-        if metric is not None:
+        if isinstance(metric, Measure):
+            self.metric = MeasureCost(self, metric.decay)
+        elif metric is not None:
+            self.metric = metric
             check_groups(metric.head, self.dimension, metric.groups)
         elif "embedding" in self.networks:
             self.metric = Displacement(0.0 if beta is None else beta, discount)
@@ -275,6 +344,21 @@ class Model:
         noise = generator.standard_normal((len(rows), self.action_size), np.float32)
         return in_blocks(self._sample, "actions", rows, told, noise)
 
+    def reward_command(self, states: ArrayLike, rewards: ArrayLike) -> FloatArray:
+        """The command for a reward, (command size,): z = E[r B(x)], scaled to length sqrt(d).
+
+        `states` (n, observation size) are drawn as the data is, `rewards` (n,) are what it is worth to be there.
+        """
+        if not isinstance(self.metric, MeasureCost) or not isinstance(self.steering, Subgoal):
+            raise GeometryError(f"This model of {self.algo} is not told task vectors, so no reward can be given to it.")
+        rows, worth = self._rows(states, "states"), np.asarray(rewards, np.float64)
+        if worth.shape != (len(rows),) or not np.isfinite(worth).all() or len(rows) == 0:
+            raise ConfigError(f"The rewards must be {len(rows)} finite numbers, one per state, and at least one.")
+        task = worth @ self.metric.tasks(rows) / len(rows)
+        if np.linalg.norm(task) < 1e-6 * max(1e-30, float(np.abs(worth).max())):
+            raise GeometryError("This reward is worth nothing anywhere as far as the model can tell; give another one.")
+        return on_sphere(task.astype(np.float32) / np.float32(np.linalg.norm(task)))
+
     # ---------------------------------------------------------------- what people ask
 
     def steps(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
@@ -299,7 +383,7 @@ class Model:
 
     def planner(self, name: str = "asym-graph", **settings: Any) -> Planner:
         """A planner of `iel.planning` over the states that were exported with the model; `direct` needs none."""
-        from iel.planning import make_planner  # acting needs no scipy, planning does
+        from iel.planning import make_planner, over_coreset  # acting needs no scipy, planning does
 
         if name == "direct":
             return make_planner(name, self, Pack(np.zeros((1, self.observation_size), np.float32)))
@@ -308,7 +392,7 @@ class Model:
                 "This model was exported without planning states; export it with --nodes 2048, or give make_planner "
                 "observations of your own."
             )
-        if name.endswith("graph"):
+        if over_coreset(name):
             settings = {"coreset": "all", **settings}
         return make_planner(name, self, self.pack, **settings)
 

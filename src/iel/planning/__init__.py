@@ -3,6 +3,7 @@
 Needs embeddings and a metric, not an algorithm: any object that is an `Agent` will do.
 """
 
+from iel.planning.clusters import GasGraph
 from iel.planning.coreset import (
     Coreset,
     Coverage,
@@ -12,20 +13,25 @@ from iel.planning.coreset import (
     select_coreset,
 )
 from iel.planning.dpp import greedy_dpp
-from iel.planning.graph import Edges, Field, PlanningGraph
-from iel.planning.plan import Acting, Agent, Mixture, Pilot, Plan, Region, Route, Sequence, Target
-from iel.planning.planners import PLANNERS, AsymGraph, Direct, Planner, RecMid, SymGraph, make_planner, planners_for
+from iel.planning.field import Field
+from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
+from iel.planning.graph import Edges, PlanningGraph
+from iel.planning.plan import Acting, Agent, Pilot, Plan, Route, Target
+from iel.planning.planners import AsymGraph, Direct, Planner, RecMid, SymGraph
+from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for, usual_planners
 
 __all__ = [
     "PLANNERS",
     "Acting",
     "Agent",
     "AsymGraph",
+    "Avoid",
     "Coreset",
     "Coverage",
     "Direct",
     "Edges",
     "Field",
+    "GasGraph",
     "Mixture",
     "Pilot",
     "Plan",
@@ -33,15 +39,20 @@ __all__ = [
     "PlanningGraph",
     "RecMid",
     "Region",
+    "Reward",
     "Route",
     "Sequence",
     "SymGraph",
     "Target",
+    "Weighted",
+    "Where",
     "automatic_sigma",
     "coverage",
     "farthest_point",
     "greedy_dpp",
     "make_planner",
+    "over_coreset",
     "planners_for",
     "select_coreset",
+    "usual_planners",
 ]

@@ -10,11 +10,21 @@ because the k nearest nodes cost at most e^{2 beta} l_i(k) each, and every edge 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from iel.metrics import FLOOR, Floats, Integers, pair_lengths
+from iel.planning.boxes import SIZE, Boxes
 from iel.planning.screen import WIDEN, Screen, affordable_screen, places, rounded_up
 from iel.planning.tree import Pairs
+
+MANY = 20_000
+"""From so many points on they are looked at box by box; the pairs are the same."""
+FEW = 6
+"""Boxes that are opened first."""
+TRIAL, HOPELESS = 50, 0.3
+"""After so many boxes, boxes are given up if this share of all points was looked at."""
 
 
 class TooMany(Exception):
@@ -33,12 +43,11 @@ def nearest_pairs(points: Floats, neighbours: int, factor: float, limit: float) 
     firsts, seconds, lengths = [], [], []
     radii = np.empty(count)
     kept = 0
-    for rows, squares in screen.blocks():
-        squares[np.arange(len(rows)), rows] = np.inf
+    boxed = count >= MANY
+    for rows, others, squares in _box_blocks(points, screen, nearest, factor) if boxed else _all_blocks(screen):
         kth = np.partition(squares, nearest - 1, axis=1)[:, nearest - 1].astype(np.float64)
-        bound = factor**2 * np.maximum(kth + screen.slack, FLOOR**2) * WIDEN + screen.slack
-        row, second = places(squares <= rounded_up(bound, squares.dtype)[:, None])
-        first = rows[row]
+        row, column = places(squares <= rounded_up(_bound(kth, factor, screen.slack), squares.dtype)[:, None])
+        first, second = rows[row], others[column]
         exact = pair_lengths(columns, first, second)
         starts = np.searchsorted(row, np.arange(len(rows)))
         radius = factor * kth_smallest(exact, row, starts, nearest) * WIDEN
@@ -50,7 +59,58 @@ def nearest_pairs(points: Floats, neighbours: int, factor: float, limit: float) 
         kept += int(keep.sum())
         if kept > limit:
             raise TooMany
-    return Pairs(np.concatenate(firsts), np.concatenate(seconds), np.concatenate(lengths)), radii
+    pairs = Pairs(np.concatenate(firsts), np.concatenate(seconds), np.concatenate(lengths))
+    return (_in_order(pairs, count) if boxed else pairs), radii
+
+
+def _bound(kth: Floats, factor: float, slack: float) -> Floats:
+    """Screened squares above this are surely beyond factor times the k-th length."""
+    return factor**2 * np.maximum(kth + slack, FLOOR**2) * WIDEN + slack
+
+
+def _all_blocks(screen: Screen, chosen: Integers | None = None) -> Iterator[tuple[Integers, Integers, Floats]]:
+    """(rows, all others, screened squares between them); a row is infinitely far from itself."""
+    everyone = np.arange(screen.count)
+    for rows, squares in screen.blocks(chosen):
+        squares[np.arange(len(rows)), rows] = np.inf
+        yield rows, everyone, squares
+
+
+def _box_blocks(
+    points: Floats, screen: Screen, nearest: int, factor: float
+) -> Iterator[tuple[Integers, Integers, Floats]]:
+    """The same for a box of rows at a time, with only those others that can be within their radii.
+
+    The nearest few boxes give an upper bound of each row's k-th length; boxes further than the largest radius are left
+    closed. Where that opens most boxes, as of points that fill their space, all others are looked at after all.
+    """
+    boxes = Boxes(points)
+    few = min(len(boxes), FEW + nearest // (SIZE // 4))
+    opened = 0
+    for box in range(len(boxes)):
+        if box >= TRIAL and opened > HOPELESS * box * screen.count:
+            rest = np.sort(boxes.members(np.arange(box, len(boxes))))
+            yield from _all_blocks(screen, rest)
+            return
+        rows, gaps = boxes.members(np.array([box])), boxes.gaps(box)
+        others = boxes.members(np.argpartition(gaps, few - 1)[:few])
+        kth = np.partition(_squares(screen, rows, others), nearest - 1, axis=1)[:, nearest - 1].astype(np.float64)
+        others = np.sort(boxes.members(np.flatnonzero(gaps <= _bound(kth, factor, screen.slack).max())))
+        opened += len(others)
+        yield rows, others, _squares(screen, rows, others)
+
+
+def _squares(screen: Screen, rows: Integers, others: Integers) -> Floats:
+    """Screened squares from rows to others, infinite from a row to itself."""
+    squares = screen.left[rows] @ screen.right[:, others]
+    squares[rows[:, None] == others[None, :]] = np.inf
+    return squares
+
+
+def _in_order(pairs: Pairs, count: int) -> Pairs:
+    """Ordered by first, then second."""
+    order = np.argsort(pairs.first.astype(np.int64) * count + pairs.second)
+    return Pairs(pairs.first[order], pairs.second[order], pairs.lengths[order])
 
 
 def typical_square(points: Floats, nearest: int) -> float:

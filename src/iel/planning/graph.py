@@ -41,10 +41,10 @@ from iel.metrics import (
     projections,
 )
 from iel.planning.candidates import TooMany, nearest_pairs, typical_square
+from iel.planning.field import NO_HOP, Field
 from iel.planning.screen import BLOCK_ELEMENTS, WIDEN, Screen, places
 from iel.planning.tree import Pairs, euclidean_tree
 
-NO_HOP = -1
 MOST_CANDIDATES = 2e7
 """Candidates kept at most when the path is chosen automatically: about 800 MB."""
 
@@ -63,36 +63,6 @@ class Edges:
 
     def __len__(self) -> int:
         return len(self.source)
-
-
-@dataclass(frozen=True)
-class Field:
-    """Everything planning knows about one goal: where each node goes next, and how far it is."""
-
-    goal: LatentGoal
-    node: int
-    """The node that stands for the goal: argmin_i d(x_i, g; g)."""
-    last_cost: float
-    """d(node, g; g), the way from that node to the goal itself."""
-    projection: Floats
-    """p_i of every node."""
-    distance: Floats
-    """Cost of the shortest way from every node to `node`; infinite where there is none."""
-    next_hop: Integers
-    """The next node on that way; -1 at `node` itself and where there is no way."""
-
-    def steps(self, metric: Metric) -> Floats:
-        """Predicted steps from every node to `node`: those of its hops, added up along the way.
-
-        s(i) = steps(C_i,next(i)) + s(next(i)), by jumping twice as far in every round.
-        """
-        onward = np.where(self.next_hop == NO_HOP, np.arange(len(self.next_hop)), self.next_hop)
-        known = np.isfinite(self.distance)
-        total = np.where(known, 0.0, np.inf)
-        total[known] = metric.steps(self.distance[known] - self.distance[onward[known]])
-        while (onward != onward[onward]).any():
-            total, onward = total + total[onward], onward[onward]
-        return total
 
 
 @dataclass(frozen=True)
@@ -203,8 +173,10 @@ class PlanningGraph:
         if self.beta is None:
             report.path = "metric"
         elif path != "dense":
-            # Past a quarter of all pairs pruning gains nothing; past MOST_CANDIDATES it costs too much memory.
-            useful = min(max(64.0 * self.count, 0.25 * self.count**2), MOST_CANDIDATES)
+            # Past a quarter of all pairs pruning gains nothing; past MOST_CANDIDATES it costs too much memory, though
+            # of very many nodes 64 candidates each still cost less than looking at all pairs for every goal.
+            most = max(MOST_CANDIDATES, 64.0 * self.count)
+            useful = min(max(64.0 * self.count, 0.25 * self.count**2), most)
             limit = math.inf if path == "pruned" else useful
             try:
                 near, radii = nearest_pairs(self.points, self.neighbours, math.exp(2.0 * self.beta), limit)
@@ -413,12 +385,13 @@ class NeighbourTable:
         starts = np.searchsorted(near.first, np.arange(count + 1))
         widths = np.diff(starts)
         order = np.argsort(widths, kind="stable")
+        ordered = widths[order]
         self.blocks: list[tuple[Integers, Integers, Floats]] = []
         begin = 0
         while begin < count:
             # Rows are sorted by width: take as many as fit the chunk and waste at most a quarter on padding.
-            narrow = max(1, int(widths[order[begin]]))
-            wide_enough = int(np.searchsorted(widths[order], narrow * 1.25 + 2, side="right"))
+            narrow = max(1, int(ordered[begin]))
+            wide_enough = int(np.searchsorted(ordered, narrow * 1.25 + 2, side="right"))
             end = max(begin + 1, min(wide_enough, begin + max(1, CHUNK_ELEMENTS // narrow)))
             rows = order[begin:end]
             width = int(widths[rows].max())

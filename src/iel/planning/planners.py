@@ -1,4 +1,4 @@
-"""The four planners behind one face: prepare a goal, then ask where to head for.
+"""The planners behind one face: prepare a goal, then ask where to head for.
 
 planner = AsymGraph(model, data, nodes=8192)
 planner.prepare(goal)                 # once per goal, milliseconds
@@ -13,35 +13,35 @@ actions = model.act(observations, model.command(observations, target, embeddings
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
-from iel.metrics import Displacement, Floats, Integers, LatentGoal, Metric, checked_points
-from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, select_coreset
-from iel.planning.graph import NO_HOP, Field, PlanningGraph
-from iel.planning.plan import (
-    Acting,
-    Agent,
+from iel.errors import ConfigError, GeometryError, NoPath
+from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, checked_points
+from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
+from iel.planning.field import NO_HOP, Field
+from iel.planning.goals import (
     Goal,
     Mixture,
-    Pilot,
-    Plan,
-    Pursuit,
     Region,
-    Route,
+    Reward,
     Sequence,
-    States,
-    Target,
+    Weighted,
+    inside,
     latent_wishes,
     observation_table,
 )
+from iel.planning.graph import PlanningGraph, without
+from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States, Target
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
+from iel.planning.rewards import READOUT_POOL, Landscape, reward_field
 from iel.planning.screen import affordable_screen
 
 NODES_WITHOUT_STRUCTURE = 512
@@ -75,9 +75,9 @@ class Planner(ABC):
         return self.observations.shape[1]
 
     def plan(self, goals: Any) -> Plan:
-        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and goal sets."""
-        wishes = latent_wishes(goals, self.model, self.metric, self.width)
-        distinct: dict[tuple[bytes, bytes, bytes], LatentGoal] = {}
+        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and other goals."""
+        wishes = latent_wishes(goals, self)
+        distinct: dict[tuple[bytes, ...], LatentGoal] = {}
         for wish in wishes:
             for stage in wish.stages:
                 for goal in stage:
@@ -91,8 +91,31 @@ class Planner(ABC):
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         """How this planner approaches these goals."""
 
+    def twin(self) -> Self:
+        """Another planner over the same nodes, with a goal (and, on a graph, obstacles) of its own.
+
+        It takes no time. Both remember edges together, so they are for one thread.
+        """
+        twin = copy.copy(self)
+        twin._plan, twin._goal = None, None
+        return twin
+
+    @cached_property
+    def landscape(self) -> Landscape:
+        """States of the data that rewards are read off."""
+        self._distances("it has nothing to read a reward off")
+        return Landscape(self.model, self.observations, *self._embedded_pool(READOUT_POOL, seed=0))
+
+    def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
+        """The latent goal of a reward."""
+        return self.landscape.attracted(prompt)
+
+    def avoided(self, places: Any) -> Booleans:
+        """Which nodes lie in places to avoid."""
+        raise GeometryError(f"The planner {self.name} knows no ways around places; use asym-graph or sym-graph.")
+
     def prepare(self, goal: Goal, acting: Acting | None = None, seed: int = 0) -> None:
-        """Get ready for one goal: an observation, a `Region`, a `Mixture` or a `Sequence`.
+        """Get ready for one goal: an observation, columns as in {0: 8.5}, or any goal of `iel.planning.goals`.
 
         `acting` says how actions are taken from the policy (by default its mean); what is random follows from `seed`.
         """
@@ -147,7 +170,7 @@ class Planner(ABC):
             aim = plan.pursuit.aim(np.repeat(state[None, :], len(stage), axis=0), stage, np.full(len(stage), -1))
             best = int(np.argmin(aim.costs))
             if not np.isfinite(aim.costs[best]):
-                raise NoPath("No way leads to the goal; switch nodes or edges back on, or choose another goal.")
+                raise NoPath("No way leads to the goal; switch nodes or edges back on, avoid less, or choose another.")
             begins.append(len(costs))
             stage_nodes, stage_costs = self._way(plan.pursuit, state, int(stage[best]))
             nodes.extend(stage_nodes)
@@ -190,11 +213,15 @@ class Planner(ABC):
             rows = np.sort(np.random.default_rng(seed).choice(total, size=pool, replace=False))
         else:
             rows = np.arange(total)
+        return rows, self._embedded(rows)
+
+    def _embedded(self, rows: Integers) -> Floats:
+        """Embeddings of these rows of the data."""
         embedded = [
             np.asarray(self.model.embed(self.observations[rows[start : start + 16384]]))
             for start in range(0, len(rows), 16384)
         ]
-        return rows, checked_points(np.concatenate(embedded), "embeddings of the data")
+        return checked_points(np.concatenate(embedded), "embeddings of the data")
 
 
 class Direct(Planner):
@@ -233,6 +260,8 @@ class RecMid(Planner):
         self.screen = affordable_screen(self.points, float(np.var(self.points, axis=0).sum()))
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
+        if any(goal.rewards is not None for goal in goals):
+            raise GeometryError("There are no midpoints on the way to a reward; use direct or a graph planner.")
         return Midpoints(goals, self.metric, self.points, self.states, self.screen, self.rounds, self.average)
 
 
@@ -291,7 +320,8 @@ class AsymGraph(Planner):
         self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
-        self.pool_points = places
+        self.pool_states, self.pool_points = rows, places
+        self.pool_embeddings = embedded
         self.graph = PlanningGraph(
             embedded[self.coreset.indices],
             chosen,
@@ -304,7 +334,7 @@ class AsymGraph(Planner):
         self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
-        self._fields: OrderedDict[tuple[bytes, bytes, bytes], Field] = OrderedDict()
+        self._fields: OrderedDict[tuple[bytes, ...], Field] = OrderedDict()
         self._capacity = max(0, cache)
 
     def _own_metric(self, metric: Metric | None, beta: float | None) -> Metric | None:
@@ -314,24 +344,43 @@ class AsymGraph(Planner):
             raise ConfigError(f"beta is {beta}, but this model's distances have no beta; leave it out.")
         return replace(metric, beta=beta)
 
+    def twin(self) -> Self:
+        twin = super().twin()
+        twin.nodes_off, twin.edges_off, twin._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
+        return twin
+
     def coverage(self) -> Coverage:
         """How well the coreset covers the states it was chosen from."""
         return coverage(self.coreset.points, self.pool_points, self.graph.neighbours or 1)
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        off = self.nodes_off.copy() if self.nodes_off.any() else None
-        if off is not None and off.all():
-            raise NoPath("Every node is switched off; switch some back on with switch_on().")
-        fields = [self._field(goal, off) for goal in goals]
-        return AlongGraph(self.graph, self.states, fields, off, self.hysteresis)
+        off = np.stack([self.nodes_off if goal.off is None else self.nodes_off | goal.off for goal in goals])
+        if off.all(axis=1).any():
+            raise NoPath("Every node is switched off or avoided; switch some back on with switch_on(), or avoid less.")
+        fields = [self._field(goal, mask if mask.any() else None) for goal, mask in zip(goals, off, strict=True)]
+        return AlongGraph(self.graph, self.states, fields, off if off.any() else None, self.hysteresis)
+
+    @cached_property
+    def landscape(self) -> Landscape:
+        cells = nearest_picks(self.pool_points, self.coreset.indices)[1]
+        pool = self.pool_states, self.pool_embeddings
+        return Landscape(self.model, self.observations, *pool, self.graph.points, cells)
+
+    def avoided(self, places: Any) -> Booleans:
+        """Which nodes lie in places to avoid."""
+        return inside(places, self.observations[self.states], self.observations.std(axis=0))
 
     def _field(self, goal: LatentGoal, off: np.ndarray | None) -> Field:
         """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
         if goal.key in self._fields:
             self._fields.move_to_end(goal.key)
             return self._fields[goal.key]
-        field = self.graph.field(goal, nodes_off=off, edges_off=self.edges_off)
-        if goal.observation is None:
+        if goal.rewards is not None:
+            edges = without(self.graph.edges(goal), self.graph.count, off, self.edges_off)
+            field = reward_field(self.graph.points, edges, self.graph.metric, goal, off)
+        else:
+            field = self.graph.field(goal, nodes_off=off, edges_off=self.edges_off)
+        if goal.observation is None and goal.rewards is None:
             field = replace(field, goal=goal._replace(observation=self.observations[self.states[field.node]]))
         self._fields[goal.key] = field
         if len(self._fields) > self._capacity:
@@ -405,25 +454,3 @@ class SymGraph(AsymGraph):
         if beta not in (None, 0, 0.0):
             raise ConfigError(f"beta is {beta} but sym-graph is the planner with beta = 0; use asym-graph.")
         return None if metric is None else metric.symmetric()
-
-
-PLANNERS: dict[str, type[Planner]] = {planner.name: planner for planner in (Direct, RecMid, SymGraph, AsymGraph)}
-
-
-def planners_for(model: Agent) -> tuple[str, ...]:
-    """Names of the planners that this model can be used with."""
-    if model.metric is None:
-        return ("direct",)
-    return tuple(name for name in PLANNERS if name != "rec-mid" or model.metric.spatial)
-
-
-def make_planner(name: str, model: Agent, data: States, **settings: Any) -> Planner:
-    """A planner by name: direct, rec-mid, sym-graph or asym-graph."""
-    if name not in PLANNERS:
-        raise unknown_name("planner", name, PLANNERS)
-    try:
-        return PLANNERS[name](model, data, **settings)
-    except TypeError as error:
-        if "unexpected keyword" in str(error):
-            raise ConfigError(f"The planner {name} has no such setting: {error}.") from error
-        raise

@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.algos.contract import Method, Metrics, Spec, State, Tables, config_dict
-from iel.algos.scaling import for_raw_observations, scaling_of, standardised
+from iel.algos.contract import Method, Metrics, Spec, State, config_dict
+from iel.algos.scaling import for_raw_observations, scaling_of
 from iel.data.examine import judge
-from iel.data.goals import DeviceData, to_device
 from iel.data.jumps import cut_at_jumps
 from iel.data.rests import cut_rests
+from iel.data.store import require_memory
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.files import locked, new_directory, require_space, seal, write_error
@@ -31,6 +31,7 @@ from iel.model import Model, save_model
 from iel.model.files import MANIFEST_FORMAT
 from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes, versions
+from iel.training.feed import CHUNK, Look, source_of, step_keys
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
 from iel.training.resume import Resumed, find_checkpoint, nothing_left, open_or_create
 from iel.training.run import Run, open_runs
@@ -38,8 +39,6 @@ from iel.training.seeds import SeedMap, seed_map
 from iel.training.trackers import CSVTracker, TensorBoardTracker, Tracker
 from iel.typed import check_seeds, check_settings
 
-CHUNK = 100
-"""Steps between two looks at the metrics."""
 KEPT_CHECKPOINTS = 2
 SAVE_SECONDS = 60.0
 """By default, a checkpoint is saved whenever so much time has passed since the last one..."""
@@ -180,13 +179,15 @@ class Trainer:
         self.algo, self.seeds, self.runs = algo, seeds, runs
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
+        if algo.cut_jumps or algo.cut_rests:
+            require_memory(data, "cut it at jumps or rests")
         data = cut_at_jumps(data).data if algo.cut_jumps else data
         data = cut_rests(data) if algo.cut_rests else data
         self.spec = Spec(data.observation_size, data.action_size, algo.place_of(data))
         self.scaling = scaling_of(data) if algo.standardise else None
-        self.data = to_device(data if self.scaling is None else standardised(data, self.scaling), self.spec.place)
         self.step, self.phase = 0, algo.phases()[0].name
         self.each = each or seed_map(len(seeds))
+        self.source = source_of(data, algo, self.spec, self.scaling, self.each)
         keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
         self.keys = self.each.join([train_key for _, train_key in keys])
         initialise = self.each.compile(lambda key: algo.init(key, self.spec))
@@ -249,14 +250,14 @@ class Trainer:
 
     def stepper(self, phase: str) -> Callable[[int], dict[str, np.ndarray]]:
         """A function that trains so many steps of a phase, waits for them, and returns their mean metrics by seed."""
-        # What the tables are computed from is frozen in this phase, so a resumed run computes the same ones.
-        make_tables = self.each.compile(lambda state, data: self.algo.tables(phase, state, data), shared=1)
-        tables = jax.block_until_ready(make_tables(self.state, self.data))
-        chunk = self.each.compile(many_steps(self.algo, phase), shared=3, donate=True)
+        source = self.source
+        source.begin(phase, self.state, self.keys)
+        chunk = self.each.compile(many_steps(self.algo, phase, source.look), shared=3, donate=True)
 
         def advance(count: int) -> dict[str, np.ndarray]:
             span = np.int32(self.step), np.int32(count)
-            state, metrics = self.each.unzip(chunk(self.state, self.keys, tables, self.data, *span))
+            given = source.give(self.step, count)
+            state, metrics = self.each.unzip(chunk(self.state, self.keys, given, source.data, *span))
             metrics = jax.tree.map(np.asarray, metrics)
             by_seed = [self.each.part(metrics, index) for index in range(len(self.seeds))]
             means = {name: np.array([own[name] for own in by_seed]) for name in by_seed[0]}
@@ -318,29 +319,27 @@ class Trainer:
                 raise write_error("The model", final, error) from error
 
 
-def many_steps(algo: Method, phase: str) -> Callable:
-    """(state, key, tables, data, first step, count) -> (state, mean metrics).
+def many_steps(algo: Method, phase: str, look: Look) -> Callable:
+    """(state, key, given, data, first step, count) -> (state, mean metrics); `look` is the source's.
 
     The loop is `lax.fori_loop` with a traced number of steps: the same machine code as a scan, but a phase that ends in
     the middle of a chunk, or a checkpoint off the beat, does not compile it anew.
     """
 
-    def one_step(
-        state: State, key: jax.Array, tables: Tables, data: DeviceData, step: jax.Array
-    ) -> tuple[State, Metrics]:
-        sample_key, update_key = jax.random.split(jax.random.fold_in(key, step))
-        batch = algo.sample(phase, sample_key, data, tables)
-        return algo.update(phase, state, batch, update_key)
-
     def steps(
-        state: State, key: jax.Array, tables: Tables, data: DeviceData, first: jax.Array, count: jax.Array
+        state: State, key: jax.Array, given: Any, data: Any, first: jax.Array, count: jax.Array
     ) -> tuple[State, Metrics]:
-        shapes = jax.eval_shape(one_step, state, key, tables, data, first)[1]
+        def one_step(state: State, offset: jax.Array) -> tuple[State, Metrics]:
+            sample_key, update_key = step_keys(key, first + offset)
+            batch = algo.sample(phase, sample_key, *look(state, given, data, offset))
+            return algo.update(phase, state, batch, update_key)
+
+        shapes = jax.eval_shape(one_step, state, first)[1]
         zeros = jax.tree.map(lambda metric: jnp.zeros(metric.shape, metric.dtype), shapes)
 
         def body(offset: jax.Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
             state, sums = carry
-            state, metrics = one_step(state, key, tables, data, first + offset)
+            state, metrics = one_step(state, offset)
             return state, jax.tree.map(jnp.add, sums, metrics)
 
         state, sums = jax.lax.fori_loop(0, count, body, (state, zeros))

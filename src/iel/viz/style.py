@@ -26,6 +26,7 @@ FAILURE = "#e03131"
 EDGE = "#7a8699"
 LINES = ("#1c7ed6", "#e8590c", "#2f9e44", "#9c36b5", "#d6336c", "#0c8599")
 FIELD_MAP = "viridis_r"
+REWARD_MAP = "coolwarm_r"
 
 RULES: dict[Any, Any] = {
     "font.size": 10,

@@ -1,0 +1,256 @@
+"""A store on the disk: trajectories that are larger than memory.
+
+    STORE/
+      observations.f32   (states, columns) little-endian float32, row after row, no header
+      actions.f32        (states, columns) likewise; rows at episode ends are zero
+      offsets.i64        (episodes + 1,) little-endian int64
+      manifest.json      shapes, mean and spread of every column, fingerprint; sha256 and size of the three files
+
+These are the arrays of `Trajectories` byte for byte, so a row is one read at a place that is known, and any program can
+map the files. Compressed and chunked formats (Parquet, Zarr) unpack a block of thousands of rows for each row of a
+random batch.
+
+`write_store` takes any data set a window of whole episodes at a time. Each window is judged as `iel data check` judges
+a file; repeats between windows are not looked for. `open_store` reads the manifest, the offsets and the sizes of the
+files, and no rows; `verify_store` compares all of them with their sha256.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iel.data.catalogue import rows_kind
+from iel.data.d4rl import hdf5_windows, minari_windows
+from iel.data.npz import folder_windows, npz_windows
+from iel.data.trajectories import FloatArray, Rows, Stored, Trajectories, check_offsets, fingerprint_of, usable_scale
+from iel.errors import DataError, RunError
+from iel.files import new_directory, open_in_place, require_space, seal, verify_seal
+from iel.loader import check_budget, memory_budget, open_regular, os_errors, read_limited
+from iel.typed import Rule, check_table
+
+FORMAT = 1
+KIND = "iel store of trajectories"
+WINDOW = 1 << 20
+"""Rows that are looked at together while a store is written."""
+FILES = {"observations": "observations.f32", "actions": "actions.f32", "offsets": "offsets.i64"}
+RULES = {
+    "kind": Rule(str),
+    **{name: Rule(int, low=1) for name in ("states", "episodes", "observation_size", "action_size")},
+    "fingerprint": Rule(str),
+    "mean": Rule(list, each=Rule(float)),
+    "scale": Rule(list, each=Rule(float)),
+    "constant": Rule(list, each=Rule(bool)),
+}
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
+
+
+def convert(
+    source: Path, out: Path, name: str | None = None, trust: bool = False, window: int = WINDOW
+) -> Trajectories:
+    """Write a store from any file that `iel.load` reads, in memory for some windows of rows; opens it."""
+    return write_store(row_windows(source, name or source.stem, window), out, name or source.stem, trust)
+
+
+def row_windows(source: Path, name: str, size: int = WINDOW) -> Iterator[Rows]:
+    """The rows of a file, some `size` at a time, as whole episodes."""
+    path, kind = rows_kind(source)
+    if kind == "npz":
+        return npz_windows(path, name, size)
+    if kind == "hdf5":
+        return hdf5_windows(path, name, size)
+    if kind == "minari":
+        return minari_windows(path, name, size)
+    return folder_windows(path, name, size)
+
+
+def write_store(windows: Iterable[Rows], out: Path, name: str, trust: bool = False) -> Trajectories:
+    """Write rows that come in windows of whole episodes as a store, whole or not at all; opens it."""
+    if os.path.lexists(out):
+        raise DataError(f"{out} is there already; choose another --out, or remove it.")
+    with os_errors(DataError, out, writing=True), new_directory(out) as partial:
+        offsets, widths = _append(windows, partial, name, trust)
+        states = int(offsets[-1])
+        tables = [RowReader(partial / FILES[kind], width) for kind, width in zip(FILES, widths, strict=False)]
+        mean, spread = _moments(tables[0])
+        low, high = _range(tables[0])
+        facts = {
+            "kind": KIND,
+            **dict(zip(("states", "episodes"), (states, len(offsets) - 1), strict=True)),
+            **dict(zip(("observation_size", "action_size"), widths, strict=True)),
+            "fingerprint": fingerprint_of(*tables, offsets),
+            "mean": mean.tolist(),
+            "scale": usable_scale(spread).astype(np.float64).tolist(),
+            "constant": (low == high).tolist(),
+        }
+        seal(partial, FORMAT, {}, **facts)
+    return open_store(out, name)
+
+
+def _append(
+    windows: Iterable[Rows], partial: Path, name: str, trust: bool
+) -> tuple[NDArray[np.int64], tuple[int, int]]:
+    """Write the rows of all windows; returns offsets and widths."""
+    offsets, episodes, widths = [np.zeros(1, np.int64)], 0, (0, 0)
+    with ExitStack() as stack:
+        files = {kind: stack.enter_context(open_in_place(partial / file)) for kind, file in FILES.items()}
+        for rows in windows:
+            label = f"{name} (counted from episode {episodes})" if episodes else name
+            data = rows._replace(name=label).trajectories(trust)
+            found = data.observation_size, data.action_size
+            if episodes and found != widths:
+                raise DataError(
+                    f"{label}: {found} observation and action columns, but {widths} before; they must agree."
+                )
+            widths, episodes = found, episodes + len(data)
+            require_space(partial, data.observations.nbytes + data.actions.nbytes, "the rows of this store")
+            for kind, table in (("observations", data.observations), ("actions", data.actions)):
+                _write(files[kind], table.astype("<f4", copy=False))
+            offsets.append(offsets[-1][-1] + data.offsets[1:])
+        if episodes == 0:
+            raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
+        joined = np.concatenate(offsets)
+        _write(files["offsets"], joined.astype("<i8", copy=False))
+    return joined, widths
+
+
+def _write(file: BinaryIO, table: NDArray) -> None:
+    """All bytes of an array; the file is unbuffered and may take fewer at a time."""
+    content = memoryview(np.ascontiguousarray(table).data).cast("B")
+    while content:
+        content = content[file.write(content) :]
+
+
+def _moments(table: RowReader) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of every column, row after row: the bits of numpy's own over axis 0."""
+    mean = _sum(block.astype(np.float64) for block in _blocks(table)) / len(table)
+    squares = _sum(np.square(block - mean) for block in _blocks(table))
+    return mean, np.sqrt(squares / len(table))
+
+
+def _sum(blocks: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
+    total: NDArray[np.float64] | None = None
+    for block in blocks:
+        total = np.add.reduce(block if total is None else np.concatenate([total[None], block]), axis=0)
+    assert total is not None
+    return total
+
+
+def _range(table: RowReader) -> tuple[NDArray, NDArray]:
+    extremes = [(block.min(0), block.max(0)) for block in _blocks(table)]
+    low, high = (np.stack(side) for side in zip(*extremes, strict=True))
+    return low.min(0), high.max(0)
+
+
+def _blocks(table: RowReader) -> Iterator[NDArray]:
+    return (table[start : start + WINDOW] for start in range(0, len(table), WINDOW))
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def is_store(path: Path) -> bool:
+    """Whether a directory is a store, by the files it has."""
+    return path.is_dir() and all((path / file).exists() for file in FILES.values())
+
+
+def open_store(path: Path, name: str | None = None) -> Trajectories:
+    """The trajectories of a store; no rows are read until someone asks for them."""
+    try:
+        facts = verify_seal(path, FORMAT, [FILES["offsets"]], remedy="write the store again")
+        check_table({key: facts.get(key) for key in RULES}, RULES, str(path / "manifest.json"), DataError)
+    except RunError as problem:
+        raise DataError(str(problem)) from None
+    states, widths = facts["states"], (facts["observation_size"], facts["action_size"])
+    columns = {len(facts[key]) for key in ("mean", "scale", "constant")}
+    if facts["kind"] != KIND or columns != {widths[0]}:
+        raise DataError(f"{path} is sealed, but not as a store of trajectories; give a data set.")
+    offsets = np.frombuffer(read_limited(path / FILES["offsets"], 8 * facts["episodes"] + 8, DataError), "<i8")
+    check_offsets(offsets, states, str(path))
+    tables = [_map(path / FILES[kind], (states, width)) for kind, width in zip(FILES, widths, strict=False)]
+    known = Stored(
+        path.absolute(),
+        facts["fingerprint"],
+        np.array(facts["mean"], np.float64),
+        np.array(facts["scale"], np.float32),
+        np.array(facts["constant"], bool),
+    )
+    return Trajectories(tables[0], tables[1], offsets, name or path.stem, checked=True, stored=known)
+
+
+def verify_store(path: Path) -> None:
+    """Read all of a store and compare it with its manifest."""
+    try:
+        verify_seal(path, FORMAT, remedy="write the store again")
+    except RunError as problem:
+        raise DataError(str(problem)) from None
+
+
+def _map(path: Path, shape: tuple[int, int]) -> NDArray[Any]:
+    """A read-only map of a file that has exactly these rows."""
+    with open_regular(path, DataError) as (file, size):
+        if size != 4 * shape[0] * shape[1]:
+            raise DataError(
+                f"{path} has {size:,} bytes, but its manifest says {4 * shape[0] * shape[1]:,}; copy it again."
+            )
+        return np.memmap(file, "<f4", "r", shape=shape).view(np.ndarray)
+
+
+class RowReader:
+    """Rows of a store by number, read instead of mapped: pages of a map would stay in this process's memory.
+
+    Rows are read in the order of the file, neighbours together. Where the store is larger than the memory budget, the
+    system is told of all of them first, so that the disk works on many at a time.
+    """
+
+    def __init__(self, path: Path, columns: int):
+        self.path, self.columns, self._stack = path, columns, ExitStack()
+        self._file, size = self._stack.enter_context(open_regular(path, DataError))
+        self.shape, self.dtype = (size // (4 * columns), columns), np.dtype("<f4")
+        self._ahead = size > memory_budget() and hasattr(os, "posix_fadvise")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> FloatArray:
+        """Rows one after another."""
+        first, last, _ = rows.indices(len(self))
+        width = 4 * self.columns
+        return self._table(os.pread(self._file.fileno(), width * (last - first), width * first), last - first)
+
+    def _table(self, content: bytes, rows: int) -> FloatArray:
+        if len(content) != 4 * self.columns * rows:
+            raise DataError(f"{self.path} became shorter while it was read; copy the store again.")
+        return np.frombuffer(content, self.dtype).reshape(-1, self.columns)
+
+    def __call__(self, rows: NDArray[np.integer]) -> FloatArray:
+        """(..., columns) the rows with these numbers."""
+        wanted, place = np.unique(rows, return_inverse=True)
+        first = np.flatnonzero(np.diff(wanted, prepend=-2) != 1)
+        lengths = (4 * self.columns * np.diff(first, append=len(wanted))).tolist()
+        starts = (4 * self.columns * wanted[first].astype(np.int64)).tolist()
+        descriptor = self._file.fileno()
+        if self._ahead:
+            for length, start in zip(lengths, starts, strict=True):
+                os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
+        read = os.pread
+        content = b"".join([read(descriptor, length, start) for length, start in zip(lengths, starts, strict=True)])
+        return self._table(content, len(wanted))[place.reshape(np.shape(rows))]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def require_memory(data: Trajectories, purpose: str) -> None:
+    """Refuse to look at all rows of a store at once where they do not fit into memory."""
+    if data.stored is not None:
+        needed = data.observations.nbytes + data.actions.nbytes + 40 * data.num_states
+        check_budget(f"{data.stored.path}, to {purpose},", needed, None, DataError)

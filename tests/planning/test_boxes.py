@@ -1,0 +1,63 @@
+"""Boxes: every pair that looking at all pairs finds, with the same bits, also where boxes do not help."""
+
+import numpy as np
+import pytest
+
+from iel.metrics import Displacement, LatentGoal
+from iel.planning import boxes, candidates
+from iel.planning.graph import PlanningGraph
+
+
+def sheet(count: int, rng: np.random.Generator) -> np.ndarray:
+    """A bent surface in ten dimensions."""
+    flat = rng.uniform(-1, 1, (count, 2))
+    return 20 * np.sin(flat @ rng.normal(size=(2, 10))) + 0.1 * rng.normal(size=(count, 10))
+
+
+def clusters(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Tight groups far from each other, and every fifth point twice."""
+    points = rng.normal(size=(8, 6))[rng.integers(0, 8, count)] * 50 + rng.normal(size=(count, 6))
+    points[::5] = points[1::5][: len(points[::5])]
+    return points
+
+
+def filling(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Points that fill twenty dimensions: no box is far from any other."""
+    return rng.normal(size=(count, 20))
+
+
+@pytest.mark.parametrize("make", [sheet, clusters, filling])
+@pytest.mark.parametrize("factor", [1.0, np.exp(0.2), np.exp(0.6)])
+def test_boxes_find_the_pairs_that_all_pairs_contain(make, factor, monkeypatch):
+    points = make(1500, np.random.default_rng(1))
+    monkeypatch.setattr(boxes, "SIZE", 16)
+    monkeypatch.setattr(candidates, "SIZE", 16)
+    plain, radii = candidates.nearest_pairs(points, 7, factor, np.inf)
+    monkeypatch.setattr(candidates, "MANY", 0)
+    boxed, same_radii = candidates.nearest_pairs(points, 7, factor, np.inf)
+    assert np.array_equal(radii, same_radii)
+    for name in ("first", "second", "lengths"):
+        assert np.array_equal(getattr(plain, name), getattr(boxed, name)), name
+
+
+def test_gaps_are_never_longer_than_distances(monkeypatch):
+    monkeypatch.setattr(boxes, "SIZE", 10)
+    points = sheet(300, np.random.default_rng(2))
+    found = boxes.Boxes(points)
+    assert np.array_equal(np.sort(found.order), np.arange(300)) and np.diff(found.starts).max() <= 10
+    squares = np.square(points[:, None] - points[None]).sum(-1)
+    for box in range(len(found)):
+        gaps, mine = found.gaps(box), found.members(np.array([box]))
+        assert gaps[box] == 0.0 and (gaps > 0.0).any()
+        for other in range(len(found)):
+            assert gaps[other] <= squares[np.ix_(mine, found.members(np.array([other])))].min()
+
+
+def test_a_graph_of_boxes_is_the_graph(monkeypatch):
+    rng = np.random.default_rng(3)
+    points, direction = sheet(800, rng), rng.normal(size=10)
+    goal = LatentGoal(points[5], direction / np.linalg.norm(direction))
+    plain = PlanningGraph(points, Displacement(0.1)).field(goal)
+    monkeypatch.setattr(candidates, "MANY", 0)
+    boxed = PlanningGraph(points, Displacement(0.1)).field(goal)
+    assert np.array_equal(plain.next_hop, boxed.next_hop) and np.array_equal(plain.distance, boxed.distance)
