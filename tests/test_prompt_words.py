@@ -39,6 +39,7 @@ def test_words_become_goals_places_and_rewards(tmp_path):
         (parse_weighted, ["1,2"]),
         (parse_weighted, ["1,2@1", "1@1"]),
         (parse_reward, ["0=1:2@one"]),
+        (parse_reward, ["0=1@1"]),
         (parse_reward, ["0=1:2@1", "file.npz"]),
     ],
 )

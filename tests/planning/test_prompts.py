@@ -8,7 +8,20 @@ from planning_worlds import Data, LinearModel, corridor
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Displacement, LatentGoal
-from iel.planning import AsymGraph, Avoid, Direct, Mixture, RecMid, Region, Reward, Sequence, SymGraph, Weighted, Where
+from iel.planning import (
+    AsymGraph,
+    Avoid,
+    Direct,
+    GasGraph,
+    Mixture,
+    RecMid,
+    Region,
+    Reward,
+    Sequence,
+    SymGraph,
+    Weighted,
+    Where,
+)
 from iel.planning.field import NO_HOP
 from iel.planning.goals import inside, matching_states, mismatch
 from iel.planning.graph import Edges
@@ -53,16 +66,19 @@ def test_a_goal_on_some_columns_is_any_state_of_the_data_that_matches(planner: A
 def test_matching_states_get_what_was_asked_for_and_keep_the_rest() -> None:
     generator = np.random.default_rng(0)
     data = np.column_stack([generator.uniform(0, 10, 4000), generator.normal(size=4000)]).astype(np.float32)
-    found = matching_states(data, Where({0: 4.0}, tolerance=0.1), 16)
+    found = matching_states(data, data.std(axis=0), Where({0: 4.0}, tolerance=0.1), 16)
     assert found.shape == (16, 2) and (found[:, 0] == 4.0).all()
     rows = data[np.abs(data[:, 0] - 4.0) <= 0.1 * data[:, 0].std() + 1e-6]
     assert np.isin(found[:, 1], rows[:, 1]).all() and len(np.unique(found[:, 1])) == 16
-    box = matching_states(data, Where({0: (2.0, 3.0), 1: (0.0, np.inf)}), 16)
+    box = matching_states(data, data.std(axis=0), Where({0: (2.0, 3.0), 1: (0.0, np.inf)}), 16)
     assert ((box[:, 0] >= 2) & (box[:, 0] <= 3) & (box[:, 1] >= 0)).all() and np.ptp(box[:, 0]) > 0.9
     # States that agree in the columns asked for are still told apart by the others.
     steps = np.column_stack([np.repeat([0.0, 1.0], 50), np.arange(100.0)])
-    assert len(np.unique(matching_states(steps, Where({0: 1.0}), 8)[:, 1])) == 8
-    assert mismatch(steps, Where({0: 1.0}))[[0, 60]].tolist() == [pytest.approx(1.0 / (0.1 * 0.5)), 0.0]
+    assert len(np.unique(matching_states(steps, steps.std(axis=0), Where({0: 1.0}), 8)[:, 1])) == 8
+    assert mismatch(steps, Where({0: 1.0}), steps.std(axis=0))[[0, 60]].tolist() == [
+        pytest.approx(1.0 / (0.1 * 0.5)),
+        0.0,
+    ]
 
 
 def test_a_model_without_distances_takes_the_best_match(model: LinearModel) -> None:
@@ -149,8 +165,9 @@ def test_without_a_graph_z_is_followed_and_what_is_out_of_the_span_is_warned_abo
     assert far == pytest.approx(19.0, abs=0.3) and near == pytest.approx(2.0, abs=0.3)
     with pytest.warns(UserWarning, match="out of the span"):
         direct.prepare(Reward(lambda x: np.sin(4.0 * x[:, 0])))
-    with pytest.raises(GeometryError, match="no midpoints on the way to a reward"):
-        RecMid(model, corridor()).prepare(Reward(lambda x: x[:, 0]))
+    for other in (RecMid(model, corridor()), GasGraph(LinearModel(beta=0.0), corridor())):
+        with pytest.raises(GeometryError, match=f"{other.name} cannot follow a reward"):
+            other.prepare(Reward(lambda x: x[:, 0]))
 
 
 def test_weighted_goals_are_the_papers_and_with_the_inverse_covariance_the_same_for_every_linear_image() -> None:
@@ -317,6 +334,19 @@ def test_places_are_columns_functions_or_lists_of_them() -> None:
     assert inside({0: (0.5, 3.0)}, table).tolist() == [False, True, True]
     assert inside([{0: (0.5, 1.5)}, lambda x: x[:, 1] > 8], table).tolist() == [False, True, True]
     assert inside([], table).tolist() == [False] * 3
+    assert inside({0: 1.0}, table).tolist() == [False, True, False]
+    assert inside({0: 1.0}, table, np.array([11.0, 1.0])).tolist() == [True] * 3
+
+
+def test_a_reward_that_many_episodes_share_is_read_once(planner: AsymGraph) -> None:
+    calls = []
+
+    def reward(states):
+        calls.append(len(states))
+        return states[:, 0]
+
+    planner.plan([Reward(reward)] * 1 + [Avoid(wish, {0: (99.0, 100.0)}) for wish in [Reward(reward)] * 5])
+    assert len(calls) == 2
 
 
 def test_regions_stay_as_they_were(planner: AsymGraph) -> None:

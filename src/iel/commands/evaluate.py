@@ -53,16 +53,17 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
 
     from iel.evaluation import Protocol
     from iel.evaluation.report import table
+    from iel.model import Direction
     from iel.planning import PLANNERS, over_coreset, usual_planners
     from iel.training import open_runs
 
     ask = asked(options)
     runs = open_runs(options.run)
     planners = options.planners or usual_planners(runs[0].model)
-    if options.planners is None and ask.avoid is not None:
-        planners = tuple(name for name in planners if over_coreset(name))
-    if options.planners is None and ask.goal is not None:
-        planners = tuple(name for name in planners if name != "rec-mid")
+    if options.planners is None and (ask.avoid is not None or ask.goal is not None):
+        # Without a graph a reward is a direction, which only some policies can be told.
+        alone = ask.avoid is None and isinstance(runs[0].model.steering, Direction)
+        planners = tuple(name for name in planners if over_coreset(name) or (alone and name == "direct"))
     for name in planners:
         if name not in PLANNERS:
             raise unknown_name("planner", name, PLANNERS)

@@ -26,8 +26,8 @@ def parse_goal(words: Sequence[str]) -> Any:
     return np.array([_number(word, " ".join(words)) for word in words], np.float32)
 
 
-def parse_place(text: str) -> dict[int, Any]:
-    """`0=4:8,1=2` as {0: (4.0, 8.0), 1: 2.0}."""
+def parse_place(text: str, ranges: bool = False) -> dict[int, Any]:
+    """`0=4:8,1=2` as {0: (4.0, 8.0), 1: 2.0}; where only `ranges` make sense, a value is refused."""
     found: dict[int, Any] = {}
     for part in text.split(","):
         column, sign, wanted = part.partition("=")
@@ -36,12 +36,14 @@ def parse_place(text: str) -> dict[int, Any]:
         low, colon, high = wanted.partition(":")
         ends = (_number(low, text) if low else -math.inf, _number(high, text) if high else math.inf)
         found[int(column)] = ends if colon else _number(low, text)
+        if ranges and not colon:
+            raise ConfigError(f"'{part}' is a value and no place; write a range like 0=4:8.")
     return found
 
 
 def parse_places(texts: Sequence[str]) -> list[dict[int, Any]]:
     """Several places."""
-    return [parse_place(text) for text in texts]
+    return [parse_place(text, ranges=True) for text in texts]
 
 
 def parse_weighted(texts: Sequence[str]) -> tuple[np.ndarray, list[float]]:
@@ -57,7 +59,7 @@ def parse_reward(texts: Sequence[str]) -> Any:
     """A function of observations from places and their worth, or the array `rewards` of one npz file."""
     if len(texts) == 1 and "@" not in texts[0]:
         return read_rewards(Path(texts[0]))
-    parts = [(parse_place(place), worth) for place, worth in map(_weighed, texts)]
+    parts = [(parse_place(place, ranges=True), worth) for place, worth in map(_weighed, texts)]
 
     def reward(observations: np.ndarray) -> np.ndarray:
         from iel.planning.goals import inside

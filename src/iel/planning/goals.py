@@ -28,7 +28,7 @@ from iel.planning.coreset import farthest_point
 
 REACHED_WITHIN = 5.0
 """Predicted steps to a stage's goal at which a sequence moves on to its next one."""
-MATCHES = 16
+MATCHES = 8
 """Alternatives that stand for all states which match in some columns."""
 
 
@@ -116,6 +116,10 @@ class Asked(Protocol):
     metric: Metric | None
     observations: Floats
 
+    @property
+    def spread(self) -> Floats:
+        """Standard deviations of the data's columns."""
+
     def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
         """The latent goal of a reward."""
 
@@ -136,7 +140,8 @@ def latent_wishes(goals: Many[Goal], asked: Asked) -> list[LatentWish]:
     if len(goals) == 0:
         raise GeometryError("There are no goals; give at least one.")
     tables: list[Floats] = []
-    shapes = [_collect(goal, asked, tables) for goal in goals]
+    rewards: dict[int, LatentGoal] = {}
+    shapes = [_collect(goal, asked, tables, rewards) for goal in goals]
     states = np.concatenate(tables) if tables else np.zeros((0, asked.observations.shape[1]), np.float32)
     phi, omega = _embedded(asked.model, states) if len(states) else (states, states)
     wishes, start = [], 0
@@ -183,25 +188,29 @@ class _Stage:
     off: Booleans | None = None
 
 
-def _collect(goal: Goal, asked: Asked, tables: list[Floats]) -> tuple[list[_Stage], float]:
-    """Append the states of one goal to `tables`; return its stages."""
+def _collect(
+    goal: Goal, asked: Asked, tables: list[Floats], rewards: dict[int, LatentGoal]
+) -> tuple[list[_Stage], float]:
+    """Append the states of one goal to `tables`; return its stages. A reward that many episodes share is read once."""
     width = asked.observations.shape[1]
     if isinstance(goal, Sequence):
         if not (math.isfinite(goal.within) and goal.within > 0.0):
             raise ConfigError(f"A sequence's 'within' is {goal.within}; give a positive number of predicted steps.")
         if len(goal.goals) == 0:
             raise GeometryError("The sequence of goals is empty; give at least one goal.")
-        return [stage for part in goal.goals for stage in _collect(part, asked, tables)[0]], goal.within
+        return [stage for part in goal.goals for stage in _collect(part, asked, tables, rewards)[0]], goal.within
     if isinstance(goal, Avoid):
         off = asked.avoided(goal.places)
-        stages, within = _collect(goal.goal, asked, tables)
+        stages, within = _collect(goal.goal, asked, tables, rewards)
         both = [off if stage.off is None else off | stage.off for stage in stages]
         return [_Stage(s.size, s.weights, s.ready, mask) for s, mask in zip(stages, both, strict=True)], within
     if isinstance(goal, Reward | Weighted):
-        return [_Stage(ready=asked.attracted(goal))], 0.0
+        if id(goal) not in rewards:
+            rewards[id(goal)] = asked.attracted(goal)
+        return [_Stage(ready=rewards[id(goal)])], 0.0
     if isinstance(goal, Where | Mapping):
         most = 1 if asked.metric is None else MATCHES
-        tables.append(matching_states(asked.observations, as_where(goal), most))
+        tables.append(matching_states(asked.observations, asked.spread, as_where(goal), most))
         return [_Stage(len(tables[-1]))], 0.0
     if isinstance(goal, Region | Mixture):
         what = type(goal).__name__.lower()
@@ -267,7 +276,7 @@ def as_where(goal: Where | Mapping[int, Any]) -> Where:
     return goal if isinstance(goal, Where) else Where(goal)
 
 
-def mismatch(observations: Floats, where: Where, spread: Floats | None = None) -> Floats:
+def mismatch(observations: Floats, where: Where, spread: Floats) -> Floats:
     """How far each row (n,) is from matching, in multiples of the tolerance: a row matches if this is at most 1.
 
     max_c max(low_c - x_c, x_c - high_c, 0) / (tolerance * spread_c); a value is the range from itself to itself, and
@@ -280,7 +289,7 @@ def mismatch(observations: Floats, where: Where, spread: Floats | None = None) -
         low, high, sharp = _range(column, wanted, observations.shape[1])
         values = np.asarray(observations[:, column], np.float64)
         off = np.maximum(np.maximum(low - values, values - high), 0.0)
-        scale = float(np.std(values) if spread is None else spread[column]) * where.tolerance
+        scale = float(spread[column]) * where.tolerance
         worst = np.maximum(worst, np.where(off > 0, np.inf, 0.0) if sharp else off / max(scale, 1e-6))
     return worst
 
@@ -299,9 +308,9 @@ def _range(column: Any, wanted: Any, width: int) -> tuple[float, float, bool]:
     return float(ends[0]), float(ends[-1]), len(ends) == 2
 
 
-def matching_states(observations: Floats, where: Where, most: int) -> Floats:
+def matching_states(observations: Floats, spread: Floats, where: Where, most: int) -> Floats:
     """States of the data that match, as goals: at most so many, spread out over ranges and else among the closest."""
-    off = mismatch(observations, where)
+    off = mismatch(observations, where, spread)
     rows = np.flatnonzero(off <= 1.0)
     if not len(rows):
         nearest = observations[int(np.argmin(off))]
@@ -338,12 +347,17 @@ def _some(off: Floats, table: Floats, most: int) -> Integers:
 
 
 def inside(places: Any, observations: Floats, spread: Floats | None = None) -> Booleans:
-    """Which observations lie in places, as `Avoid` takes them; `spread` is that of the data's columns."""
+    """Which observations lie in places, as `Avoid` takes them.
+
+    `spread` is that of the data's columns; without it a value (not a range) is met by itself only.
+    """
     if isinstance(places, list | tuple):
         masks = [inside(place, observations, spread) for place in places]
         return np.logical_or.reduce(masks) if masks else np.zeros(len(observations), bool)
     if isinstance(places, Where | Mapping):
-        return mismatch(observations, as_where(places), spread) <= 1.0
+        return (
+            mismatch(observations, as_where(places), np.zeros(observations.shape[1]) if spread is None else spread) <= 1
+        )
     if not callable(places):
         raise GeometryError(f"{places!r} is no place; give columns as in {{0: (4, 8)}}, or a function of observations.")
     mask = np.asarray(places(observations))

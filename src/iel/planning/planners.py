@@ -14,6 +14,7 @@ actions = model.act(observations, model.command(observations, target, embeddings
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -43,6 +44,7 @@ from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
 from iel.planning.rewards import READOUT_POOL, Landscape, reward_field
 from iel.planning.screen import affordable_screen
+from iel.planning.witness import Witnesses, checked_factor, window_for
 
 NODES_WITHOUT_STRUCTURE = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
@@ -52,6 +54,8 @@ class Planner(ABC):
     """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
 
     name: ClassVar[str]
+    collects: ClassVar[bool] = False
+    """Whether rewards can be followed."""
 
     def __init__(self, model: Agent, data: States, metric: Metric | None = None):
         """`metric` replaces the model's own."""
@@ -101,6 +105,11 @@ class Planner(ABC):
         return twin
 
     @cached_property
+    def spread(self) -> Floats:
+        """Standard deviations of the data's columns."""
+        return self.observations.std(axis=0, dtype=np.float64)
+
+    @cached_property
     def landscape(self) -> Landscape:
         """States of the data that rewards are read off."""
         self._distances("it has nothing to read a reward off")
@@ -108,6 +117,8 @@ class Planner(ABC):
 
     def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
         """The latent goal of a reward."""
+        if not self.collects:
+            raise GeometryError(f"The planner {self.name} cannot follow a reward; use direct, sym-graph or asym-graph.")
         return self.landscape.attracted(prompt)
 
     def avoided(self, places: Any) -> Booleans:
@@ -228,6 +239,7 @@ class Direct(Planner):
     """Head straight for phi(g)."""
 
     name = "direct"
+    collects = True
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         return Straight(goals, self.metric)
@@ -260,8 +272,6 @@ class RecMid(Planner):
         self.screen = affordable_screen(self.points, float(np.var(self.points, axis=0).sum()))
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        if any(goal.rewards is not None for goal in goals):
-            raise GeometryError("There are no midpoints on the way to a reward; use direct or a graph planner.")
         return Midpoints(goals, self.metric, self.points, self.states, self.screen, self.rounds, self.average)
 
 
@@ -278,10 +288,13 @@ class AsymGraph(Planner):
     hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
+    witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`), which
+                for a large factor means: only where no witnessed way is known; inf takes it out; None asks nobody
     unreachable "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal
     """
 
     name = "asym-graph"
+    collects = True
     both_ways: ClassVar[bool] = False
 
     def __init__(
@@ -298,6 +311,7 @@ class AsymGraph(Planner):
         hysteresis: float = 0.0,
         cache: int = 64,
         metric: Metric | None = None,
+        witnesses: float | None = None,
         unreachable: str = "error",
         path: str = "auto",
         seed: int = 0,
@@ -316,7 +330,8 @@ class AsymGraph(Planner):
         usual = DEFAULT_NODES if isinstance(chosen, Displacement) else NODES_WITHOUT_STRUCTURE
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
         # Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
-        places = embedded if chosen.spatial else embedded / np.maximum(embedded.std(axis=0), 1e-8)
+        scale = 1.0 if chosen.spatial else np.maximum(embedded.std(axis=0), 1e-8)
+        places = embedded / scale
         self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
@@ -329,7 +344,10 @@ class AsymGraph(Planner):
             both_ways=self.both_ways,
             path=path,
             tree_points=self.coreset.points,
+            unseen=checked_factor(math.inf if witnesses is None else witnesses),
         )
+        if witnesses is not None:
+            self.graph.witnesses = self._witnesses(data, scale)
         self.hysteresis = hysteresis
         self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
@@ -343,6 +361,17 @@ class AsymGraph(Planner):
         if not isinstance(metric, Displacement):
             raise ConfigError(f"beta is {beta}, but this model's distances have no beta; leave it out.")
         return replace(metric, beta=beta)
+
+    def _witnesses(self, data: States, scale: Any) -> Witnesses:
+        """Who was seen where, by all trajectories of the data."""
+        offsets = getattr(data, "offsets", None)
+        if offsets is None:
+            raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
+        graph, axis = self.graph, np.eye(self.graph.dimension)[0]
+        goal = LatentGoal(graph.points[0], axis, self.observations[self.states[0]])
+        window = window_for(graph.metric.steps(graph.geometric(goal).cost))
+        states = np.asarray(self._embedded(np.arange(len(self.observations))) / scale, np.float32)
+        return Witnesses.of(states, np.asarray(offsets), self.coreset.points, window)
 
     def twin(self) -> Self:
         twin = super().twin()
@@ -368,7 +397,7 @@ class AsymGraph(Planner):
 
     def avoided(self, places: Any) -> Booleans:
         """Which nodes lie in places to avoid."""
-        return inside(places, self.observations[self.states], self.observations.std(axis=0))
+        return inside(places, self.observations[self.states], self.spread)
 
     def _field(self, goal: LatentGoal, off: np.ndarray | None) -> Field:
         """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
