@@ -249,8 +249,8 @@ class RowReader:
         self._stack.close()
 
 
-def require_memory(data: Trajectories, purpose: str) -> None:
+def require_memory(data: Any, purpose: str) -> None:
     """Refuse to look at all rows of a store at once where they do not fit into memory."""
-    if data.stored is not None:
+    if getattr(data, "stored", None) is not None:
         needed = data.observations.nbytes + data.actions.nbytes + 40 * data.num_states
         check_budget(f"{data.stored.path}, to {purpose},", needed, None, DataError)

@@ -22,7 +22,6 @@ from iel.algos.contract import Batch, Method, Metrics, Spec, State, config_dict
 from iel.algos.scaling import for_raw_observations, scaling_of
 from iel.data.examine import judge
 from iel.data.jumps import cut_at_jumps
-from iel.data.store import require_memory
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.files import locked, new_directory, require_space, seal, write_error
@@ -180,9 +179,7 @@ class Trainer:
         self.algo, self.seeds, self.runs = algo, seeds, runs
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
-        if algo.cut_jumps:
-            require_memory(data, "cut it at jumps")
-            data = cut_at_jumps(data).data
+        data = cut_at_jumps(data).data if algo.cut_jumps else data
         self.spec = Spec(data.observation_size, data.action_size, algo.place_of(data))
         self.scaling = scaling_of(data) if algo.standardise else None
         self.step, self.phase = 0, algo.phases()[0].name
