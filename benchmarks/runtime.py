@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks import print_rows
 from iel.commands.common import Output
 from iel.export import build_graphs
+from iel.metrics import Quasimetric
 from iel.model import Direction, GoalState, Model, Network, Norm, Pack, Perceptron, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray
 from iel.planning import make_planner
@@ -57,7 +58,8 @@ class Maker:
         return Network(tuple(inputs), tuple(self.perceptron(size, outputs, norm) for _ in range(heads)))
 
 
-KINDS = ("directed", "euclidean", "waypoint", "goal", "goal-value", "goal-critic", "subgoal")
+KINDS = ("directed", "euclidean", "waypoint", "goal", "goal-value", "goal-critic", "subgoal", "iqe", "mrn")
+QUASIMETRICS = {"iqe": Quasimetric("iqe", 2, 0.7), "mrn": Quasimetric("mrn", 2, scale=30.0)}
 
 
 def random_model(
@@ -73,7 +75,7 @@ def random_model(
     squash = kind == "goal-critic"
     log_std = make.draw(actions) if kind in ("directed", "euclidean", "waypoint") else None
     networks = {"policy": Network((seen, "command"), (policy,), squash, log_std)}
-    if kind in ("directed", "euclidean", "waypoint"):
+    if kind in ("directed", "euclidean", "waypoint", *QUASIMETRICS):
         networks["embedding"] = make.network(("observation",), observations, dimension)
     if kind in ("directed", "waypoint"):
         networks["omega"] = make.network(("observation",), observations, dimension)
@@ -98,6 +100,7 @@ def random_model(
         steerings.get(kind, GoalState()),
         beta=beta if "omega" in networks else None,
         discount=discount,
+        metric=QUASIMETRICS.get(kind),
     )
 
 

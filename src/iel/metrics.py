@@ -12,7 +12,8 @@ norm, as in the published code) keeps every cost positive, also between duplicat
 in floating point as well. Its arithmetic is *elementwise*: a value depends on its own pair only, never on how pairs
 were batched. That is what lets the pruned graph and the dense reference agree to the last bit.
 
-Any other metric is a table of costs and nothing is known about its bounds (`iel.model` has those of value networks).
+Any other metric is a table of costs and nothing is known about its bounds: `Quasimetric`, for the heads of
+`iel.quasimetrics`, and those of value networks (in `iel.model`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError
+from iel.quasimetrics import Head, distance, table
 
 FLOOR = 1e-3
 """Smallest length of a displacement, and smallest cost of any metric."""
@@ -107,6 +109,33 @@ class Displacement(Metric):
     def symmetric(self) -> Metric:
         """The Euclidean distance, which is what the paper's symmetric graph uses."""
         return Displacement(0.0, self.discount)
+
+
+@dataclass(frozen=True)
+class Quasimetric(Metric):
+    """C = scale d(phi_i, phi_j) with a head of `iel.quasimetrics`: directed, and the same for every goal.
+
+    `scale` turns the head's own unit into that of `discount`: plain steps, unless said otherwise.
+    """
+
+    head: Head = "iqe"
+    groups: int = 64
+    mix: float = 0.5
+    scale: float = 1.0
+    discount: float | None = 1.0
+    kind: ClassVar[str] = "quasimetric"
+    for_every_goal: ClassVar[bool] = True  # type: ignore[misc]
+
+    @property
+    def spatial(self) -> bool:  # type: ignore[override]
+        """`mrn` is a norm of the difference, so means lie between; unions of intervals have no such means."""
+        return self.head == "mrn"
+
+    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
+        return np.maximum(self.scale * table(self.head, sources, targets, self.groups, self.mix), FLOOR)
+
+    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
+        return np.maximum(self.scale * distance(self.head, sources, targets, self.groups, self.mix), FLOOR)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import iel
-from iel.algos import HILP, IEL, check_algo
+from iel.algos import ALGOS, GCIVL, HILP, IEL, check_algo
 from iel.algos.contract import Spec
 from iel.algos.skills import policy_optimiser
+from iel.algos.waypoints import Steerable
 from iel.data import Trajectories
 from iel.data.goals import to_device
 from iel.data.jumps import cut_at_jumps
@@ -60,6 +61,48 @@ def test_the_policy_goes_where_it_is_sent_and_does_not_know_where_it_is():
         assert cosine.mean() > 0.9, way
         elsewhere = states + np.float32([0.0, 300.0, -100.0, 0.0])
         assert np.array_equal(model.act(elsewhere, model.command(states, target)), actions)
+
+
+# ---------------------------------------------------------------- one walker for every geometry
+
+STEERABLE = sorted(name for name, entry in ALGOS.items() if issubclass(entry.config, Steerable))
+
+
+@pytest.mark.parametrize("name", STEERABLE)
+def test_any_steerable_method_keeps_the_contract_when_steered_by_waypoints(name):
+    algo = ALGOS[name].config.preset("smoke", steering="waypoint", hidden=(8,), batch_size=16, steps=20)
+    assert algo.phases()[0].name == "policy"
+    check_algo(algo, body())
+
+
+def test_every_steerable_method_has_the_same_walker_bit_for_bit():
+    """And it is the one the data asks for: batch t follows from the seed and t, and the walker is trained first."""
+    settings = {"steering": "waypoint", "hidden": (16,), "batch_size": 32, "steps": 40, "learning_rate": 1e-2}
+    policies = {}
+    for name in STEERABLE:
+        run = iel.train(body(), ALGOS[name].config.preset("smoke", **settings), progress=False)
+        policies[name] = run.model.networks["policy"].arrays()
+        assert isinstance(run.model.steering, Waypoint) and run.model.metric is not None
+    first = policies[STEERABLE[0]]
+    assert len(STEERABLE) > 1 and np.abs(first["layers.0.bias"]).max() > 0.01, "it was trained"
+    for name, other in policies.items():
+        assert first.keys() == other.keys() and all(np.array_equal(first[key], other[key]) for key in first), name
+
+
+def test_a_walker_is_cloned_from_where_the_data_went():
+    """By hand: minus the mean log-likelihood of the actions, given the direction and all but the place."""
+    algo = GCIVL.preset("smoke", steering="waypoint", hidden=(8,), batch_size=64, future_steps=1)
+    data, spec = to_device(body(), (1, 2)), Spec(4, 2, (1, 2))
+    state = algo.init(jax.random.key(0), spec)
+    batch = algo.draw_walk(jax.random.key(1), data, algo.tables("policy", state, data))
+    z = np.asarray(batch.future, np.float64)
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    policy = state.walker.skills.policy
+    mean = np.asarray(policy(np.concatenate([batch.state, z], 1)), np.float64)
+    expected = (np.square(batch.action - mean).sum(1) / 2 + np.log(2 * np.pi)).mean()
+    after, metrics = algo.walk(state, batch, jax.random.key(2))
+    assert float(metrics["policy/loss"]) == pytest.approx(expected, rel=1e-4)
+    assert after.networks is state.networks and algo.walk(after, batch, jax.random.key(2))[1]["policy/loss"] < expected
 
 
 def test_place_columns_are_found_given_or_refused():

@@ -33,6 +33,16 @@ Batch = Any
 Tables = Any
 Metrics = dict[str, jax.Array]
 
+JOINTS: dict[str, Any] = {
+    "batch_size": 256,
+    "hidden": (256, 256, 256),
+    "learning_rate": 1e-3,
+    "standardise": True,
+    "cut_jumps": True,
+    "cut_rests": True,
+}
+"""Part of every preset `laptop-body`: columns of very different spreads, worlds that teleport, bodies that wait."""
+
 
 class Spec(NamedTuple):
     """What networks need to know about the data."""
@@ -75,6 +85,8 @@ class Method(ABC):
 
     cut_jumps: bool = False
     """Cut trajectories where they jump (teleports; see `iel data info`), so that nobody believes in a lucky exit."""
+    cut_rests: bool = False
+    """Leave out long rests (an ant that waits at its goal; see `iel data info`), which say nothing about directions."""
 
     def __post_init__(self) -> None:
         require_positive(self, "steps", "batch_size", "learning_rate", "hidden")

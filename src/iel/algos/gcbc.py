@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec
+from iel.algos.contract import JOINTS, Method, Metrics, Spec
 from iel.data.goals import DeviceData, GoalSampler, draw_states
 from iel.model import GoalState, Model
 from iel.nn import GaussianPolicy, descend, frozen_policy
@@ -22,6 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # As many updates of the policy as in 42,000 steps of IEL.
     "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128)},
+    "laptop-body": {"steps": 24_000, **JOINTS},
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3},
 }
 
@@ -34,7 +35,8 @@ class GCBC(Method):
 
     Nothing is valued and nothing is stitched; every other method has to beat it.
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for
+    robots with joints), `smoke` (seconds, for tests).
     """
 
     name = "gcbc"

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
+from iel.algos.contract import JOINTS, Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
 from iel.losses import conservative_gap, goal_reward, iql_critic_loss
@@ -34,7 +34,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "hidden": (128, 128, 128),
         "policy_learning_rate": 3e-4,
         "action_samples": 2,
+        "target_rate": 0.05,
     },
+    "laptop-body": {"steps": 24_000, **JOINTS, "policy_learning_rate": 3e-4, "action_samples": 2, "target_rate": 0.05},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 1_500,

@@ -15,18 +15,22 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Method, Metrics, Spec, require_fraction, require_positive
+from iel.algos.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
+from iel.algos.skills import SkillBatch
+from iel.algos.waypoints import WAYPOINTS, Steerable, Walker
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
 from iel.losses import awr_loss, ddpg_bc_loss, goal_reward, iql_critic_loss, iql_value_loss
-from iel.model import GoalState, Model
-from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, frozen_policy, polyak, scalars
+from iel.model import Model
+from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, polyak, scalars
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.3.
     # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "bc_weight": 0.003},
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05, "bc_weight": 0.003},
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05, "bc_weight": 0.3},
+    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 1_500,
@@ -40,7 +44,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GCIQL(Method):
+class GCIQL(Steerable, Method):
     """Goal-conditioned implicit Q-learning: values of (x, g) and (x, g, a) that never ask about unseen actions.
 
         L_V = E[W_tau(u) u^2],  u = min_e Q'_e(x, g, a) - V(x, g)
@@ -51,7 +55,8 @@ class GCIQL(Method):
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = min_e Q_e(x, g, mu(x, g))
         L_pi = -E[min(exp(alpha' A), 100) log N(a; mu, 1)],  A = min_e Q_e(x, g, a) - V(x, g)
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `smoke` (seconds, for tests).
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
     """
 
     name = "gciql"
@@ -100,14 +105,16 @@ class GCIQL(Method):
         networks = Networks(
             ensemble(value_key, 1, pair, self.hidden, 1),
             ensemble(critic_key, 2, pair + spec.action_size, self.hidden, 1),
-            GaussianPolicy(policy_key, pair, self.hidden, spec.action_size),
+            None if self.walks else GaussianPolicy(policy_key, pair, self.hidden, spec.action_size),
         )
-        return State(networks, networks.critic, self.optimiser.init(networks))
+        return State(networks, networks.critic, self.optimiser.init(networks), self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
         """Transitions with a goal for the values and another for the actor."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
         return relabel(key, data, self.value_goals, self.actor_goals, self.batch_size)
 
     # ---------------------------------------------------------------- losses
@@ -142,26 +149,29 @@ class GCIQL(Method):
     def loss(self, networks: Networks, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the actor's loss to value and critic."""
         value_loss, value_metrics = self.value_loss(networks.value, networks.critic, target, batch)
+        if networks.policy is None:
+            return value_loss, {"train/loss": value_loss, **value_metrics}
         actor_loss, actor_metrics = self.actor_loss(networks.policy, networks.value, networks.critic, batch)
         return value_loss + actor_loss, {"train/loss": value_loss + actor_loss, **value_metrics, **actor_metrics}
 
     # ---------------------------------------------------------------- the update
 
-    def update(self, phase: str, state: State, batch: Relabelled, key: jax.Array) -> tuple[State, Metrics]:
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
         """One gradient step; the target follows the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
         loss = lambda networks, batch: self.loss(networks, state.target, batch)  # noqa: E731
         networks, moments, metrics = descend(self.optimiser, loss, state.networks, state.moments, batch)
-        return State(networks, polyak(state.target, state.networks.critic, self.target_rate), moments), metrics
+        target = polyak(state.target, state.networks.critic, self.target_rate)
+        return State(networks, target, moments, state.walker), metrics
 
     # ---------------------------------------------------------------- what is shipped
 
     def model(self, state: State, spec: Spec) -> Model:
         """The policy, and the value, which is minus the distance."""
-        networks = {
-            "policy": frozen_policy(state.networks.policy, "observation", "command"),
-            "value": frozen(state.networks.value, "observation", "goal"),
-        }
-        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState(), discount=self.discount)
+        policy, steering = self.steered(state.networks.policy, state.walker, spec)
+        networks = {"policy": policy, "value": frozen(state.networks.value, "observation", "goal")}
+        return Model(self.name, spec.observation_size, spec.action_size, networks, steering, discount=self.discount)
 
 
 class Networks(NamedTuple):
@@ -169,7 +179,8 @@ class Networks(NamedTuple):
 
     value: MLP
     critic: MLP
-    policy: GaussianPolicy
+    policy: GaussianPolicy | None
+    """None where the policy is steered by waypoints."""
 
 
 class State(NamedTuple):
@@ -178,3 +189,4 @@ class State(NamedTuple):
     networks: Networks
     target: MLP
     moments: optax.OptState
+    walker: Walker | None = None

@@ -9,7 +9,7 @@ trained network takes the change back, so that a model, its file and whoever run
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,8 @@ def for_raw_observations(model: Model, scaling: Scaling) -> Model:
         steering = replace(steering, scale=tuple(spread.tolist()))
     networks = {name: _folded(model, network, scaling) for name, network in model.networks.items()}
     beta, discount = (getattr(model.metric, name, None) for name in ("beta", "discount"))
-    sizes = model.observation_size, model.action_size
-    return Model(model.algo, *sizes, networks, steering, beta=beta, discount=discount, pack=model.pack)
+    unit: dict[str, Any] = {"beta": beta, "discount": discount, "metric": model.stated_metric}
+    return Model(model.algo, model.observation_size, model.action_size, networks, steering, **unit, pack=model.pack)
 
 
 def _folded(model: Model, network: Network, scaling: Scaling) -> Network:

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from iel.algos.contract import Metrics, Spec
+from iel.algos.contract import JOINTS, Metrics, Spec
 from iel.data.goals import DeviceData, draw_states
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
@@ -34,17 +34,8 @@ from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen_policy, un
 Learner = Literal["iql-awr", "cloning"]
 Steered = Literal["direction", "waypoint"]
 
-BODY: dict[str, Any] = {
-    "batch_size": 256,
-    "hidden": (256, 256, 256),
-    "learning_rate": 1e-3,
-    "target_rate": 0.02,
-    "policy_norm": True,
-    "future_share": 1.0,
-    "standardise": True,
-    "cut_jumps": True,
-}
-"""For robots with joints: columns of very different spreads, and a gait that hides the direction (docs/results.md)."""
+BODY: dict[str, Any] = {**JOINTS, "target_rate": 0.02, "policy_norm": True, "future_share": 1.0}
+"""For robots with joints, whose gait hides the direction (docs/results.md)."""
 WALKING: dict[str, Any] = {**BODY, "steering": "waypoint", "learner": "cloning", "decay": True}
 """The same, steered by the place of the next node."""
 

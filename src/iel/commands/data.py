@@ -155,8 +155,9 @@ def data_info_command(options: DataInfo) -> dict[str, Any]:
 
 
 def _motion(data: Any) -> dict[str, Any]:
-    """What the columns do: how slow each is, which tell the place, and how often the place jumps."""
+    """What the columns do: how slow each is, which tell the place, how often it jumps and how much it rests."""
     from iel.data.jumps import jump_rows
+    from iel.data.rests import rest_rows
     from iel.data.slowness import place_columns, slowness
 
     try:
@@ -168,7 +169,9 @@ def _motion(data: Any) -> dict[str, Any]:
         facts["place_columns"] = place_columns(data, ratios=ratios)
     except DataError as problem:
         return {**facts, "place_columns": None, "jumps": 0, "note": str(problem)}
-    return {**facts, "jumps": len(jump_rows(data, facts["place_columns"]))}
+    place = facts["place_columns"]
+    resting = round(len(rest_rows(data, place)) / len(data.observations), 3)
+    return {**facts, "jumps": len(jump_rows(data, place)), "resting_share": resting}
 
 
 def _few_digits(values: Any, digits: int = 4) -> list[float]:

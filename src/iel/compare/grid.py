@@ -23,6 +23,7 @@
     label = "IEL"                   # default: the algorithm's name
     planners = ["direct", "wide"]
     settings = { beta = 0.3 }
+    presets = { laptop = "smoke" }  # this method takes another preset than the grid's
     [methods.where."*-stitch-*"]    # settings only in environments that match
     beta = 0.1
 
@@ -322,7 +323,7 @@ def _settings(
     method: Mapping[str, Any], label: str, env: str, common: Mapping[str, Any], mistakes: Mistakes
 ) -> dict[str, Any] | None:
     """The full settings of a method in an environment, or None with the reason among the mistakes."""
-    mistakes.unknown("key", method, ("algo", "label", "planners", "settings", "where"), f"methods.{label}.")
+    mistakes.unknown("key", method, ("algo", "label", "planners", "presets", "settings", "where"), f"methods.{label}.")
     algo = str(method.get("algo", ""))
     if algo not in ALGOS:
         mistakes.add(str(unknown_name("method", algo, ALGOS)))
@@ -334,6 +335,8 @@ def _settings(
             mistakes.add(f"settings.{key} is no setting of {config.__name__}; give it to the methods that have it.")
     given = mistakes.expect(method.get("settings", {}), dict, f"methods.{label}.settings")
     given = {**{key: value for key, value in common.items() if key in fields}, **given}
+    instead = mistakes.expect(method.get("presets", {}), dict, f"methods.{label}.presets")
+    given |= {"preset": instead[given["preset"]]} if given.get("preset") in instead else {}
     for pattern, table in mistakes.expect(method.get("where", {}), dict, f"methods.{label}.where").items():
         special = mistakes.expect(table, dict, f"methods.{label}.where.{pattern}")
         mistakes.unknown(f"setting of {config.__name__}", special, fields, "")

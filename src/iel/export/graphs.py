@@ -12,7 +12,7 @@ for years are used (opset 17 for LayerNormalization; GELU is spelt out), so that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 import iel
 from iel import distances
 from iel.errors import ConfigError
-from iel.metrics import FLOOR, Displacement
+from iel.metrics import FLOOR, Displacement, Quasimetric
 from iel.model import Direction, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
@@ -161,7 +161,7 @@ class Graph:
         return self.add("Where", usable, self.add("Div", displacement, safe), otherwise)
 
     def cost(self, model: Model, omega: str) -> str:
-        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), or minus a value."""
+        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), a quasimetric, or minus a value."""
         if isinstance(model.metric, Displacement):
             ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
             floor = self.number(distances.SQUARED_FLOOR)
@@ -169,6 +169,9 @@ class Graph:
             cosine = self.add("Div", self.row_sum(self.add("Mul", ahead, omega), False), length)
             exponent = self.add("Mul", self.add("Sub", self.number(1.0), cosine), self.number(model.metric.beta))
             return self.add("Mul", length, self.add("Exp", exponent))
+        if isinstance(model.metric, Quasimetric):
+            ends = (self.embedding(model, x) for x in ("observation", "goal"))
+            return self.quasimetric(model.metric, model.dimension, *ends)
         known = {"observation": "observation", "goal": "goal"}
         by_action = "action" in model.networks["value"].inputs
         if by_action:
@@ -176,6 +179,40 @@ class Graph:
         heads = [self.network(model, "value", head, **known) for head in range(len(model.networks["value"].heads))]
         value = self.row_sum(self.add("Min" if by_action else "Mean", *heads), False)
         return self.add("Max", self.add("Neg", value), self.number(FLOOR))
+
+    def quasimetric(self, metric: Quasimetric, dimension: int, source: str, target: str) -> str:
+        """max(scale d(x, y), 1e-3), as `iel.quasimetrics`."""
+        size = dimension // metric.groups
+        shape = self.weight("groups", np.array([-1, metric.groups, size], np.int64))
+        x, y = (self.add("Reshape", end, shape) for end in (source, target))
+        if metric.head == "iqe":
+            lengths = self.union_lengths(x, y, size)
+            shares = (self.number(metric.mix), self.number(1.0 - metric.mix))
+            parts = (self.add(f"Reduce{how}", lengths, axes=[-1], keepdims=0) for how in ("Mean", "Max"))
+            cost = self.add("Add", *(self.add("Mul", part, share) for part, share in zip(parts, shares, strict=True)))
+        else:
+            difference = self.add("Sub", x, y)
+            halves = [self.columns(difference, range(half * size // 2, (half + 1) * size // 2)) for half in (0, 1)]
+            down = self.add("Relu", self.add("ReduceMax", halves[0], axes=[-1], keepdims=0))
+            both = self.add("Add", down, self.add("Sqrt", self.squares(halves[1], False)))
+            cost = self.add("ReduceMean", both, axes=[-1], keepdims=0)
+        return self.add("Max", self.add("Mul", cost, self.number(metric.scale)), self.number(FLOOR))
+
+    def union_lengths(self, left: str, right: str, size: int) -> str:
+        """sum_k (y_k - max(x_k, max_{j before k} y_j))_+ over the last axis."""
+        covered = left
+        for j in range(size):
+            start, end = (self.columns(x, [j]) for x in (left, right))
+            later = self.weight(f"after_{j}", np.arange(size) > j)
+            level = self.add("And", self.add("Equal", start, left), later)
+            before = self.add("Or", self.add("Less", start, left), level)
+            covered = self.add("Max", covered, self.add("Where", before, end, left))
+        return self.row_sum(self.add("Relu", self.add("Sub", right, covered)), False)
+
+    def columns(self, x: str, chosen: Iterable[int]) -> str:
+        """Some places of the last axis."""
+        places = np.array(list(chosen), np.int64)
+        return self.add("Gather", x, self.weight(f"places_{'_'.join(map(str, places))}", places), axis=-1)
 
     def steps(self, cost: str, discount: float) -> str:
         """max(log(1 - (1 - gamma) d) / log(gamma), 0)."""

@@ -12,6 +12,7 @@ config.json (format 2) describes every network, so that reading it needs to know
      "steering": {"kind": "direction"},
      "networks": {"embedding": {"inputs": ["observation"], "sizes": [2, 128, 128, 32], "norm": true}, ...}}
 
+A metric that the networks do not imply is described by `"metric": {"kind": "quasimetric", "head": "iqe", ...}`.
 Tensors are called `NETWORK.layers.0.kernel`, `NETWORK.norms.0.scale`, `policy.log_std`; those of several heads have a
 leading axis. Files of format 1 are read too (`format1`).
 """
@@ -27,12 +28,14 @@ from typing import Any
 
 import numpy as np
 
-from iel.errors import RunError
+from iel.errors import ConfigError, RunError
 from iel.files import refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_json, read_safetensors
+from iel.metrics import Quasimetric
 from iel.model.format1 import as_format_2
 from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray, Network, perceptron
+from iel.quasimetrics import check_groups
 
 FORMAT = 2
 MANIFEST_FORMAT = 1
@@ -42,7 +45,8 @@ STEERINGS: dict[str, type[Any]] = {kind.kind: kind for kind in (Direction, Waypo
 NETWORKS = ("embedding", "omega", "value", "policy", "high")
 INPUTS = ("observation", "blind", "goal", "command", "action")
 REQUIRED = {"algo", "observation_size", "action_size", "steering", "networks"}
-OPTIONAL = {"beta", "discount"}
+UNITS = ("beta", "discount")
+OPTIONAL = {*UNITS, "metric"}
 
 
 def save_model(model: Model, directory: Path | str) -> None:
@@ -55,7 +59,10 @@ def save_model(model: Model, directory: Path | str) -> None:
     content = save({name: np.require(array, np.float32, "C") for name, array in arrays.items()})
     write_bytes(directory / "model.safetensors", content)
     steering = {"kind": model.steering.kind, **asdict(model.steering)}  # type: ignore[call-overload]
-    metric = {name: value for name in sorted(OPTIONAL) if (value := getattr(model.metric, name, None)) is not None}
+    metric: dict[str, Any] = {name: value for name in UNITS if (value := getattr(model.metric, name, None)) is not None}
+    if (stated := model.stated_metric) is not None:
+        facts = {name: value for name, value in asdict(stated).items() if name not in UNITS}
+        metric["metric"] = {"kind": stated.kind, **facts}
     config = {
         "format": FORMAT,
         "algo": model.algo,
@@ -130,7 +137,8 @@ def _model(config: Path, weights: Path) -> Model:
             f"{weights} has the unexpected tensor {min(arrays)[:80]}; weights and config.json do not belong together."
         )
     _consistent(networks, steering, widths, beta, discount, config)
-    return Model(settings["algo"], size, actions, networks, steering, beta=beta, discount=discount)
+    metric = _metric(settings.get("metric"), networks, discount, config)
+    return Model(settings["algo"], size, actions, networks, steering, beta=beta, discount=discount, metric=metric)
 
 
 def _network(
@@ -232,6 +240,28 @@ def _steering(given: Any, size: int, config: Path) -> Steering:
         raise RunError(f"{config}: the waypoint's scale must be one positive number per column; it is damaged.")
     numbers = [_number(value, "scale", config, 1e-30, 1e30) for value in scale]
     return Waypoint(tuple(columns), tuple(float(value) for value in numbers if value is not None))
+
+
+def _metric(given: Any, networks: Mapping[str, Network], discount: float | None, config: Path) -> Quasimetric | None:
+    """A metric that is described; None where the networks imply it."""
+    if given is None:
+        return None
+    known = {"kind", "head", "groups", "mix", "scale"}
+    if not isinstance(given, dict) or given.keys() != known or given["kind"] != Quasimetric.kind:
+        raise RunError(f"{config}: metric must be a quasimetric with head, groups, mix and scale; it is damaged.")
+    if "embedding" not in networks or "omega" in networks or "value" in networks:
+        raise RunError(f"{config}: a quasimetric is one of an embedding and of nothing else; it is damaged.")
+    groups = _size(given["groups"], "groups", config)
+    mix, scale = (
+        _number(given[name], name, config, low, high) for name, low, high in (("mix", 0.0, 1.0), ("scale", 1e-9, 1e9))
+    )
+    try:
+        check_groups(given["head"], networks["embedding"].sizes[-1], groups)
+    except ConfigError as error:
+        raise RunError(f"{config}: {error}") from error
+    if mix is None or scale is None:
+        raise RunError(f"{config}: mix and scale of the metric must be numbers; it is damaged.")
+    return Quasimetric(given["head"], groups, mix, scale, discount)
 
 
 def _size(value: Any, name: str, config: Path) -> int:

@@ -20,9 +20,10 @@ from numpy.typing import ArrayLike
 
 from iel import distances
 from iel.errors import ConfigError, GeometryError, RunError
-from iel.metrics import FLOOR, Displacement, Floats, LatentGoal, Metric
+from iel.metrics import FLOOR, Displacement, Floats, LatentGoal, Metric, Quasimetric
 from iel.metrics import unit as unit_or_else
 from iel.model.networks import FloatArray, Network, unit
+from iel.quasimetrics import check_groups
 
 if TYPE_CHECKING:
     from iel.planning import Planner, Target
@@ -173,17 +174,23 @@ class Model:
         *,
         beta: float | None = None,
         discount: float | None = None,
+        metric: Quasimetric | None = None,
         pack: Pack | None = None,
     ):
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
 
-        With an embedding the metric is a `Displacement` with this `beta`; with a value, minus that value; with neither
-        there is none. `discount` says what costs are worth in steps.
+        A `metric` that is given is used as it is. Without one, the networks imply it: with an embedding a
+        `Displacement` with this `beta`; with a value, minus that value; with neither there is none. `discount` says
+        what costs are worth in steps.
         """
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
         self.networks, self.steering, self.pack = dict(networks), steering, pack
-        self.metric: Metric | None = None
-        if "embedding" in self.networks:
+        self.metric: Metric | None = metric
+        self.stated_metric = metric
+        """The metric where it was given rather than implied: what a file must say about it."""
+        if metric is not None:
+            check_groups(metric.head, self.dimension, metric.groups)
+        elif "embedding" in self.networks:
             self.metric = Displacement(0.0 if beta is None else beta, discount)
         elif "value" in self.networks:
             assert discount is not None
@@ -263,7 +270,7 @@ class Model:
         return np.asarray(self.metric.steps(cost), np.float32)
 
     def cost(self, sources: ArrayLike, targets: ArrayLike, goals: ArrayLike) -> FloatArray:
-        """The learned, discounted cost of going from s to t on the way to g, row by row."""
+        """The learned cost of going from s to t on the way to g, row by row, in the metric's own unit."""
         if self.metric is None:
             raise GeometryError(f"{self.algo} learned no distances; it can only act.")
         if isinstance(self.metric, Displacement):

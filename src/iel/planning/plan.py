@@ -134,7 +134,9 @@ def latent_wishes(goals: Many[Goal], model: Agent, metric: Metric | None, width:
     if (metric is None or not metric.spatial) and any(
         goal.observation is None for wish in wishes for s in wish.stages for goal in s
     ):
-        raise GeometryError("A mixture is a mean of embeddings, and this model has none; give it states or a Region.")
+        raise GeometryError(
+            "A mixture is a mean of embeddings, and this model has none to average; give it states or a Region."
+        )
     return wishes
 
 

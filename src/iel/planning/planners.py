@@ -223,7 +223,9 @@ class RecMid(Planner):
     ):
         super().__init__(model, data)
         if self.metric is None or not self.metric.spatial:
-            raise GeometryError("This model has no embedding to take midpoints in; use a graph planner or direct.")
+            raise GeometryError(
+                "This model has no embedding that midpoints could be taken in; use a graph planner or direct."
+            )
         if rounds < 1 or average < 1:
             raise ConfigError(f"rounds is {rounds} and average is {average}; both must be at least 1.")
         self.states, self.points = self._embedded_pool(pool, seed)

@@ -22,6 +22,7 @@ from iel.algos.contract import Batch, Method, Metrics, Spec, State, config_dict
 from iel.algos.scaling import for_raw_observations, scaling_of
 from iel.data.examine import judge
 from iel.data.jumps import cut_at_jumps
+from iel.data.rests import cut_rests
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.files import locked, new_directory, require_space, seal, write_error
@@ -180,6 +181,7 @@ class Trainer:
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
         data = cut_at_jumps(data).data if algo.cut_jumps else data
+        data = cut_rests(data) if algo.cut_rests else data
         self.spec = Spec(data.observation_size, data.action_size, algo.place_of(data))
         self.scaling = scaling_of(data) if algo.standardise else None
         self.step, self.phase = 0, algo.phases()[0].name

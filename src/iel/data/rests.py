@@ -1,0 +1,54 @@
+"""Rests: long stretches in which a body goes nowhere, such as an ant that waits at its goal until the episode ends.
+
+With u_t the columns that tell the place, each divided by its standard deviation, and m_t = |u_{t + 20} - u_t|,
+
+    a row rests if   m_t < q / 4,     q = the 99th percentile of m,
+
+and a rest is a run of at least 60 such rows. All of it but its first and last 20 rows is left out: where nothing goes
+anywhere, hindsight names directions at random, and what is drawn from there is missing elsewhere. In D4RL's recipe an
+ant rests for four fifths of its time. A turn on the spot takes less than a rest, so data that keeps going stays whole.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iel.data.slowness import Rows, place_columns
+from iel.data.trajectories import Trajectories
+from iel.errors import DataError
+
+WINDOW = 20
+SHARE = 0.25
+SHORTEST = 60
+"""A rest has at least so many rows."""
+
+
+def rest_rows(data: Rows, columns: list[int] | None = None) -> NDArray[np.int64]:
+    """Rows inside rests of these columns, or of those that tell the place; none where nothing tells it."""
+    if columns is None:
+        try:
+            columns = place_columns(data)
+        except DataError:  # nothing tells the place
+            return np.zeros(0, np.int64)
+    place = data.observations[:, columns].astype(np.float64)
+    place /= np.where(place.std(0) > 0.0, place.std(0), 1.0)
+    offsets = np.asarray(data.offsets)
+    rows, last = np.arange(len(place)), np.repeat(offsets[1:] - 1, np.diff(offsets))
+    moved = np.linalg.norm(place[np.minimum(rows + WINDOW, last)] - place, axis=1)
+    whole = moved[rows + WINDOW <= last]
+    if len(whole) == 0:
+        return rows[:0]
+    resting = moved < SHARE * np.quantile(whole, 0.99)
+    # Runs of equal rows within one episode, as first rows and ends.
+    changes = np.flatnonzero(np.diff(resting)) + 1
+    bounds = np.union1d(offsets, changes)
+    first, end = bounds[:-1], bounds[1:]
+    rests = resting[first] & (end - first >= SHORTEST)
+    inside = [np.arange(a + WINDOW, b - WINDOW) for a, b in zip(first[rests], end[rests], strict=True)]
+    return np.concatenate(inside) if inside else rows[:0]
+
+
+def cut_rests(data: Trajectories, columns: list[int] | None = None) -> Trajectories:
+    """The data in pieces without the inside of its rests; the data itself where it has none."""
+    return data.cut(rest_rows(data, columns))

@@ -1,0 +1,68 @@
+"""Rests: an agent that waits is cut short, one that keeps going is left whole."""
+
+import numpy as np
+import pytest
+
+from iel.data import Trajectories, cut_rests, rest_rows
+from iel.data.rests import SHORTEST, WINDOW
+
+
+def walk(*parts: tuple[int, float]) -> np.ndarray:
+    """(rows, 1) places: so many rows at such a speed, one part after another."""
+    return np.cumsum(np.concatenate([np.full(rows, speed) for rows, speed in parts]))[:, None]
+
+
+def stored(*walks: np.ndarray) -> Trajectories:
+    return Trajectories.from_episodes([(place, np.zeros((len(place) - 1, 1))) for place in walks], trust=True)
+
+
+def slowly(data: Trajectories) -> list[int]:
+    """The definition, row by row."""
+    place = data.observations[:, 0].astype(float) / data.observations[:, 0].astype(float).std()
+    spans = list(zip(data.offsets[:-1], data.offsets[1:], strict=True))
+    whole = [abs(place[t + WINDOW] - place[t]) for a, b in spans for t in range(a, b - WINDOW)]
+    limit, rows = np.quantile(whole, 0.99) / 4, []
+    for a, b in spans:
+        run: list[int] = []
+        for t in [*range(a, b), None]:
+            if t is not None and abs(place[min(t + WINDOW, b - 1)] - place[t]) < limit:
+                run.append(t)
+                continue
+            rows += run[WINDOW:-WINDOW] if len(run) >= SHORTEST else []
+            run = []
+    return rows
+
+
+def test_the_inside_of_a_rest_is_left_out_and_nothing_else():
+    data = stored(walk((200, 0.1), (100, 0.0), (200, 0.1)), walk((150, 0.1), (80, 0.0)))
+    rows = rest_rows(data, [0])
+    assert rows.tolist() == slowly(data) and len(rows) > 80
+    first, second = rows[rows < 500], rows[rows >= 500]
+    assert 200 < first.min() < 220 and 260 < first.max() < 270  # it walks on from row 300, and looks 20 rows ahead
+    assert second.max() == 730 - WINDOW - 1
+    pieces = cut_rests(data, [0])
+    assert len(pieces) == 4 and pieces.num_transitions == data.num_transitions - len(rows)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_to_the_definition_on_random_walks(seed):
+    rng = np.random.default_rng(seed)
+    parts = [[(int(rng.integers(1, 120)), float(rng.choice([0.0, 0.01, 0.1]))) for _ in range(8)] for _ in range(3)]
+    data = stored(*(walk(*part) + 0.001 * rng.standard_normal((sum(rows for rows, _ in part), 1)) for part in parts))
+    assert rest_rows(data, [0]).tolist() == slowly(data)
+
+
+@pytest.mark.parametrize("pause", [0, SHORTEST - 20])
+def test_what_keeps_going_stays_whole(pause):
+    data = stored(walk((200, 0.1), (pause, 0.0), (200, 0.1)))
+    assert len(rest_rows(data, [0])) == 0 and cut_rests(data, [0]) is data
+
+
+def test_where_nothing_tells_the_place_nothing_rests():
+    noise = np.random.default_rng(0).standard_normal((500, 3))
+    data = stored(noise)
+    assert len(rest_rows(data)) == 0 and cut_rests(data) is data
+
+
+def test_episodes_shorter_than_a_window():
+    assert len(rest_rows(stored(walk((10, 0.1)), walk((12, 0.0))), [0])) == 0
