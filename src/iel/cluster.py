@@ -85,6 +85,8 @@ class Cluster:
     def submit(self, module: str, arguments: Sequence[str], *, stdin: str = "", log: str | None = None) -> Any:
         """Start a process when there is room for it; returns a ticket."""
         carried = {name: value for name, value in os.environ.items() if name.startswith(CARRIED)}
+        if "IEL_DATA" in carried:  # a node has a working directory of its own
+            carried["IEL_DATA"] = str(Path(carried["IEL_DATA"]).expanduser().absolute())
         return self._task.remote(module, list(arguments), stdin, log, carried, self.needs.cores)
 
     def ended(self, tickets: Sequence[Any], patience: float) -> list[Any]:
@@ -104,7 +106,8 @@ class Cluster:
         """Ask processes to save and end; those that have not begun never will."""
         for ticket in tickets:
             self.ray.cancel(ticket, force=False)
-        self.ray.wait(list(tickets), num_returns=len(tickets), timeout=PATIENCE)
+        if tickets:
+            self.ray.wait(list(tickets), num_returns=len(tickets), timeout=PATIENCE)
 
 
 def address_of(on: str) -> str | None:

@@ -91,6 +91,8 @@ def write_store(windows: Iterable[Rows], out: Path, name: str, trust: bool = Fal
             "scale": usable_scale(spread).astype(np.float64).tolist(),
             "constant": (low == high).tolist(),
         }
+        for table in tables:
+            table.close()
         seal(partial, FORMAT, {}, **facts)
     return open_store(out, name)
 
