@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ from benchmarks import print_rows
 from iel.commands.common import Output
 from iel.export import build_graphs
 from iel.metrics import Quasimetric
-from iel.model import Direction, GoalState, Model, Network, Norm, Pack, Perceptron, Steering, Subgoal, Waypoint
+from iel.model import Direction, GoalState, Measure, Model, Network, Norm, Pack, Perceptron, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray
 from iel.planning import make_planner
 
@@ -58,7 +58,21 @@ class Maker:
         return Network(tuple(inputs), tuple(self.perceptron(size, outputs, norm) for _ in range(heads)))
 
 
-KINDS = ("directed", "euclidean", "waypoint", "goal", "goal-value", "goal-critic", "subgoal", "iqe", "mrn")
+KINDS = (
+    "directed",
+    "euclidean",
+    "waypoint",
+    "goal",
+    "goal-value",
+    "goal-critic",
+    "subgoal",
+    "hierarchy",
+    "contrast",
+    "measure",
+    "measure-waypoint",
+    "iqe",
+    "mrn",
+)
 QUASIMETRICS = {"iqe": Quasimetric("iqe", 2, 0.7), "mrn": Quasimetric("mrn", 2, scale=30.0)}
 
 
@@ -67,14 +81,15 @@ def random_model(
 ) -> Model:
     """A model of one of the KINDS that there are."""
     make = Maker(hidden, seed)
-    told = {"waypoint": 2, "subgoal": 4, "directed": dimension, "euclidean": dimension}.get(kind, observations)
-    seen = "blind" if kind == "waypoint" else "observation"
-    size = observations - 2 * (kind == "waypoint") + told
+    latent = dict.fromkeys(("directed", "euclidean"), dimension)
+    blind = kind in ("waypoint", "contrast", "measure-waypoint")
+    told = 2 if blind else {"subgoal": 4, "hierarchy": 4, "measure": 4, **latent}.get(kind, observations)
+    size = observations - 2 * blind + told
     outputs = 2 * actions if kind == "goal-critic" else actions
-    policy = make.perceptron(size, outputs, kind == "waypoint")
+    policy = make.perceptron(size, outputs, blind)
     squash = kind == "goal-critic"
     log_std = make.draw(actions) if kind in ("directed", "euclidean", "waypoint") else None
-    networks = {"policy": Network((seen, "command"), (policy,), squash, log_std)}
+    networks = {"policy": Network(("blind" if blind else "observation", "command"), (policy,), squash, log_std)}
     if kind in ("directed", "euclidean", "waypoint", *QUASIMETRICS):
         networks["embedding"] = make.network(("observation",), observations, dimension)
     if kind in ("directed", "waypoint"):
@@ -83,15 +98,30 @@ def random_model(
         networks["value"] = make.network(("observation", "goal"), 2 * observations, 1, heads=2)
     if kind == "goal-critic":
         networks["value"] = make.network(("observation", "goal", "action"), 2 * observations + actions, 1, heads=2)
-    if kind == "subgoal":
+    if kind == "hierarchy":
+        networks["representation"] = make.network(("observation", "goal"), 2 * observations, told)
+        networks["value"] = make.network(("observation", "representation"), observations + told, 1, heads=2)
+    if kind == "contrast":
+        critic = make.network(("observation", "action"), observations + actions, dimension, heads=2)
+        networks["value"] = replace(critic, logit=True)
+        networks["goal_features"] = make.network(("goal",), observations, dimension, heads=2)
+        networks["actor"] = make.network(("observation", "goal"), 2 * observations, actions, norm=False)
+    if kind.startswith("measure"):
+        networks["high"] = make.network(("goal",), observations, 4)
+        inputs, size = ("observation", "action", "command"), observations + actions + 4
+        networks["forward"] = make.network(inputs, size, 4, heads=2)
+        if blind:
+            actor = make.network(("observation", "command"), observations + 4, 2 * actions, norm=False)
+            networks["actor"] = replace(actor, squash=True)
+    if kind in ("subgoal", "hierarchy"):
         networks["high"] = make.network(("observation", "goal"), 2 * observations, told)
     steerings: dict[str, Steering] = {
-        "waypoint": Waypoint((0, 1), (1.5, 2.0)),
-        "subgoal": Subgoal(),
+        **dict.fromkeys(("waypoint", "contrast", "measure-waypoint"), Waypoint((0, 1), (1.5, 2.0))),
+        **dict.fromkeys(("subgoal", "hierarchy", "measure"), Subgoal()),
         "directed": Direction(),
         "euclidean": Direction(),
     }
-    discount = None if kind == "goal" else 0.99
+    discount = None if kind in ("goal", "contrast") else 0.99
     return Model(
         kind,
         observations,
@@ -100,7 +130,7 @@ def random_model(
         steerings.get(kind, GoalState()),
         beta=beta if "omega" in networks else None,
         discount=discount,
-        metric=QUASIMETRICS.get(kind),
+        metric=Measure(0.98) if kind.startswith("measure") else QUASIMETRICS.get(kind),
     )
 
 

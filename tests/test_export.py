@@ -61,6 +61,8 @@ def test_onnx_agrees_with_numpy(kind):
         assert bool(rest) == (model.metric is not None)
         if model.metric is not None:
             np.testing.assert_allclose(rest[0], model.cost(states, goals, goals), rtol=1e-5, atol=1e-5)
+            assert len(rest) == 1 + (model.metric.discount is not None)
+        if len(rest) == 2:
             np.testing.assert_allclose(rest[1], model.steps(states, goals), rtol=2e-4, atol=2e-4)
         assert ("embed.onnx" in graphs, "omega.onnx" in graphs) == (
             "embedding" in model.networks,

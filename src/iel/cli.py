@@ -28,6 +28,7 @@ COMMANDS = {
     "plan": "plan:plan_command",
     "video": "video:video_command",
     "audit": "audit:audit_command",
+    "methods": "methods:methods_command",
     "theory": "theory:theory_command",
     "export": "export:export_command",
     "data make": "data:data_make_command",

@@ -88,3 +88,55 @@ def info_nce_loss(anchors: jax.Array, positives: jax.Array, temperature: float) 
     """Row-wise cross-entropy of <z_i, z~_j> / T with the diagonal as label; rows are unit vectors."""
     logits = anchors @ positives.T / temperature
     return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.arange(len(anchors))).mean()
+
+
+def pessimistic(values: jax.Array, pessimism: float) -> jax.Array:
+    """Mean over two heads less `pessimism` times their difference: (2, ...) -> (...); 0.5 is their minimum."""
+    return values.mean(0) - pessimism * jnp.abs(values[0] - values[1])
+
+
+def measure_loss(measures: jax.Array, target: jax.Array, discount: float) -> jax.Array:
+    """TD for successor measures: sum_k [mean_{i != j} (M_k,ij - gamma M'_ij)^2 / 2 - mean_i M_k,ii].
+
+    Row i is a state with an action, column j the state that row j went to: M_ij is how much more often (discounted,
+    from the next step on) i's policy will be there than the data is. The squares alone would be least at M = gamma M';
+    the term without a square adds the visit of the next step. `measures` is (heads, n, n); `target` is (n, n) and
+    carries no gradient.
+    """
+    residual = measures - discount * jax.lax.stop_gradient(target)
+    visits = jnp.diagonal(measures, axis1=-2, axis2=-1)
+    return (0.5 * off_diagonal_mean(jnp.square(residual)) - visits.mean(-1)).sum()
+
+
+def orthonormality_loss(features: jax.Array) -> jax.Array:
+    """mean_{i != j} <B_i, B_j>^2 - 2 mean_i ||B_i||^2: least where E[B B^T] is the identity; (n, d)."""
+    gram = features @ features.T
+    return off_diagonal_mean(jnp.square(gram)) - 2.0 * jnp.diagonal(gram).mean()
+
+
+def off_diagonal_mean(squares: jax.Array) -> jax.Array:
+    """The mean of (..., n, n) tables without their diagonals."""
+    size = squares.shape[-1]
+    inside = squares.sum((-2, -1)) - jnp.diagonal(squares, axis1=-2, axis2=-1).sum(-1)
+    return inside / (size * (size - 1))
+
+
+def contrastive_loss(logits: jax.Array) -> jax.Array:
+    """Binary cross-entropy of f_ij with labels 1[i = j], averaged over heads, rows and columns; (heads, B, B).
+
+    -log sigmoid(f_ii) where goal i belongs to row i, -log(1 - sigmoid(f_ij)) where it belongs to another. With goals j
+    drawn from p, the best f is log p(g | i) / p(g) - log(B - 1).
+    """
+    return optax.sigmoid_binary_cross_entropy(logits, jnp.eye(logits.shape[-1])).mean()
+
+
+def recursive_classification_loss(
+    positive: jax.Array, negative: jax.Array, ratio: jax.Array, discount: float
+) -> jax.Array:
+    """mean_e E[-(1 - gamma) log C(s') - gamma w log C(g) - log(1 - C(g))], with C = sigmoid of logits (heads, batch).
+
+    `positive` are logits of the next state s', `negative` those of a random g; `ratio` is w = p(g | s') / p(g) as the
+    target has it. Then C / (1 - C) = ((1 - gamma) p(s' = g) + gamma w p(g)) / p(g): the recursion of p(g | s) / p(g).
+    """
+    ahead = (1.0 - discount) * jax.nn.softplus(-positive) + discount * ratio * jax.nn.softplus(-negative)
+    return (ahead + jax.nn.softplus(negative)).mean()

@@ -198,18 +198,23 @@ def unit(x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
     return x / (norm + epsilon)
 
 
+def on_sphere(x: jax.Array) -> jax.Array:
+    """Rows of c numbers scaled to length sqrt(c), so that their numbers are of size one."""
+    return jnp.sqrt(float(x.shape[-1])) * unit(x)
+
+
 def scalars(heads: MLP, *parts: jax.Array) -> jax.Array:
     """An ensemble with one output on the concatenated inputs: (heads, batch)."""
     return apply_heads(heads, jnp.concatenate(parts, -1))[..., 0]
 
 
-def frozen(network: MLP, *inputs: str) -> Network:
-    """A trained network, or an ensemble of them, as the numpy network that is shipped."""
+def frozen(network: MLP, *inputs: str, logit: bool = False) -> Network:
+    """A trained network, or an ensemble of them, as the numpy network that is shipped. `logit`: it is a log-odds."""
     leaves: Any = jax.tree.map(np.asarray, network)
     if leaves.layers[0].kernel.ndim == 2:
-        return Network(inputs, (_perceptron(leaves),))
+        return Network(inputs, (_perceptron(leaves),), logit=logit)
     count = len(leaves.layers[0].kernel)
-    return Network(inputs, tuple(_perceptron(head(leaves, index)) for index in range(count)))
+    return Network(inputs, tuple(_perceptron(head(leaves, index)) for index in range(count)), logit=logit)
 
 
 def frozen_policy(policy: GaussianPolicy | TanhGaussianPolicy, *inputs: str, spread: bool = False) -> Network:

@@ -8,13 +8,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from iel.algos.check import check_algo
+from iel.algos.clearning import CLearning
 from iel.algos.contract import Method
+from iel.algos.crl import CRL
+from iel.algos.fb import FB
+from iel.algos.gas import GAS
 from iel.algos.gcbc import GCBC
 from iel.algos.gccql import GCCQL
 from iel.algos.gciql import GCIQL
 from iel.algos.gcivl import GCIVL
 from iel.algos.hilp import HILP
+from iel.algos.hiql import HIQL
 from iel.algos.iel import IEL
+from iel.algos.psm import PSM
 from iel.errors import unknown_name
 
 
@@ -40,7 +46,7 @@ class Registered(NamedTuple):
     distances, otherwise only `direct`."""
 
 
-EMBEDDED = ("direct", "rec-mid", "sym-graph", "asym-graph")
+EMBEDDED = ("direct", "rec-mid", "sym-graph", "asym-graph", "gas-graph")
 VALUED = ("direct", "sym-graph", "asym-graph")
 
 ALGOS: dict[str, Registered] = {
@@ -49,6 +55,24 @@ ALGOS: dict[str, Registered] = {
     ),
     "hilp": Registered(
         HILP, Facts("hitting time", "hitting time", "Euclidean feature", False, True, True, True), EMBEDDED
+    ),
+    "gas": Registered(
+        GAS, Facts("hitting time", "hitting time", "Euclidean feature", False, True, True, False), EMBEDDED
+    ),
+    "fb": Registered(
+        FB, Facts("successor measure", "successor measure", "bilinear projection", True, False, True, False), VALUED
+    ),
+    "psm": Registered(
+        PSM, Facts("successor measure", "successor measure", "bilinear projection", True, False, True, False), VALUED
+    ),
+    "clearning": Registered(
+        CLearning, Facts("successor measure", "reachability", "classifier logit", True, False, True, False), VALUED
+    ),
+    "crl": Registered(
+        CRL, Facts("successor measure", "density ratio", "inner product", True, False, False, False), VALUED
+    ),
+    "hiql": Registered(
+        HIQL, Facts("reachability", "multi-step reachability", "value gap", True, False, True, False), VALUED
     ),
     "gcbc": Registered(GCBC, Facts("goal-conditioned", "actions", "none", False, False, False, False), ("direct",)),
     "gcivl": Registered(GCIVL, Facts("goal-conditioned", "values", "negative value", True, False, True, False), VALUED),
@@ -70,12 +94,18 @@ def get_algo(name: str) -> type[Method]:
 
 __all__ = [
     "ALGOS",
+    "CRL",
+    "FB",
+    "GAS",
     "GCBC",
     "GCCQL",
     "GCIQL",
     "GCIVL",
     "HILP",
+    "HIQL",
     "IEL",
+    "PSM",
+    "CLearning",
     "Facts",
     "Method",
     "Registered",

@@ -128,11 +128,11 @@ def _check_metric(model: Model, data: Trajectories) -> None:
 
 
 def _check_steering(model: Model, data: Trajectories) -> None:
-    from iel.planning import make_planner, planners_for
+    from iel.planning import make_planner, over_coreset, planners_for
 
     states = data.observations[:3]
     for name in planners_for(model):
-        settings = {"nodes": 20, "neighbours": 3} if name.endswith("graph") else {}
+        settings = {"nodes": 20, "neighbours": 3} if over_coreset(name) else {}
         plan = make_planner(name, model, data, **settings).plan(data.observations[-3:])
         embeddings = model.embed(states)
         command = model.command(states, plan.target(embeddings), embeddings)

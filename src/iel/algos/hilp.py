@@ -199,13 +199,7 @@ class HILP(Method):
 
     def embedding_loss(self, embedding: MLP, target: MLP, batch: Any) -> tuple[jax.Array, Metrics]:
         """TD with the Euclidean distance. The loss of the policy is `skills.skill_loss`."""
-        state, goal = jnp.split(apply_heads(embedding, jnp.concatenate([batch.state, batch.goal])), 2, axis=1)
-        three = jax.lax.stop_gradient(apply_heads(target, jnp.concatenate([batch.state, batch.goal, batch.next_state])))
-        old_state, old_goal, old_next = jnp.split(three, 3, axis=1)
-        cost = euclidean(state, goal)
-        old_cost, next_cost = euclidean(old_state, old_goal), euclidean(old_next, old_goal)
-        loss = ivl_loss(-cost, -old_cost, -next_cost, batch.success, self.expectile, self.discount)
-        return loss, {"embedding/loss": loss, "embedding/distance": cost[0].mean()}
+        return euclidean_td_loss(embedding, target, batch, self.expectile, self.discount)
 
     # ---------------------------------------------------------------- updates
 
@@ -256,6 +250,19 @@ class HILP(Method):
             skill_steering(spec, self.steering),
             discount=self.discount,
         )
+
+
+def euclidean_td_loss(
+    embedding: MLP, target: MLP, batch: Any, expectile: float, discount: float
+) -> tuple[jax.Array, Metrics]:
+    """IVL with V(x, g) = -||phi(x) - phi(g)|| on a batch of x, x', g and whether x is g; GAS shares it."""
+    state, goal = jnp.split(apply_heads(embedding, jnp.concatenate([batch.state, batch.goal])), 2, axis=1)
+    three = jax.lax.stop_gradient(apply_heads(target, jnp.concatenate([batch.state, batch.goal, batch.next_state])))
+    old_state, old_goal, old_next = jnp.split(three, 3, axis=1)
+    cost = euclidean(state, goal)
+    old_cost, next_cost = euclidean(old_state, old_goal), euclidean(old_next, old_goal)
+    loss = ivl_loss(-cost, -old_cost, -next_cost, batch.success, expectile, discount)
+    return loss, {"embedding/loss": loss, "embedding/distance": cost[0].mean()}
 
 
 class Optimisers(NamedTuple):

@@ -48,7 +48,7 @@ from iel.data.slowness import place_columns
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.model import GoalState, Network, Steering
-from iel.nn import GaussianPolicy, descend, frozen_policy
+from iel.nn import GaussianPolicy, TanhGaussianPolicy, descend, frozen_policy
 
 CLONING = SkillSettings(0.99, 0.9, 1.0, future_share=1.0, learner="cloning")
 """Every direction is one the trajectory took; the first three numbers are for IQL and play no part."""
@@ -83,7 +83,7 @@ class Steerable:
         super().__post_init__()  # type: ignore[misc]
         require_positive(self, "future_steps")
         require_fraction(self, "policy_share")
-        if self.place and self.steering == "goal":
+        if self.place and not self.walks:
             raise ConfigError("place is for steering by waypoints; leave it out, or choose steering waypoint.")
 
     @property
@@ -128,7 +128,9 @@ class Steerable:
         skills, moments, metrics = descend(self._walker_optimiser(), loss, *state.walker, batch)
         return state._replace(walker=Walker(skills, moments)), metrics
 
-    def steered(self, own: GaussianPolicy | None, walker: Walker | None, spec: Spec) -> tuple[Network, Steering]:
+    def steered(
+        self, own: GaussianPolicy | TanhGaussianPolicy | None, walker: Walker | None, spec: Spec
+    ) -> tuple[Network, Steering]:
         """The policy to ship and what it is told: the walker where there is one, else the method's own."""
         if walker is not None:
             return shipped_policy(walker.skills.policy, "waypoint"), skill_steering(spec, "waypoint")

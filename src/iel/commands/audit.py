@@ -29,24 +29,37 @@ class AuditCommand(Output):
     seed: int = 0
     """Seed of the pairs that are drawn."""
     picture: Path | None = None
-    """Where to draw (default: RUN/plots/audit.png)."""
+    """Where to draw (default: RUN/plots/audit.png); costs that are not in steps are not drawn."""
 
 
 def audit_command(options: AuditCommand) -> dict[str, Any]:
     """`iel audit`."""
     import numpy as np
 
-    from iel.theory import audit_embedding, draw_audit
+    from iel.theory import audit_costs, audit_embedding, draw_audit
     from iel.theory.diagnostics import when_it_works
     from iel.training import open_run
 
     run = open_run(options.run)
     model = run.model
-    if model.metric is None or model.metric.discount is None:
-        raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which predicts no steps to audit.")
+    if model.metric is None:
+        raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learned no distances to audit.")
+    if model.metric.discount is None and options.picture is not None:
+        raise ConfigError("The costs of this run are not in steps, and only steps are drawn; leave --picture out.")
     data, seen = audit_data(run, options.data)
     observations = data.observations
     generator = np.random.default_rng(options.seed)
+    facts = {"run": str(run.path), "algo": run.config["algo"], "name": data.name}
+
+    def cost(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        return model.cost(observations[i], observations[j], observations[j])
+
+    exact = exact_steps(run, observations)
+    if model.metric.discount is None:
+        found = audit_costs(data.offsets, cost=cost, exact=exact, data=seen, generator=generator)
+        if not options.json:
+            print("\n".join(found.sentences()))
+        return {**facts, **found.to_dict()}
     # A method that learned no embedding has no latent dynamics to judge.
     embeddings = model.embed(observations) if "embedding" in model.networks else None
 
@@ -56,9 +69,9 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
     audit = audit_embedding(
         data.offsets,
         predicted=predicted,
-        cost=lambda i, j: model.cost(observations[i], observations[j], observations[j]),
+        cost=cost,
         discount=model.metric.discount,
-        exact=exact_steps(run, observations),
+        exact=exact,
         embeddings=embeddings,
         actions=data.actions,
         data=seen,
@@ -72,8 +85,7 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
     if not options.json:
         print("\n".join([*audit.sentences(), *(conditions.sentences() if conditions else [])]))
         print(f"drawn in {picture}")
-    found = {"conditions": asdict(conditions) if conditions else None, **audit.to_dict()}
-    return {"run": str(run.path), "name": data.name, "picture": str(picture), **found}
+    return {**facts, "picture": str(picture), "conditions": conditions and asdict(conditions), **audit.to_dict()}
 
 
 def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:

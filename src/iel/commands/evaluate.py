@@ -25,7 +25,8 @@ class Evaluate(Output):
     run: tyro.conf.Positional[Path]
     """Run directory, or a directory of several seeds."""
     planners: tuple[str, ...] | None = None
-    """Ways of acting: direct, rec-mid, sym-graph, asym-graph (default: all that the method allows)."""
+    """Ways of acting: direct, rec-mid, sym-graph, asym-graph, gas-graph (default: all that the method allows,
+    the last for GAS alone)."""
     episodes: int = 20
     """Episodes per task."""
     tasks: tuple[int, ...] | None = None
@@ -49,7 +50,8 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
     from iel.training import open_runs
 
     runs = open_runs(options.run)
-    planners = options.planners or planners_for(runs[0].model)
+    model = runs[0].model
+    planners = options.planners or [n for n in planners_for(model) if n != "gas-graph" or model.algo == "gas"]
     for name in planners:
         if name not in PLANNERS:
             raise unknown_name("planner", name, PLANNERS)

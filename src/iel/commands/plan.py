@@ -19,7 +19,7 @@ class PlanCommand(Output):
     run: tyro.conf.Positional[Path]
     """Run directory."""
     planner: str = "asym-graph"
-    """sym-graph or asym-graph."""
+    """sym-graph, asym-graph or gas-graph."""
     task: int = 1
     """Take start and goal from this task of the environment."""
     start: tuple[float, ...] | None = None

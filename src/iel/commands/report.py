@@ -26,7 +26,7 @@ class ReportCommand(Output):
 
 def report_command(options: ReportCommand) -> dict[str, Any]:
     """`iel report`."""
-    from iel.compare.insert import insert, require_place
+    from iel.compare.insert import insert, name_of, require_place
     from iel.compare.page import html_page
     from iel.compare.pictures import draw_pictures
     from iel.compare.results import collect
@@ -37,7 +37,7 @@ def report_command(options: ReportCommand) -> dict[str, Any]:
     if not comparison.entries:
         raise RunError(f"{options.sources[0]} holds no finished result yet; let `iel compare` finish a cell first.")
     if options.into is not None:
-        require_place(options.into, comparison)
+        require_place(options.into, name_of(comparison))
     out = options.out or options.sources[0] / "report"
     out.mkdir(parents=True, exist_ok=True)
     pictures = draw_pictures(comparison, out)

@@ -30,8 +30,10 @@ def environment_of(run: Run) -> str:
 
 
 def planner_settings(name: str, planning: PlannerSettings) -> dict[str, Any]:
-    """Only graph planners have a graph to configure."""
-    if not name.endswith("graph"):
+    """Only planners over a coreset have one to configure."""
+    from iel.planning import over_coreset
+
+    if not over_coreset(name):
         return {}
     settings: dict[str, Any] = {"nodes": planning.nodes, "neighbours": planning.neighbours}
     return settings if planning.coreset is None else {**settings, "coreset": planning.coreset}

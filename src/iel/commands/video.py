@@ -19,7 +19,7 @@ class VideoCommand(Output):
     run: tyro.conf.Positional[Path]
     """Run directory."""
     planner: str = "asym-graph"
-    """direct, rec-mid, sym-graph or asym-graph."""
+    """direct, rec-mid, sym-graph, asym-graph or gas-graph."""
     task: int = 1
     """Which task of the environment."""
     seed: int = 0

@@ -26,9 +26,9 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- iel report: {name} -->", f"<!-- end of iel report: {name} -->"
 
 
-def require_place(document: Path, comparison: Comparison) -> str:
-    """The text of the document, its line ends as they are, if it has one place for this report."""
-    begin, end = marks(name_of(comparison))
+def require_place(document: Path, name: str) -> str:
+    """The text of the document, its line ends as they are, if it has one place for the report of this name."""
+    begin, end = marks(name)
     try:
         text = document.read_bytes().decode()
     except OSError as error:
@@ -43,21 +43,27 @@ def require_place(document: Path, comparison: Comparison) -> str:
     return text
 
 
+def replaced(text: str, name: str, report: str) -> str:
+    """A document's text with another report of this name between its marks."""
+    begin, end = marks(name)
+    between = f"\n\n{report}\n"
+    if "\r\n" in text:
+        between = between.replace("\n", "\r\n")
+    return text[: text.index(begin)] + begin + between + text[text.index(end) :]
+
+
 def insert(document: Path, comparison: Comparison, pictures: Mapping[str, Path]) -> list[Path]:
     """Replace what stands between the marks, copy the pictures to `images` beside it, and return what was written."""
-    begin, end = marks(name_of(comparison))
-    text = require_place(document, comparison)
-    folder, slug = document.parent / "images", re.sub(r"\W+", "-", name_of(comparison).lower()).strip("-")
+    name = name_of(comparison)
+    text = require_place(document, name)
+    folder, slug = document.parent / "images", re.sub(r"\W+", "-", name.lower()).strip("-")
     copies = {title: folder / f"{slug}-{path.name}" for title, path in pictures.items()}
     relative = {title: f"images/{path.name}" for title, path in copies.items()}
-    report = f"\n\n{markdown(comparison, relative, LEVEL)}\n"
-    if "\r\n" in text:
-        report = report.replace("\n", "\r\n")
     try:
         folder.mkdir(exist_ok=True)
         for title, path in pictures.items():
             shutil.copyfile(path, copies[title])
-        write_text(document.resolve(), text[: text.index(begin)] + begin + report + text[text.index(end) :])
+        write_text(document.resolve(), replaced(text, name, markdown(comparison, relative, LEVEL)))
     except OSError as error:
         raise RunError(f"{document} or its images cannot be written ({error.strerror}); change --into.") from error
     return [document, *copies.values()]

@@ -21,7 +21,7 @@ import iel
 from iel import distances
 from iel.errors import ConfigError
 from iel.metrics import FLOOR, Displacement, Quasimetric
-from iel.model import Direction, Model, Perceptron, Subgoal, Waypoint, networks
+from iel.model import Direction, MeasureCost, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
 IR_VERSION = 8
@@ -128,10 +128,14 @@ class Graph:
         norm = self.add("Sqrt", self.add("Max", self.squares(y, True), self.number(networks.SQUARED_NORM_FLOOR)))
         return self.add("Div", y, self.add("Add", norm, self.number(networks.UNIT_EPSILON)))
 
-    def action(self, model: Model, observation: str, command: str) -> str:
-        """The policy's mean, within [-1, 1]."""
-        mean = self.network(model, "policy", observation=observation, command=command)
-        if model.networks["policy"].squash:
+    def on_sphere(self, y: str, size: int) -> str:
+        """y scaled to length sqrt(its size)."""
+        return self.add("Mul", self.unit(y), self.number(math.sqrt(size)))
+
+    def action(self, model: Model, observation: str, command: str, policy: str = "policy") -> str:
+        """The mean of a policy, within [-1, 1]."""
+        mean = self.network(model, policy, observation=observation, command=command, goal=command)
+        if model.networks[policy].squash:
             bounds = [self.weight(f"cut_{end}", np.array([end], np.int64)) for end in (0, model.action_size, 1)]
             mean = self.add("Tanh", self.add("Slice", mean, *bounds))
         return self.add("Clip", mean, self.number(-1.0), self.number(1.0))
@@ -150,7 +154,7 @@ class Graph:
             return self.heading(self.add("Div", self.add("Sub", *gathered), scale), first)
         if isinstance(steering, Subgoal):
             answer = self.network(model, "high", observation="observation", goal="goal")
-            return self.add("Mul", self.unit(answer), self.number(float(np.sqrt(model.command_size))))
+            return self.on_sphere(answer, model.command_size)
         return "goal"
 
     def heading(self, displacement: str, otherwise: str) -> str:
@@ -172,13 +176,45 @@ class Graph:
         if isinstance(model.metric, Quasimetric):
             ends = (self.embedding(model, x) for x in ("observation", "goal"))
             return self.quasimetric(model.metric, model.dimension, *ends)
-        known = {"observation": "observation", "goal": "goal"}
-        by_action = "action" in model.networks["value"].inputs
+        if isinstance(model.metric, MeasureCost):
+            return self.measure_cost(model, model.metric)
+        network, known = model.networks["value"], {"observation": "observation", "goal": "goal"}
+        by_action = "action" in network.inputs
         if by_action:
-            known["action"] = self.action(model, "observation", "goal")
-        heads = [self.network(model, "value", head, **known) for head in range(len(model.networks["value"].heads))]
-        value = self.row_sum(self.add("Min" if by_action else "Mean", *heads), False)
-        return self.add("Max", self.add("Neg", value), self.number(FLOOR))
+            actor = "actor" if "actor" in model.networks else "policy"
+            known["action"] = self.action(model, "observation", "goal", actor)
+        if "representation" in network.inputs:
+            size = model.networks["representation"].sizes[-1]
+            told = self.network(model, "representation", observation="observation", goal="goal")
+            known["representation"] = self.on_sphere(told, size)
+        heads = [self.network(model, "value", head, **known) for head in range(len(network.heads))]
+        if "goal_features" in model.networks:
+            features = [self.network(model, "goal_features", head, **known) for head in range(len(heads))]
+            heads = [self.add("Mul", *pair) for pair in zip(heads, features, strict=True)]
+        values = [self.row_sum(head, True) for head in heads]
+        cost = self.add("Neg", self.row_sum(self.add("Min" if by_action else "Mean", *values), False))
+        return self.add("Max", self.add("Softplus", cost) if network.logit else cost, self.number(FLOOR))
+
+    def measure_cost(self, model: Model, metric: MeasureCost) -> str:
+        """log p / log gamma, p = gamma M(x, g) / (d + gamma M(g, g)) bent to stay positive, as `MeasureCost`."""
+        size = model.networks["high"].sizes[-1]
+        task = self.on_sphere(self.network(model, "high", goal="goal"), size)
+        actor = "actor" if "actor" in model.networks else "policy"
+
+        def measure(state: str) -> str:
+            known = {"observation": state, "action": self.action(model, state, task, actor), "command": task}
+            heads = [self.network(model, "forward", h, **known) for h in range(len(model.networks["forward"].heads))]
+            values = [self.row_sum(self.add("Mul", head, task), True) for head in heads]
+            return self.add("Mul", self.row_sum(self.add("Mean", *values), False), self.number(metric.decay))
+
+        most = self.add("Add", self.add("Relu", measure("goal")), self.number(size))
+        likely = self.add("Div", measure("observation"), self.add("Mul", most, self.number(metric.SMALL)))
+        bent = self.add("Softplus", self.add("Max", likely, self.number(-30.0)))
+        log = self.add("Where", self.add("Greater", likely, self.number(-30.0)), self.add("Log", bent), likely)
+        steps = self.add(
+            "Div", self.add("Add", log, self.number(math.log(metric.SMALL))), self.number(math.log(metric.decay))
+        )
+        return self.add("Max", steps, self.number(FLOOR))
 
     def quasimetric(self, metric: Quasimetric, dimension: int, source: str, target: str) -> str:
         """max(scale d(x, y), 1e-3), as `iel.quasimetrics`."""

@@ -12,7 +12,8 @@ config.json (format 2) describes every network, so that reading it needs to know
      "steering": {"kind": "direction"},
      "networks": {"embedding": {"inputs": ["observation"], "sizes": [2, 128, 128, 32], "norm": true}, ...}}
 
-A metric that the networks do not imply is described by `"metric": {"kind": "quasimetric", "head": "iqe", ...}`.
+A metric that the networks do not imply is described by `"metric": {"kind": "quasimetric", "head": "iqe", ...}` or
+`{"kind": "measure", "decay": 0.98}`.
 Tensors are called `NETWORK.layers.0.kernel`, `NETWORK.norms.0.scale`, `policy.log_std`; those of several heads have a
 leading axis. Files of format 1 are read too (`format1`).
 """
@@ -33,7 +34,7 @@ from iel.files import refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_json, read_safetensors
 from iel.metrics import Quasimetric
 from iel.model.format1 import as_format_2
-from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
+from iel.model.model import Direction, GoalState, Measure, Model, Pack, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray, Network, perceptron
 from iel.quasimetrics import check_groups
 
@@ -42,8 +43,8 @@ MANIFEST_FORMAT = 1
 LARGEST = 65536
 """Sizes above this are a damaged config.json, not a network."""
 STEERINGS: dict[str, type[Any]] = {kind.kind: kind for kind in (Direction, Waypoint, GoalState, Subgoal)}
-NETWORKS = ("embedding", "omega", "value", "policy", "high")
-INPUTS = ("observation", "blind", "goal", "command", "action")
+NETWORKS = ("embedding", "omega", "representation", "value", "goal_features", "actor", "policy", "high", "forward")
+INPUTS = ("observation", "blind", "goal", "command", "action", "representation")
 REQUIRED = {"algo", "observation_size", "action_size", "steering", "networks"}
 UNITS = ("beta", "discount")
 OPTIONAL = {*UNITS, "metric"}
@@ -130,14 +131,21 @@ def _model(config: Path, weights: Path) -> Model:
     if isinstance(steering, Waypoint):
         widths["blind"] = size - len(steering.columns)
     networks = {}
-    for name, description in descriptions.items():
-        networks[name] = _network(name, description, widths, arrays, config, weights)
+    for name in sorted(descriptions, key=NETWORKS.index):  # a representation comes before whoever is told it
+        networks[name] = _network(name, descriptions[name], widths, arrays, config, weights)
+        if name == "representation":
+            widths[name] = networks[name].sizes[-1]
     if arrays:
         raise RunError(
             f"{weights} has the unexpected tensor {min(arrays)[:80]}; weights and config.json do not belong together."
         )
     _consistent(networks, steering, widths, beta, discount, config)
-    metric = _metric(settings.get("metric"), networks, discount, config)
+    stated = settings.get("metric")
+    metric: Quasimetric | Measure | None
+    if "forward" in networks:
+        metric = _measure(stated, networks, steering, widths, config)
+    else:
+        metric = _metric(stated, networks, discount, config)
     return Model(settings["algo"], size, actions, networks, steering, beta=beta, discount=discount, metric=metric)
 
 
@@ -145,7 +153,8 @@ def _network(
     name: str, given: Any, widths: dict[str, int], arrays: dict[str, np.ndarray], config: Path, weights: Path
 ) -> Network:
     """One network as its description says; its tensors are checked, and taken out of `arrays`."""
-    known = {"inputs": None, "sizes": None, "norm": None, "heads": 1, "squash": False, "spread": False}
+    flags = ("squash", "spread", "logit")
+    known = {"inputs": None, "sizes": None, "norm": None, "heads": 1, **dict.fromkeys(flags, False)}
     if not isinstance(given, dict) or not {"inputs", "sizes", "norm"} <= given.keys() <= known.keys():
         raise RunError(f"{config}: the network {name} is not described by inputs, sizes and norm; it is damaged.")
     facts = {**known, **given}
@@ -155,8 +164,8 @@ def _network(
     if not isinstance(sizes, list) or not 2 <= len(sizes) <= 65:
         raise RunError(f"{config}: sizes of {name} is not a list of 2 to 65 widths; it is damaged.")
     sizes = [_size(size, f"sizes of {name}", config) for size in sizes]
-    if any(type(facts[flag]) is not bool for flag in ("norm", "squash", "spread")):
-        raise RunError(f"{config}: norm, squash and spread of {name} must be true or false; it is damaged.")
+    if any(type(facts[flag]) is not bool for flag in ("norm", *flags)):
+        raise RunError(f"{config}: norm, squash, spread and logit of {name} must be true or false; it is damaged.")
     needed = sum(widths.get(part, 0) for part in inputs)
     if sizes[0] < needed or (sizes[0] != needed and "command" not in inputs):
         raise RunError(f"{config}: {name} takes {sizes[0]} numbers, but its inputs have {needed}; it is damaged.")
@@ -191,7 +200,7 @@ def _network(
         for head in range(heads)
     )
     log_std = take("log_std", (sizes[-1],)) if facts["spread"] else None
-    return Network(tuple(inputs), made, facts["squash"], log_std)
+    return Network(tuple(inputs), made, facts["squash"], log_std, facts["logit"])
 
 
 def _consistent(
@@ -204,8 +213,10 @@ def _consistent(
 ) -> None:
     """What the parts of a description owe each other."""
     policy, actions = networks["policy"], widths["action"]
-    if policy.sizes[-1] != (2 * actions if policy.squash else actions):
-        raise RunError(f"{config}: the policy answers {policy.sizes[-1]} numbers for {actions} actions; it is damaged.")
+    for acting in (policy, networks.get("actor", policy)):
+        answers = acting.sizes[-1]
+        if answers != (2 * actions if acting.squash else actions):
+            raise RunError(f"{config}: the policy answers {answers} numbers for {actions} actions; it is damaged.")
     if beta and "omega" not in networks:
         raise RunError(f"{config}: beta is {beta}, but without goal directions it must be 0; it is damaged.")
     if (
@@ -214,16 +225,46 @@ def _consistent(
         and networks["embedding"].sizes[-1] != networks["omega"].sizes[-1]
     ):
         raise RunError(f"{config}: embedding and omega differ in size; it is damaged.")
-    if ("embedding" in networks or "value" in networks) and discount is None:
+    _consistent_value(networks, steering, config)
+    no_steps = "value" in networks and networks["value"].logit
+    if no_steps and discount is not None:
+        raise RunError(f"{config} has a discount, but its value counts no steps; it is damaged.")
+    if ("embedding" in networks or "value" in networks) and not no_steps and discount is None:
         raise RunError(f"{config} lacks discount, without which distances mean nothing; it is damaged.")
-    if isinstance(steering, Subgoal) != ("high" in networks):
+    if isinstance(steering, Subgoal) != ("high" in networks) and "forward" not in networks:
         raise RunError(f"{config}: steering by subgoals and the network high go together; it is damaged.")
     told = policy.sizes[0] - sum(widths[part] for part in policy.inputs if part != "command")
-    expected = {"direction": networks["embedding"].sizes[-1] if "embedding" in networks else 0, "goal": widths["goal"]}
+    expected = {
+        "direction": networks["embedding"].sizes[-1] if "embedding" in networks else 0,
+        "goal": widths["goal"],
+        "subgoal": networks["high"].sizes[-1] if "high" in networks else 0,
+    }
     if told != expected.get(steering.kind, told):
         raise RunError(f"{config}: the policy takes commands of {told} numbers, which its steering does not give.")
     if isinstance(steering, Direction) and "embedding" not in networks:
         raise RunError(f"{config}: steering by directions needs an embedding; it is damaged.")
+
+
+def _consistent_value(networks: Mapping[str, Network], steering: Steering, config: Path) -> None:
+    """What a value needs beside it, and what nothing but a value needs."""
+    value, features = networks.get("value"), networks.get("goal_features")
+    inputs = value.inputs if value else ()
+    if "representation" in (part for name in networks if name != "value" for part in networks[name].inputs):
+        raise RunError(f"{config}: only a value is told a representation; it is damaged.")
+    if "command" in inputs or ("representation" in inputs) != ("representation" in networks):
+        raise RunError(f"{config}: the inputs of the value are not what the model can give it; it is damaged.")
+    if "action" in inputs and "actor" not in networks and not isinstance(steering, GoalState):
+        raise RunError(f"{config}: the value is asked about actions, but no policy is told the goal; it is damaged.")
+    pair = {"observation", "goal"}
+    for name, allowed in {"actor": pair, "representation": pair, "goal_features": {"goal"}}.items():
+        if name == "actor" and "forward" in networks:
+            continue  # `_measure` has looked at it
+        if name in networks and (value is None or not set(networks[name].inputs) <= allowed):
+            raise RunError(f"{config}: {name} goes with a value and takes {' and '.join(sorted(allowed))} alone.")
+    if value is not None:
+        answers = (features.sizes[-1], len(features.heads)) if features else (1, len(value.heads))
+        if (value.sizes[-1], len(value.heads)) != answers:
+            raise RunError(f"{config}: the value and what it is multiplied with differ in size; it is damaged.")
 
 
 def _steering(given: Any, size: int, config: Path) -> Steering:
@@ -262,6 +303,31 @@ def _metric(given: Any, networks: Mapping[str, Network], discount: float | None,
     if mix is None or scale is None:
         raise RunError(f"{config}: mix and scale of the metric must be numbers; it is damaged.")
     return Quasimetric(given["head"], groups, mix, scale, discount)
+
+
+def _measure(
+    given: Any, networks: Mapping[str, Network], steering: Steering, widths: dict[str, int], config: Path
+) -> Measure:
+    """The description of a successor measure, and what its networks owe each other."""
+    if not isinstance(given, dict) or given.keys() != {"kind", "decay"} or given["kind"] != Measure.kind:
+        raise RunError(f"{config}: with a network forward the metric must be a measure with its decay; it is damaged.")
+    decay = _number(given["decay"], "decay", config, 1e-9, 1.0 - 1e-9)
+    if decay is None or not networks.keys() <= {"policy", "actor", "forward", "high"} or "high" not in networks:
+        raise RunError(f"{config}: a measure is made of the networks forward and high alone; it is damaged.")
+    forward, high = networks["forward"], networks["high"]
+    actor = networks["policy"] if isinstance(steering, Subgoal) else networks.get("actor")
+    size = high.sizes[-1]
+    expected = {
+        "forward": (forward, ("observation", "action", "command"), widths["observation"] + widths["action"] + size),
+        "high": (high, ("goal",), widths["goal"]),
+        "actor": (actor, ("observation", "command"), widths["observation"] + size),
+    }
+    for name, (network, inputs, width) in expected.items():
+        if network is None or network.inputs != inputs or network.sizes[0] != width:
+            raise RunError(f"{config}: {name} must take {', '.join(inputs)} ({width} numbers); it is damaged.")
+    if forward.sizes[-1] != size:
+        raise RunError(f"{config}: forward and high differ in size; it is damaged.")
+    return Measure(decay)
 
 
 def _size(value: Any, name: str, config: Path) -> int:

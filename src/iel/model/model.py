@@ -22,7 +22,7 @@ from iel import distances
 from iel.errors import ConfigError, GeometryError, RunError
 from iel.metrics import FLOOR, Displacement, Floats, LatentGoal, Metric, Quasimetric
 from iel.metrics import unit as unit_or_else
-from iel.model.networks import FloatArray, Network, unit
+from iel.model.networks import FloatArray, Network, on_sphere, softplus, unit
 from iel.quasimetrics import check_groups
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class Subgoal:
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         high = model.networks["high"]
-        answer = high(model.inputs(high, observation=observations, goal=_state_of(target)))
-        return np.sqrt(np.float32(answer.shape[1])) * unit(answer)
+        return on_sphere(high(model.inputs(high, observation=observations, goal=_state_of(target))))
 
 
 def _state_of(target: Target) -> FloatArray:
@@ -114,17 +113,22 @@ def _state_of(target: Target) -> FloatArray:
 
 
 class ValueCost(Metric):
-    """-V(s, t), the mean over its heads; or -min_e Q_e(s, t, pi(s, t)) of a critic. The same for all goals.
+    """What a value network says of a state s and a target t, as a cost. The same for all goals.
 
-    Embeddings are the observations themselves, so rows of this metric are rows of a network: nothing can be pruned.
+        -V                  V(s, t), the mean over its heads, or min_e Q_e(s, t, pi(s, t)) of a critic, counts steps
+        -log sigmoid(V)     V is a log-odds: how likely t lies ahead of s (without a discount: these are no steps)
+
+    A value may also be the product <v(s, a), w(t)> of two networks' features, `value` and `goal_features`. Embeddings
+    are the observations themselves, so rows of this metric are rows of a network: nothing can be pruned.
     """
 
     for_every_goal = True
     spatial = False
 
-    def __init__(self, model: Model, discount: float):
+    def __init__(self, model: Model, discount: float | None):
         self.model, self.discount = model, discount
         self.value = model.networks["value"]
+        self.goal_features = model.networks.get("goal_features")
         self.by_action = "action" in self.value.inputs
 
     def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
@@ -144,10 +148,80 @@ class ValueCost(Metric):
 
     def _cost(self, states: FloatArray, goals: FloatArray) -> FloatArray:
         known = {"observation": states, "goal": goals}
-        if not self.by_action:
-            return -self.value.scalars(self.model.inputs(self.value, **known)).mean(0)
-        known["action"] = self.model.mean_action(states, goals)
-        return -self.value.scalars(self.model.inputs(self.value, **known)).min(0)
+        if self.by_action:
+            known["action"] = self.model.mean_action(states, goals, self.model.actor)
+        values = self.value.features(self.model.inputs(self.value, **known))
+        if self.goal_features is not None:
+            values = values * self.goal_features.features(goals)
+        heads = values.sum(-1)
+        cost = -(heads.min(0) if self.by_action else heads.mean(0))
+        return softplus(cost) if self.value.logit else cost
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a model's file says of a `MeasureCost`: gamma of the successor measure, which is not a unit of costs."""
+
+    decay: float
+    kind: ClassVar[str] = "measure"
+
+
+class MeasureCost(Metric):
+    """How late t is reached from s, by a successor measure M(s, t) = F(s, pi(s, z), z)^T z with z = B(t).
+
+    M(s, t) is how much more often than the data pi(., z) will be at t, discounted by gamma from the next step on. With
+    H the steps to the first visit, and d = ||B||^2 the density of a point as B sees it,
+
+        E[gamma^H] = p(s, t) = gamma M(s, t) / (d + gamma M(t, t)),        C = log p / log gamma,
+
+    were M exact: then C is the steps of a sure arrival that is worth as much. A learned M of rank d is not exact, so
+    these are no steps. It may even be negative: p is replaced by e log(1 + exp(p / e)) with e = 0.01, which keeps the
+    order. F is the mean of its heads.
+    """
+
+    for_every_goal = True
+    spatial = False
+    SMALL = 0.01
+
+    def __init__(self, model: Model, decay: float):
+        self.model, self.decay = model, decay
+        self.forward, self.backward = model.networks["forward"], model.networks["high"]
+
+    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
+        tasks, most = self._targets(targets)
+        height, count = max(1, BLOCK // len(targets)), len(targets)
+        blocks = (sources[i : i + height] for i in range(0, len(sources), height))
+        tables = [
+            self._rows(np.repeat(b, count, axis=0), np.tile(tasks, (len(b), 1)), np.tile(most, len(b))) for b in blocks
+        ]
+        return np.concatenate(tables).reshape(len(sources), count)
+
+    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
+        return self._rows(sources, *self._targets(targets))
+
+    def _targets(self, targets: Floats) -> tuple[FloatArray, FloatArray]:
+        """(z, d + gamma M(t, t)) of every target."""
+        rows = np.asarray(targets, np.float32)
+        tasks = self.tasks(rows)
+        own = in_blocks(self.measure, "measures", rows, tasks)
+        return tasks, tasks.shape[1] + self.decay * np.maximum(own, 0.0)
+
+    def _rows(self, states: Floats, tasks: FloatArray, most: FloatArray) -> Floats:
+        measures = in_blocks(self.measure, "measures", np.asarray(states, np.float32), tasks)
+        likely = self.decay * measures.astype(np.float64) / (most * self.SMALL)
+        # log(log(1 + exp(x))) is x where exp(x) is tiny
+        log = np.where(likely > -30.0, np.log(np.logaddexp(0.0, np.maximum(likely, -30.0))), likely)
+        return np.maximum((log + np.log(self.SMALL)) / np.log(self.decay), FLOOR)
+
+    def tasks(self, targets: FloatArray) -> FloatArray:
+        """z = B(t), of length sqrt(d)."""
+        return in_blocks(lambda rows: on_sphere(self.backward(rows)), "task vectors", targets)
+
+    def measure(self, states: FloatArray, tasks: FloatArray) -> FloatArray:
+        """F(s, pi(s, z), z)^T z, the mean over heads."""
+        action = self.model.mean_action(states, tasks, self.model.actor)
+        inputs = self.model.inputs(self.forward, observation=states, action=action, command=tasks)
+        return (self.forward.features(inputs) * tasks).sum(-1).mean(0)
 
 
 # ---------------------------------------------------------------- the model
@@ -174,26 +248,30 @@ class Model:
         *,
         beta: float | None = None,
         discount: float | None = None,
-        metric: Quasimetric | None = None,
+        metric: Quasimetric | Measure | None = None,
         pack: Pack | None = None,
     ):
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
 
         A `metric` that is given is used as it is. Without one, the networks imply it: with an embedding a
-        `Displacement` with this `beta`; with a value, minus that value; with neither there is none. `discount` says
-        what costs are worth in steps.
+        `Displacement` with this `beta`; with a value, a `ValueCost`; with neither there is none. `discount` says what
+        costs are worth in steps. A value may need more networks: `goal_features` (it is a product), `representation`
+        (it is told that of the goal), `actor` (the policy at whose action a critic is asked, where `policy` is told
+        something other than the goal). A `Measure` is made of `forward` and of `high`, which is B.
         """
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
         self.networks, self.steering, self.pack = dict(networks), steering, pack
-        self.metric: Metric | None = metric
+        self.metric: Metric | None = None
         self.stated_metric = metric
         """The metric where it was given rather than implied: what a file must say about it."""
-        if metric is not None:
+        if isinstance(metric, Measure):
+            self.metric = MeasureCost(self, metric.decay)
+        elif metric is not None:
+            self.metric = metric
             check_groups(metric.head, self.dimension, metric.groups)
         elif "embedding" in self.networks:
             self.metric = Displacement(0.0 if beta is None else beta, discount)
         elif "value" in self.networks:
-            assert discount is not None
             self.metric = ValueCost(self, discount)
         columns = set(steering.columns) if isinstance(steering, Waypoint) else set()
         self.elsewhere = [column for column in range(observation_size) if column not in columns]
@@ -206,6 +284,11 @@ class Model:
     def dimension(self) -> int:
         """Size of an embedding."""
         return self.networks["embedding"].sizes[-1] if "embedding" in self.networks else self.observation_size
+
+    @property
+    def actor(self) -> Network:
+        """The policy pi(a | x, g) whose action a critic is asked about."""
+        return self.networks.get("actor", self.networks["policy"])
 
     @property
     def command_size(self) -> int:
@@ -261,6 +344,21 @@ class Model:
         noise = generator.standard_normal((len(rows), self.action_size), np.float32)
         return in_blocks(self._sample, "actions", rows, told, noise)
 
+    def reward_command(self, states: ArrayLike, rewards: ArrayLike) -> FloatArray:
+        """The command for a reward, (command size,): z = E[r B(x)], scaled to length sqrt(d).
+
+        `states` (n, observation size) are drawn as the data is, `rewards` (n,) are what it is worth to be there.
+        """
+        if not isinstance(self.metric, MeasureCost) or not isinstance(self.steering, Subgoal):
+            raise GeometryError(f"This model of {self.algo} is not told task vectors, so no reward can be given to it.")
+        rows, worth = self._rows(states, "states"), np.asarray(rewards, np.float64)
+        if worth.shape != (len(rows),) or not np.isfinite(worth).all() or len(rows) == 0:
+            raise ConfigError(f"The rewards must be {len(rows)} finite numbers, one per state, and at least one.")
+        task = worth @ self.metric.tasks(rows) / len(rows)
+        if np.linalg.norm(task) < 1e-6 * max(1e-30, float(np.abs(worth).max())):
+            raise GeometryError("This reward is worth nothing anywhere as far as the model can tell; give another one.")
+        return on_sphere(task.astype(np.float32) / np.float32(np.linalg.norm(task)))
+
     # ---------------------------------------------------------------- what people ask
 
     def steps(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
@@ -285,7 +383,7 @@ class Model:
 
     def planner(self, name: str = "asym-graph", **settings: Any) -> Planner:
         """A planner of `iel.planning` over the states that were exported with the model; `direct` needs none."""
-        from iel.planning import make_planner  # acting needs no scipy, planning does
+        from iel.planning import make_planner, over_coreset  # acting needs no scipy, planning does
 
         if name == "direct":
             return make_planner(name, self, Pack(np.zeros((1, self.observation_size), np.float32)))
@@ -294,7 +392,7 @@ class Model:
                 "This model was exported without planning states; export it with --nodes 2048, or give make_planner "
                 "observations of your own."
             )
-        if name.endswith("graph"):
+        if over_coreset(name):
             settings = {"coreset": "all", **settings}
         return make_planner(name, self, self.pack, **settings)
 
@@ -304,12 +402,15 @@ class Model:
         """A network's inputs side by side, in the order its description lists them."""
         if network.inputs[0] == "blind":
             known["blind"] = known["observation"][:, self.elsewhere]
+        if "representation" in network.inputs:
+            inner = self.networks["representation"]
+            known["representation"] = on_sphere(inner(self.inputs(inner, **known)))
         return np.concatenate([known[name] for name in network.inputs], axis=1)
 
-    def mean_action(self, rows: FloatArray, commands: FloatArray) -> FloatArray:
-        """The action at the policy's mean."""
-        policy = self.networks["policy"]
-        mean = policy(self.inputs(policy, observation=rows, command=commands))
+    def mean_action(self, rows: FloatArray, commands: FloatArray, policy: Network | None = None) -> FloatArray:
+        """The action at the mean of the policy, or of another one that takes the same."""
+        policy = policy or self.networks["policy"]
+        mean = policy(self.inputs(policy, observation=rows, command=commands, goal=commands))
         if policy.squash:
             mean = np.tanh(mean[:, : self.action_size])
         return np.clip(mean, -1.0, 1.0, out=mean)

@@ -74,20 +74,22 @@ class Network:
 
     inputs: tuple[str, ...]
     """What it is given, side by side: `observation`, `blind` (the observation without the place columns), `goal`,
-    `command`, `action`."""
+    `command`, `action`, `representation` (what the network of that name makes of observation and goal)."""
     heads: tuple[Perceptron, ...]
     squash: bool = False
     """Of a policy: outputs are mean and log spread of a Gaussian whose samples pass through tanh."""
     log_std: FloatArray | None = None
     """Of a policy: learned log spread of every action; None for one that was trained with a fixed spread."""
+    logit: bool = False
+    """Of a value: it is a log-odds, and counts no steps."""
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """The only head's answer, (n, inputs) -> (n, outputs)."""
         return self.heads[0](x)
 
-    def scalars(self, x: FloatArray) -> FloatArray:
-        """(n, inputs) -> (heads, n)."""
-        return np.stack([head(x)[:, 0] for head in self.heads])
+    def features(self, x: FloatArray) -> FloatArray:
+        """Every head's answer, (n, inputs) -> (heads, n, outputs)."""
+        return np.stack([head(x) for head in self.heads])
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -102,6 +104,8 @@ class Network:
             facts["squash"] = True
         if self.log_std is not None:
             facts["spread"] = True
+        if self.logit:
+            facts["logit"] = True
         return facts
 
     @property
@@ -161,3 +165,13 @@ def unit(x: FloatArray) -> FloatArray:
     """x / (sqrt(max(||x||^2, 1e-12)) + 1e-6) along the last axis: zero stays zero."""
     norm = np.sqrt(np.maximum(np.square(x).sum(-1, keepdims=True), SQUARED_NORM_FLOOR))
     return x / (norm + UNIT_EPSILON)
+
+
+def on_sphere(x: FloatArray) -> FloatArray:
+    """Rows of c numbers scaled to length sqrt(c), so that their numbers are of size one."""
+    return np.sqrt(np.float32(x.shape[-1])) * unit(x)
+
+
+def softplus(x: FloatArray) -> FloatArray:
+    """log(1 + e^x), which does not overflow."""
+    return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))

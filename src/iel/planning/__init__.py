@@ -3,6 +3,7 @@
 Needs embeddings and a metric, not an algorithm: any object that is an `Agent` will do.
 """
 
+from iel.planning.clusters import GasGraph
 from iel.planning.coreset import (
     Coreset,
     Coverage,
@@ -14,7 +15,8 @@ from iel.planning.coreset import (
 from iel.planning.dpp import greedy_dpp
 from iel.planning.graph import Edges, Field, PlanningGraph
 from iel.planning.plan import Acting, Agent, Mixture, Pilot, Plan, Region, Route, Sequence, Target
-from iel.planning.planners import PLANNERS, AsymGraph, Direct, Planner, RecMid, SymGraph, make_planner, planners_for
+from iel.planning.planners import AsymGraph, Direct, Planner, RecMid, SymGraph
+from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for
 
 __all__ = [
     "PLANNERS",
@@ -26,6 +28,7 @@ __all__ = [
     "Direct",
     "Edges",
     "Field",
+    "GasGraph",
     "Mixture",
     "Pilot",
     "Plan",
@@ -42,6 +45,7 @@ __all__ = [
     "farthest_point",
     "greedy_dpp",
     "make_planner",
+    "over_coreset",
     "planners_for",
     "select_coreset",
 ]

@@ -1,4 +1,4 @@
-"""The four planners behind one face: prepare a goal, then ask where to head for.
+"""The planners behind one face: prepare a goal, then ask where to head for.
 
 planner = AsymGraph(model, data, nodes=8192)
 planner.prepare(goal)                 # once per goal, milliseconds
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
+from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Displacement, Floats, Integers, LatentGoal, Metric, checked_points
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, select_coreset
 from iel.planning.graph import NO_HOP, Field, PlanningGraph
@@ -190,11 +190,15 @@ class Planner(ABC):
             rows = np.sort(np.random.default_rng(seed).choice(total, size=pool, replace=False))
         else:
             rows = np.arange(total)
+        return rows, self._embedded(rows)
+
+    def _embedded(self, rows: Integers) -> Floats:
+        """Embeddings of these rows of the data."""
         embedded = [
             np.asarray(self.model.embed(self.observations[rows[start : start + 16384]]))
             for start in range(0, len(rows), 16384)
         ]
-        return rows, checked_points(np.concatenate(embedded), "embeddings of the data")
+        return checked_points(np.concatenate(embedded), "embeddings of the data")
 
 
 class Direct(Planner):
@@ -405,25 +409,3 @@ class SymGraph(AsymGraph):
         if beta not in (None, 0, 0.0):
             raise ConfigError(f"beta is {beta} but sym-graph is the planner with beta = 0; use asym-graph.")
         return None if metric is None else metric.symmetric()
-
-
-PLANNERS: dict[str, type[Planner]] = {planner.name: planner for planner in (Direct, RecMid, SymGraph, AsymGraph)}
-
-
-def planners_for(model: Agent) -> tuple[str, ...]:
-    """Names of the planners that this model can be used with."""
-    if model.metric is None:
-        return ("direct",)
-    return tuple(name for name in PLANNERS if name != "rec-mid" or model.metric.spatial)
-
-
-def make_planner(name: str, model: Agent, data: States, **settings: Any) -> Planner:
-    """A planner by name: direct, rec-mid, sym-graph or asym-graph."""
-    if name not in PLANNERS:
-        raise unknown_name("planner", name, PLANNERS)
-    try:
-        return PLANNERS[name](model, data, **settings)
-    except TypeError as error:
-        if "unexpected keyword" in str(error):
-            raise ConfigError(f"The planner {name} has no such setting: {error}.") from error
-        raise

@@ -4,7 +4,7 @@ numpy and scipy in float64 only. `iel theory` runs every statement of the paper;
 Here is what people use on their own chains, mazes and models; the files hold the rest.
 """
 
-from iel.theory.audit import Audit, audit_embedding
+from iel.theory.audit import Audit, CostAudit, audit_costs, audit_embedding
 from iel.theory.audit_picture import draw_audit
 from iel.theory.builders import grid
 from iel.theory.chains import ControlledProcess, hitting_time_matrix, hitting_times, policy_chain, uniform_policy
@@ -14,9 +14,11 @@ from iel.theory.optimal import OptimalTimes, optimal_hitting_times
 __all__ = [
     "Audit",
     "ControlledProcess",
+    "CostAudit",
     "Maze",
     "OptimalTimes",
     "Teleports",
+    "audit_costs",
     "audit_embedding",
     "draw_audit",
     "grid",

@@ -24,6 +24,9 @@ What is measured, each with a 95 % interval (whole episodes or whole goals drawn
     saturation   share of predictions at the ceiling that discounting puts on them                                 0
     closure      error of a linear latent model phi' = K_a phi per step, transition noise taken out (Definition 2.1) 0
 
+Costs that are no steps (log-odds) have an order, a triangle inequality and an asymmetry, and nothing else of this:
+`audit_costs` measures those.
+
 No figure multiplies one-step errors by 1 / (1 - spectral radius): docs/theory.md, point 6, says why.
 """
 
@@ -148,6 +151,56 @@ class Audit:
         return _sentences(self)
 
 
+@dataclass(frozen=True)
+class CostAudit:
+    """What can be measured of costs that are no steps; the fields mean what they mean in `Audit`."""
+
+    data: str
+    states: int
+    episodes: int
+    against_exact: bool
+    order: Interval
+    triangle: Interval
+    triangle_excess: float
+    asymmetry: float
+
+    @property
+    def verdict(self) -> str:
+        """How well it orders, in words: there is no horizon without steps."""
+        return f"orders states like {'exact' if self.against_exact else 'observed'} steps to {self.order.value:.2f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers only, safe for JSON."""
+        return _json_safe({"verdict": self.verdict, **asdict(self)})
+
+    def sentences(self) -> list[str]:
+        """The audit in plain English."""
+        return [
+            *_facts(self, "Costs"),
+            "These costs are not in steps, so they predict none: calibration, progress and horizon are not measured.",
+        ]
+
+
+def audit_costs(
+    offsets: np.ndarray,
+    *,
+    cost: PairFunction,
+    generator: np.random.Generator,
+    exact: PairFunction | None = None,
+    data: str = "the states given",
+    pairs: int = 4000,
+) -> CostAudit:
+    """The part of the audit that needs no steps; arguments as in `audit_embedding`."""
+    bounds = _checked_offsets(offsets)
+    i, j, reference, triples = _drawn(bounds, pairs, exact, generator)
+    answers = _finite_or_infinite(cost(i, j), "cost", len(i))
+    correlation = lambda rows: np.array([spearman(answers[rows], reference[rows])])  # noqa: E731
+    order = bootstrap(correlation, episode_of(i, bounds), generator)[0]
+    triangle, excess = _triangle(cost, triples, bounds, generator)
+    sizes = int(bounds[-1]), len(bounds) - 1
+    return CostAudit(data, *sizes, exact is not None, order, triangle, excess, _asymmetry(cost, triples))
+
+
 def audit_embedding(
     offsets: np.ndarray,
     *,
@@ -167,13 +220,7 @@ def audit_embedding(
     def steps(i: np.ndarray, j: np.ndarray) -> np.ndarray:
         return _finite_or_infinite(predicted(i, j), "predicted", len(i))
 
-    first, later = _same_episode_pairs(bounds, pairs, generator)
-    triples = generator.integers(bounds[-1], size=(3, pairs))
-    i, j, reference = first, later, (later - first).astype(np.float64)
-    if exact is not None:
-        # Random pairs reach farther than pairs of one episode; pairs of one episode fill the short bins.
-        i, j = np.concatenate([triples[0], first]), np.concatenate([triples[1], later])
-        reference = _finite_or_infinite(exact(i, j), "exact", len(i))
+    i, j, reference, triples = _drawn(bounds, pairs, exact, generator)
     answers, clusters = steps(i, j), episode_of(i, bounds)
     away = np.flatnonzero(np.isfinite(reference) & (reference > 0))
     if away.size == 0:
@@ -212,6 +259,19 @@ def audit_embedding(
         certificate=None if exact is None else _certificate(answers[:pairs], reference[:pairs]),
         pairs={"reference": reference, "predicted": answers},
     )
+
+
+def _drawn(
+    bounds: np.ndarray, pairs: int, exact: PairFunction | None, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs (i, j) with their exact steps, or those of one episode with observed gaps; and random triples, (3, n)."""
+    first, later = _same_episode_pairs(bounds, pairs, generator)
+    triples = generator.integers(bounds[-1], size=(3, pairs))
+    if exact is None:
+        return first, later, (later - first).astype(np.float64), triples
+    # Random pairs reach farther than pairs of one episode; pairs of one episode fill the short bins.
+    i, j = np.concatenate([triples[0], first]), np.concatenate([triples[1], later])
+    return i, j, _finite_or_infinite(exact(i, j), "exact", len(i)), triples
 
 
 def _certificate(answers: np.ndarray, reference: np.ndarray) -> ErrorCertificate:
@@ -341,11 +401,24 @@ def _json_safe(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
+def _facts(audit: Audit | CostAudit, what: str) -> list[str]:
+    """What is said of every geometry: what was audited, its order, its triangles, its asymmetry."""
+    name = "exact" if audit.against_exact else "observed"
+    return [
+        f"Audited {audit.states} states of {audit.episodes} episodes: {audit.data}.",
+        f"{what} and {name} steps have rank correlation {audit.order:.2f}.",
+        f"The triangle inequality of costs fails for {100 * audit.triangle.value:.1f} % of random triples"
+        + (f", by {100 * audit.triangle_excess:.0f} % at the median." if audit.triangle.value else "."),
+        f"There and back differ by {100 * audit.asymmetry:.0f} % at the median.",
+    ]
+
+
 def _sentences(audit: Audit) -> list[str]:
     name, progress = "exact" if audit.against_exact else "observed", audit.progress
+    audited, ordered, *shape = _facts(audit, "Predictions")
     lines = [
-        f"Audited {audit.states} states of {audit.episodes} episodes: {audit.data}.",
-        f"Predictions and {name} steps have rank correlation {audit.order:.2f}.",
+        audited,
+        ordered,
         f"The median prediction is {audit.ratio:.2f} times the {name} steps."
         + (
             ""
@@ -363,11 +436,7 @@ def _sentences(audit: Audit) -> list[str]:
             f"At some distances predictions shrink by {progress.fastest:.2f} per step: faster than time passes, "
             "so they are neither the times of the policy that made the data nor fewest steps."
         )
-    lines += [
-        f"The triangle inequality of costs fails for {100 * audit.triangle.value:.1f} % of random triples"
-        + (f", by {100 * audit.triangle_excess:.0f} % at the median." if audit.triangle.value else "."),
-        f"There and back differ by {100 * audit.asymmetry:.0f} % at the median.",
-    ]
+    lines += shape
     if math.isfinite(audit.ceiling):
         lines.append(
             f"The model cannot predict more than {audit.ceiling:.0f} steps; {100 * audit.saturated.value:.1f} % of "
