@@ -32,6 +32,28 @@ def test_detour_costs_no_less(maze_data, tmp_path):
     assert after >= before
 
 
+@pytest.mark.slow
+def test_a_control_loop_drives_a_robot_from_afar():
+    """An untrained policy seldom arrives, but every step of it comes from the server."""
+    pytest.importorskip("fastapi")
+    from tests.serving.conftest import Running, maze_model
+
+    with Running(maze_model()) as server:
+        arrived, steps = load("control_loop").main("pointmaze-medium-navigate-v0", server.url)
+    assert arrived or steps == 1000
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The graph's nodes")
+def test_prompts_are_driven_and_drawn(maze_data, tmp_path):
+    algo = iel.IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16)
+    iel.train(maze_data, algo, out=tmp_path / "run", progress=False)
+    example = load("prompts")
+    wishes = {"columns": {0: float(maze_data.observations[0, 0])}, "reward": example.Reward(example.near(0.0, 0.0))}
+    ways = example.main(str(tmp_path / "run"), str(tmp_path / "prompts.png"), wishes, steps=5)
+    assert {len(way) for way in ways.values()} == {6} and (tmp_path / "prompts.png").stat().st_size > 5000
+
+
 def test_every_example_is_tested():
     tested = Path(__file__).read_text()
     assert all(f'load("{path.stem}")' in tested for path in EXAMPLES.glob("*.py"))

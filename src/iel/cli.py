@@ -27,6 +27,8 @@ COMMANDS = {
     "report": "report:report_command",
     "plan": "plan:plan_command",
     "video": "video:video_command",
+    "play": "serve:play_command",
+    "serve": "serve:serve_command",
     "audit": "audit:audit_command",
     "methods": "methods:methods_command",
     "theory": "theory:theory_command",

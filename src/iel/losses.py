@@ -84,10 +84,15 @@ def conservative_gap(
     return jnp.maximum(soft_maximum - q_data, floor).mean(-1)
 
 
+def diagonal_cross_entropy(logits: jax.Array) -> jax.Array:
+    """Cross-entropy of every row, the diagonal being right: (..., n, n) -> (..., n)."""
+    right = jnp.broadcast_to(jnp.arange(logits.shape[-1]), logits.shape[:-1])
+    return optax.softmax_cross_entropy_with_integer_labels(logits, right)
+
+
 def info_nce_loss(anchors: jax.Array, positives: jax.Array, temperature: float) -> jax.Array:
     """Row-wise cross-entropy of <z_i, z~_j> / T with the diagonal as label; rows are unit vectors."""
-    logits = anchors @ positives.T / temperature
-    return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.arange(len(anchors))).mean()
+    return diagonal_cross_entropy(anchors @ positives.T / temperature).mean()
 
 
 def pessimistic(values: jax.Array, pessimism: float) -> jax.Array:

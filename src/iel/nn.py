@@ -109,6 +109,10 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
+POLICY_SCALE = 0.1
+"""A policy's last kernel starts ten times smaller: its variance is scaled by 1e-2, as in the field's reference code."""
+
+
 class GaussianPolicy(eqx.Module):
     """pi(a | x) = N(mu(x), diag(sigma^2)) with one learned log sigma per action, clipped to [-5, 2]."""
 
@@ -116,7 +120,7 @@ class GaussianPolicy(eqx.Module):
     log_std: jax.Array
 
     def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int, *, layer_norm: bool = False):
-        self.mean = MLP(key, inputs, hidden, actions, layer_norm=layer_norm, last_scale=1e-2)
+        self.mean = MLP(key, inputs, hidden, actions, layer_norm=layer_norm, last_scale=POLICY_SCALE)
         self.log_std = jnp.zeros(actions)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -143,7 +147,7 @@ class TanhGaussianPolicy(eqx.Module):
     network: MLP
 
     def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int):
-        self.network = MLP(key, inputs, hidden, 2 * actions, layer_norm=False, last_scale=1e-2)
+        self.network = MLP(key, inputs, hidden, 2 * actions, layer_norm=False, last_scale=POLICY_SCALE)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The action at the Gaussian's mean, tanh(mu(x))."""

@@ -103,11 +103,11 @@ def pairwise(head: Head, sources: Array, targets: Array, groups: int, mix: Array
         rows = sources.swapaxes(-2, 0)
         some = lambda part: _block(head, part.swapaxes(-2, 0), targets, groups, mix).swapaxes(-2, 0)  # noqa: E731
         whole = len(rows) // ROWS * ROWS
-        blocks = jax.lax.map(jax.checkpoint(some), rows[:whole].reshape(-1, ROWS, *rows.shape[1:]))
-        found = blocks.reshape(whole, *blocks.shape[2:])
-        if whole < len(rows):
-            found = jax.numpy.concatenate([found, some(rows[whole:])])
-        return found.swapaxes(-2, 0)
+        found = [some(rows[whole:])] if whole < len(rows) else []
+        if whole:
+            blocks = jax.lax.map(jax.checkpoint(some), rows[:whole].reshape(-1, ROWS, *rows.shape[1:]))
+            found.insert(0, blocks.reshape(whole, *blocks.shape[2:]))
+        return jax.numpy.concatenate(found).swapaxes(-2, 0)
 
 
 def _block(head: Head, sources: Array, targets: Array, groups: int, mix: Array) -> Array:
@@ -134,6 +134,13 @@ def _block(head: Head, sources: Array, targets: Array, groups: int, mix: Array) 
         length = length + xp.where(added > 0, added, 0.0)
         covered = xp.maximum(covered, ends[..., k, :, :])
     return mix * length.mean(-3) + (1.0 - mix) * length.max(-3)
+
+
+def groups_of(dimension: int, size: int) -> int:
+    """How many groups of `size` coordinates there are."""
+    if dimension % size:
+        raise ConfigError(f"An embedding of {dimension} numbers does not fall into groups of {size}.")
+    return dimension // size
 
 
 def check_groups(head: str, dimension: int, groups: int) -> None:

@@ -46,3 +46,62 @@ def act(model, here: int, goal: int) -> np.ndarray:
 
 def steps(model, here: int, goal: int) -> float:
     return float(model.steps(PLACES[[here]], PLACES[[goal]])[0])
+
+
+# ---------------------------------------------------------------- worlds where every state reaches every other
+
+CIRCLE = 3 * np.stack([np.cos(np.arange(8) * np.pi / 4), np.sin(np.arange(8) * np.pi / 4)], 1)
+"""Eight places on a circle."""
+SQUARE = np.array([[x, y] for x in range(5) for y in range(5)], float)
+"""Five by five."""
+
+
+def one_way() -> Trajectories:
+    """Walks round a circle that is only ever walked one way: the neighbour behind is seven steps away."""
+    episodes = []
+    for first in range(24):
+        route = CIRCLE[(first + np.arange(41)) % 8]
+        steps_ = np.diff(route, axis=0)
+        episodes.append((route, 0.8 * steps_ / np.linalg.norm(steps_, axis=1, keepdims=True)))
+    return Trajectories.from_episodes(episodes, "one way", trust=True)
+
+
+def one_way_steps() -> np.ndarray:
+    """Exact steps from every place of the circle to every other, (8, 8)."""
+    return ((np.arange(8)[None] - np.arange(8)[:, None]) % 8).astype(float)
+
+
+def both_ways() -> Trajectories:
+    """The circle of twelve places (`PLACES`), walked one way in some episodes and the other way in the rest."""
+    episodes = []
+    for first in range(24):
+        route = (first + (-1) ** first * np.arange(41)) % 12
+        episodes.append((PLACES[route], np.array([action(a, b) for a, b in itertools.pairwise(route)])))
+    return Trajectories.from_episodes(episodes, "both ways", trust=True)
+
+
+def both_ways_steps() -> np.ndarray:
+    """The fewest steps between its places, (12, 12)."""
+    there = (np.arange(12)[None] - np.arange(12)[:, None]) % 12
+    return np.minimum(there, 12 - there).astype(float)
+
+
+def grid() -> Trajectories:
+    """Random walks on a square of 25 places."""
+    generator = np.random.default_rng(0)
+    moves = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
+    episodes = []
+    for _ in range(40):
+        walk, actions = [generator.integers(0, 5, 2)], []
+        for _ in range(60):
+            allowed = [move for move in moves if ((walk[-1] + move >= 0) & (walk[-1] + move < 5)).all()]
+            move = allowed[generator.integers(len(allowed))]
+            walk.append(walk[-1] + move)
+            actions.append(0.8 * move)
+        episodes.append((np.array(walk, float), np.array(actions)))
+    return Trajectories.from_episodes(episodes, "grid", trust=True)
+
+
+def grid_steps() -> np.ndarray:
+    """The fewest steps between the places of the square, (25, 25)."""
+    return np.abs(SQUARE[:, None] - SQUARE[None]).sum(-1)

@@ -68,6 +68,7 @@ def test_the_policy_goes_where_it_is_sent_and_does_not_know_where_it_is():
 STEERABLE = sorted(name for name, entry in ALGOS.items() if issubclass(entry.config, Steerable))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STEERABLE)
 def test_any_steerable_method_keeps_the_contract_when_steered_by_waypoints(name):
     algo = ALGOS[name].config.preset("smoke", steering="waypoint", hidden=(8,), batch_size=16, steps=20)
@@ -75,16 +76,17 @@ def test_any_steerable_method_keeps_the_contract_when_steered_by_waypoints(name)
     check_algo(algo, body())
 
 
-def test_every_steerable_method_has_the_same_walker_bit_for_bit():
+@pytest.mark.parametrize("names", [("gcivl", "qrl"), pytest.param(STEERABLE, marks=pytest.mark.long)])
+def test_every_steerable_method_has_the_same_walker_bit_for_bit(names):
     """And it is the one the data asks for: batch t follows from the seed and t, and the walker is trained first."""
     settings = {"steering": "waypoint", "hidden": (16,), "batch_size": 32, "steps": 40, "learning_rate": 1e-2}
     policies = {}
-    for name in STEERABLE:
+    for name in names:
         run = iel.train(body(), ALGOS[name].config.preset("smoke", **settings), progress=False)
         policies[name] = run.model.networks["policy"].arrays()
         assert isinstance(run.model.steering, Waypoint) and run.model.metric is not None
-    first = policies[STEERABLE[0]]
-    assert len(STEERABLE) > 1 and np.abs(first["layers.0.bias"]).max() > 0.01, "it was trained"
+    first = policies[names[0]]
+    assert len(names) > 1 and np.abs(first["layers.0.bias"]).max() > 0.01, "it was trained"
     for name, other in policies.items():
         assert first.keys() == other.keys() and all(np.array_equal(first[key], other[key]) for key in first), name
 

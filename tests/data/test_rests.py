@@ -34,12 +34,12 @@ def slowly(data: Trajectories) -> list[int]:
 
 
 def test_the_inside_of_a_rest_is_left_out_and_nothing_else():
-    data = stored(walk((200, 0.1), (100, 0.0), (200, 0.1)), walk((150, 0.1), (80, 0.0)))
+    data = stored(walk((200, 0.1), (160, 0.0), (200, 0.1)), walk((150, 0.1), (140, 0.0)))
     rows = rest_rows(data, [0])
-    assert rows.tolist() == slowly(data) and len(rows) > 80
-    first, second = rows[rows < 500], rows[rows >= 500]
-    assert 200 < first.min() < 220 and 260 < first.max() < 270  # it walks on from row 300, and looks 20 rows ahead
-    assert second.max() == 730 - WINDOW - 1
+    assert rows.tolist() == slowly(data) and len(rows) > 100
+    first, second = rows[rows < 560], rows[rows >= 560]
+    assert 220 < first.min() < 240 and 285 < first.max() < 300  # it walks on from row 360, and looks 40 rows ahead
+    assert second.max() == 850 - WINDOW - 1
     pieces = cut_rests(data, [0])
     assert len(pieces) == 4 and pieces.num_transitions == data.num_transitions - len(rows)
 
@@ -47,12 +47,12 @@ def test_the_inside_of_a_rest_is_left_out_and_nothing_else():
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_to_the_definition_on_random_walks(seed):
     rng = np.random.default_rng(seed)
-    parts = [[(int(rng.integers(1, 120)), float(rng.choice([0.0, 0.01, 0.1]))) for _ in range(8)] for _ in range(3)]
+    parts = [[(int(rng.integers(1, 240)), float(rng.choice([0.0, 0.01, 0.1]))) for _ in range(8)] for _ in range(3)]
     data = stored(*(walk(*part) + 0.001 * rng.standard_normal((sum(rows for rows, _ in part), 1)) for part in parts))
     assert rest_rows(data, [0]).tolist() == slowly(data)
 
 
-@pytest.mark.parametrize("pause", [0, SHORTEST - 20])
+@pytest.mark.parametrize("pause", [0, SHORTEST - 41])
 def test_what_keeps_going_stays_whole(pause):
     data = stored(walk((200, 0.1), (pause, 0.0), (200, 0.1)))
     assert len(rest_rows(data, [0])) == 0 and cut_rests(data, [0]) is data

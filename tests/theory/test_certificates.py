@@ -12,7 +12,7 @@ from iel.theory import ControlledProcess, hitting_time_matrix, optimal_hitting_t
 from iel.theory.builders import affine_process, directed_ring, lumpable, random_process
 from iel.theory.certificates import error_certificate, greedy_certificate, plan_certificate
 from iel.theory.chains import simulate
-from iel.theory.diagnostics import held_out_misfit, isomorphism_gap, spectrum, when_it_works
+from iel.theory.diagnostics import held_out_misfit, isomorphism_gap, policy_readout, spectrum, when_it_works
 
 
 def test_the_error_certificate_fails_no_more_often_than_it_says():
@@ -155,3 +155,35 @@ def test_a_maximum_over_actions_leaves_the_span_of_a_line():
 def test_readouts_of_too_few_rows_are_refused():
     with pytest.raises(ChainError, match="at least four rows"):
         held_out_misfit(np.ones((3, 1)), np.ones(3), np.random.default_rng(0))
+
+
+def test_the_time_to_a_set_is_read_off_logged_steps_and_is_below_the_time_to_its_nearest_state():
+    """State 0 leads to 1 or 2 with equal chance, and both lead back: {1, 2} takes one step, either alone three."""
+    chain = sp.csr_array(np.array([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]))
+    generator = np.random.default_rng(0)
+    walks = np.concatenate([simulate(chain, 0, 300, generator) for _ in range(60)])
+    offsets, phi = np.arange(61) * 301, np.eye(3)[walks]
+
+    def time(members):
+        return policy_readout(phi, offsets, np.ones(len(walks)), stop=np.isin(walks, members))[walks == 0].mean()
+
+    assert time([1, 2]) == pytest.approx(1.0, abs=1e-6)
+    assert time([1]) == pytest.approx(3.0, abs=0.1) and time([2]) == pytest.approx(3.0, abs=0.1)
+
+
+def test_values_of_the_policy_that_made_the_data_are_the_exact_ones():
+    """w = (I - gamma K*)^-1 R, estimated from steps; and with one feature too few it is not exact."""
+    generator = np.random.default_rng(1)
+    chain = random_process(6, 1, generator, concentration=0.5).transitions[0]
+    reward = generator.normal(size=6)
+    walks = np.concatenate([simulate(chain, int(generator.integers(6)), 400, generator) for _ in range(150)])
+    exact = np.linalg.solve(np.eye(6) - 0.9 * chain.toarray(), reward)
+    found = policy_readout(np.eye(6)[walks], np.arange(151) * 401, reward[walks], discount=0.9)
+    assert found == pytest.approx(exact[walks], abs=0.15 * np.ptp(exact))
+    assert np.corrcoef(found, exact[walks])[0, 1] > 0.995
+    poor = policy_readout(np.eye(6)[walks][:, :2], np.arange(151) * 401, reward[walks], discount=0.9)
+    assert np.corrcoef(poor, exact[walks])[0, 1] < 0.99
+    with pytest.raises(ChainError, match="discount below one"):
+        policy_readout(np.eye(6)[walks], np.arange(151) * 401, reward[walks])
+    with pytest.raises(ChainError, match="one entry per stored state"):
+        policy_readout(np.eye(6)[walks], np.arange(151) * 401, reward, discount=0.9)

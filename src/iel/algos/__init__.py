@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from iel.algos.check import check_algo
 from iel.algos.clearning import CLearning
+from iel.algos.cmd import CMD
 from iel.algos.contract import Method
 from iel.algos.crl import CRL
 from iel.algos.fb import FB
@@ -21,6 +22,8 @@ from iel.algos.hilp import HILP
 from iel.algos.hiql import HIQL
 from iel.algos.iel import IEL
 from iel.algos.psm import PSM
+from iel.algos.qrl import QRL
+from iel.algos.tmd import TMD
 from iel.errors import unknown_name
 
 
@@ -82,6 +85,13 @@ ALGOS: dict[str, Registered] = {
     "gccql": Registered(
         GCCQL, Facts("goal-conditioned", "Q-values", "negative Q-value", True, False, True, False), VALUED
     ),
+    "qrl": Registered(QRL, Facts("reachability", "Q-values", "implicit Q-distance", True, True, False, False), VALUED),
+    "cmd": Registered(
+        CMD, Facts("successor measure", "successor features", "log density ratio", True, True, False, False), EMBEDDED
+    ),
+    "tmd": Registered(
+        TMD, Facts("reachability", "time to arrival", "quasimetric feature", True, True, True, False), EMBEDDED
+    ),
 }
 
 
@@ -94,6 +104,7 @@ def get_algo(name: str) -> type[Method]:
 
 __all__ = [
     "ALGOS",
+    "CMD",
     "CRL",
     "FB",
     "GAS",
@@ -105,6 +116,8 @@ __all__ = [
     "HIQL",
     "IEL",
     "PSM",
+    "QRL",
+    "TMD",
     "CLearning",
     "Facts",
     "Method",

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from iel.commands.common import Flag, Output, PlannerSettings
-from iel.errors import unknown_name
+from iel.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
     from iel.evaluation import Protocol, Rollouts
+    from iel.evaluation.ask import Ask
     from iel.training import Run
 
 
@@ -35,6 +36,12 @@ class Evaluate(Output):
     """Seed of every start and goal."""
     action: Literal["mean", "sample", "unstick"] = "mean"
     """Act by the policy's mean, by samples of it, or by its mean with noise only while no progress is made."""
+    goal_columns: tuple[int, ...] | None = None
+    """Send the agent to these columns of each goal only (0 1 for a place), whatever the others."""
+    avoid: tuple[str, ...] | None = None
+    """Places to keep out of, as columns and ranges: 0=4:8,1=2:6 (graph planners)."""
+    reward: tuple[str, ...] | None = None
+    """Collect a reward to the horizon instead of going to goals: places and what a step in them is worth, 0=4:8@1."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
     planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
@@ -46,21 +53,46 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
 
     from iel.evaluation import Protocol
     from iel.evaluation.report import table
-    from iel.planning import PLANNERS, planners_for
+    from iel.model import Direction
+    from iel.planning import PLANNERS, over_coreset, usual_planners
     from iel.training import open_runs
 
+    ask = asked(options)
     runs = open_runs(options.run)
-    model = runs[0].model
-    planners = options.planners or [n for n in planners_for(model) if n != "gas-graph" or model.algo == "gas"]
+    planners = options.planners or usual_planners(runs[0].model)
+    if options.planners is None and (ask.avoid is not None or ask.goal is not None):
+        # Without a graph a reward is a direction, which only some policies can be told.
+        alone = ask.avoid is None and isinstance(runs[0].model.steering, Direction)
+        planners = tuple(name for name in planners if over_coreset(name) or (alone and name == "direct"))
     for name in planners:
         if name not in PLANNERS:
             raise unknown_name("planner", name, PLANNERS)
-    protocol = Protocol(options.episodes, options.tasks, options.seed, action=options.action)
+    protocol = Protocol(options.episodes, options.tasks, options.seed, action=options.action, ask=ask)
     summary = evaluate_runs(runs, planners, protocol, options.planning, not options.no_pictures)
     if not options.json:
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")
     return summary
+
+
+def asked(options: Evaluate) -> Ask:
+    """What the agent is asked for, from the command line."""
+    from iel.commands.prompts import parse_places, parse_reward
+    from iel.evaluation.ask import Ask
+
+    words = []
+    if options.goal_columns is not None:
+        words.append(f"columns {', '.join(map(str, options.goal_columns))} of each goal")
+    if options.reward is not None:
+        words.append(f"the reward {' + '.join(options.reward)}")
+    if options.avoid is not None:
+        words.append(f"to keep out of {' and '.join(options.avoid)}")
+    avoid = None if options.avoid is None else parse_places(options.avoid)
+    if options.reward is None:
+        return Ask(options.goal_columns, avoid, words=", ".join(words))
+    if options.goal_columns is not None:
+        raise ConfigError("--reward replaces the tasks' goals, so leave --goal-columns out.")
+    return Ask.for_reward(parse_reward(options.reward), avoid, ", ".join(words))
 
 
 def evaluate_runs(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from iel.evaluation import Arena, Rollouts
+from iel.planning.graph import without
 from iel.training import Run
 from iel.training.trackers import read_metrics
 
@@ -48,13 +49,19 @@ def draw_fields(picture: Path, maze: Any, planner: Any, goal: np.ndarray) -> Non
     draw_field(picture, maze, goal, fields, planner.observations[0])
 
 
-def draw_plan(picture: Path, maze: Any, planner: Any, start: np.ndarray, goal: np.ndarray, way: Any) -> None:
-    """The planning graph at the positions of its nodes, and the way through it."""
+def draw_plan(picture: Path, maze: Any, planner: Any, start: np.ndarray, wish: Any, way: Any) -> None:
+    """The planning graph of the prepared wish at the positions of its nodes, and the way through it.
+
+    Nodes that are avoided are red; where a reward is collected, the others are coloured by it.
+    """
     from iel.viz import draw_graph
 
-    nodes = planner.observations[planner.states][:, :2]
-    route = np.concatenate([start[None, :2], np.asarray(way.observations)[:, :2], goal[None, :2]])
-    edges = planner.graph.edges(planner.plan([goal]).pursuit.goals[0])
+    nodes, pursuit = planner.observations[planner.states][:, :2], planner.prepared.pursuit
+    route = np.concatenate([start[None, :2], np.asarray(way.observations)[:, :2]])
+    if isinstance(wish, np.ndarray):
+        route = np.concatenate([route, wish[None, :2]])
+    last = pursuit.goals[-1]
+    edges = without(planner.graph.edges(last), len(nodes), last.off, ())
     pairs = np.stack([edges.source, edges.target], 1)
     title = f"{way.total:.0f} predicted steps over {len(way.nodes)} waypoints"
-    draw_graph(picture, maze, nodes, pairs, route, start, goal, title)
+    draw_graph(picture, maze, nodes, pairs, route, title, avoided=last.off, rewards=last.rewards)

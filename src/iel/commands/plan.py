@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from iel.commands.common import Output, PlannerSettings
-from iel.errors import unknown_name
+from iel.errors import ConfigError, unknown_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,18 @@ class PlanCommand(Output):
     """Take start and goal from this task of the environment."""
     start: tuple[float, ...] | None = None
     """Start observation instead of the task's (for a PointMaze: x y)."""
-    goal: tuple[float, ...] | None = None
-    """Goal observation instead of the task's."""
+    goal: tuple[str, ...] | None = None
+    """Goal observation instead of the task's; or some of its columns, 0=8.5 1=2.0: any state of the data that matches
+    (0=4:8 is a range)."""
+    via: tuple[str, ...] | None = None
+    """Places to pass on the way, in this order: 0=8.5,1=2.0 0=20:24."""
+    avoid: tuple[str, ...] | None = None
+    """Places to keep out of: 0=4:8,1=2:6."""
+    reward: tuple[str, ...] | None = None
+    """Collect a reward instead of going to a goal: places and what a step in them is worth, 0=4:8,1=2:6@1, or an npz
+    file whose array `rewards` has one number per state of the data."""
+    weighted: tuple[str, ...] | None = None
+    """Goals that attract and repel instead of one goal: 8.5,2.0@1 20,4@-0.5."""
     seed: int = 0
     """Seed of the task's start and goal."""
     picture: Path | None = None
@@ -51,16 +61,19 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
     env = make_env(environment_of(run), reference=data.observations[0])
     observation, info = env.reset(seed=options.seed, options={"task_id": options.task})
     start = np.asarray(observation if options.start is None else options.start, np.float32)
-    goal = np.asarray(info["goal"] if options.goal is None else options.goal, np.float32)
+    wish, words, reward = wished(options, info["goal"])
     planner = make_planner(options.planner, run.model, data, **planner_settings(options.planner, options.planning))
-    planner.prepare(goal)
+    planner.prepare(wish)
     way = planner.path(start)
     picture = None
     if env.map is not None:
         picture = options.picture or run.folder("plots") / "plan.png"
-        draw_plan(picture, env.map, planner, start, goal, way)
+        draw_plan(picture, env.map, planner, start, wish, way)
     waypoints = np.asarray(way.observations)
+    reading = planner.landscape.read(reward) if reward else None
     if not options.json:
+        if reading:
+            print(reading.sentence)
         print(f"{len(waypoints)} waypoints, {way.total:.1f} predicted steps from start to goal")
         for number, (waypoint, remaining) in enumerate(zip(waypoints, way.steps_to_go[1:], strict=True)):
             print(f"  {number:3d}  {np.array2string(waypoint, precision=2)}  {remaining:.1f} steps to go")
@@ -68,10 +81,36 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
     return {
         "planner": options.planner,
         "start": start.tolist(),
-        "goal": goal.tolist(),
+        "goal": words,
+        "in_span": reading and reading.readout.share,
         "waypoints": waypoints.tolist(),
         "costs": np.asarray(way.costs).tolist(),
         "steps": np.asarray(way.steps).tolist(),
         "predicted_steps": way.total,
         "picture": picture and str(picture),
     }
+
+
+def wished(options: PlanCommand, goal: Any) -> tuple[Any, Any, Any]:
+    """What the planner is asked for, the same as JSON-safe words (numbers for a plain observation), and the reward in
+    it, if there is one."""
+    import numpy as np
+
+    from iel.commands.prompts import parse_goal, parse_place, parse_places, parse_reward, parse_weighted
+    from iel.planning import Avoid, Reward, Sequence, Weighted
+
+    given = [name for name in ("goal", "reward", "weighted") if getattr(options, name) is not None]
+    if len(given) > 1:
+        raise ConfigError(f"--{given[0]} and --{given[1]} are two wishes; give one of them.")
+    wish: Any = np.asarray(goal, np.float32)
+    if options.goal is not None:
+        wish = parse_goal(options.goal)
+    elif options.reward is not None:
+        wish = Reward(parse_reward(options.reward))
+    elif options.weighted is not None:
+        wish = Weighted(*parse_weighted(options.weighted))
+    words: Any = wish.tolist() if isinstance(wish, np.ndarray) else " ".join(getattr(options, given[0]))
+    reward = wish if isinstance(wish, Reward) else None
+    if options.via is not None:
+        wish = Sequence([*(parse_place(place) for place in options.via), wish])
+    return (wish if options.avoid is None else Avoid(wish, parse_places(options.avoid))), words, reward

@@ -11,6 +11,9 @@ from rich.table import Table
 from iel.evaluation.rollout import Arena, Rollouts
 from iel.evaluation.stats import SUCCESS_INTERVAL, success_interval
 
+SCORES = {"reward_per_step": "reward a step", "share_in_avoided": "share of steps in avoided places"}
+"""What `Ask` measures beside success, as tables call it."""
+
 
 def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> dict[str, Any]:
     """`env`, `protocol` and `planners.<name>.{success_rate, interval, per_task}`.
@@ -28,7 +31,9 @@ def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> 
         rates = np.array([[run.success[run.tasks == task].mean() for task in tasks] for run in runs])
         episodes = arena.protocol.episodes
         parts = [summary["subtask_fraction"] for summary in summaries if "subtask_fraction" in summary]
+        scores = {score: float(np.mean([summary[score] for summary in summaries])) for score in runs[0].scores}
         planners[name] = {
+            **scores,
             **({"subtask_fraction": float(np.mean(parts))} if parts else {}),
             "success_rate": float(np.mean([summary["success_rate"] for summary in summaries])),
             "interval": list(success_interval(rates, episodes)),
@@ -58,6 +63,7 @@ def table(summary: Mapping[str, Any]) -> Table:
         f"success rate in per cent; {protocol['tasks']} tasks x {protocol['episodes_per_task']} episodes x "
         f"{protocol['training_seeds']} training seed(s), {protocol['action']}, brackets: {protocol['interval']}"
     )
+    caption += f"; asked: {protocol['asked']}" if "asked" in protocol else ""
     result = Table(title=summary["env"], caption=caption, title_style="bold", caption_justify="left")
     result.add_column("planner")
     tasks = list(next(iter(summary["planners"].values()))["per_task"])
@@ -65,6 +71,9 @@ def table(summary: Mapping[str, Any]) -> Table:
         result.add_column(task, justify="right")
     result.add_column("overall", justify="right", style="bold")
     result.add_column("steps", justify="right")
+    scores = [name for name in SCORES if name in next(iter(summary["planners"].values()))]
+    for score in scores:
+        result.add_column(SCORES[score], justify="right")
     for name, numbers in summary["planners"].items():
         low, high = numbers["interval"]
         result.add_row(
@@ -72,5 +81,6 @@ def table(summary: Mapping[str, Any]) -> Table:
             *(f"{100 * numbers['per_task'][task]['success_rate']:.0f}" for task in tasks),
             f"{100 * numbers['success_rate']:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
             f"{numbers['mean_steps']:.0f}",
+            *(f"{numbers[score]:.3f}" for score in scores),
         )
     return result

@@ -23,6 +23,7 @@ from iel.cores import usable_cores
 from iel.data import Trajectories
 from iel.envs import GoalEnv, make_env
 from iel.errors import ConfigError
+from iel.evaluation.ask import Ask
 from iel.evaluation.stats import bootstrap_interval
 from iel.model import Model
 from iel.planning import Acting, Pilot, Planner, make_planner
@@ -47,6 +48,8 @@ class Protocol:
 
     action: Literal["mean", "sample", "unstick"] = "mean"
     """How the policy acts (`iel.planning.Acting`); what is random follows from the seed as well."""
+    ask: Ask = field(default_factory=Ask)
+    """What the agent is asked for, if not each task's goal."""
 
     def __post_init__(self) -> None:
         _ = Acting(self.action)  # refuses an unknown way of acting now
@@ -71,6 +74,8 @@ class Rollouts:
     goals: NDArray[np.float32] = field(repr=False, default_factory=lambda: np.zeros((0, 0), np.float32))
     subtasks: NDArray[np.float64] | None = None
     """Fraction of its subtasks that each episode completed, where a task has several."""
+    scores: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """What else was asked about every episode (`Ask.scores`)."""
 
     def summary(self) -> dict[str, Any]:
         """success_rate, 95 % interval and the same per task, as JSON-safe values.
@@ -79,6 +84,11 @@ class Rollouts:
         """
         strata = [self.success[self.tasks == task] for task in np.unique(self.tasks)]
         parts: dict[str, Any] = {}
+        for name, values in self.scores.items():
+            parts[name] = float(values.mean())
+            parts[f"{name}_interval"] = list(
+                bootstrap_interval([values[self.tasks == k] for k in np.unique(self.tasks)])
+            )
         if self.subtasks is not None:
             fractions = [self.subtasks[self.tasks == task] for task in np.unique(self.tasks)]
             parts["subtask_fraction"] = float(np.mean([stratum.mean() for stratum in fractions]))
@@ -135,6 +145,7 @@ class Arena:
             "seed": self.protocol.seed,
             "action": ACTIONS[self.protocol.action],
             "interval": "95 % stratified bootstrap over episodes",
+            **({"asked": self.protocol.ask.words} if self.protocol.ask.words else {}),
         }
 
     def reset(self, chosen: Sequence[int] | None = None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -164,6 +175,7 @@ class Arena:
                 turn.run(model, planner, bar)
                 turns.append(turn)
         parts = np.concatenate([turn.subtasks for turn in turns])
+        paths = [np.array(path, np.float32) for turn in turns for path in turn.paths]
         return Rollouts(
             name,
             self.episodes[:, 0],
@@ -171,9 +183,10 @@ class Arena:
             np.concatenate([turn.steps for turn in turns]),
             sum(turn.seconds for turn in turns),
             sum(turn.planning for turn in turns),
-            [np.array(path, np.float32) for turn in turns for path in turn.paths],
+            paths,
             np.concatenate([turn.goals for turn in turns]),
             parts / self.envs[0].subtasks if self.envs[0].subtasks else None,
+            self.protocol.ask.scores(paths),
         )
 
 
@@ -195,7 +208,8 @@ class _Turn:
     def run(self, model: Model, planner: Planner, bar: Progress) -> None:
         """Act and step, for all running episodes at once."""
         running, mark = np.arange(len(self.steps)), time.perf_counter()
-        pilot = Pilot(model, planner.plan(self.goals), Acting(self.arena.protocol.action), self.generator)
+        wishes = self.arena.protocol.ask.wishes(self.goals)
+        pilot = Pilot(model, planner.plan(wishes), Acting(self.arena.protocol.action), self.generator)
         self.planning = time.perf_counter() - mark
         for step in range(1, self.arena.horizon + 1):
             self._step(step, running, pilot.act(self.observations[running], running))
@@ -219,9 +233,11 @@ class _Turn:
                 self.observations[episode] = observation
                 self.paths[episode].append(self.observations[episode].copy())
                 self.subtasks[episode] = info.get("subtasks", 0)
-                if info["success"]:
+                if info["success"] and not self.success[episode]:
                     self.success[episode], self.steps[episode] = True, step
-                self.over[episode] = terminated or truncated or bool(info["success"])
+                # Who was asked for something else passes by the task's goal; only the simulator's limit ends that.
+                arrived = (terminated or info["success"]) and self.arena.protocol.ask.goal is None
+                self.over[episode] = truncated or arrived
 
         rows = np.arange(len(running))
         if self.pool is None or len(running) == 1:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from iel import distances
 from iel.errors import ConfigError, GeometryError, RunError
-from iel.metrics import FLOOR, Displacement, Floats, LatentGoal, Metric, Quasimetric
+from iel.metrics import FLOOR, DirectedResidual, Displacement, Floats, LatentGoal, Metric, Quasimetric
 from iel.metrics import unit as unit_or_else
 from iel.model.networks import FloatArray, Network, on_sphere, softplus, unit
 from iel.quasimetrics import check_groups
@@ -56,8 +56,9 @@ class Direction:
     kind: ClassVar[str] = "direction"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
-        here = np.asarray(embeddings, np.float64)
-        return unit_or_else(target.point - here, lambda: target.goal_point - here, lambda: target.goal_direction)
+        here, size = np.asarray(embeddings, np.float64), model.directions
+        ways = (lambda: target.goal_point - here, lambda: target.goal_direction)
+        return unit_or_else((target.point - here)[:, :size], *(lambda way=way: way()[:, :size] for way in ways))
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def _state_of(target: Target) -> FloatArray:
     """The target as a state of the data."""
     if np.isnan(target.observation).any():
         raise GeometryError(
-            "A mixture is no state, and this policy is steered by states; use a graph planner, whose nearest node "
-            "stands for it, or give single states."
+            "A mixture or the direction of a reward is no state, and this policy is steered by states; use a graph "
+            "planner, whose nodes are states, or give single states."
         )
     return np.asarray(target.observation, np.float32)
 
@@ -248,13 +249,15 @@ class Model:
         *,
         beta: float | None = None,
         discount: float | None = None,
+        residual: int = 0,
         metric: Quasimetric | Measure | None = None,
         pack: Pack | None = None,
     ):
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
 
         A `metric` that is given is used as it is. Without one, the networks imply it: with an embedding a
-        `Displacement` with this `beta`; with a value, a `ValueCost`; with neither there is none. `discount` says what
+        `Displacement` with this `beta` (a `DirectedResidual` if its last `residual` columns are one); with a value, a
+        `ValueCost`; with neither there is none. `discount` says what
         costs are worth in steps. A value may need more networks: `goal_features` (it is a product), `representation`
         (it is told that of the goal), `actor` (the policy at whose action a critic is asked, where `policy` is told
         something other than the goal). A `Measure` is made of `forward` and of `high`, which is B.
@@ -262,6 +265,7 @@ class Model:
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
         self.networks, self.steering, self.pack = dict(networks), steering, pack
         self.metric: Metric | None = None
+        self.residual = residual
         self.stated_metric = metric
         """The metric where it was given rather than implied: what a file must say about it."""
         if isinstance(metric, Measure):
@@ -270,7 +274,8 @@ class Model:
             self.metric = metric
             check_groups(metric.head, self.dimension, metric.groups)
         elif "embedding" in self.networks:
-            self.metric = Displacement(0.0 if beta is None else beta, discount)
+            plain = Displacement(0.0 if beta is None else beta, discount)
+            self.metric = DirectedResidual(residual, plain.beta, discount) if residual else plain
         elif "value" in self.networks:
             self.metric = ValueCost(self, discount)
         columns = set(steering.columns) if isinstance(steering, Waypoint) else set()
@@ -284,6 +289,11 @@ class Model:
     def dimension(self) -> int:
         """Size of an embedding."""
         return self.networks["embedding"].sizes[-1] if "embedding" in self.networks else self.observation_size
+
+    @property
+    def directions(self) -> int:
+        """Columns of an embedding that have a direction: all but its residual."""
+        return self.dimension - self.residual
 
     @property
     def actor(self) -> Network:
@@ -312,7 +322,8 @@ class Model:
         rows = self._rows(goals, "goals")
         network = self.networks.get("omega")
         if network is not None:
-            return in_blocks(lambda x: unit(network(x)), "goal directions", rows)
+            omega = in_blocks(lambda x: unit(network(x)), "goal directions", rows)
+            return np.pad(omega, ((0, 0), (0, self.residual))) if self.residual else omega
         axis = np.zeros((len(rows), self.dimension), np.float32)
         axis[:, 0] = 1.0
         return axis
@@ -371,8 +382,9 @@ class Model:
         """The learned cost of going from s to t on the way to g, row by row, in the metric's own unit."""
         if self.metric is None:
             raise GeometryError(f"{self.algo} learned no distances; it can only act.")
-        if isinstance(self.metric, Displacement):
-            return distances.directed(self.embed(sources), self.embed(targets), self.omega(goals), self.metric.beta)
+        if isinstance(self.metric, Displacement | DirectedResidual):
+            ends = self.embed(sources), self.embed(targets), self.omega(goals)
+            return distances.directed(*ends, self.metric.beta, self.residual)
         return np.asarray(self.metric.row_costs(self.embed(sources), self.embed(targets), []), np.float32)
 
     def displacement(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:

@@ -13,16 +13,19 @@ from iel.planning.coreset import (
     select_coreset,
 )
 from iel.planning.dpp import greedy_dpp
-from iel.planning.graph import Edges, Field, PlanningGraph
-from iel.planning.plan import Acting, Agent, Mixture, Pilot, Plan, Region, Route, Sequence, Target
+from iel.planning.field import Field
+from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
+from iel.planning.graph import Edges, PlanningGraph
+from iel.planning.plan import Acting, Agent, Pilot, Plan, Route, Target
 from iel.planning.planners import AsymGraph, Direct, Planner, RecMid, SymGraph
-from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for
+from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for, usual_planners
 
 __all__ = [
     "PLANNERS",
     "Acting",
     "Agent",
     "AsymGraph",
+    "Avoid",
     "Coreset",
     "Coverage",
     "Direct",
@@ -36,10 +39,13 @@ __all__ = [
     "PlanningGraph",
     "RecMid",
     "Region",
+    "Reward",
     "Route",
     "Sequence",
     "SymGraph",
     "Target",
+    "Weighted",
+    "Where",
     "automatic_sigma",
     "coverage",
     "farthest_point",
@@ -48,4 +54,5 @@ __all__ = [
     "over_coreset",
     "planners_for",
     "select_coreset",
+    "usual_planners",
 ]

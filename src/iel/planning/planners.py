@@ -13,36 +13,38 @@ actions = model.act(observations, model.command(observations, target, embeddings
 
 from __future__ import annotations
 
+import copy
+import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Displacement, Floats, Integers, LatentGoal, Metric, checked_points
-from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, select_coreset
-from iel.planning.graph import NO_HOP, Field, PlanningGraph
-from iel.planning.plan import (
-    Acting,
-    Agent,
+from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, checked_points
+from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
+from iel.planning.field import NO_HOP, Field
+from iel.planning.goals import (
     Goal,
     Mixture,
-    Pilot,
-    Plan,
-    Pursuit,
     Region,
-    Route,
+    Reward,
     Sequence,
-    States,
-    Target,
+    Weighted,
+    inside,
     latent_wishes,
     observation_table,
 )
+from iel.planning.graph import PlanningGraph, without
+from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States, Target
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
+from iel.planning.rewards import READOUT_POOL, Landscape, reward_field
 from iel.planning.screen import affordable_screen
+from iel.planning.witness import Witnesses, checked_factor, window_for
 
 NODES_WITHOUT_STRUCTURE = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
@@ -52,6 +54,8 @@ class Planner(ABC):
     """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
 
     name: ClassVar[str]
+    collects: ClassVar[bool] = False
+    """Whether rewards can be followed."""
 
     def __init__(self, model: Agent, data: States, metric: Metric | None = None):
         """`metric` replaces the model's own."""
@@ -75,9 +79,9 @@ class Planner(ABC):
         return self.observations.shape[1]
 
     def plan(self, goals: Any) -> Plan:
-        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and goal sets."""
-        wishes = latent_wishes(goals, self.model, self.metric, self.width)
-        distinct: dict[tuple[bytes, bytes, bytes], LatentGoal] = {}
+        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and other goals."""
+        wishes = latent_wishes(goals, self)
+        distinct: dict[tuple[bytes, ...], LatentGoal] = {}
         for wish in wishes:
             for stage in wish.stages:
                 for goal in stage:
@@ -91,8 +95,38 @@ class Planner(ABC):
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         """How this planner approaches these goals."""
 
+    def twin(self) -> Self:
+        """Another planner over the same nodes, with a goal (and, on a graph, obstacles) of its own.
+
+        It takes no time. Both remember edges together, so they are for one thread.
+        """
+        twin = copy.copy(self)
+        twin._plan, twin._goal = None, None
+        return twin
+
+    @cached_property
+    def spread(self) -> Floats:
+        """Standard deviations of the data's columns."""
+        return self.observations.std(axis=0, dtype=np.float64)
+
+    @cached_property
+    def landscape(self) -> Landscape:
+        """States of the data that rewards are read off."""
+        self._distances("it has nothing to read a reward off")
+        return Landscape(self.model, self.observations, *self._embedded_pool(READOUT_POOL, seed=0))
+
+    def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
+        """The latent goal of a reward."""
+        if not self.collects:
+            raise GeometryError(f"The planner {self.name} cannot follow a reward; use direct, sym-graph or asym-graph.")
+        return self.landscape.attracted(prompt)
+
+    def avoided(self, places: Any) -> Booleans:
+        """Which nodes lie in places to avoid."""
+        raise GeometryError(f"The planner {self.name} knows no ways around places; use asym-graph or sym-graph.")
+
     def prepare(self, goal: Goal, acting: Acting | None = None, seed: int = 0) -> None:
-        """Get ready for one goal: an observation, a `Region`, a `Mixture` or a `Sequence`.
+        """Get ready for one goal: an observation, columns as in {0: 8.5}, or any goal of `iel.planning.goals`.
 
         `acting` says how actions are taken from the policy (by default its mean); what is random follows from `seed`.
         """
@@ -147,7 +181,7 @@ class Planner(ABC):
             aim = plan.pursuit.aim(np.repeat(state[None, :], len(stage), axis=0), stage, np.full(len(stage), -1))
             best = int(np.argmin(aim.costs))
             if not np.isfinite(aim.costs[best]):
-                raise NoPath("No way leads to the goal; switch nodes or edges back on, or choose another goal.")
+                raise NoPath("No way leads to the goal; switch nodes or edges back on, avoid less, or choose another.")
             begins.append(len(costs))
             stage_nodes, stage_costs = self._way(plan.pursuit, state, int(stage[best]))
             nodes.extend(stage_nodes)
@@ -205,6 +239,7 @@ class Direct(Planner):
     """Head straight for phi(g)."""
 
     name = "direct"
+    collects = True
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         return Straight(goals, self.metric)
@@ -253,10 +288,13 @@ class AsymGraph(Planner):
     hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
+    witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`), which
+                for a large factor means: only where no witnessed way is known; inf takes it out; None asks nobody
     unreachable "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal
     """
 
     name = "asym-graph"
+    collects = True
     both_ways: ClassVar[bool] = False
 
     def __init__(
@@ -273,6 +311,7 @@ class AsymGraph(Planner):
         hysteresis: float = 0.0,
         cache: int = 64,
         metric: Metric | None = None,
+        witnesses: float | None = None,
         unreachable: str = "error",
         path: str = "auto",
         seed: int = 0,
@@ -291,11 +330,13 @@ class AsymGraph(Planner):
         usual = DEFAULT_NODES if isinstance(chosen, Displacement) else NODES_WITHOUT_STRUCTURE
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
         # Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
-        places = embedded if chosen.spatial else embedded / np.maximum(embedded.std(axis=0), 1e-8)
+        scale = 1.0 if chosen.spatial else np.maximum(embedded.std(axis=0), 1e-8)
+        places = embedded / scale
         self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
-        self.pool_points = places
+        self.pool_states, self.pool_points = rows, places
+        self.pool_embeddings = embedded
         self.graph = PlanningGraph(
             embedded[self.coreset.indices],
             chosen,
@@ -303,12 +344,15 @@ class AsymGraph(Planner):
             both_ways=self.both_ways,
             path=path,
             tree_points=self.coreset.points,
+            unseen=checked_factor(math.inf if witnesses is None else witnesses),
         )
+        if witnesses is not None:
+            self.graph.witnesses = self._witnesses(data, scale)
         self.hysteresis = hysteresis
         self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
-        self._fields: OrderedDict[tuple[bytes, bytes, bytes], Field] = OrderedDict()
+        self._fields: OrderedDict[tuple[bytes, ...], Field] = OrderedDict()
         self._capacity = max(0, cache)
 
     def _own_metric(self, metric: Metric | None, beta: float | None) -> Metric | None:
@@ -318,24 +362,54 @@ class AsymGraph(Planner):
             raise ConfigError(f"beta is {beta}, but this model's distances have no beta; leave it out.")
         return replace(metric, beta=beta)
 
+    def _witnesses(self, data: States, scale: Any) -> Witnesses:
+        """Who was seen where, by all trajectories of the data."""
+        offsets = getattr(data, "offsets", None)
+        if offsets is None:
+            raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
+        graph, axis = self.graph, np.eye(self.graph.dimension)[0]
+        goal = LatentGoal(graph.points[0], axis, self.observations[self.states[0]])
+        window = window_for(graph.metric.steps(graph.geometric(goal).cost))
+        states = np.asarray(self._embedded(np.arange(len(self.observations))) / scale, np.float32)
+        return Witnesses.of(states, np.asarray(offsets), self.coreset.points, window)
+
+    def twin(self) -> Self:
+        twin = super().twin()
+        twin.nodes_off, twin.edges_off, twin._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
+        return twin
+
     def coverage(self) -> Coverage:
         """How well the coreset covers the states it was chosen from."""
         return coverage(self.coreset.points, self.pool_points, self.graph.neighbours or 1)
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        off = self.nodes_off.copy() if self.nodes_off.any() else None
-        if off is not None and off.all():
-            raise NoPath("Every node is switched off; switch some back on with switch_on().")
-        fields = [self._field(goal, off) for goal in goals]
-        return AlongGraph(self.graph, self.states, fields, off, self.hysteresis)
+        off = np.stack([self.nodes_off if goal.off is None else self.nodes_off | goal.off for goal in goals])
+        if off.all(axis=1).any():
+            raise NoPath("Every node is switched off or avoided; switch some back on with switch_on(), or avoid less.")
+        fields = [self._field(goal, mask if mask.any() else None) for goal, mask in zip(goals, off, strict=True)]
+        return AlongGraph(self.graph, self.states, fields, off if off.any() else None, self.hysteresis)
+
+    @cached_property
+    def landscape(self) -> Landscape:
+        cells = nearest_picks(self.pool_points, self.coreset.indices)[1]
+        pool = self.pool_states, self.pool_embeddings
+        return Landscape(self.model, self.observations, *pool, self.graph.points, cells)
+
+    def avoided(self, places: Any) -> Booleans:
+        """Which nodes lie in places to avoid."""
+        return inside(places, self.observations[self.states], self.spread)
 
     def _field(self, goal: LatentGoal, off: np.ndarray | None) -> Field:
         """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
         if goal.key in self._fields:
             self._fields.move_to_end(goal.key)
             return self._fields[goal.key]
-        field = self.graph.field(goal, nodes_off=off, edges_off=self.edges_off)
-        if goal.observation is None:
+        if goal.rewards is not None:
+            edges = without(self.graph.edges(goal), self.graph.count, off, self.edges_off)
+            field = reward_field(self.graph.points, edges, self.graph.metric, goal, off)
+        else:
+            field = self.graph.field(goal, nodes_off=off, edges_off=self.edges_off)
+        if goal.observation is None and goal.rewards is None:
             field = replace(field, goal=goal._replace(observation=self.observations[self.states[field.node]]))
         self._fields[goal.key] = field
         if len(self._fields) > self._capacity:

@@ -25,7 +25,8 @@ from iel.metrics import (
     row_lengths,
     row_products,
 )
-from iel.planning.graph import NO_HOP, Field, PlanningGraph
+from iel.planning.field import NO_HOP, Field
+from iel.planning.graph import PlanningGraph
 from iel.planning.plan import Aim
 from iel.planning.screen import WIDEN, Screen, affordable_screen, places, rounded_up
 
@@ -52,18 +53,25 @@ class Straight:
         self.goals, self.metric = goals, metric
         self.points = np.array([goal.point for goal in goals])
         self.directions = np.array([goal.direction for goal in goals])
+        self.collects = np.array([goal.rewards is not None for goal in goals])
 
     def direct_costs(self, states: Floats, goals: Integers) -> Floats:
-        """d(x, g; g); infinite for a method that has no distances: it can be pursued, but nothing is known."""
+        """d(x, g; g); infinite for a method that has no distances: it can be pursued, but nothing is known.
+
+        For a reward: how much higher <phi, z> is where the data has it highest.
+        """
         if self.metric is None:
             return np.full(len(states), np.inf)
         wanted = [self.goals[goal] for goal in goals]
-        return checked_costs(self.metric.row_costs(states, self.points[goals], wanted), (len(states),))
+        costs = checked_costs(self.metric.row_costs(states, self.points[goals], wanted), (len(states),))
+        climb = np.maximum(row_products(self.points[goals] - states, self.directions[goals]), FLOOR)
+        return np.where(self.collects[goals], climb, costs)
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
-        """The goal itself."""
+        """The goal itself; for a reward whatever lies ahead along z."""
         nowhere = np.full(len(states), -1, dtype=np.int64)
-        return Aim(self.points[goals], nowhere, self.direct_costs(states, goals), nowhere)
+        points = np.where(self.collects[goals, None], states + self.directions[goals], self.points[goals])
+        return Aim(points, nowhere, self.direct_costs(states, goals), nowhere)
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
         """Predicted steps to the goal from each state."""
@@ -119,7 +127,7 @@ class AlongGraph(Straight):
         nodes_off: np.ndarray | None,
         hysteresis: float,
     ):
-        """`states` are the rows of the data that are the graph's nodes."""
+        """`states` are the rows of the data that are the graph's nodes; `nodes_off` (m, N) those not used per goal."""
         super().__init__([field.goal for field in fields], graph.metric)
         self.graph, self.node_states, self.fields, self.hysteresis = graph, states, fields, hysteresis
         self.nodes_off = nodes_off
@@ -140,12 +148,13 @@ class AlongGraph(Straight):
         return np.stack([field.steps(self.graph.metric) for field in self.fields]) + last[:, None]
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
-        """The next hop from the matched node, or the goal from the goal's own node."""
+        """The next hop from the matched node, or the goal from the goal's own node; or that node, to collect there."""
         nodes, costs = self.match(states, goals, memory)
         if self.hysteresis > 0.0:
             nodes, costs = self._stay(states, goals, memory, nodes, costs)
         place = goals * self.graph.count + nodes
         hops = self.next_hops.take(place)
+        hops = np.where((hops == NO_HOP) & self.collects[goals], nodes, hops)  # a reward is best collected right here
         targets = self.graph.points.take(hops, axis=0, mode="wrap")
         rows = np.where(hops == NO_HOP, -1, self.node_states.take(hops, mode="wrap"))
         totals = costs + self.distances.take(place) + self.last_costs[goals]
@@ -207,10 +216,10 @@ class AlongGraph(Straight):
 
     def _match_anywhere(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
         """The same over all nodes: one matrix product finds the few in question."""
-        row, node = self._near_anything(states)
+        row, node = self._near_anything(states, goals)
         costs = self._costs(states, goals, row, node)
         if self.nodes_off is not None:
-            costs[self.nodes_off[node]] = np.inf
+            costs[self.nodes_off[goals[row], node]] = np.inf
         cheapest = np.full(len(states), np.inf)
         np.minimum.at(cheapest, row, costs)
         best = costs == cheapest[row]
@@ -218,12 +227,12 @@ class AlongGraph(Straight):
         np.minimum.at(nodes, row[best], node[best])
         return nodes, cheapest
 
-    def _near_anything(self, states: Floats) -> tuple[Integers, Integers]:
+    def _near_anything(self, states: Floats, goals: Integers) -> tuple[Integers, Integers]:
         """Pairs (row, node) with l <= e^{2 beta} l_min, from rows of squared distances."""
         left, slack = self.screen.sources(states)
         squares = left @ self.screen.right
         if self.nodes_off is not None:
-            squares[:, self.nodes_off] = np.inf
+            squares[self.nodes_off[goals]] = np.inf
         least = squares.min(axis=1).astype(np.float64)
         bound = self.spread**2 * WIDEN * np.maximum(least + slack, FLOOR**2) + slack
         return places(squares <= rounded_up(bound, squares.dtype)[:, None])
@@ -250,7 +259,7 @@ class AlongGraph(Straight):
             costs = self.graph.metric.costs(states[group], self.graph.points, self.goals[goals[group[0]]])
             table[group] = checked_costs(costs, (len(group), self.graph.count))
         if self.nodes_off is not None:
-            table[:, self.nodes_off] = np.inf
+            table[self.nodes_off[goals]] = np.inf
         nodes = np.argmin(table, axis=1)
         return nodes, table[np.arange(len(states)), nodes]
 
@@ -260,7 +269,7 @@ class AlongGraph(Straight):
         """Keep the remembered node unless the new one is cheaper by more than the fraction `hysteresis`."""
         known = memory >= 0
         if self.nodes_off is not None:
-            known &= ~self.nodes_off[memory]
+            known &= ~self.nodes_off[goals, memory]
         if not known.any():
             return nodes, costs
         kept = np.flatnonzero(known)

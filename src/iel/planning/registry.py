@@ -23,6 +23,12 @@ def planners_for(model: Agent) -> tuple[str, ...]:
     return tuple(name for name in PLANNERS if name not in missing)
 
 
+def usual_planners(model: Agent) -> tuple[str, ...]:
+    """The same without GAS's own graph, which other methods are only given on request."""
+    gas = getattr(model, "algo", None) == "gas"
+    return tuple(name for name in planners_for(model) if gas or name != GasGraph.name)
+
+
 def over_coreset(name: str) -> bool:
     """Whether a planner's graph is that of a coreset, with so many nodes and neighbours."""
     return issubclass(PLANNERS.get(name, Direct), AsymGraph)

@@ -14,6 +14,7 @@ from scipy.spatial import cKDTree
 from scipy.stats import rankdata
 
 from iel.errors import ChainError
+from iel.readout import affine_readout
 
 DRAWS = 200
 """Bootstrap draws behind every interval."""
@@ -112,15 +113,10 @@ def fit_latent_dynamics(
         return np.hstack([plain, np.einsum("md,ma->mda", phi, action).reshape(len(phi), -1)])
 
     inputs, targets = columns(embeddings[now], actions[now]), embeddings[now + 1]
-    centre, scale = inputs[~test].mean(axis=0), inputs[~test].std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
-    table = (inputs[~test] - centre) / scale
-    mean = targets[~test].mean(axis=0)
-    gram = table.T @ table / len(table) + ridge * np.eye(table.shape[1])
-    weights = np.linalg.solve(gram, table.T @ (targets[~test] - mean) / len(table))
+    weights, intercept = affine_readout(inputs[~test], targets[~test], ridge)
 
     def predict(phi: np.ndarray, action: np.ndarray) -> np.ndarray:
-        return (columns(phi, action) - centre) / scale @ weights + mean
+        return columns(phi, action) @ weights + intercept
 
     missed = targets[test] - predict(embeddings[now[test]], actions[now[test]])
     place = np.hstack([embeddings, actions])[now[test]]

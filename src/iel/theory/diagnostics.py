@@ -4,6 +4,8 @@
                      constant that Theorem 2.3 assumes, and their effective rank: the dimensions an embedding needs
 `isomorphism_gap`    Theorem 2.3 between two embeddings of the same states, two seeds say: the share of one's
                      displacements that no linear map of the other's explains, on held-out states; 0 for isomorphic ones
+`policy_readout`     the fixed-policy evaluation span from samples: V of a reward as a readout of phi, for the policy
+                     that made the data; with a region to stop at, the expected steps until *any* of its states is met
 `when_it_works`      the paper's five conditions of use (appendix "When should the representation work?") as numbers
 """
 
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iel.errors import ChainError
+from iel.readout import affine_readout, unexplained
 from iel.theory.calibration import fit_latent_dynamics, step_rows
 
 
@@ -53,13 +56,8 @@ def held_out_misfit(
     y = y.reshape(len(y), -1)
     order = generator.permutation(len(x))
     fit, test = order[::2], order[1::2]
-    centre, scale = x[fit].mean(axis=0), x[fit].std(axis=0)
-    table = (x - centre) / np.where(scale > 0, scale, 1.0)
-    mean = y[fit].mean(axis=0)
-    gram = table[fit].T @ table[fit] / len(fit) + ridge * np.eye(x.shape[1])
-    weights = np.linalg.solve(gram, table[fit].T @ (y[fit] - mean) / len(fit))
-    spread = ((y[test] - y[test].mean(axis=0)) ** 2).sum()
-    return float(((y[test] - mean - table[test] @ weights) ** 2).sum() / spread) if spread > 0 else 0.0
+    weights, intercept = affine_readout(x[fit], y[fit], ridge)
+    return unexplained(y[test] - x[test] @ weights - intercept, y[test])
 
 
 def isomorphism_gap(first: np.ndarray, second: np.ndarray, generator: np.random.Generator) -> float:
@@ -144,3 +142,38 @@ def _maximum_misfit(
     after = np.stack([predict(phi, np.repeat(kind[None], len(phi), axis=0)) for kind in kinds])
     z = generator.normal(size=(phi.shape[1], directions)) / np.maximum(phi.std(axis=0), 1e-12)[:, None]
     return held_out_misfit(phi, (after @ z).max(axis=0), generator)
+
+
+def policy_readout(
+    embeddings: np.ndarray,
+    offsets: np.ndarray,
+    rewards: np.ndarray,
+    *,
+    discount: float = 1.0,
+    stop: np.ndarray | None = None,
+    ridge: float = 1e-8,
+) -> np.ndarray:
+    """V of every stored state (S,) for the policy that made the data: E[sum_t discount^t r(x_t)], until `stop` is met.
+
+    Least-squares temporal differences on psi = (1, phi), over logged steps x -> x' that do not begin in `stop`:
+
+        sum psi(x) (psi(x) - discount 1{x' not in stop} psi(x'))^T w = sum psi(x) r(x),      V = <psi, w>, 0 in `stop`
+
+    which is w = (I - gamma K*)^-1 R of the paper's fixed-policy span, estimated. With rewards 1 and discount 1 it is
+    the expected time to a *set*. That is at most the time to its nearest state, and less where chance decides which of
+    them is met: the cheapest member of a region is an upper bound.
+    """
+    phi, bounds = np.asarray(embeddings, np.float64), np.asarray(offsets, np.int64)
+    gains = np.asarray(rewards, np.float64)
+    stopped = np.zeros(len(phi), bool) if stop is None else np.asarray(stop)
+    if gains.shape != (len(phi),) or stopped.shape != (len(phi),) or stopped.dtype != bool:
+        raise ChainError("Rewards and `stop` need one entry per stored state, `stop` True or False.")
+    if not 0.0 < discount <= 1.0 or (discount == 1.0 and not stopped.any()):
+        raise ChainError("Without a state to stop at a sum of rewards needs a discount below one.")
+    psi = np.column_stack([np.ones(len(phi)), (phi - phi.mean(axis=0)) / np.maximum(phi.std(axis=0), 1e-12)])
+    now = step_rows(bounds)
+    now = now[~stopped[now]]
+    onward = discount * (~stopped[now + 1])[:, None] * psi[now + 1]
+    moments = psi[now].T @ (psi[now] - onward) / len(now) + ridge * np.eye(psi.shape[1])
+    weights = np.linalg.solve(moments, psi[now].T @ gains[now] / len(now))
+    return np.where(stopped, 0.0, psi @ weights)

@@ -21,6 +21,7 @@ from iel.viz.style import (
     INK,
     LINES,
     PATH,
+    REWARD_MAP,
     SUCCESS,
     draw_maze,
     draw_walls,
@@ -64,7 +65,7 @@ def draw_field(
             draw_walls(panel, maze)
             mark(panel, np.asarray(goal)[:2], "goal")
             panel.set_title(title)
-            panel.figure.colorbar(image, ax=panel, shrink=0.8, label="steps to the goal")
+            panel.figure.colorbar(image, ax=panel, shrink=0.8, label="steps")
 
 
 def draw_graph(
@@ -73,24 +74,32 @@ def draw_graph(
     nodes: NDArray,
     edges: NDArray,
     route: NDArray,
-    start: ArrayLike,
-    goal: ArrayLike,
     title: str = "planning graph and shortest path",
+    *,
+    avoided: NDArray | None = None,
+    rewards: NDArray | None = None,
 ) -> None:
     """Nodes and edges of the planning graph at the nodes' positions, with a route through them.
 
-    nodes (n, 2) positions, edges (m, 2) node numbers, route (k, 2) positions from start to goal.
+    nodes (n, 2) positions, edges (m, 2) node numbers, route (k, 2) positions from start to goal; `avoided` (n,) marks
+    nodes to keep out of, `rewards` (n,) colour the others.
     """
+    used = np.ones(len(nodes), bool) if avoided is None else ~avoided
     left, right, bottom, top = maze.extent
     with figure(path, size=(7.5, 0.6 + 7.2 * (top - bottom) / (right - left))) as axes:
         panel = axes[0, 0]
         draw_maze(panel, maze)
         panel.add_collection(LineCollection(nodes[edges], colors=EDGE, linewidths=0.35, alpha=0.5, zorder=2))
-        panel.scatter(*nodes.T, s=4, color=INK, linewidth=0, alpha=0.75, zorder=3)
+        if rewards is None:
+            panel.scatter(*nodes[used].T, s=4, color=INK, linewidth=0, alpha=0.75, zorder=3)
+        else:
+            shown = panel.scatter(*nodes[used].T, s=14, c=rewards[used], cmap=REWARD_MAP, linewidth=0, zorder=3)
+            panel.figure.colorbar(shown, ax=panel, shrink=0.7, label="reward a step")
+        panel.scatter(*nodes[~used].T, s=14, color=FAILURE, linewidth=0, alpha=0.6, zorder=3)
         panel.plot(*route.T, color=PATH, linewidth=2.6, zorder=4, solid_capstyle="round")
         panel.scatter(*route[1:-1].T, s=16, color=PATH, edgecolor="white", linewidth=0.6, zorder=5)
-        mark(panel, np.asarray(start)[:2], "start")
-        mark(panel, np.asarray(goal)[:2], "goal")
+        mark(panel, route[0], "start")
+        mark(panel, route[-1], "goal")
         panel.set_title(title)
 
 

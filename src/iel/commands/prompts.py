@@ -1,0 +1,96 @@
+"""Goals, places and rewards as people type them.
+
+1.5 2.0              an observation
+0=8.5 1=2.0          columns of it: any state of the data that matches
+0=4:8,1=2:6          a place: column 0 from 4 to 8 and column 1 from 2 to 6 (an end left out is open)
+0=4:8,1=2:6@1        a place and what each step in it is worth
+8.5,2.0@-1           an observation and its weight
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iel.errors import ConfigError, DataError
+
+
+def parse_goal(words: Sequence[str]) -> Any:
+    """An observation, or a dictionary of columns where every word has the form COLUMN=VALUE."""
+    if any("=" in word for word in words):
+        return parse_place(",".join(words))
+    return np.array([_number(word, " ".join(words)) for word in words], np.float32)
+
+
+def parse_place(text: str, ranges: bool = False) -> dict[int, Any]:
+    """`0=4:8,1=2` as {0: (4.0, 8.0), 1: 2.0}; where only `ranges` make sense, a value is refused."""
+    found: dict[int, Any] = {}
+    for part in text.split(","):
+        column, sign, wanted = part.partition("=")
+        if not sign or not column.strip().isdigit():
+            raise ConfigError(f"'{part}' does not say what a column is to be; write it like 0=8.5 or 0=4:8.")
+        low, colon, high = wanted.partition(":")
+        ends = (_number(low, text) if low else -math.inf, _number(high, text) if high else math.inf)
+        found[int(column)] = ends if colon else _number(low, text)
+        if ranges and not colon:
+            raise ConfigError(f"'{part}' is a value and no place; write a range like 0=4:8.")
+    return found
+
+
+def parse_places(texts: Sequence[str]) -> list[dict[int, Any]]:
+    """Several places."""
+    return [parse_place(text, ranges=True) for text in texts]
+
+
+def parse_weighted(texts: Sequence[str]) -> tuple[np.ndarray, list[float]]:
+    """Observations and their weights from words like 8.5,2.0@-1."""
+    parts = [_weighed(text) for text in texts]
+    states = [[_number(value, state) for value in state.split(",")] for state, _ in parts]
+    if len({len(state) for state in states}) != 1:
+        raise ConfigError("Weighted goals must all have as many numbers as an observation, as in 8.5,2.0@1.")
+    return np.array(states, np.float32), [weight for _, weight in parts]
+
+
+def parse_reward(texts: Sequence[str]) -> Any:
+    """A function of observations from places and their worth, or the array `rewards` of one npz file."""
+    if len(texts) == 1 and "@" not in texts[0]:
+        return read_rewards(Path(texts[0]))
+    parts = [(parse_place(place, ranges=True), worth) for place, worth in map(_weighed, texts)]
+
+    def reward(observations: np.ndarray) -> np.ndarray:
+        from iel.planning.goals import inside
+
+        return sum((worth * inside(place, observations) for place, worth in parts), np.zeros(len(observations)))
+
+    return reward
+
+
+def read_rewards(path: Path) -> np.ndarray:
+    """One number per state of the data."""
+    from iel.data.npz import read_npz
+
+    arrays = read_npz(path, ["rewards"])
+    if "rewards" not in arrays:
+        raise DataError(f"{path} holds no array 'rewards'; save one number per state of the data under this name.")
+    return arrays["rewards"]
+
+
+def _weighed(text: str) -> tuple[str, float]:
+    what, sign, weight = text.rpartition("@")
+    if not sign:
+        raise ConfigError(f"'{text}' has no weight; write it like 0=4:8,1=2:6@1.")
+    return what, _number(weight, text)
+
+
+def _number(text: str, whole: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isfinite(value):
+        return value
+    raise ConfigError(f"'{text}' in '{whole}' is not a number.")

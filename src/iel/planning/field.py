@@ -1,0 +1,52 @@
+"""What planning knows about one goal: where each node goes next, how far it is, and what that is worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from iel.metrics import Floats, Integers, LatentGoal, Metric
+
+NO_HOP = -1
+
+
+@dataclass(frozen=True)
+class Field:
+    """Everything planning knows about one goal: where each node goes next, and how far it is."""
+
+    goal: LatentGoal
+    node: int
+    """The node that stands for the goal: argmin_i d(x_i, g; g); -1 for a reward, whose ways end in many places."""
+    last_cost: float
+    """d(node, g; g), the way from that node to the goal itself."""
+    projection: Floats
+    """p_i of every node."""
+    distance: Floats
+    """Cost of the shortest way from every node to `node`; infinite where there is none."""
+    next_hop: Integers
+    """The next node on that way; -1 at `node` itself, where a reward is best collected, and where there is no way."""
+    values: Floats | None = None
+    """For a reward: what its discounted sum will be from every node."""
+
+    def steps(self, metric: Metric) -> Floats:
+        """Predicted steps from every node to `node`: those of its hops, added up along the way.
+
+        s(i) = steps(C_i,next(i)) + s(next(i)).
+        """
+        onward = np.where(self.next_hop == NO_HOP, np.arange(len(self.next_hop)), self.next_hop)
+        known = np.isfinite(self.distance)
+        hop = np.where(known, 0.0, np.inf)
+        hop[known] = metric.steps(self.distance[known] - self.distance[onward[known]])
+        return along(hop, self.next_hop)
+
+
+def along(cost: Floats, next_hop: Integers) -> Floats:
+    """The sum of a cost per node over all hops to come, by jumping twice as far in every round."""
+    onward = np.where(next_hop == NO_HOP, np.arange(len(next_hop)), next_hop)
+    total = cost.copy()
+    for _ in range(len(cost).bit_length()):  # a way has fewer hops than there are nodes
+        if (onward == onward[onward]).all():
+            break
+        total, onward = total + total[onward], onward[onward]
+    return total

@@ -1,0 +1,366 @@
+"""What a planner can be asked for, and what becomes of it in the latent space: *stages* of *alternatives*.
+
+    a state g              one stage, one alternative                (phi(g), omega_g)
+    Region(states)         one stage, any alternative will do        the one that is cheapest from here is pursued
+    Where({0: 8.5})        a region: states of the data that match in these columns, set to the values asked for
+    Mixture(states, w)     one stage, one alternative                (sum_j w_j phi(g_j), unit(sum_j w_j omega_{g_j}))
+    Sequence(goals)        the stages of its goals, one after another
+    Avoid(goal, places)    those of its goal, without the graph's nodes in these places
+    Reward(values)         one alternative: no state, but a reward to collect (`rewards`)
+    Weighted(states, w)    the same for the reward <phi(x), R sum_j w_j phi(g_j)>, the paper's composition of goals
+
+A mixture is the paper's mean embedding of a fuzzy goal. A region is *not* averaged: the mean of two doors is a wall.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from iel.errors import ConfigError, GeometryError
+from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, unit
+from iel.planning.coreset import farthest_point
+
+REACHED_WITHIN = 5.0
+"""Predicted steps to a stage's goal at which a sequence moves on to its next one."""
+MATCHES = 8
+"""Alternatives that stand for all states which match in some columns."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Any of these states will do: (m, obs_dim)."""
+
+    states: Any
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A fuzzy goal: states (m, obs_dim) with non-negative weights (m,), scaled to sum to one."""
+
+    states: Any
+    weights: Any = None
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Goals to visit in order, each but the last something to arrive at; it counts as visited within so many predicted
+    steps."""
+
+    goals: Many[Any]
+    within: float = REACHED_WITHIN
+
+
+@dataclass(frozen=True)
+class Where:
+    """Any state of the data that matches in these columns: `{column: value}` or `{column: (low, high)}`.
+
+    A value matches within `tolerance` times the column's standard deviation in the data. As goals the matching states
+    get exactly the values asked for; the other columns are theirs. A plain dictionary means the same.
+    """
+
+    columns: Mapping[int, Any]
+    tolerance: float = 0.1
+
+
+@dataclass(frozen=True)
+class Avoid:
+    """A goal, and places to keep out of on the way: a `Where`, a dictionary, a function from observations (n, obs_dim)
+    to booleans (n,), or a list of these. Graph planners only: their nodes in these places are not used."""
+
+    goal: Any
+    places: Any
+
+
+@dataclass(frozen=True)
+class Reward:
+    """Collect a reward: a function from observations (n, obs_dim) to numbers (n,), or one number per state of the data.
+
+    maximise sum_t discount^t r(x_t), for ever
+    """
+
+    values: Any
+    discount: float = 0.995
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Goals that attract and repel, as the paper means it: the reward <phi(x), R mu>, mu = sum_j w_j phi(g_j).
+
+    phi is taken from its mean over the data, since the zero of an embedding of displacements means nothing. R (d, d) is
+    the identity unless given; with the inverse covariance of phi the answer would be the same for every embedding that
+    is a linear image of this one (all that Theorem 2.3 determines). Scores are linear in phi, so the best state may lie
+    beyond a goal; to *reach* a blend of states ask for a `Mixture`. The discount is near one because what counts is
+    where it ends.
+    """
+
+    states: Any
+    weights: Any
+    operator: Any = None
+    discount: float = 0.999
+
+
+Goal = Any
+"""An observation (obs_dim,), a dictionary of columns, or one of the classes above."""
+
+
+class Asked(Protocol):
+    """What turning goals into latent ones needs of a planner."""
+
+    model: Any
+    metric: Metric | None
+    observations: Floats
+
+    @property
+    def spread(self) -> Floats:
+        """Standard deviations of the data's columns."""
+
+    def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
+        """The latent goal of a reward."""
+
+    def avoided(self, places: Any) -> Booleans:
+        """Which nodes lie in these places."""
+
+
+@dataclass(frozen=True)
+class LatentWish:
+    """Stages, each a list of alternatives, and the predicted steps at which a stage is done."""
+
+    stages: list[list[LatentGoal]]
+    within: float
+
+
+def latent_wishes(goals: Many[Goal], asked: Asked) -> list[LatentWish]:
+    """Embed all goals together, with one call of each network."""
+    if len(goals) == 0:
+        raise GeometryError("There are no goals; give at least one.")
+    tables: list[Floats] = []
+    rewards: dict[int, LatentGoal] = {}
+    shapes = [_collect(goal, asked, tables, rewards) for goal in goals]
+    states = np.concatenate(tables) if tables else np.zeros((0, asked.observations.shape[1]), np.float32)
+    phi, omega = _embedded(asked.model, states) if len(states) else (states, states)
+    wishes, start = [], 0
+    for stages, within in shapes:
+        built = []
+        for stage in stages:
+            part = slice(start, start + stage.size)
+            start += stage.size
+            found = [stage.ready] if stage.ready else _alternatives(phi[part], omega[part], states[part], stage.weights)
+            built.append([goal._replace(off=stage.off) for goal in found])
+        wishes.append(LatentWish(built, within))
+    _refuse_what_the_metric_lacks(wishes, asked.metric)
+    return wishes
+
+
+def _embedded(model: Any, states: Floats) -> tuple[Floats, Floats]:
+    points, directions = model.goals(states)
+    phi = _finite(np.asarray(points, dtype=np.float64), "embedding")
+    return phi, unit(_finite(np.asarray(directions, dtype=np.float64), "direction"))
+
+
+def _refuse_what_the_metric_lacks(wishes: list[LatentWish], metric: Metric | None) -> None:
+    if metric is None and any(len(wish.stages) > 1 or len(wish.stages[0]) > 1 for wish in wishes):
+        raise GeometryError("This model has no distances to choose or to pass by; give it single states as goals.")
+    if metric is not None and metric.discount is None and any(len(wish.stages) > 1 for wish in wishes):
+        raise GeometryError("The costs of this metric are not in steps, so a sequence cannot tell when to move on.")
+    if (metric is None or not metric.spatial) and any(
+        goal.observation is None and goal.rewards is None for wish in wishes for s in wish.stages for goal in s
+    ):
+        raise GeometryError(
+            "A mixture is a mean of embeddings, and this model has none to average; give it states or a Region."
+        )
+    if any(stage[0].rewards is not None for wish in wishes for stage in wish.stages[:-1]):
+        raise GeometryError("A reward is never finished, so in a sequence it can only be the last goal.")
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """How many of the collected states it takes, with what weights; or a latent goal that is ready."""
+
+    size: int = 0
+    weights: Floats | None = None
+    ready: LatentGoal | None = None
+    off: Booleans | None = None
+
+
+def _collect(
+    goal: Goal, asked: Asked, tables: list[Floats], rewards: dict[int, LatentGoal]
+) -> tuple[list[_Stage], float]:
+    """Append the states of one goal to `tables`; return its stages. A reward that many episodes share is read once."""
+    width = asked.observations.shape[1]
+    if isinstance(goal, Sequence):
+        if not (math.isfinite(goal.within) and goal.within > 0.0):
+            raise ConfigError(f"A sequence's 'within' is {goal.within}; give a positive number of predicted steps.")
+        if len(goal.goals) == 0:
+            raise GeometryError("The sequence of goals is empty; give at least one goal.")
+        return [stage for part in goal.goals for stage in _collect(part, asked, tables, rewards)[0]], goal.within
+    if isinstance(goal, Avoid):
+        off = asked.avoided(goal.places)
+        stages, within = _collect(goal.goal, asked, tables, rewards)
+        both = [off if stage.off is None else off | stage.off for stage in stages]
+        return [_Stage(s.size, s.weights, s.ready, mask) for s, mask in zip(stages, both, strict=True)], within
+    if isinstance(goal, Reward | Weighted):
+        if id(goal) not in rewards:
+            rewards[id(goal)] = asked.attracted(goal)
+        return [_Stage(ready=rewards[id(goal)])], 0.0
+    if isinstance(goal, Where | Mapping):
+        most = 1 if asked.metric is None else MATCHES
+        tables.append(matching_states(asked.observations, asked.spread, as_where(goal), most))
+        return [_Stage(len(tables[-1]))], 0.0
+    if isinstance(goal, Region | Mixture):
+        what = type(goal).__name__.lower()
+        if np.size(goal.states) == 0:
+            raise GeometryError(f"The {what} of goals is empty; give at least one state.")
+        tables.append(observation_table(goal.states, width, what))
+        size = len(tables[-1])
+        return [_Stage(size, _weights(goal.weights, size) if isinstance(goal, Mixture) else None)], 0.0
+    table = observation_table(goal, width, "goal")
+    if len(table) != 1:
+        raise GeometryError(
+            f"A goal is one observation but has shape {np.shape(goal)}; use Region, Mixture or Sequence."
+        )
+    tables.append(table)
+    return [_Stage(1)], 0.0
+
+
+def _weights(weights: Any, size: int) -> Floats:
+    values = np.ones(size) if weights is None else np.asarray(weights, dtype=np.float64)
+    if values.shape != (size,) or not np.isfinite(values).all() or (values < 0).any() or values.sum() <= 0:
+        raise GeometryError(
+            f"The weights of a mixture of {size} states must be {size} finite, non-negative numbers, not all zero; "
+            "use Weighted for goals that repel."
+        )
+    return values / values.sum()
+
+
+def _alternatives(phi: Floats, omega: Floats, states: Floats, weights: Floats | None) -> list[LatentGoal]:
+    if weights is None:
+        return [LatentGoal(*row) for row in zip(phi, omega, states, strict=True)]
+    # Directions that cancel leave none; the heaviest state's own direction then stands for all.
+    heaviest = omega[[int(np.argmax(weights))]]
+    return [LatentGoal(weights @ phi, unit((weights @ omega)[None, :], lambda: heaviest)[0])]
+
+
+def _finite(table: Floats, what: str) -> Floats:
+    if not np.isfinite(table).all():
+        raise GeometryError(f"The model gave a non-finite {what} for a goal; check the model before planning with it.")
+    return table
+
+
+def observation_table(rows: Any, width: int, what: str) -> Floats:
+    """Finite observations (n, width) in float32, or a sentence that says what is wrong."""
+    try:
+        table = np.asarray(rows, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise GeometryError(f"The {what} is not a table of numbers; give observations of {width} numbers.") from error
+    if table.ndim == 1:
+        table = table[None, :]
+    if table.ndim != 2 or table.shape[1] != width:
+        raise GeometryError(f"The {what} has shape {np.shape(rows)}; the data's observations have {width} numbers.")
+    if not np.isfinite(table).all():
+        row = int(np.argmin(np.isfinite(table).all(axis=1)))
+        raise GeometryError(f"The {what} has a non-finite number in row {row}; planning needs finite observations.")
+    return table
+
+
+# ---------------------------------------------------------------- states that match in some columns
+
+
+def as_where(goal: Where | Mapping[int, Any]) -> Where:
+    """A dictionary of columns as a `Where`."""
+    return goal if isinstance(goal, Where) else Where(goal)
+
+
+def mismatch(observations: Floats, where: Where, spread: Floats) -> Floats:
+    """How far each row (n,) is from matching, in multiples of the tolerance: a row matches if this is at most 1.
+
+    max_c max(low_c - x_c, x_c - high_c, 0) / (tolerance * spread_c); a value is the range from itself to itself, and
+    the ends of a range that was given as one are sharp.
+    """
+    if not where.columns:
+        raise GeometryError("A goal on some columns names none; give at least one, as in {0: 8.5}.")
+    worst = np.zeros(len(observations))
+    for column, wanted in where.columns.items():
+        low, high, sharp = _range(column, wanted, observations.shape[1])
+        values = np.asarray(observations[:, column], np.float64)
+        off = np.maximum(np.maximum(low - values, values - high), 0.0)
+        scale = float(spread[column]) * where.tolerance
+        worst = np.maximum(worst, np.where(off > 0, np.inf, 0.0) if sharp else off / max(scale, 1e-6))
+    return worst
+
+
+def _range(column: Any, wanted: Any, width: int) -> tuple[float, float, bool]:
+    if not isinstance(column, int | np.integer) or not 0 <= column < width:
+        raise GeometryError(f"Column {column!r} does not exist; the data's observations have columns 0 to {width - 1}.")
+    try:
+        ends = np.asarray(wanted, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        ends = np.empty(0)
+    if len(ends) not in (1, 2) or np.isnan(ends).any() or ends[0] > ends[-1] or (len(ends) == 1 and np.isinf(ends[0])):
+        raise GeometryError(
+            f"Column {column} is asked to be {wanted!r}; give a number, or (low, high) with low <= high."
+        )
+    return float(ends[0]), float(ends[-1]), len(ends) == 2
+
+
+def matching_states(observations: Floats, spread: Floats, where: Where, most: int) -> Floats:
+    """States of the data that match, as goals: at most so many, spread out over ranges and else among the closest."""
+    off = mismatch(observations, where, spread)
+    rows = np.flatnonzero(off <= 1.0)
+    if not len(rows):
+        nearest = observations[int(np.argmin(off))]
+        found = ", ".join(f"column {column} at {nearest[column]:g}" for column in where.columns)
+        reason = "" if np.isinf(off.min()) else f"; the nearest has {found}"
+        wanted = ", ".join(f"column {column} at {_shown(value)}" for column, value in where.columns.items())
+        raise GeometryError(f"No state of the data has {wanted}{reason}: ask for what the data shows.")
+    ranges = [column for column, wanted in where.columns.items() if np.size(wanted) == 2]
+    rows = rows[_some(off[rows], observations[rows][:, ranges], most)]
+    states = np.array(observations[rows], np.float32)
+    for column, wanted in where.columns.items():
+        if column not in ranges:
+            states[:, column] = wanted
+    return states
+
+
+def _shown(wanted: Any) -> str:
+    return " to ".join(f"{end:g}" for end in np.asarray(wanted, np.float64).ravel())
+
+
+def _some(off: Floats, table: Floats, most: int) -> Integers:
+    """Which matches to take: the best one and those farthest from all taken in `table`; every other column alike, from
+    the closest four times as many, or all that are equally close, at even distances."""
+    if len(off) <= most:
+        return np.arange(len(off))
+    if table.shape[1]:
+        picks = farthest_point(table / np.maximum(np.std(table, axis=0), 1e-9), most, [int(np.argmin(off))])
+        if len(picks) == most:
+            return picks
+    order = np.argsort(off, kind="stable")
+    last = off[order[min(4 * most, len(off)) - 1]]
+    close = order[: int(np.searchsorted(off[order], last, side="right"))]
+    return close[np.linspace(0, len(close) - 1, most).astype(int)]
+
+
+def inside(places: Any, observations: Floats, spread: Floats | None = None) -> Booleans:
+    """Which observations lie in places, as `Avoid` takes them.
+
+    `spread` is that of the data's columns; without it a value (not a range) is met by itself only.
+    """
+    if isinstance(places, list | tuple):
+        masks = [inside(place, observations, spread) for place in places]
+        return np.logical_or.reduce(masks) if masks else np.zeros(len(observations), bool)
+    if isinstance(places, Where | Mapping):
+        return (
+            mismatch(observations, as_where(places), np.zeros(observations.shape[1]) if spread is None else spread) <= 1
+        )
+    if not callable(places):
+        raise GeometryError(f"{places!r} is no place; give columns as in {{0: (4, 8)}}, or a function of observations.")
+    mask = np.asarray(places(observations))
+    if mask.shape != (len(observations),) or mask.dtype != bool:
+        raise GeometryError("The function of places must answer True or False for every row of observations.")
+    return mask

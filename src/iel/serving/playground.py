@@ -1,0 +1,276 @@
+"""The playground behind the page: one stage per model, one session per open page.
+
+The page sends a *scene* (start, goal, planner, what to draw, obstacles) whenever it changes, and waits for the answer
+before it sends the next one, so nothing queues up. While the agent walks, frames of it are sent in between.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.spatial import cKDTree
+
+from iel.errors import ConfigError, IELError, NoPath
+from iel.metrics import LatentGoal
+from iel.planning import AsymGraph, Planner
+from iel.planning.goals import latent_wishes
+from iel.planning.pursuits import AlongGraph
+from iel.serving.engine import Engine, finite
+from iel.serving.live import Simulation, simulation_of
+from iel.serving.obstacles import Obstacles
+from iel.serving.schemas import Body, Number
+from iel.serving.views import Floats, View, view_of
+
+Place = Annotated[list[Number], Field(min_length=2, max_length=2)]
+FRAMES = 30
+"""Frames a second while the agent walks."""
+STROKES, STROKE_POINTS = 64, 512
+
+
+class Stroke(Body):
+    """One stroke of the brush."""
+
+    points: Annotated[list[Place], Field(min_length=1, max_length=STROKE_POINTS)]
+    radius: float = Field(gt=0.0, le=1e6, allow_inf_nan=False)
+
+
+class Scene(Body):
+    """What the page shows."""
+
+    id: int = Field(ge=0, lt=2**53)
+    start: Place
+    goal: Place
+    planner: str = Field(max_length=40)
+    field: Literal["straight", "graph", "none"] = "none"
+    graph: bool = False
+    """Whether the edges of the graph are wanted."""
+
+
+class PlayMessage(Body):
+    """One message of the page."""
+
+    scene: Scene | None = None
+    strokes: Annotated[list[Stroke], Field(max_length=STROKES)] | None = None
+    """Obstacles, all of them, when they have changed."""
+    agent: Literal["run", "pause", "reset"] | None = None
+    speed: int | None = Field(default=None, ge=1, le=16)
+    """Steps of the simulator per frame."""
+
+
+class Stage:
+    """What all sessions of one model share."""
+
+    def __init__(self, engine: Engine):
+        self.engine, served = engine, engine.served
+        reference = served.observations[0]
+        self.simulation = simulation_of(served.env, reference)
+        maze = None if self.simulation is None else self.simulation.maze
+        self.view: View = view_of(served, maze)
+        if self.simulation is not None and not self.simulation.placeable:
+            self.simulation = None
+        if self.simulation is not None:
+            self.first = self.simulation.task
+        else:
+            corner = np.array([0.15, 0.15]), np.array([0.85, 0.85])
+            left, right, bottom, top = self.view.extent
+            low, size = np.array([left, bottom]), np.array([right - left, top - bottom])
+            start, goal = (self.view.state(low + part * size) for part in corner)
+            self.first = start, goal
+        engine.planner(None)  # the page should not wait for it
+
+    @cached_property
+    def cells(self) -> Floats:
+        """Embeddings of the raster's states."""
+        return self.engine.model.embed(self.view.raster.observations).astype(np.float64)
+
+    def nodes(self, planner: AsymGraph) -> Floats:
+        """Where a graph's nodes are drawn."""
+        return self.view.places(planner.observations[planner.states])
+
+    def describe(self) -> dict[str, Any]:
+        """The world as the page draws it, without what changes."""
+        start, goal = self.view.places(np.stack(self.first)).tolist()
+        return {
+            **self.engine.served.describe(),
+            "view": self.view.describe(),
+            "start": start,
+            "goal": goal,
+            "live": self.simulation is not None,
+            "horizon": None if self.simulation is None else self.simulation.horizon,
+        }
+
+
+class Session:
+    """One open page. Everything here runs in the engine's worker."""
+
+    def __init__(self, stage: Stage):
+        self.stage, self.view, self.model = stage, stage.view, stage.engine.model
+        self.obstacles = Obstacles([], self.view.scale)
+        self.scene: Scene | None = None
+        self.planner: Planner | None = None
+        self.latent: LatentGoal | None = None
+        self._nearest: tuple[tuple[str, bytes], NDArray[np.int64]] | None = None
+        self.walled_in = False
+        """Whether obstacles cover every node."""
+        self.simulation: Simulation | None = None
+        self.observation: np.ndarray | None = None
+        self.goal = stage.first[1]
+        self.speed, self.steps, self.success = 2, 0, False
+        self.life = 0
+        """How often the agent was put on the stage: tells frames of one walk from those of the next."""
+
+    def draw(self, strokes: list[Stroke]) -> None:
+        """Replace all obstacles."""
+        self.obstacles = Obstacles([(stroke.points, stroke.radius) for stroke in strokes], self.view.scale)
+
+    # ---------------------------------------------------------------- the scene
+
+    def show(self, scene: Scene) -> dict[str, Any]:
+        """Plan for the scene: path, field and graph."""
+        started = time.perf_counter()
+        base = self.stage.engine.planner(scene.planner)
+        built = time.perf_counter() - started
+        self.scene = scene
+        self._pursue(self.view.state(scene.goal), base)
+        here = self.observation if self.observation is not None else self.view.state(scene.start)
+        answer: dict[str, Any] = {"type": "plan", "id": scene.id, **self._path(here)}
+        answer["field"] = self._field(scene.field)
+        planner = self.planner
+        if isinstance(planner, AsymGraph):
+            answer["off"] = np.flatnonzero(planner.nodes_off).tolist()
+            if scene.graph:
+                assert self.latent is not None
+                edges = planner.graph.edges(self.latent)
+                pairs = np.stack([edges.source, edges.target], 1).ravel().tolist()
+                answer["graph"] = {"nodes": np.round(self.stage.nodes(planner), 3).tolist(), "edges": pairs}
+        answer["ms"] = round(1000.0 * (time.perf_counter() - started - built), 2)
+        return answer
+
+    def _pursue(self, goal: np.ndarray, base: Planner) -> None:
+        """A planner of this session's own, with its obstacles switched off."""
+        planner = base.twin()
+        self.latent = latent_wishes([goal], planner)[0].stages[0][0]
+        if isinstance(planner, AsymGraph) and self.obstacles:
+            places = self.stage.nodes(planner)
+            crossed = self.obstacles.crossed(planner.graph.edges(self.latent), places)
+            planner.switch_off(np.flatnonzero(self.obstacles.covers(places)), map(tuple, crossed), one_way=True)
+        if self.simulation is not None and not np.array_equal(goal, self.goal):
+            self.simulation.set_goal(goal)
+            self.steps, self.success = 0, False
+        self.goal, self.planner = goal, planner
+        self.walled_in = isinstance(planner, AsymGraph) and bool(planner.nodes_off.all())
+        if not self.walled_in:
+            planner.prepare(goal)
+
+    def _path(self, here: np.ndarray) -> dict[str, Any]:
+        """The way from a state, on the map, or the sentence that says why there is none."""
+        planner = self.planner
+        assert planner is not None
+        ends = self.view.places(np.stack([here, self.goal]))
+        try:
+            between: Floats = np.empty((0, 2))
+            to_go: list[float | None] = [None, None]
+            if planner.metric is not None:
+                way = planner.path(here)
+                between = self.view.places(way.observations)
+                to_go = [finite(steps) for steps in (*way.steps_to_go, 0.0)]
+            if planner.name == "rec-mid":  # its way is straight, but it heads for a midpoint first
+                between = self.view.places(planner.target(here).observation)
+                to_go = [to_go[0], None, 0.0]
+            path = np.concatenate([ends[:1], between, ends[1:]])
+            return {"path": np.round(path, 3).tolist(), "to_go": to_go, "steps": to_go[0], "problem": None}
+        except (NoPath, ConfigError) as error:
+            problem = "No way leads there; erase a wall." if self.obstacles else str(error)
+            return {"path": [], "to_go": [], "steps": None, "problem": problem}
+
+    def _field(self, kind: str) -> list[float] | None:
+        """Predicted steps at the raster's points, in tenths; -1 where nothing is known."""
+        planner, metric = self.planner, self.model.metric
+        if kind == "none" or planner is None or metric is None or metric.discount is None:
+            return None
+        cells = self.stage.cells
+        if kind == "graph" and isinstance(planner, AsymGraph):
+            if self.walled_in:
+                return [-1] * len(cells)
+            steps = self._along_graph(planner, cells)
+        else:
+            assert self.latent is not None
+            steps = metric.steps(metric.costs(cells, self.latent.point[None, :], self.latent)[:, 0])
+        return np.where(np.isfinite(steps), np.round(10.0 * steps), -1).astype(int).tolist()
+
+    def _along_graph(self, planner: AsymGraph, cells: Floats) -> Floats:
+        """Steps to the node that is nearest to each point, and on along the graph.
+
+        The planner itself takes the cheapest node instead of the nearest: exact, and too slow for every point.
+        """
+        pursuit, metric = planner.prepared.pursuit, planner.metric
+        assert isinstance(pursuit, AlongGraph) and metric is not None and self.latent is not None
+        nearest = self._nearest_nodes(planner, cells)
+        first = metric.row_costs(cells, planner.graph.points[nearest], [self.latent] * len(cells))
+        return metric.steps(first) + pursuit.node_steps[0][nearest]
+
+    def _nearest_nodes(self, planner: AsymGraph, cells: Floats) -> NDArray[np.int64]:
+        """The nearest node in use of every raster point: in the latent, or on the map where that is no space."""
+        key = planner.name, planner.nodes_off.tobytes()
+        if self._nearest is None or self._nearest[0] != key:
+            use = np.flatnonzero(~planner.nodes_off)
+            if planner.metric is not None and planner.metric.spatial:
+                found = cKDTree(planner.graph.points[use]).query(cells)[1]
+            else:
+                scale = self.view.scale
+                tree = cKDTree(self.stage.nodes(planner)[use] / scale)
+                found = tree.query(self.view.raster.places / scale)[1]
+            self._nearest = key, use[found]
+        return self._nearest[1]
+
+    # ---------------------------------------------------------------- the agent
+
+    def reset(self) -> dict[str, Any]:
+        """Put the agent at the scene's start."""
+        if self.stage.simulation is None or self.scene is None:
+            raise ConfigError("There is no simulator for this data, so there is no live agent.")
+        if self.simulation is None:
+            served = self.stage.engine.served
+            assert served.env is not None
+            self.simulation = Simulation(served.env, served.observations[0])
+        self.observation = self.simulation.reset(self.view.state(self.scene.start), self.goal)
+        self.steps, self.success = 0, False
+        self.life += 1
+        return self._frame("ready")
+
+    def leave(self) -> None:
+        """Take the agent off the stage."""
+        self.observation = None
+
+    def advance(self) -> dict[str, Any] | None:
+        """A few steps towards the goal; the frame says how it went, None that nobody is on the stage."""
+        simulation, planner = self.simulation, self.planner
+        if simulation is None or planner is None or self.observation is None:
+            return None
+        try:
+            for _ in range(self.speed):
+                if self.success or self.steps >= simulation.horizon:
+                    break
+                self.observation, self.success = simulation.step(planner.act(self.observation))
+                self.steps += 1
+        except IELError as error:
+            return {**self._frame("lost"), "problem": str(error)}
+        tired = self.steps >= simulation.horizon
+        return self._frame("arrived" if self.success else "tired" if tired else "walking")
+
+    def _frame(self, state: str) -> dict[str, Any]:
+        assert self.observation is not None and self.simulation is not None
+        return {
+            "type": "agent",
+            "life": self.life,
+            "state": state,
+            "at": np.round(self.view.places(self.observation[None])[0], 3).tolist(),
+            "body": self.simulation.body(),
+            "step": self.steps,
+            **self._path(self.observation),
+        }

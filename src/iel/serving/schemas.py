@@ -1,0 +1,120 @@
+"""Bodies of requests: what they may hold and how long they may be. A field's docstring is its line on the page."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from iel.errors import ConfigError
+
+ROWS = 256
+"""Rows of one request."""
+LONGEST = 65_536
+"""Numbers of one row."""
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Row = Annotated[list[Number], Field(min_length=1, max_length=LONGEST)]
+Table = Annotated[list[Row], Field(min_length=1, max_length=ROWS)]
+
+
+class Body(BaseModel):
+    """Strict: a text is no number, and a misspelt field is an error."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Question(Body):
+    """One observation and one goal, or a batch of them."""
+
+    observation: Row | None = None
+    """One observation, in the order and units of the training data."""
+    observations: Table | None = None
+    """Several observations, instead of one."""
+    goal: Row | None = None
+    """One goal, a full observation; it may stand for all observations."""
+    goals: Table | None = None
+    """A goal for each observation."""
+    planner: str | None = Field(default=None, max_length=40)
+    """direct, rec-mid, sym-graph or asym-graph; by default the best one the model can be used with."""
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Question:
+        for one, many in (("observation", "observations"), ("goal", "goals")):
+            if (getattr(self, one) is None) == (getattr(self, many) is None):
+                raise ValueError(f"give either {one} or {many}")
+        return self
+
+    @property
+    def rows(self) -> tuple[Any, Any]:
+        """(observations, goals) as lists of rows."""
+        return self.observations or [self.observation], self.goals or [self.goal]
+
+    @property
+    def single(self) -> bool:
+        return self.observations is None and self.goals is None
+
+
+class ActQuestion(Question):
+    """What to do now."""
+
+    steps: bool = False
+    """Also answer the predicted steps to the goal."""
+
+
+class PlanQuestion(Question):
+    """Which way leads there."""
+
+
+class StepsQuestion(Question):
+    """How far it is."""
+
+    planner: str | None = Field(default=None, max_length=40)
+    """Add up along this planner's way; by default the network's own prediction."""
+
+
+class ControlMessage(Body):
+    """One message of a control loop: a goal, an observation, or both."""
+
+    goal: Row | None = None
+    """Head for this goal from now on."""
+    planner: str | None = Field(default=None, max_length=40)
+    """Planner for the goal in this message."""
+    acting: Literal["mean", "sample", "unstick"] = "mean"
+    """How actions are taken from the policy, for the goal in this message."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """What is random follows from it."""
+    observation: Row | None = None
+    """Where the robot is; answered by an action."""
+    steps: bool = False
+    """Also answer the predicted steps."""
+    avoid: Annotated[list[Row], Field(max_length=ROWS)] | None = None
+    """Keep away from these states, which replace the former ones (graph planners)."""
+    radius: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
+    """How far in the latent space, about that many steps."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> ControlMessage:
+        if self.goal is None and self.observation is None and self.avoid is None:
+            raise ValueError("give a goal, an observation, or states to avoid")
+        return self
+
+
+class Refusal(BaseModel):
+    """What every refused request is answered."""
+
+    error: str
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def parse(schema: type[S], text: str | bytes) -> S:
+    """A checked body, or one sentence about the first thing that is wrong with it."""
+    try:
+        return schema.model_validate_json(text)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])[:80]
+        reason = str(first["msg"]).removeprefix("Value error, ")[:200]
+        raise ConfigError(f"{place}: {reason}." if place else f"The body is wrong: {reason}.") from None

@@ -1,0 +1,98 @@
+"""Evaluations that ask for something else than each task's goal."""
+
+import json
+
+import numpy as np
+import pytest
+
+from iel.errors import ConfigError
+from iel.evaluation import Arena, Protocol
+from iel.evaluation.ask import Ask
+from iel.evaluation.report import summarise, table
+from iel.metrics import Displacement
+from iel.model import Direction
+from iel.planning import AsymGraph, Avoid, Direct, Reward, Where
+
+MAZE = "pointmaze-medium-navigate-v0"
+
+
+class Plane:
+    """phi(x) = x: the policy moves along the direction it is given."""
+
+    metric = Displacement(0.0, 1.0)
+
+    def embed(self, observations):
+        return np.asarray(observations, np.float32)
+
+    def goals(self, states):
+        axis = np.zeros_like(states)
+        axis[:, 0] = 1.0
+        return self.embed(states), axis
+
+    def command(self, observations, target, embeddings):
+        return Direction().command(self, observations, target, embeddings)
+
+    def act(self, observations, commands, generator=None):
+        return np.clip(2.0 * commands, -1, 1).astype(np.float32)
+
+
+class Data:
+    """A grid of states over the maze."""
+
+    observations = np.stack(np.meshgrid(np.linspace(-1, 21, 45), np.linspace(-1, 21, 45)), -1).reshape(-1, 2)
+
+
+def rollout(ask: Ask, planner, **settings):
+    arena = Arena(MAZE, Protocol(episodes=1, tasks=(1, 2), max_steps=60, ask=ask, **settings))
+    return arena, arena.rollout(Plane(), planner, "planner", progress=False)
+
+
+def test_without_anything_asked_goals_are_handed_on_as_they_are():
+    goals = np.ones((3, 2), np.float32)
+    assert Ask().wishes(goals) is goals and Ask().scores([goals]) == {}
+    assert "asked" not in Arena(MAZE, Protocol(episodes=1, tasks=(1,))).describe()
+    assert Ask((1,)).wishes(goals) == [Where({1: 1.0})] * 3
+    places = {0: (1.0, 2.0)}
+    assert Ask((0,), places).wishes(goals)[2] == Avoid(Where({0: 1.0}), places)
+
+
+def test_all_columns_of_a_goal_are_the_goal():
+    """Matching states are moved to the values asked for, so nothing is lost."""
+    planner = Direct(Plane(), Data())
+    _, plain = rollout(Ask(), planner)
+    _, columns = rollout(Ask((0, 1)), planner)
+    assert all(np.array_equal(one, other) for one, other in zip(plain.paths, columns.paths, strict=True))
+
+
+def test_a_reward_is_collected_to_the_horizon_and_measured():
+    def reward(states):
+        return states[:, 0] / 20.0
+
+    ask = Ask.for_reward(reward, words="the reward x / 20")
+    arena, found = rollout(ask, Direct(Plane(), Data()))
+    assert {len(path) for path in found.paths} == {61}
+    assert found.scores["reward_per_step"] == pytest.approx([reward(path[1:]).mean() for path in found.paths])
+    for path in found.paths:
+        assert path[-1, 0] - path[0, 0] > 1.0, "it climbs"
+    _, down = rollout(Ask.for_reward(lambda states: -reward(states)), Direct(Plane(), Data()))
+    assert all(path[-1, 0] <= path[0, 0] + 0.1 for path in down.paths)
+    for seeds in (1, 2):
+        summary = summarise(MAZE, arena, {"direct": [found] * seeds})
+        json.dumps(summary)
+        assert summary["planners"]["direct"]["reward_per_step"] == pytest.approx(found.scores["reward_per_step"].mean())
+        assert summary["protocol"]["asked"] == "the reward x / 20"
+        assert "reward a step" in [str(column.header) for column in table(summary).columns]
+
+
+def test_time_in_avoided_places_is_measured():
+    places = [{0: (2.0, 6.0)}]
+    _, found = rollout(Ask(avoid=places), AsymGraph(Plane(), Data(), nodes=300, unreachable="direct"))
+    for path, share in zip(found.paths, found.scores["share_in_avoided"], strict=True):
+        assert share == pytest.approx(((path[1:, 0] >= 2) & (path[1:, 0] <= 6)).mean())
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ConfigError, match="no columns of them"):
+        Ask(columns=(0,), goal=Reward(lambda x: x[:, 0]))
+    with pytest.raises(ConfigError, match="evaluate a function"):
+        Ask.for_reward(np.ones(5))

@@ -1,0 +1,71 @@
+"""Served models without training (random networks over a random walk), and a server in a thread."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+import uvicorn
+
+from benchmarks.runtime import random_model
+from iel.serving.app import create_app
+from iel.serving.guard import Door, Limits
+from iel.serving.listen import bind, settings
+from iel.serving.source import Served
+
+
+def walk(count: int = 600, columns: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(observations, offsets) of six episodes: two slow columns, and noise."""
+    generator = np.random.default_rng(seed)
+    heading = np.cumsum(generator.normal(0, 0.2, count))
+    place = np.cumsum(0.3 * np.stack([np.cos(heading), np.sin(heading)], 1), axis=0)
+    rest = generator.normal(0, 1, (count, columns - 2))
+    return np.column_stack([rest, place]).astype(np.float32), np.linspace(0, count, 7).astype(np.int64)
+
+
+def served(kind: str = "directed", columns: int = 2, *, states: bool = True, episodes: bool = True) -> Served:
+    """A model of one of the kinds of `benchmarks.runtime`."""
+    model = random_model(kind, (32, 32), columns, 2, 6)
+    observations, offsets = walk(columns=columns)
+    if not states:
+        return Served("walk", model)
+    return Served("walk", model, observations, offsets if episodes else None, planning={"nodes": 80})
+
+
+def maze_model() -> Served:
+    """The same in a maze that has a simulator; its states are anywhere in the maze's free cells."""
+    places = np.random.default_rng(0).uniform(-2, 22, (3000, 2)).astype(np.float32)
+    from iel.envs import make_env
+
+    maze = make_env("pointmaze-medium-navigate-v0").map
+    free = places[~maze.walls[tuple(maze.cell_of(places).T)]]
+    model = random_model("directed", (32, 32), 2, 2, 6)
+    return Served("maze", model, free, env="pointmaze-medium-navigate-v0", planning={"nodes": 250})
+
+
+class Running:
+    """A server in a thread, on a free port."""
+
+    def __init__(self, *models, door: Door | None = None, play: bool = False):
+        self.bound = bind("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.bound.getsockname()[1]}"
+        limits = Limits()
+        self.server = uvicorn.Server(settings(create_app(models, door, limits, play=play), limits))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.bound]}, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_):
+        self.server.should_exit = True
+        self.thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def model():
+    return served()

@@ -1,0 +1,179 @@
+"""The playground in a real browser: goals, starts and walls are clicked and drawn, and what is seen changes."""
+
+import shutil
+
+import pytest
+
+from tests.serving.conftest import Running, maze_model, served
+
+playwright = pytest.importorskip("playwright.sync_api")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no Chromium found")]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=BROWSER, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+class Page:
+    """The playground, and a hand to use it with."""
+
+    def __init__(self, browser, url: str, **settings):
+        self.page = browser.new_page(viewport={"width": 1280, "height": 800}, **settings)
+        self.troubles: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: message.type == "error" and self.troubles.append(message.text))
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(url)
+        self.page.wait_for_selector("body[data-ready]")
+
+    def pixel(self, place):
+        """Where a place of the map is on the screen."""
+        return self.page.evaluate(
+            "place => { const box = board.canvas.getBoundingClientRect(), [x, y] = board.toPixel(place);"
+            " return [box.left + x / board.ratio, box.top + y / board.ratio] }",
+            list(place),
+        )
+
+    def value(self, expression: str):
+        return self.page.evaluate(f"playground.{expression}")
+
+    def wait(self, condition: str):
+        """Until it holds. The driver's own waiting evaluates text inside of the page, which its policy forbids."""
+        for _ in range(400):
+            if self.page.evaluate(condition):
+                return
+            self.page.wait_for_timeout(25)
+        raise AssertionError(f"this never came true: {condition}")
+
+    def settled(self):
+        """The answer to everything that was done so far."""
+        self.page.wait_for_timeout(60)
+        self.wait("playground.sent > 0 && playground.sent === playground.answered")
+        return self.value("answer")
+
+    def click(self, place, **settings):
+        self.page.mouse.move(*self.pixel(place))
+        if settings.pop("shift", False):
+            self.page.keyboard.down("Shift")
+            self.page.mouse.click(*self.pixel(place))
+            self.page.keyboard.up("Shift")
+        else:
+            self.page.mouse.click(*self.pixel(place))
+        return self.settled()
+
+    def draw(self, *places):
+        self.page.mouse.move(*self.pixel(places[0]))
+        self.page.mouse.down()
+        for place in places[1:]:
+            self.page.mouse.move(*self.pixel(place), steps=10)
+        self.page.mouse.up()
+        return self.settled()
+
+
+def near(place, other, within: float = 0.1) -> bool:
+    return abs(place[0] - other[0]) < within and abs(place[1] - other[1]) < within
+
+
+def test_click_draw_and_watch(browser):
+    with Running(maze_model(), play=True) as server:
+        hand = Page(browser, server.url)
+        page = hand.page
+        first = hand.settled()
+
+        # The goal follows the cursor until it is clicked.
+        page.mouse.move(*hand.pixel([20, 12]))
+        moved = hand.settled()
+        assert near(moved["path"][-1], [20, 12]) and moved["field"] != first["field"]
+        clicked = hand.click([20, 20])
+        assert near(clicked["path"][-1], [20, 20])
+        page.mouse.move(*hand.pixel([8, 20]))
+        assert near(hand.settled()["path"][-1], [20, 20])
+
+        # Shift and a click move the start.
+        started = hand.click([0, 0], shift=True)
+        assert near(started["path"][0], [0, 0])
+        assert page.locator("#steps").inner_text() == str(round(started["steps"]))
+
+        # A wall across the way changes it, erasing brings it back.
+        page.keyboard.press("w")
+        middle = started["path"][len(started["path"]) // 2]
+        walled = hand.draw([middle[0] - 1.2, middle[1] - 1.2], [middle[0] + 1.2, middle[1] + 1.2])
+        assert walled["off"] and walled["path"] != started["path"]
+        assert walled["problem"] or walled["steps"] > started["steps"]
+        page.keyboard.press("c")
+        assert hand.settled()["path"] == started["path"]
+
+        # Planners, fields and the graph.
+        page.keyboard.press("1")
+        assert len(hand.settled()["path"]) == 2
+        page.get_by_role("button", name="asym-graph").click()
+        page.keyboard.press("n")
+        hand.wait("board.graph !== null")
+        page.keyboard.press("f")
+        hand.settled()
+
+        # The agent walks, and leaves a trail.
+        page.keyboard.press(" ")
+        hand.wait("playground.agent && playground.agent.step > 15")
+        walker = hand.value("agent")
+        assert not near(walker["at"], [0, 0], 0.02) and len(page.evaluate("board.trail")) > 3
+        hand.wait(f"playground.agent.step > {walker['step']}")
+        assert "step" in page.locator("#agent-state").inner_text()
+        page.keyboard.press(" ")
+        page.keyboard.press("r")
+        hand.wait("playground.agent === null")
+
+        assert hand.troubles == []
+        assert all(url.startswith(server.url) for url in hand.asked)  # nothing from elsewhere
+        page.close()
+
+
+def test_own_logs_small_windows_and_the_other_models(browser):
+    """Without a simulator there is no agent, but plans and fields; a model without distances has no field."""
+    with Running(served(columns=4), served("goal"), play=True) as server:
+        hand = Page(browser, server.url, color_scheme="light")
+        page = hand.page
+        page.set_viewport_size({"width": 480, "height": 640})
+        plan = hand.settled()
+        assert plan["field"] and len(plan["path"]) > 2
+        assert page.locator("#agent-section").is_hidden() and page.locator("#no-agent").is_visible()
+        left, right, bottom, top = hand.value("world.view.extent")
+        goal = hand.click([left + 0.3 * (right - left), bottom + 0.6 * (top - bottom)])
+        assert goal["path"][-1] != plan["path"][-1]
+        page.select_option("#models", "1")
+        hand.wait("playground.model === 1 && playground.ready")
+        assert hand.settled()["field"] is None and page.locator("#planners button").count() == 1
+        assert hand.troubles == []
+        page.goto(f"{server.url}/docs")
+        page.wait_for_selector("#routes article")
+        assert page.locator("#routes article").count() >= 6 and "/v1/act" in page.locator("#routes").inner_text()
+        page.close()
+
+
+def test_a_page_of_another_origin_gets_nothing(browser):
+    with Running(served(), play=True) as server:
+        page = browser.new_page()
+        page.route("http://evil.test/", lambda route: route.fulfill(body="<p>evil</p>", content_type="text/html"))
+        page.goto("http://evil.test/")
+        script = """async (url) => {
+            const post = await fetch(url + '/v1/act', {method: 'POST', body: '{}'}).then(() => 'read', () => 'refused');
+            const get = await fetch(url + '/v1/model').then(() => 'read', () => 'refused');
+            const socket = await new Promise((done) => {
+                const opened = new WebSocket(url.replace('http', 'ws') + '/v1/control');
+                opened.onopen = () => done('open');
+                opened.onerror = () => done('refused');
+            });
+            return [post, get, socket];
+        }"""
+        assert page.evaluate(script, server.url) == ["refused"] * 3
+        page.close()
