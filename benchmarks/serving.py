@@ -5,7 +5,8 @@
 
 The server is a process of its own, on loopback, and so is whoever asks. The bare call is the same question to the same
 engine without any network. Fuzzed requests follow from a seed: valid ones, mutated ones, bytes, wrong types, paths,
-methods and headers. A request counts as answered by its status; memory is what the server itself reports.
+methods and headers. A request counts as answered by its status; memory and processor time are what the server itself
+reports. Processor time stands beside the clock's, for machines that have other work to do.
 """
 
 from __future__ import annotations
@@ -107,6 +108,9 @@ async def measure(options: Options, served: Served, address: str) -> dict[str, A
     request = post("/v1/act", body.encode(), port)
     alone = await load(port, request, 1, 20 * options.calls)
     together = await load(port, request, options.clients, options.calls)
+    before = await reported(port, "iel_cpu_seconds_total")
+    times, whole = await asyncio.to_thread(loop_latency, address, served, 20 * options.calls)
+    looped = times, whole, await reported(port, "iel_cpu_seconds_total") - before
     doors = {
         name: (await Connection(port).ask(raw))[0]
         for name, raw in {
@@ -117,28 +121,34 @@ async def measure(options: Options, served: Served, address: str) -> dict[str, A
         }.items()
     }
     return {
-        "bare_ms": round(1000 * bare, 4),
+        "bare_ms": round(1000 * bare[0], 4),
+        "bare_cpu_ms": round(1000 * bare[1], 4),
         "one_client": describe(alone, bare),
         f"{options.clients}_clients": describe(together, bare),
-        "websocket": loop_latency(address, served, 20 * options.calls, bare),
+        "websocket": describe(looped, bare),
         "playground": await playground_latency(address, served),
         "refused": doors,
         "fuzz": await fuzz(options, served, port, address),
     }
 
 
-def bare_seconds(served: Served) -> float:
-    """One call of the engine with a prepared goal, the median of many."""
+def bare_seconds(served: Served) -> tuple[float, float]:
+    """One call of the engine with a prepared goal: the median by the clock, the mean by the processor."""
+    from threadpoolctl import threadpool_limits
+
     engine = Engine(served)
     observation, goal = served.observations[:1], served.observations[-1:]
     engine.act(observation, goal, None)
     times = []
-    for _ in range(500):
-        started = time.perf_counter()
-        engine.act(observation, goal, None)
-        times.append(time.perf_counter() - started)
+    with threadpool_limits(1, "blas"):  # as the server has it
+        busy = time.process_time()
+        for _ in range(1000):
+            started = time.perf_counter()
+            engine.act(observation, goal, None)
+            times.append(time.perf_counter() - started)
+        busy = (time.process_time() - busy) / len(times)
     engine.close()
-    return float(np.median(times))
+    return float(np.median(times)), busy
 
 
 # ---------------------------------------------------------------- asking
@@ -193,8 +203,11 @@ class Connection:
             self.streams = None
 
 
-async def load(port: int, request: bytes, clients: int, calls: int) -> tuple[np.ndarray, float]:
-    """(seconds of every request, seconds of all): each client asks as soon as it is answered."""
+Load = tuple[np.ndarray, float, float]
+
+
+async def load(port: int, request: bytes, clients: int, calls: int) -> Load:
+    """(seconds of every request, of all, of the server's processor): each client asks as soon as it is answered."""
     connections = [Connection(port) for _ in range(clients)]
     for connection in connections:
         assert (await connection.ask(request))[0] == 200
@@ -207,26 +220,30 @@ async def load(port: int, request: bytes, clients: int, calls: int) -> tuple[np.
             times.append(time.perf_counter() - started)
             assert status == 200, status
 
-    started = time.perf_counter()
+    busy, started = await reported(port, "iel_cpu_seconds_total"), time.perf_counter()
     await asyncio.gather(*map(client, connections))
     whole = time.perf_counter() - started
+    busy = await reported(port, "iel_cpu_seconds_total") - busy
     for connection in connections:
         connection.close()
-    return np.array(times), whole
+    return np.array(times), whole, busy
 
 
-def describe(measured: tuple[np.ndarray, float], bare: float) -> dict[str, float]:
-    times, whole = measured
+def describe(measured: Load, bare: tuple[float, float]) -> dict[str, float]:
+    """Latency, rate, and both as ratios to the bare call."""
+    times, whole, busy = measured
     rate = len(times) / whole
     return {
         "p50_ms": round(1000 * float(np.quantile(times, 0.5)), 3),
         "p99_ms": round(1000 * float(np.quantile(times, 0.99)), 3),
         "per_second": round(rate, 1),
-        "ratio_to_bare": round(rate * bare, 4),
+        "ratio_to_bare": round(rate * bare[0], 4),
+        "cpu_ms": round(1000 * busy / len(times), 4),
+        "cpu_ratio_to_bare": round(bare[1] * len(times) / busy, 4),
     }
 
 
-def loop_latency(address: str, served: Served, calls: int, bare: float) -> dict[str, float]:
+def loop_latency(address: str, served: Served, calls: int) -> tuple[np.ndarray, float]:
     """A control loop over a WebSocket."""
     from iel.serving.client import Loop
 
@@ -237,7 +254,7 @@ def loop_latency(address: str, served: Served, calls: int, bare: float) -> dict[
             asked = time.perf_counter()
             loop.act(served.observations[number % len(served.observations)])
             times.append(time.perf_counter() - asked)
-    return describe((np.array(times), time.perf_counter() - started), bare)
+    return np.array(times), time.perf_counter() - started
 
 
 async def playground_latency(address: str, served: Served, moves: int = 100) -> dict[str, float]:
@@ -420,7 +437,7 @@ async def fuzz(options: Options, served: Served, port: int, address: str) -> dic
             if not (200 <= status < 300 or 400 <= status < 500):
                 wrong.append((status, request[:200].decode("latin-1")))
             if number == min(WARM, every) or number % every == 0:
-                memory.append((number, await resident(port)))
+                memory.append((number, await reported(port, "iel_memory_bytes")))
         connection.close()
 
     await asyncio.gather(*(asker() for _ in range(CONNECTIONS)))
@@ -439,12 +456,12 @@ async def fuzz(options: Options, served: Served, port: int, address: str) -> dic
     }
 
 
-async def resident(port: int) -> float:
-    """The server's memory in bytes, as it reports it."""
+async def reported(port: int, name: str) -> float:
+    """One number of the server's /metrics."""
     connection = Connection(port)
     _, text = await connection.ask(get("/metrics", port))
     connection.close()
-    return float(text.decode().split("\niel_memory_bytes ")[1].split()[0])
+    return float(text.decode().split(f"\n{name} ")[1].split()[0])
 
 
 def show(result: dict[str, Any]) -> None:
@@ -454,7 +471,8 @@ def show(result: dict[str, Any]) -> None:
         row = result[name]
         print(
             f"{name.replace('_', ' '):<17} p50 {row['p50_ms']:.2f} ms   p99 {row['p99_ms']:.2f} ms   "
-            f"{row['per_second']:.0f} a second, {row['ratio_to_bare']:.3f} of the bare call's"
+            f"{row['per_second']:.0f} a second, {row['ratio_to_bare']:.3f} of the bare call's   "
+            f"{row['cpu_ms']:.2f} ms of the processor, bare {result['bare_cpu_ms']:.2f}"
         )
     print(f"moved goal        p50 {result['playground']['p50_ms']} ms   p99 {result['playground']['p99_ms']} ms")
     print("refused           " + ", ".join(f"{name}: {status}" for name, status in result["refused"].items()))

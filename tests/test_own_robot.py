@@ -108,7 +108,8 @@ def test_any_environment_is_evaluated_side_by_side_or_in_turns(homing, data):
     for one, other in zip(several.paths, alone.paths, strict=True):
         np.testing.assert_array_equal(one, other)
     assert np.isnan(several.goals[:, 2]).all() and np.isfinite(several.goals[:, :2]).all()
-    without_data = iel.evaluate(homing, env=Room, protocol=protocol, progress=False)
+    whole = {"goal": lambda env, observation, info: [*env.goal, 1.0]}  # there is no data to fill in the rest
+    without_data = iel.evaluate(homing, env=Room, protocol=protocol, progress=False, **whole)
     assert list(without_data) == ["direct"]
 
 

@@ -47,6 +47,10 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
+rated, heads = jax.jit(scalars), jax.jit(apply_heads)
+drawn = jax.jit(lambda policy, key, pair: policy.sample(key, pair, 1)[0][0])
+
+
 # ---------------------------------------------------------------- losses by hand
 
 
@@ -60,8 +64,8 @@ def test_the_contrast_by_hand_and_its_signs():
             for e, i, j in itertools.product(range(2), range(4), range(4))
         ]
     )
-    assert float(contrastive_loss(logits)) == pytest.approx(expected, rel=1e-5)
-    slope = np.asarray(jax.grad(contrastive_loss)(logits))
+    assert float(jax.jit(contrastive_loss)(logits)) == pytest.approx(expected, rel=1e-5)
+    slope = np.asarray(jax.jit(jax.grad(contrastive_loss))(logits))
     own = np.eye(4, dtype=bool)
     assert (slope[:, own] < 0).all() and (slope[:, ~own] > 0).all()
 
@@ -69,8 +73,7 @@ def test_the_contrast_by_hand_and_its_signs():
 def test_the_best_contrast_is_the_log_of_how_much_likelier_a_goal_is():
     """Expected gradients vanish at f = log p(g | x) / p(g) - log(B - 1), for B rows a batch."""
     batch, likely = 5, np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
-    start_, chance = np.array([0.5, 0.5]), None
-    chance = start_ @ likely
+    chance = likely.mean(0)
     best = np.log(likely / chance) - np.log(batch - 1)
     # of a row x: one goal drawn from p(. | x), B - 1 from p
     slope = likely * (sigmoid(best) - 1) + (batch - 1) * chance * sigmoid(best)
@@ -118,8 +121,8 @@ def test_the_critic_and_the_actor_of_crl_by_hand():
     state, did, after, goal, wanted = rows(5)
     batch = Relabelled(state, jnp.tanh(did), after, goal, jnp.zeros(6), wanted)
     loss, _ = jax.jit(algo.critic_loss)(networks, batch)
-    phi = double(apply_heads(networks.phi, jnp.concatenate([state, batch.action], -1)))
-    psi = double(apply_heads(networks.psi, goal))
+    phi = double(heads(networks.phi, jnp.concatenate([state, batch.action], -1)))
+    psi = double(heads(networks.psi, goal))
     f = np.einsum("eik,ejk->eij", phi, psi) / np.sqrt(3)
     own = np.eye(6, dtype=bool)
     expected = -np.where(own, np.log(sigmoid(f)), np.log(1 - sigmoid(f))).mean()
@@ -128,8 +131,8 @@ def test_the_critic_and_the_actor_of_crl_by_hand():
     loss, _ = jax.jit(algo.actor_loss)(networks, batch)
     pair = jnp.concatenate([state, wanted], -1)
     mean = networks.policy(pair)
-    phi = double(apply_heads(networks.phi, jnp.concatenate([state, jnp.clip(mean, -1, 1)], -1)))
-    q = (phi * double(apply_heads(networks.psi, wanted))).sum(-1).min(0) / np.sqrt(3)
+    phi = double(heads(networks.phi, jnp.concatenate([state, jnp.clip(mean, -1, 1)], -1)))
+    q = (phi * double(heads(networks.psi, wanted))).sum(-1).min(0) / np.sqrt(3)
     log_prob = -0.5 * np.square(double(batch.action - mean)).sum(-1) - np.log(2 * np.pi)
     climb, clone = -q.mean() / (np.abs(q).mean() + 1e-6), -0.7 * log_prob.mean()
     assert float(loss) == pytest.approx(climb + clone, rel=1e-4)
@@ -138,7 +141,7 @@ def test_the_critic_and_the_actor_of_crl_by_hand():
     assert not any(leaf.any() for leaf in jax.tree.leaves((gradient.phi, gradient.psi)))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25])
+@pytest.mark.parametrize("share", [0.25, pytest.param(0.0, marks=pytest.mark.long)])
 def test_the_classifier_and_the_actor_of_c_learning_by_hand(share):
     algo = CLearning.preset("smoke", **TINY, discount=0.7, monte_carlo_share=share, bc_weight=0.4)
     state, key = start(algo), jax.random.key(9)
@@ -148,23 +151,19 @@ def test_the_classifier_and_the_actor_of_c_learning_by_hand(share):
     classifier, policy = state.networks.classifier, state.networks.policy
     loss, metrics = jax.jit(algo.classifier_loss)(classifier, target, policy, batch, key)
     pair = jnp.concatenate([after, anywhere], -1)
-    ahead = double(scalars(target, pair, policy.sample(key, pair, 1)[0][0])).min(0)
+    ahead = double(rated(target, pair, drawn(policy, key, pair))).min(0)
     w = np.minimum(np.exp(ahead), 1 / (1 - 0.7))
-    c, d, e = (sigmoid(double(scalars(classifier, here, g, batch.action))) for g in (after, anywhere, later))
+    c, d, e = (sigmoid(double(rated(classifier, here, g, batch.action))) for g in (after, anywhere, later))
     recursion = (-(1 - 0.7) * np.log(c) - 0.7 * w * np.log(d) - np.log(1 - d)).mean()
     expected = (1 - share) * recursion + share * (-np.log(e) - np.log(1 - d)).mean()
     assert float(loss) == pytest.approx(expected, rel=1e-4)
     assert float(metrics["train/ratio"]) == pytest.approx(w.mean(), rel=1e-4)
-    assert not any(
-        leaf.any()
-        for leaf in jax.tree.leaves(
-            jax.grad(lambda p: algo.classifier_loss(classifier, target, p, batch, key)[0])(policy)
-        )
-    ), "w carries no gradient"
+    slope = jax.jit(jax.grad(lambda policy: algo.classifier_loss(classifier, target, policy, batch, key)[0]))(policy)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(slope)), "w carries no gradient"
 
     loss, _ = jax.jit(algo.actor_loss)(policy, classifier, batch, key)
     pair = jnp.concatenate([here, wanted], -1)
-    q = np.log(sigmoid(double(scalars(classifier, pair, policy.sample(key, pair, 1)[0][0])).min(0)))
+    q = np.log(sigmoid(double(rated(classifier, pair, drawn(policy, key, pair))).min(0)))
     climb, clone = -q.mean() / (np.abs(q).mean() + 1e-6), -0.4 * double(policy.log_prob(pair, batch.action)).mean()
     assert climb == pytest.approx(1.0, abs=1e-4), "log C is negative: with the other sign this would be -1"
     assert float(loss) == pytest.approx(climb + clone, rel=1e-4)
@@ -183,7 +182,7 @@ def test_the_value_and_both_policies_of_hiql_by_hand():
         return jnp.asarray(np.sqrt(10) * y / np.linalg.norm(y, axis=1, keepdims=True), jnp.float32)
 
     def values(network, x, g):
-        return double(scalars(network, x, represent(x, g)))
+        return double(rated(network, x, represent(x, g)))
 
     np.testing.assert_allclose(np.linalg.norm(own.represent(here, goal), axis=1), np.sqrt(10), rtol=1e-4)
     loss, _ = jax.jit(algo.value_loss)(own, target, batch)
@@ -338,8 +337,15 @@ def made(name: str, steering: str, spec: Spec):
     return algo, start(algo, spec)
 
 
-@pytest.mark.parametrize("steering", ["goal", "waypoint"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name, steering",
+    [
+        *((name, "goal") for name in METHODS),
+        ("crl", "waypoint"),
+        pytest.param("hiql", "waypoint", marks=pytest.mark.long),
+        pytest.param("clearning", "waypoint", marks=pytest.mark.long),
+    ],
+)
 def test_numpy_and_onnx_say_what_the_trained_networks_say(name, steering, tmp_path):
     spec = Spec(5, 3, (0, 1) if steering == "waypoint" else ())
     algo, state = made(name, steering, spec)
@@ -349,13 +355,13 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, steering, tmp_pa
     states, goals = np.random.default_rng(1).standard_normal((2, 40, 5)).astype(np.float32)
     pair = jnp.concatenate([states, goals], -1)
     if name == "hiql":
-        cost = -scalars(own.value, states, own.represent(states, goals)).mean(0)
+        cost = -rated(own.value, states, own.represent(states, goals)).mean(0)
     else:
         chosen = jnp.clip(own.policy(pair), -1, 1)
         if name == "crl":
             f = algo.features(own, states, chosen, goals).logits().min(0) + np.log(algo.batch_size - 1)
         else:
-            f = scalars(own.classifier, pair, chosen).min(0)
+            f = rated(own.classifier, pair, chosen).min(0)
         cost = -jax.nn.log_sigmoid(f)
     cost = np.maximum(cost, 1e-3)
     np.testing.assert_allclose(model.cost(states, goals, goals), cost, rtol=1e-4, atol=1e-5)
@@ -383,6 +389,7 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, steering, tmp_pa
     assert len(answers) == (3 if name == "hiql" else 2), "steps only where there are steps"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", METHODS)
 def test_the_contract_holds_when_steered_by_waypoints(name):
     check_algo(get_algo(name).preset("smoke", **{**TINY, "batch_size": 16}, steering="waypoint", place=(0, 1)))

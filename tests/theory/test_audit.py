@@ -9,7 +9,7 @@ import pytest
 
 from iel.distances import discounted_steps, longest_steps, undiscounted_steps
 from iel.errors import ChainError
-from iel.theory import audit_embedding, draw_audit, hitting_time_matrix
+from iel.theory import audit_costs, audit_embedding, draw_audit, hitting_time_matrix
 from iel.theory.builders import random_process
 from iel.theory.calibration import (
     bootstrap,
@@ -297,3 +297,22 @@ def test_malformed_input_is_refused():
         call(predicted=lambda i, j: np.ones(3))
     with pytest.raises(ChainError, match="does not tell states apart"):
         call(predicted=lambda i, j: np.zeros(len(i)))
+
+
+def test_costs_that_are_no_steps_have_an_order_triangles_and_an_asymmetry_and_nothing_else():
+    """The square of exact steps is in perfect order, symmetric, and breaks triangles; minus it is in reverse."""
+
+    def audited(cost, **more):
+        return audit_costs(OFFSETS, cost=cost, generator=np.random.default_rng(1), pairs=1500, **more)
+
+    squared = audited(lambda i, j: chebyshev(i, j) ** 2, exact=chebyshev)
+    assert squared.order.value == pytest.approx(1.0) and squared.asymmetry == 0.0
+    assert squared.triangle.value > 0.2 and squared.triangle_excess > 0.0
+    plain, steps = run(), audited(chebyshev, exact=chebyshev)
+    assert (steps.order, steps.triangle) == (plain.order, plain.triangle), "the same pairs and triples are drawn"
+    reverse = audited(lambda i, j: 1e3 - chebyshev(i, j), exact=chebyshev)
+    assert reverse.order.value == pytest.approx(-1.0, abs=1e-3)
+    assert "not in steps" in squared.sentences()[-1] and "horizon" not in squared.to_dict()
+    assert json.loads(json.dumps(squared.to_dict()))["verdict"] == "orders states like exact steps to 1.00"
+    seen = audited(chebyshev)
+    assert not seen.against_exact and seen.order.value > 0.3

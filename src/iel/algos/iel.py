@@ -38,7 +38,7 @@ from iel.algos.skills import (
 from iel.data.goals import DeviceData, GoalSampler
 from iel.data.slowness import place_columns
 from iel.data.trajectories import Trajectories
-from iel.distances import directed, discounted_steps, projection
+from iel.distances import GROUP, directed, discounted_steps, projection
 from iel.errors import ConfigError
 from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
 from iel.model import Model
@@ -79,6 +79,11 @@ class IEL(Method):
     Phase `policy` trains pi(a | x, z) with phi frozen, by IQL and AWR on the reward <phi(x') - phi(x), z>, z uniform on
     the unit sphere. The policy never sees a goal.
 
+    With a `residual`, states have further coordinates psi and d(x, g) gains sum_groups max_k (psi_k(g) - psi_k(x))_+
+    (`iel.distances`): the ratio of the two directions, at most e^(2 beta) otherwise, then has no bound. V along
+    omega_g, the hitting-time term and the policy read phi alone, as before; planning asks for rows of costs, because
+    nothing bounds d by ||D|| from above.
+
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (an hour, for robots with
     joints: several departures from the paper, see `skills.WALKING`), `laptop-body-directions` (the same steered by
     directions of phi), `smoke` (seconds, for tests), and `official` (the values of the authors' code where they differ
@@ -102,6 +107,8 @@ class IEL(Method):
     """tau of the TD loss: near 1, short ways win."""
     beta: float = 0.1
     """Strength of the directional term; 0 is HILP's Euclidean distance, above 1 the triangle inequality fails."""
+    residual: int = 0
+    """Columns of a one-way residual on top of the displacement, in eights (the paper: none)."""
     kappa: float = 0.05
     """Weight of the hitting-time regression."""
     hitting_expectile: float = 0.5
@@ -146,6 +153,8 @@ class IEL(Method):
             raise ConfigError(f"future_steps must be at least 1, but is {self.future_steps}.")
         if self.standardise and self.noise_units == "raw":
             raise ConfigError("noise_units raw means nothing on standardised observations; choose column.")
+        if self.residual < 0 or self.residual % GROUP:
+            raise ConfigError(f"residual is {self.residual}; give 0 or a multiple of {GROUP}.")
         if self.beta < 0 or self.kappa < 0 or self.noise < 0:
             raise ConfigError(
                 f"beta, kappa and noise may not be negative, but are {self.beta}, {self.kappa}, {self.noise}."
@@ -187,7 +196,7 @@ class IEL(Method):
         """Fresh networks, targets equal to them, and one optimiser per phase."""
         keys = jax.random.split(key, 5)
         omega = MLP(keys[0], spec.observation_size, self.hidden, self.dimension)
-        embedding = ensemble(keys[1], 2, spec.observation_size, self.hidden, self.dimension)
+        embedding = ensemble(keys[1], 2, spec.observation_size, self.hidden, self.dimension + self.residual)
         shape = *skill_shape(spec, self.dimension), spec.action_size, self.hidden
         skills = new_skills(keys[2:], *shape, self.policy_norm, self.learner)
         moments = Optimisers(
@@ -202,7 +211,8 @@ class IEL(Method):
         if phase == "embedding":
             return in_blocks(lambda x: unit(state.omega(x)), data.observations)
         if phase == "policy":
-            return place_table(data, lambda: in_blocks(head(state.embedding, 0), data.observations))
+            phi = head(state.embedding, 0)
+            return place_table(data, lambda: in_blocks(lambda x: phi(x)[..., : self.dimension], data.observations))
         return None
 
     def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Any:
@@ -244,11 +254,13 @@ class IEL(Method):
         three = jax.lax.stop_gradient(apply_heads(target, jnp.concatenate([batch.state, batch.goal, batch.next_state])))
         old_state, old_goal, old_next = jnp.split(three, 3, axis=1)
 
-        cost = directed(state, goal, batch.omega, self.beta)
-        old_cost = directed(old_state, old_goal, batch.omega, self.beta)
-        next_cost = directed(old_next, old_goal, batch.omega, self.beta)
+        way = batch.omega, self.beta, self.residual
+        cost = directed(state, goal, *way)
+        old_cost = directed(old_state, old_goal, *way)
+        next_cost = directed(old_next, old_goal, *way)
         td = ivl_loss(-cost, -old_cost, -next_cost, batch.success, self.expectile, self.discount)
 
+        state, goal, intermediate = (part[..., : self.dimension] for part in (state, goal, intermediate))
         observed = discounted_steps(batch.steps, self.discount)
         predicted = projection(state, intermediate, batch.omega)
         hitting = regression_expectile_loss(predicted, observed, self.hitting_expectile)
@@ -304,6 +316,7 @@ class IEL(Method):
             skill_steering(spec, self.steering),
             beta=self.beta,
             discount=self.discount,
+            residual=self.residual,
         )
 
 

@@ -122,9 +122,12 @@ def exact_steps(run: Run, observations: np.ndarray) -> Any:
 
     if not run.env.startswith("pointmaze"):
         return None
-    simulator: Any = make_env(run.env).unwrapped
+    env = make_env(run.env)
+    assert env.map is not None
+    simulator: Any = env.unwrapped
     info = simulator._teleport_info
     radius = 1.5  # OGBench's teleports swallow whatever comes within one and a half radii
     teleports = info and Teleports(info["teleport_in_ijs"], info["teleport_out_ijs"], radius * info["teleport_radius"])
-    maze = maze_from_map(simulator.maze_map, subcells=8, margin=0.7, teleports=teleports)
+    walls, doors, winds = env.map.walls.astype(int), env.map.doors, env.map.winds
+    maze = maze_from_map(walls, subcells=8, margin=0.7, teleports=teleports, one_way=doors, winds=winds)
     return lambda i, j: steps_between(maze, observations[i, :2], observations[j, :2], step=0.2)

@@ -46,5 +46,9 @@ def planner_settings(name: str, planning: PlannerSettings) -> dict[str, Any]:
 
     if not over_coreset(name):
         return {}
-    settings: dict[str, Any] = {"nodes": planning.nodes, "neighbours": planning.neighbours}
+    settings: dict[str, Any] = {
+        "nodes": planning.nodes,
+        "neighbours": planning.neighbours,
+        "witnesses": planning.witnesses,
+    }
     return settings if planning.coreset is None else {**settings, "coreset": planning.coreset}

@@ -21,6 +21,10 @@ class MazeMap:
     """Side of a cell in the environment's units."""
     offset: float = 4.0
     """Distance from the origin to the centre of cell (0, 0), along both axes."""
+    doors: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = ()
+    """One-way doors: from the first cell to the second, not back."""
+    winds: tuple[tuple[tuple[int, int], tuple[float, float]], ...] = ()
+    """(cell, (x, y)): how fast the wind blows there, as a fraction of walking speed."""
 
     @cached_property
     def free(self) -> NDArray[np.int64]:
@@ -67,22 +71,53 @@ class MazeMap:
         return np.flatnonzero(~hallway)
 
     @cached_property
-    def cell_distances(self) -> NDArray[np.float64]:
-        """(cells, cells) number of cell-to-cell moves between free cells, infinite where there is no way."""
+    def _ways(self) -> NDArray[np.int64]:
+        """(4, cells) as `_neighbours`, -1 also where a door is closed from this side."""
+        ways = self._neighbours.copy()
+        for front, back in self.doors:
+            ways[:, self.number[back]][ways[:, self.number[back]] == self.number[front]] = -1
+        return ways
+
+    @cached_property
+    def _durations(self) -> NDArray[np.float64]:
+        """(4, cells) time of the moves up, left, below and right, half of it in either cell; 1 where it is calm.
+
+        Walking at speed 1 in a wind of speed w along the way takes 1 / (1 + w).
+        """
+        along = np.zeros((4, len(self.free)))
+        for cell, (x, y) in self.winds:
+            along[:, self.number[cell]] = -y, -x, y, x
+        own = 1.0 / (1.0 + along)
+        return (own + np.take_along_axis(own, np.maximum(self._ways, 0), axis=1)) / 2
+
+    def _shortest(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(from, to) over all free cells, infinite where there is no way."""
         n = len(self.free)
-        direction, source = np.nonzero(self._neighbours >= 0)
-        target = self._neighbours[direction, source]
-        graph = csr_array((np.ones(len(source)), (source, target)), shape=(n, n))
-        return shortest_path(graph, unweighted=True)
+        direction, source = np.nonzero(self._ways >= 0)
+        target = self._ways[direction, source]
+        return shortest_path(csr_array((durations[direction, source], (source, target)), shape=(n, n)))
+
+    @cached_property
+    def cell_distances(self) -> NDArray[np.float64]:
+        """(from, to) number of cell-to-cell moves between free cells, infinite where there is no way."""
+        return self._shortest(np.ones(self._ways.shape))
+
+    @cached_property
+    def cell_times(self) -> NDArray[np.float64]:
+        """(from, to) time between free cells in moves of calm cells: `cell_distances`, but for the wind."""
+        return self._shortest(self._durations)
 
     @cached_property
     def next_cell(self) -> NDArray[np.int64]:
-        """(goal cell, cell) -> the neighbour one move nearer to the goal; the cell itself at the goal or without a way.
+        """(goal cell, cell) -> the next cell on the fastest way to the goal; itself at the goal or without a way.
 
-        Of two such neighbours it is the first of above, left, below, right, as for OGBench's oracle.
+        Of two equally good ones it is the first of above, left, below, right, as for OGBench's oracle.
         """
-        following = np.tile(np.arange(len(self.free)), (len(self.free), 1))
-        for neighbour in self._neighbours[::-1]:  # the first in the order writes last
-            nearer = (self.cell_distances[:, neighbour] < self.cell_distances) & (neighbour >= 0)
-            following = np.where(nearer, neighbour, following)
-        return following
+        here = np.arange(len(self.free))
+        totals = [
+            np.where(way >= 0, duration + self.cell_times[way].T, np.inf)
+            for way, duration in zip(self._ways, self._durations, strict=True)
+        ]
+        following = self._ways[np.argmin(totals, axis=0), here]
+        stay = (here[:, None] == here) | ~np.isfinite(self.cell_times.T)
+        return np.where(stay, here, following)

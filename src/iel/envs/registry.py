@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import inspect
 import re
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from iel.envs.directed import WORLDS, World, directed_maze
 from iel.envs.mazes import MazeMap
 from iel.errors import ConfigError, unknown_name
 
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
     from iel.envs.seeded import SeededEnv
 
 MAZES = ("medium", "large", "giant", "teleport")
+DIRECTED = tuple(WORLDS)
+"""Our own: OGBench's medium and large with one-way doors or wind."""
 KINDS = ("navigate", "stitch", "explore")
 # family: (its mazes, the kinds of data collected in them)
 OGBENCH_MAZES = {
-    "pointmaze": (MAZES, KINDS),
-    "antmaze": (MAZES, KINDS),
+    "pointmaze": ((*MAZES, *DIRECTED), KINDS),
+    "antmaze": ((*MAZES, *DIRECTED), KINDS),
     "humanoidmaze": (("medium", "large", "giant"), ("navigate", "stitch")),  # its teleport model does not load
     "antsoccer": (("arena", "medium"), ("navigate", "stitch")),
 }
@@ -131,18 +135,22 @@ def _make_ogbench(name: str, settings: dict[str, Any]) -> SeededEnv:
         import ogbench  # noqa: F401  registers the environments with Gymnasium
 
         words = name.removesuffix("-v0").split("-")
-        kinds = {*KINDS, "play", "noisy"}
-        spec = gymnasium.spec("-".join([word for word in words if word not in kinds] + ["v0"]))
+        world = WORLDS.get("-".join(words[1:3]), World(()))
+        left_out = {*KINDS, "play", "noisy", "doors", "wind"}
+        spec = gymnasium.spec("-".join([word for word in words if word not in left_out] + ["v0"]))
         assert isinstance(spec.entry_point, str) and spec.max_episode_steps
         create = gymnasium.envs.registration.load_env_creator(spec.entry_point)
         if inspect.isclass(create):
             create = _keep_action_space(create)
+        if world.tasks:
+            create = functools.partial(directed_maze, create, world)
         with _scratch_directory():
             env: Any = create(**{**spec.kwargs, **settings})
         assert env.action_space is env.action_space  # one to seed
     env.spec = spec
     walls = getattr(env, "maze_map", None)
-    maze = None if walls is None else MazeMap(walls.astype(bool), float(env._maze_unit), float(env._offset_x))
+    geometry = float(getattr(env, "_maze_unit", 0)), float(getattr(env, "_offset_x", 0)), world.doors, world.winds
+    maze = None if walls is None else MazeMap(walls.astype(bool), *geometry)
     return SeededEnv(
         env,
         name,

@@ -26,11 +26,13 @@ from iel.errors import ConfigError
 from iel.evaluation.ask import Ask
 from iel.evaluation.stats import EPISODE_INTERVAL, bootstrap_interval, success_interval
 from iel.model import Model
-from iel.planning import Acting, Pilot, Planner, make_planner, planners_for
+from iel.planning import Acting, Pilot, Planner, Where, make_planner, planners_for
 from iel.progress import Progress
 
 ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
 """Ways of acting, as protocols print them."""
+NEARBY = 0.5
+"""Spreads within which a state of the data may stand for a goal on some columns: an environment asks for any place."""
 
 
 @dataclass(frozen=True)
@@ -256,11 +258,10 @@ class _Turn:
             pass
 
 
-def _wishes(goals: NDArray[np.float32]) -> Any:
-    """Goals as planners take them: a row that names only some columns (the others are NaN) is a table of those."""
-    if np.isfinite(goals).all():
-        return goals
-    return [dict(zip((c := np.flatnonzero(np.isfinite(g))).tolist(), g[c].tolist(), strict=True)) for g in goals]
+def _wishes(goals: NDArray[np.float32]) -> list[Where]:
+    """Goals of which only some columns are known (the others are NaN), matched by the states of the data nearest by."""
+    known = [np.flatnonzero(np.isfinite(goal)) for goal in goals]
+    return [Where({int(c): float(goal[c]) for c in own}, NEARBY) for goal, own in zip(goals, known, strict=True)]
 
 
 def evaluate(

@@ -20,7 +20,7 @@ import numpy as np
 import iel
 from iel import distances
 from iel.errors import ConfigError
-from iel.metrics import FLOOR, Displacement, Quasimetric
+from iel.metrics import FLOOR, DirectedResidual, Displacement, Quasimetric
 from iel.model import Direction, MeasureCost, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
@@ -121,7 +121,16 @@ class Graph:
             first = np.eye(1, model.dimension, dtype=np.float32)[0]
             # a product with zeros gives the constant its batch axis
             return self.add("Add", self.add("MatMul", goal, self.weight("no_omega", pick)), self.weight("first", first))
-        return self.unit(self.network(model, "omega", observation=goal))
+        omega = self.unit(self.network(model, "omega", observation=goal))
+        if not model.residual:
+            return omega
+        return self.add("Pad", omega, self.weight("beside", np.array([0, 0, 0, model.residual], np.int64)))
+
+    def part(self, x: str, start: int, end: int) -> str:
+        """Columns from `start` to before `end`."""
+        return self.add(
+            "Slice", x, *(self.weight(f"cut_{place}", np.array([place], np.int64)) for place in (start, end, 1))
+        )
 
     def unit(self, y: str) -> str:
         """y / (sqrt(max(||y||^2, 1e-12)) + 1e-6)."""
@@ -136,8 +145,7 @@ class Graph:
         """The mean of a policy, within [-1, 1]."""
         mean = self.network(model, policy, observation=observation, command=command, goal=command)
         if model.networks[policy].squash:
-            bounds = [self.weight(f"cut_{end}", np.array([end], np.int64)) for end in (0, model.action_size, 1)]
-            mean = self.add("Tanh", self.add("Slice", mean, *bounds))
+            mean = self.add("Tanh", self.part(mean, 0, model.action_size))
         return self.add("Clip", mean, self.number(-1.0), self.number(1.0))
 
     def command(self, model: Model, omega: str) -> str:
@@ -145,7 +153,7 @@ class Graph:
         steering = model.steering
         if isinstance(steering, Direction):
             ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
-            return self.heading(ahead, omega)
+            return self.heading(*(self.directions(model, way) for way in (ahead, omega)))
         if isinstance(steering, Waypoint):
             columns = self.weight("columns", np.array(steering.columns, np.int64))
             gathered = (self.add("Gather", x, columns, axis=1) for x in ("goal", "observation"))
@@ -157,6 +165,10 @@ class Graph:
             return self.on_sphere(answer, model.command_size)
         return "goal"
 
+    def directions(self, model: Model, embedding: str) -> str:
+        """The columns of an embedding that have a direction."""
+        return self.part(embedding, 0, model.directions) if model.residual else embedding
+
     def heading(self, displacement: str, otherwise: str) -> str:
         """unit(displacement), or something else where that has no length."""
         norm = self.add("Sqrt", self.squares(displacement, True))
@@ -165,14 +177,17 @@ class Graph:
         return self.add("Where", usable, self.add("Div", displacement, safe), otherwise)
 
     def cost(self, model: Model, omega: str) -> str:
-        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), a quasimetric, or minus a value."""
-        if isinstance(model.metric, Displacement):
-            ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
+        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), with a residual or without, a
+        quasimetric, or minus a value."""
+        if isinstance(model.metric, Displacement | DirectedResidual):
+            whole = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
+            ahead, omega = (self.directions(model, way) for way in (whole, omega))
             floor = self.number(distances.SQUARED_FLOOR)
             length = self.add("Sqrt", self.add("Max", self.squares(ahead, False), floor))
             cosine = self.add("Div", self.row_sum(self.add("Mul", ahead, omega), False), length)
             exponent = self.add("Mul", self.add("Sub", self.number(1.0), cosine), self.number(model.metric.beta))
-            return self.add("Mul", length, self.add("Exp", exponent))
+            cost = self.add("Mul", length, self.add("Exp", exponent))
+            return self.add("Add", cost, self.rise(model, whole)) if model.residual else cost
         if isinstance(model.metric, Quasimetric):
             ends = (self.embedding(model, x) for x in ("observation", "goal"))
             return self.quasimetric(model.metric, model.dimension, *ends)
@@ -249,6 +264,12 @@ class Graph:
         """Some places of the last axis."""
         places = np.array(list(chosen), np.int64)
         return self.add("Gather", x, self.weight(f"places_{'_'.join(map(str, places))}", places), axis=-1)
+
+    def rise(self, model: Model, ahead: str) -> str:
+        """sum over groups of max_k (psi_k(g) - psi_k(x))_+."""
+        shape = np.array([-1, model.residual // distances.GROUP, distances.GROUP], np.int64)
+        grouped = self.add("Reshape", self.part(ahead, model.directions, model.dimension), self.weight("groups", shape))
+        return self.row_sum(self.add("Relu", self.add("ReduceMax", grouped, axes=[-1], keepdims=0)), False)
 
     def steps(self, cost: str, discount: float) -> str:
         """max(log(1 - (1 - gamma) d) / log(gamma), 0)."""

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from iel.distances import GROUP
 from iel.errors import ConfigError, RunError
 from iel.files import refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_json, read_safetensors
@@ -48,7 +49,7 @@ STEERINGS: dict[str, type[Any]] = {kind.kind: kind for kind in (Direction, Waypo
 NETWORKS = ("embedding", "omega", "representation", "value", "goal_features", "actor", "policy", "high", "forward")
 INPUTS = ("observation", "blind", "goal", "command", "action", "representation")
 REQUIRED = {"algo", "observation_size", "action_size", "steering", "networks"}
-UNITS = ("beta", "discount")
+UNITS = ("beta", "discount", "residual")
 OPTIONAL = {*UNITS, "metric"}
 
 
@@ -149,14 +150,18 @@ def _model(config: Path, weights: Path) -> Model:
         raise RunError(
             f"{weights} has the unexpected tensor {min(arrays)[:80]}; weights and config.json do not belong together."
         )
-    _consistent(networks, steering, widths, beta, discount, config)
+    residual = _size(settings["residual"], "residual", config) if "residual" in settings else 0
+    if residual % GROUP or (residual and not 0 < residual < networks.get("embedding", networks["policy"]).sizes[-1]):
+        raise RunError(f"{config}: a residual of {residual} columns does not fit the embedding; it is damaged.")
+    _consistent(networks, steering, widths, beta, discount, residual, config)
     stated = settings.get("metric")
     metric: Quasimetric | Measure | None
     if "forward" in networks:
         metric = _measure(stated, networks, steering, widths, config)
     else:
         metric = _metric(stated, networks, discount, config)
-    return Model(settings["algo"], size, actions, networks, steering, beta=beta, discount=discount, metric=metric)
+    units: dict[str, Any] = {"beta": beta, "discount": discount, "residual": residual}
+    return Model(settings["algo"], size, actions, networks, steering, **units, metric=metric)
 
 
 def _network(
@@ -219,6 +224,7 @@ def _consistent(
     widths: dict[str, int],
     beta: float | None,
     discount: float | None,
+    residual: int,
     config: Path,
 ) -> None:
     """What the parts of a description owe each other."""
@@ -229,11 +235,8 @@ def _consistent(
             raise RunError(f"{config}: the policy answers {answers} numbers for {actions} actions; it is damaged.")
     if beta and "omega" not in networks:
         raise RunError(f"{config}: beta is {beta}, but without goal directions it must be 0; it is damaged.")
-    if (
-        "embedding" in networks
-        and "omega" in networks
-        and networks["embedding"].sizes[-1] != networks["omega"].sizes[-1]
-    ):
+    directions = networks["embedding"].sizes[-1] - residual if "embedding" in networks else 0
+    if "embedding" in networks and "omega" in networks and directions != networks["omega"].sizes[-1]:
         raise RunError(f"{config}: embedding and omega differ in size; it is damaged.")
     _consistent_value(networks, steering, config)
     no_steps = "value" in networks and networks["value"].logit
@@ -245,7 +248,7 @@ def _consistent(
         raise RunError(f"{config}: steering by subgoals and the network high go together; it is damaged.")
     told = policy.sizes[0] - sum(widths[part] for part in policy.inputs if part != "command")
     expected = {
-        "direction": networks["embedding"].sizes[-1] if "embedding" in networks else 0,
+        "direction": directions,
         "goal": widths["goal"],
         "subgoal": networks["high"].sizes[-1] if "high" in networks else 0,
     }

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from iel import distances
 from iel.errors import ConfigError, GeometryError, RunError
-from iel.metrics import FLOOR, Displacement, Floats, LatentGoal, Metric, Quasimetric
+from iel.metrics import FLOOR, DirectedResidual, Displacement, Floats, LatentGoal, Metric, Quasimetric
 from iel.metrics import unit as unit_or_else
 from iel.model.networks import FloatArray, Network, on_sphere, softplus, unit
 from iel.model.support import Outside, Support, report
@@ -57,8 +57,9 @@ class Direction:
     kind: ClassVar[str] = "direction"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
-        here = np.asarray(embeddings, np.float64)
-        return unit_or_else(target.point - here, lambda: target.goal_point - here, lambda: target.goal_direction)
+        here, size = np.asarray(embeddings, np.float64), model.directions
+        ways = (lambda: target.goal_point - here, lambda: target.goal_direction)
+        return unit_or_else((target.point - here)[:, :size], *(lambda way=way: way()[:, :size] for way in ways))
 
 
 @dataclass(frozen=True)
@@ -249,6 +250,7 @@ class Model:
         *,
         beta: float | None = None,
         discount: float | None = None,
+        residual: int = 0,
         metric: Quasimetric | Measure | None = None,
         pack: Pack | None = None,
         support: Support | None = None,
@@ -256,7 +258,8 @@ class Model:
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
 
         A `metric` that is given is used as it is. Without one, the networks imply it: with an embedding a
-        `Displacement` with this `beta`; with a value, a `ValueCost`; with neither there is none. `discount` says what
+        `Displacement` with this `beta` (a `DirectedResidual` if its last `residual` columns are one); with a value, a
+        `ValueCost`; with neither there is none. `discount` says what
         costs are worth in steps. A value may need more networks: `goal_features` (it is a product), `representation`
         (it is told that of the goal), `actor` (the policy at whose action a critic is asked, where `policy` is told
         something other than the goal). A `Measure` is made of `forward` and of `high`, which is B.
@@ -268,6 +271,7 @@ class Model:
         self.outside: Outside = "warn"
         """What planners do about goals and observations far outside of it: warn, refuse or ignore."""
         self.metric: Metric | None = None
+        self.residual = residual
         self.stated_metric = metric
         """The metric where it was given rather than implied: what a file must say about it."""
         if isinstance(metric, Measure):
@@ -276,7 +280,8 @@ class Model:
             self.metric = metric
             check_groups(metric.head, self.dimension, metric.groups)
         elif "embedding" in self.networks:
-            self.metric = Displacement(0.0 if beta is None else beta, discount)
+            plain = Displacement(0.0 if beta is None else beta, discount)
+            self.metric = DirectedResidual(residual, plain.beta, discount) if residual else plain
         elif "value" in self.networks:
             self.metric = ValueCost(self, discount)
         columns = set(steering.columns) if isinstance(steering, Waypoint) else set()
@@ -290,6 +295,11 @@ class Model:
     def dimension(self) -> int:
         """Size of an embedding."""
         return self.networks["embedding"].sizes[-1] if "embedding" in self.networks else self.observation_size
+
+    @property
+    def directions(self) -> int:
+        """Columns of an embedding that have a direction: all but its residual."""
+        return self.dimension - self.residual
 
     @property
     def actor(self) -> Network:
@@ -318,7 +328,8 @@ class Model:
         rows = self._rows(goals, "goals")
         network = self.networks.get("omega")
         if network is not None:
-            return in_blocks(lambda x: unit(network(x)), "goal directions", rows)
+            omega = in_blocks(lambda x: unit(network(x)), "goal directions", rows)
+            return np.pad(omega, ((0, 0), (0, self.residual))) if self.residual else omega
         axis = np.zeros((len(rows), self.dimension), np.float32)
         axis[:, 0] = 1.0
         return axis
@@ -377,8 +388,9 @@ class Model:
         """The learned cost of going from s to t on the way to g, row by row, in the metric's own unit."""
         if self.metric is None:
             raise GeometryError(f"{self.algo} learned no distances; it can only act.")
-        if isinstance(self.metric, Displacement):
-            return distances.directed(self.embed(sources), self.embed(targets), self.omega(goals), self.metric.beta)
+        if isinstance(self.metric, Displacement | DirectedResidual):
+            ends = self.embed(sources), self.embed(targets), self.omega(goals)
+            return distances.directed(*ends, self.metric.beta, self.residual)
         return np.asarray(self.metric.row_costs(self.embed(sources), self.embed(targets), []), np.float32)
 
     def check_inside(self, rows: ArrayLike, what: str = "observation") -> list[str]:

@@ -11,6 +11,7 @@ because the k nearest nodes cost at most e^{2 beta} l_i(k) each, and every edge 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -124,3 +125,31 @@ def typical_square(points: Floats, nearest: int) -> float:
 def kth_smallest(values: Floats, row: Integers, starts: Integers, k: int) -> Floats:
     """The k-th smallest value of each row of a ragged table whose rows all hold at least k values."""
     return values[np.lexsort((values, row))][starts + k - 1]
+
+
+@dataclass(frozen=True)
+class Nearby:
+    """Lists of near nodes, one width for all: nodes[i] holds i and, ascending, every node within radii[i] of it.
+
+    Short lists are filled up with i itself. A list too long for the width has radius -1 and holds nothing for certain.
+    """
+
+    nodes: Integers
+    radii: Floats
+    own: Integers
+    """The column in which i stands in its own list."""
+
+    @classmethod
+    def of(cls, near: Pairs, radii: Floats, count: int) -> Nearby:
+        """`near` lists all pairs within radii[first], ordered by first, then second."""
+        starts = np.searchsorted(near.first, np.arange(count + 1))
+        sizes = np.diff(starts)
+        # Nearly all lists; but where a few are long, the table may not grow far beyond the lists themselves.
+        width = min(int(np.quantile(sizes, 0.98, method="higher")), 2 * len(near) // count + 8)
+        place = np.arange(width)
+        inside = place < sizes[:, None]
+        everyone = np.arange(count)
+        nodes = np.repeat(everyone[:, None], width + 1, axis=1)
+        nodes[:, :-1][inside] = near.second[(starts[:-1, None] + place)[inside]]
+        nodes.sort(axis=1)
+        return cls(nodes, np.where(sizes <= width, radii, -1.0), (nodes < everyone[:, None]).sum(axis=1))

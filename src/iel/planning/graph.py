@@ -40,10 +40,11 @@ from iel.metrics import (
     pair_lengths,
     projections,
 )
-from iel.planning.candidates import TooMany, nearest_pairs, typical_square
+from iel.planning.candidates import Nearby, TooMany, nearest_pairs, typical_square
 from iel.planning.field import NO_HOP, Field
 from iel.planning.screen import BLOCK_ELEMENTS, WIDEN, Screen, places
 from iel.planning.tree import Pairs, euclidean_tree
+from iel.planning.witness import Connectivity, Witnesses, connectivity
 
 MOST_CANDIDATES = 2e7
 """Candidates kept at most when the path is chosen automatically: about 800 MB."""
@@ -65,34 +66,6 @@ class Edges:
         return len(self.source)
 
 
-@dataclass(frozen=True)
-class Nearby:
-    """Lists of near nodes, one width for all: nodes[i] holds i and, ascending, every node within radii[i] of it.
-
-    Short lists are filled up with i itself. A list too long for the width has radius -1 and holds nothing for certain.
-    """
-
-    nodes: Integers
-    radii: Floats
-    own: Integers
-    """The column in which i stands in its own list."""
-
-    @classmethod
-    def of(cls, near: Pairs, radii: Floats, count: int) -> Nearby:
-        """`near` lists all pairs within radii[first], ordered by first, then second."""
-        starts = np.searchsorted(near.first, np.arange(count + 1))
-        sizes = np.diff(starts)
-        # Nearly all lists; but where a few are long, the table may not grow far beyond the lists themselves.
-        width = min(int(np.quantile(sizes, 0.98, method="higher")), 2 * len(near) // count + 8)
-        place = np.arange(width)
-        inside = place < sizes[:, None]
-        everyone = np.arange(count)
-        nodes = np.repeat(everyone[:, None], width + 1, axis=1)
-        nodes[:, :-1][inside] = near.second[(starts[:-1, None] + place)[inside]]
-        nodes.sort(axis=1)
-        return cls(nodes, np.where(sizes <= width, radii, -1.0), (nodes < everyone[:, None]).sum(axis=1))
-
-
 @dataclass
 class Report:
     """What preparation found and how long it took."""
@@ -109,6 +82,7 @@ class PlanningGraph:
     `path` forces the "pruned" or the "dense" computation of a `Displacement`; "auto" prunes while that is cheaper. Any
     other metric is asked for blocks of rows. `both_ways` adds the reverse of every kept edge (Sym-Graph). The
     Euclidean tree that keeps the graph connected is that of `tree_points`, where the points themselves are no space.
+    Edges that `witnesses` did not see cost `unseen` times as much; an infinite factor takes them out.
     """
 
     def __init__(
@@ -120,6 +94,8 @@ class PlanningGraph:
         both_ways: bool = False,
         path: str = "auto",
         tree_points: Floats | None = None,
+        witnesses: Witnesses | None = None,
+        unseen: float = math.inf,
         recent: int = 4,
     ):
         self.points = checked_points(points, "coreset embeddings")
@@ -139,6 +115,7 @@ class PlanningGraph:
             )
         self.neighbours = min(neighbours, self.count - 1)
         self.both_ways = both_ways
+        self.witnesses, self.unseen = witnesses, unseen
         self.report = Report()
         self.seconds: dict[str, float] = {}
         self._recent: OrderedDict[bytes, Edges] = OrderedDict()
@@ -207,6 +184,27 @@ class PlanningGraph:
         return edges
 
     def _build(self, goal: LatentGoal) -> Edges:
+        """The edges that geometry gives, and among them dearer ones that nobody was seen to take."""
+        edges = self.geometric(goal)
+        if self.witnesses is None:
+            return edges
+        seen = self._seen(edges)
+        if math.isinf(self.unseen):
+            return Edges(edges.source[seen], edges.target[seen], edges.cost[seen])
+        return Edges(edges.source, edges.target, np.where(seen, edges.cost, self.unseen * edges.cost))
+
+    def _seen(self, edges: Edges) -> np.ndarray:
+        if self.witnesses is None:
+            raise ConfigError("This graph has no witnesses; make its planner with witnesses=1000.")
+        return self.witnesses.seen(edges.source, edges.target, self.metric.steps(edges.cost))
+
+    def witnessed(self, goal: LatentGoal) -> Connectivity:
+        """How the graph of one goal hangs together by the edges that were seen."""
+        edges = self.geometric(goal)
+        seen = self._seen(edges)
+        return connectivity(self.count, edges.source, edges.target, seen)
+
+    def geometric(self, goal: LatentGoal) -> Edges:
         """Top-k out-edges, then the tree edges that are not among them, both ways; an edge in both appears once."""
         if self.count == 1:
             return Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))

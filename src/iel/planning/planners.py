@@ -14,6 +14,7 @@ actions = model.act(observations, model.command(observations, target, embeddings
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -44,6 +45,7 @@ from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
 from iel.planning.rewards import READOUT_POOL, Landscape, reward_field
 from iel.planning.screen import affordable_screen
+from iel.planning.witness import Witnesses, checked_factor, window_for
 
 NODES_WITHOUT_STRUCTURE = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
@@ -317,6 +319,8 @@ class AsymGraph(Planner):
     hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
+    witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`), which
+                for a large factor means: only where no witnessed way is known; inf takes it out; None asks nobody
     unreachable "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal
     """
 
@@ -338,6 +342,7 @@ class AsymGraph(Planner):
         hysteresis: float = 0.0,
         cache: int = 64,
         metric: Metric | None = None,
+        witnesses: float | None = None,
         unreachable: str = "error",
         path: str = "auto",
         seed: int = 0,
@@ -356,7 +361,8 @@ class AsymGraph(Planner):
         usual = DEFAULT_NODES if isinstance(chosen, Displacement) else NODES_WITHOUT_STRUCTURE
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
         # Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
-        places = embedded if chosen.spatial else embedded / np.maximum(embedded.std(axis=0), 1e-8)
+        scale = 1.0 if chosen.spatial else np.maximum(embedded.std(axis=0), 1e-8)
+        places = embedded / scale
         self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
@@ -369,7 +375,10 @@ class AsymGraph(Planner):
             both_ways=self.both_ways,
             path=path,
             tree_points=self.coreset.points,
+            unseen=checked_factor(math.inf if witnesses is None else witnesses),
         )
+        if witnesses is not None:
+            self.graph.witnesses = self._witnesses(data, scale)
         self.hysteresis = hysteresis
         self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
@@ -383,6 +392,17 @@ class AsymGraph(Planner):
         if not isinstance(metric, Displacement):
             raise ConfigError(f"beta is {beta}, but this model's distances have no beta; leave it out.")
         return replace(metric, beta=beta)
+
+    def _witnesses(self, data: States, scale: Any) -> Witnesses:
+        """Who was seen where, by all trajectories of the data."""
+        offsets = getattr(data, "offsets", None)
+        if offsets is None:
+            raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
+        graph, axis = self.graph, np.eye(self.graph.dimension)[0]
+        goal = LatentGoal(graph.points[0], axis, self.observations[self.states[0]])
+        window = window_for(graph.metric.steps(graph.geometric(goal).cost))
+        states = np.asarray(self._embedded(np.arange(len(self.observations))) / scale, np.float32)
+        return Witnesses.of(states, np.asarray(offsets), self.coreset.points, window)
 
     def twin(self) -> Self:
         twin = super().twin()

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 
 import iel
 from iel.errors import ConfigError, IELError
-from iel.serving.engine import Busy, Control, Engine, finite
+from iel.serving.engine import Busy, Control, Engine, finite, is_quick
 from iel.serving.guard import Door, Guard, Limits, address_of
 from iel.serving.metrics import Metrics
 from iel.serving.playground import FRAMES, PlayMessage, Session, Stage
@@ -133,8 +133,9 @@ def _add_policy(app: FastAPI, server: Server) -> None:
     async def act(request: Request) -> JSONResponse:
         """The policy's mean action towards the goal, over the planner's next waypoint."""
         asked = parse(ActQuestion, await request.body())
-        rows = asked.rows
-        actions, steps = await engine.ask(engine.act, *_tables(*rows), asked.planner, asked.steps)
+        rows = _tables(*asked.rows)
+        quick = engine.quick(*rows, asked.planner)
+        actions, steps = await engine.ask(engine.act, *rows, asked.planner, asked.steps, quick=quick)
         server.metrics.rows += len(actions)
         listed = actions.tolist()
         numbers = None if steps is None else [finite(value) for value in steps]
@@ -220,7 +221,10 @@ def _add_control(app: FastAPI, server: Server) -> None:
             return done
 
         async def reply(text: str) -> None:
-            await socket.send_json(await engine.ask(answer, parse(ControlMessage, text)))
+            message = parse(ControlMessage, text)
+            prepared = loop.planner is not None and is_quick(loop.planner)
+            quick = prepared and message.goal is None and message.avoid is None
+            await socket.send_json(await engine.ask(answer, message, quick=quick))
 
         await _converse(server, socket, reply)
 

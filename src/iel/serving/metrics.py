@@ -47,6 +47,7 @@ class Metrics:
         for name, kind, value in (
             ("iel_rows_total", "counter", self.rows),
             ("iel_websocket_messages_total", "counter", self.messages),
+            ("iel_cpu_seconds_total", "counter", round(time.process_time(), 3)),
             ("iel_websockets", "gauge", self.sockets),
             ("iel_uptime_seconds", "gauge", round(time.monotonic() - self.started, 3)),
             ("iel_memory_bytes", "gauge", memory()),

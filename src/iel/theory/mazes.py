@@ -11,6 +11,14 @@ A map is an array of rows i and columns j, 1 = wall. With OGBench's conventions 
 
 Moving diagonally costs the same as moving straight, because actions are bounded per axis. Free motion therefore has the
 Chebyshev metric, which the eight king moves reproduce exactly on the grid: steps = (cell_size / k / step) * king moves.
+
+Two things make directions differ. A one-way door forbids the moves from its second cell to its first. Wind of velocity
+w (as a fraction of `step`, below 1) in a cell lets a move by (a, b) squares, a and b in {-1, 0, 1}, take
+
+    steps = (cell_size / k / step) * max(a / (sign(a) + w_x), b / (sign(b) + w_y))        (0 for a component that is 0)
+
+with the wind of the cell it leaves. Along a corridor that is exact; slanting ways in the wind are rounded up, because
+king moves cannot use one axis' gain while the other still needs its time.
 """
 
 from __future__ import annotations
@@ -30,6 +38,8 @@ from iel.theory.builders import KING_MOVES, move_table, passable_process
 from iel.theory.chains import ControlledProcess
 
 Cell = tuple[int, int]
+Wind = tuple[Cell, tuple[float, float]]
+"""A cell and the wind in it, (x, y), as a fraction of the step."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,7 @@ class Maze:
     offset: tuple[float, float] = (4.0, 4.0)
     one_way: Sequence[tuple[Cell, Cell]] = field(default_factory=tuple)
     subcells: int = 1
+    winds: Sequence[Wind] = field(default_factory=tuple)
 
     @property
     def states(self) -> int:
@@ -88,6 +99,8 @@ class Maze:
 
     def process(self, slip: float = 0.0) -> ControlledProcess:
         """The controlled process with the eight king moves, one-way doors and teleports applied."""
+        if self.winds:
+            raise ChainError("In the wind moves take different times, so they are no chain: use shortest_steps.")
         base = passable_process(self.free, slip, KING_MOVES, blocked=self._forbidden())
         if self.teleports is None:
             return base
@@ -109,6 +122,15 @@ class Maze:
             backwards = np.all(cells == leave, axis=1)[:, None] & np.all(cells[nexts] == entry, axis=2)
             forbidden |= backwards
         return forbidden
+
+    def durations(self) -> np.ndarray:
+        """(states, 8) time of every move, in moves of calm air."""
+        wind = np.zeros((self.states, 1, 2))
+        cells = self._cells()
+        for cell, velocity in self.winds:
+            wind[np.all(cells == cell, axis=1)] = velocity
+        move = KING_MOVES[None, :, ::-1]  # rows and columns as x and y
+        return np.abs(move / (np.where(move == 0, np.inf, np.sign(move)) + wind)).max(axis=2)
 
     def _caught(self) -> tuple[np.ndarray, np.ndarray]:
         """States within a teleport's radius, as a mask, and the exits' states."""
@@ -146,6 +168,7 @@ def maze_from_map(
     margin: float = 0.0,
     teleports: Teleports | None = None,
     one_way: Sequence[tuple[Cell, Cell]] = (),
+    winds: Sequence[Wind] = (),
 ) -> Maze:
     """Discretise a map (1 = wall). `margin` keeps state centres that far from walls (OGBench's point: 0.7)."""
     grid = np.asarray(walls)
@@ -159,8 +182,12 @@ def maze_from_map(
         free &= _clear_of_walls(free, margin / side)
     if not free.any():
         raise ChainError("No free square is left in the maze: lower the margin or raise subcells.")
+    if any(not abs(component) < 1 for _, velocity in winds for component in velocity):
+        raise ChainError("A wind is a fraction of the step and must be slower than it: give numbers between -1 and 1.")
+    if winds and teleports is not None:
+        raise ChainError("A maze with both wind and teleports has no exact steps here: leave one of them out.")
     corner = (-offset[0] - cell_size / 2, -offset[1] - cell_size / 2)
-    return Maze(free, side, corner, teleports, cell_size, offset, tuple(one_way), subcells)
+    return Maze(free, side, corner, teleports, cell_size, offset, tuple(one_way), subcells, tuple(winds))
 
 
 def _clear_of_walls(free: np.ndarray, margin: float) -> np.ndarray:
@@ -178,7 +205,8 @@ def shortest_steps(maze: Maze, goals: np.ndarray, step: float = 0.2) -> np.ndarr
     """
     targets = maze.nearest_state(np.atleast_2d(goals))
     if maze.teleports is None:
-        return _walk(maze.moves(), targets, np.zeros(maze.states, dtype=bool)) * (maze.side / step)
+        calm = np.zeros(maze.states, dtype=bool)
+        return _walk(maze.moves(), targets, calm, maze.durations() if maze.winds else None) * (maze.side / step)
     caught, exits = maze._caught()
     moves = maze.moves()
     walk = _walk(moves, targets, caught)
@@ -189,14 +217,17 @@ def shortest_steps(maze: Maze, goals: np.ndarray, step: float = 0.2) -> np.ndarr
     return best * (maze.side / step)
 
 
-def _walk(moves: np.ndarray, targets: np.ndarray, closed: np.ndarray) -> np.ndarray:
-    """Moves from every state to each target without entering a closed state, (targets, states)."""
+def _walk(
+    moves: np.ndarray, targets: np.ndarray, closed: np.ndarray, durations: np.ndarray | None = None
+) -> np.ndarray:
+    """Moves (or their time) from every state to each target without entering a closed state, (targets, states)."""
     states = len(moves)
     reached, row = moves.ravel(), np.repeat(np.arange(states), moves.shape[1])
     real = (reached != row) & ~closed[reached]
     # Transposed, so that one search from the goal gives the distances of all states to it.
-    backward = sp.csr_array((np.ones(real.sum()), (reached[real], row[real])), shape=(states, states))
-    return dijkstra(backward, indices=targets, unweighted=True)
+    times = np.ones(real.sum()) if durations is None else durations.ravel()[real]
+    backward = sp.csr_array((times, (reached[real], row[real])), shape=(states, states))
+    return dijkstra(backward, indices=targets, unweighted=durations is None)
 
 
 def _walk_into(moves: np.ndarray, caught: np.ndarray) -> np.ndarray:
@@ -226,7 +257,8 @@ def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float
     """Fewest steps from starts[m] to goals[m], (m, 2) each; with teleports the best policy's expected steps.
 
     Not rounded to squares: steps are length over `step`. Where the box between both positions is free, its longer side
-    is the answer; elsewhere the way goes over the centre of a square next to each of them, whichever is best.
+    is the answer; elsewhere the way goes over the centre of a square next to each of them, whichever is best. Wind
+    counts between those two centres only.
     """
     begin, end = maze.nearest_state(starts), maze.nearest_state(goals)
     first, last, centre = np.asarray(starts, np.float64), np.asarray(goals, np.float64), maze.positions()
@@ -262,4 +294,4 @@ def _through_free_box(
     low, high = np.minimum(squares[begin], squares[end]), np.maximum(squares[begin], squares[end]) + 1
     inside = filled[high[:, 0], high[:, 1]] - filled[low[:, 0], high[:, 1]]
     inside += filled[low[:, 0], low[:, 1]] - filled[high[:, 0], low[:, 1]]
-    return np.where((inside == 0) & (not maze.one_way), np.abs(last - first).max(axis=1), np.inf)
+    return np.where((inside == 0) & (not maze.one_way and not maze.winds), np.abs(last - first).max(axis=1), np.inf)

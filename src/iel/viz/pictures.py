@@ -71,7 +71,7 @@ def draw_field(
             draw_walls(panel, maze)
             mark(panel, np.asarray(goal)[:2], "goal")
             panel.set_title(title)
-            panel.figure.colorbar(image, ax=panel, shrink=0.8, label="steps to the goal")
+            panel.figure.colorbar(image, ax=panel, shrink=0.8, label="steps")
 
 
 def draw_graph(

@@ -24,7 +24,11 @@ PATH = "#e8590c"
 SUCCESS = "#1c7ed6"
 FAILURE = "#e03131"
 EDGE = "#7a8699"
+<<<<<<< HEAD
 GROUND = "#d9d5cb"
+=======
+DOOR, WIND = "#c92a2a", "#1098ad"
+>>>>>>> main
 LINES = ("#1c7ed6", "#e8590c", "#2f9e44", "#9c36b5", "#d6336c", "#0c8599")
 FIELD_MAP = "viridis_r"
 REWARD_MAP = "coolwarm_r"
@@ -101,7 +105,25 @@ def mark(axes: Axes, xy: Any, kind: str, size: float = 110.0) -> None:
     )
 
 
+def draw_directions(axes: Axes, maze: MazeMap) -> None:
+    """One-way doors as bars with an arrow the way they open, wind as an arrow in its cell."""
+    for front, back in maze.doors:
+        middle, way = maze.centre([front, back]).mean(axis=0), maze.centre(back) - maze.centre(front)
+        bar = np.stack([middle + side * way[::-1] / 2 for side in (-1, 1)])
+        axes.plot(*bar.T, color=DOOR, linewidth=3.0, solid_capstyle="butt", zorder=3)
+        _arrow(axes, middle - 0.3 * way, middle + 0.3 * way, DOOR)
+    for cell, wind in maze.winds:
+        middle, blow = maze.centre(cell), 0.6 * maze.cell * np.array(wind)
+        _arrow(axes, middle - blow, middle + blow, WIND)
+
+
+def _arrow(axes: Axes, start: Any, end: Any, colour: str) -> None:
+    look = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", xy=tuple(end), xytext=tuple(start), arrowprops=look, zorder=4)
+
+
 def _frame(axes: Axes, maze: MazeMap) -> None:
+    draw_directions(axes, maze)
     left, right, bottom, top = maze.extent
     axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[])
     for spine in axes.spines.values():

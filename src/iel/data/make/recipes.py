@@ -71,7 +71,8 @@ def recipe(name: str) -> Recipe:
     if name not in ALIASES or canonical_name(name) not in names:
         raise unknown_name("data set", name, names)
     name = canonical_name(name)
-    body, maze, kind, _ = name.split("-")
+    body, *words, kind, _ = name.split("-")
+    maze = "-".join(words)  # large, or large-doors
     if kind in D4RL_KINDS:
         episodes, steps, shift = (500, 2000, 0.0) if maze == "ultra" else (1000, 1000, 0.5)
         return Recipe(

@@ -1,0 +1,131 @@
+"""Witnessed edges: exact against brute force, and a one-way street becomes one way whatever the embedding believes."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from iel.errors import ConfigError
+from iel.metrics import Displacement, LatentGoal
+from iel.planning import AsymGraph, PlanningGraph, SymGraph
+from iel.planning.witness import Witnesses, assign, connectivity, passages
+
+
+def walks(generator, episodes=7, dimension=3):
+    """Random walks of different lengths, side by side, with offsets."""
+    lengths = generator.integers(3, 400, episodes)
+    parts = [np.cumsum(0.2 * generator.standard_normal((n, dimension)), axis=0) for n in lengths]
+    return np.concatenate(parts).astype(np.float32), np.concatenate([[0], np.cumsum(lengths)])
+
+
+def brute_passages(nodes, offsets, window):
+    """By the definition, pair of states by pair of states."""
+    least = {}
+    for begin, end in itertools.pairwise(offsets):
+        for t in range(begin, end):
+            for k in range(1, min(window, end - 1 - t) + 1):
+                if nodes[t] != nodes[t + k]:
+                    pair = int(nodes[t]), int(nodes[t + k])
+                    least[pair] = min(k, least.get(pair, window))
+    return least
+
+
+@pytest.mark.parametrize("nodes", [5, 300, 900])
+def test_every_state_finds_its_nearest_node(nodes):
+    generator = np.random.default_rng(nodes)
+    states, offsets = walks(generator)
+    points = np.concatenate([states, states + 5.0])[generator.choice(2 * len(states), nodes, replace=False)]
+    points = points.astype(np.float64)
+    squares = ((states[:, None, :].astype(np.float64) - points[None]) ** 2).sum(-1)
+    assert np.array_equal(assign(states, offsets, points), squares.argmin(axis=1))
+
+
+def test_states_far_from_their_neighbours_are_found_too():
+    generator = np.random.default_rng(0)
+    states = (10 * generator.standard_normal((500, 4))).astype(np.float32)  # jumps everywhere
+    points = 10 * generator.standard_normal((400, 4))
+    squares = ((states[:, None, :].astype(np.float64) - points[None]) ** 2).sum(-1)
+    assert np.array_equal(assign(states, np.array([0, 200, 500]), points), squares.argmin(axis=1))
+
+
+@pytest.mark.parametrize("window", [1, 6, 40])
+def test_passages_equal_those_of_the_definition(window):
+    generator = np.random.default_rng(window)
+    # Runs of equal nodes, as slow walkers leave them; trajectories end in the middle of things.
+    nodes = np.repeat(generator.integers(0, 12, 300), generator.integers(1, 6, 300))
+    offsets = np.concatenate([[0], np.sort(generator.choice(np.arange(1, len(nodes)), 6, replace=False)), [len(nodes)]])
+    found = passages(nodes, offsets, 12, window)
+    expected = brute_passages(nodes, offsets, window)
+    got = {(int(c) // 12, int(c) % 12): int(n) for c, n in zip(found.codes, found.steps, strict=True)}
+    assert got == expected
+    every = np.stack(np.meshgrid(np.arange(12), np.arange(12), indexing="ij"), -1).reshape(-1, 2)
+    table = found.least(*every.T)
+    assert all(table[n] == expected.get(tuple(pair), np.inf) for n, pair in enumerate(every.tolist()))
+    assert (found.passed >= 1).all()
+
+
+class Street:
+    """A street of states 0 .. 1 that is its own embedding; everyone walks to the right, except on the left half."""
+
+    metric = Displacement(0.0, 1.0)
+
+    def __init__(self):
+        right = np.arange(0.0, 40.0, 1.0)
+        left = right[20::-1]
+        episodes = [np.stack([x, np.zeros_like(x)], 1) for x in (right, left, right + 0.0)]
+        self.observations = np.concatenate(episodes).astype(np.float32)
+        self.offsets = np.concatenate([[0], np.cumsum([len(e) for e in episodes])])
+
+    def embed(self, observations):
+        return np.asarray(observations, np.float64)
+
+    def goals(self, states):
+        return self.embed(states), np.tile([1.0, 0.0], (len(states), 1))
+
+
+@pytest.mark.parametrize("planner", [AsymGraph, SymGraph])
+def test_a_one_way_street_is_one_way(planner):
+    street = Street()
+    goal = np.array([5.0, 0.0])
+    plain = planner(street, street, nodes=40, neighbours=2)
+    plain.prepare(goal)
+    assert plain.predicted_steps(np.array([30.0, 0.0])) == pytest.approx(25.0, abs=0.01)
+    seen = planner(street, street, nodes=40, neighbours=2, witnesses=100.0)
+    seen.prepare(goal)
+    # 15 hops that were seen, 10 (from 30 to 20) that were not
+    assert seen.predicted_steps(np.array([30.0, 0.0])) == pytest.approx(15 + 10 * 100, abs=0.01)
+    seen.prepare(np.array([35.0, 0.0]))
+    assert seen.predicted_steps(np.array([2.0, 0.0])) == pytest.approx(33.0, abs=0.01)
+    latent = LatentGoal(goal, np.array([1.0, 0.0]), goal)
+    facts = seen.graph.witnessed(latent)
+    assert facts.components == 20 and facts.largest == 21  # the left half, and every node of the right half alone
+    assert facts.witnessed < facts.edges
+    gone = planner(street, street, nodes=40, neighbours=2, witnesses=np.inf, unreachable="direct")
+    gone.prepare(goal)
+    assert np.isinf(gone.predicted_steps(np.array([30.0, 0.0])))
+    assert gone.predicted_steps(np.array([15.0, 0.0])) == pytest.approx(10.0, abs=0.01)
+
+
+def test_a_passage_slower_than_the_geometry_says_is_no_witness():
+    points = np.array([[0.0], [1.0], [50.0]])
+    states = np.array([[0.0]] + [[50.0]] * 20 + [[1.0]], np.float32)
+    witnesses = Witnesses.of(states, np.array([0, 22]), points)
+    assert witnesses.least(np.array([0, 0, 1]), np.array([1, 2, 0])).tolist() == [21.0, 1.0, np.inf]
+    assert witnesses.seen(np.array([0, 0]), np.array([1, 2]), np.array([1.0, 50.0])).tolist() == [False, True]
+    assert witnesses.seen(np.array([0]), np.array([1]), np.array([7.0])).tolist() == [True]
+
+
+def test_a_graph_without_witnesses_says_so_and_factors_are_checked():
+    graph = PlanningGraph(np.arange(10.0)[:, None], Displacement(0.0))
+    with pytest.raises(ConfigError, match="no witnesses"):
+        graph.witnessed(LatentGoal(np.zeros(1), np.ones(1)))
+    street = Street()
+    with pytest.raises(ConfigError, match="at least 1"):
+        AsymGraph(street, street, witnesses=0.5)
+
+    class Loose:
+        observations = street.observations
+
+    with pytest.raises(ConfigError, match="only states"):
+        AsymGraph(street, Loose(), witnesses=10.0)
+    assert connectivity(2, np.array([0]), np.array([1]), np.array([True])).components == 2
