@@ -85,17 +85,11 @@ def train(
     checkpoint before the first step and after the last one, and between them every `checkpoint_every` steps, or about
     once a minute when that is None. With `resume`, a run that is there already is continued, to the
     bits it would have ended with had it never been stopped; a run with other settings or data is refused. Ctrl-C,
-<<<<<<< HEAD
     SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. The file that the data
     was loaded from (or `data_file`) is noted, and data that was built in memory is kept in OUT/data.npz. With
     `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the last one in RUN/model, the
-    others in RUN/models/step_N.
-=======
-    SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. `data_file` is noted
-    for `iel train --resume`. With `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the
-    last one as always in RUN/model, the others in RUN/models/step_N. With `devices` above 1, several seeds are spread
-    over so many devices (the same bits), or the batches of one seed are divided among them (float tolerance).
->>>>>>> main
+    others in RUN/models/step_N. With `devices` above 1, several seeds are spread over so many devices (the same bits),
+    or the batches of one seed are divided among them (float tolerance).
     """
     seeds = list(seeds)
     check_seeds(seeds)
@@ -194,12 +188,7 @@ class Trainer:
         self.algo, self.seeds, self.runs = algo, seeds, runs
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
-<<<<<<< HEAD
         self.support = support_of(data)
-        if algo.cut_jumps or algo.cut_rests:
-            require_memory(data, "cut it at jumps or rests")
-=======
->>>>>>> main
         data = cut_at_jumps(data).data if algo.cut_jumps else data
         data = cut_rests(data) if algo.cut_rests else data
         self.spec = Spec(data.observation_size, data.action_size, algo.place_of(data))

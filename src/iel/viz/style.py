@@ -24,11 +24,8 @@ PATH = "#e8590c"
 SUCCESS = "#1c7ed6"
 FAILURE = "#e03131"
 EDGE = "#7a8699"
-<<<<<<< HEAD
 GROUND = "#d9d5cb"
-=======
 DOOR, WIND = "#c92a2a", "#1098ad"
->>>>>>> main
 LINES = ("#1c7ed6", "#e8590c", "#2f9e44", "#9c36b5", "#d6336c", "#0c8599")
 FIELD_MAP = "viridis_r"
 REWARD_MAP = "coolwarm_r"
