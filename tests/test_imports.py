@@ -15,7 +15,7 @@ import iel
 SOURCE = Path(iel.__file__).parent
 # A room may import rooms of its own rank or below.
 RANKS = {
-    "errors": 0, "progress": 0, "cores": 0, "typed": 0, "loader": 0, "files": 0,
+    "errors": 0, "progress": 0, "cores": 0, "typed": 0, "loader": 0, "files": 0, "cluster": 0,
     "readout": 0,
     "data": 1, "envs": 1, "nn": 1, "losses": 1, "distances": 1, "quasimetrics": 1, "metrics": 1,
     "model": 1, "serial": 1, "theory": 1,

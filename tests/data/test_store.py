@@ -1,9 +1,12 @@
 """Data on the disk: written from every format in windows, the same store as in memory, and refused if damaged."""
 
+import json
+
 import h5py
 import numpy as np
 import pytest
 
+from iel.cli import run
 from iel.data import Trajectories, load
 from iel.data.catalogue import read
 from iel.data.store import RowReader, convert, open_store, verify_store, write_store
@@ -147,6 +150,18 @@ def test_a_store_is_found_by_its_path_and_is_never_overwritten(tmp_path):
     with pytest.raises(DataError, match=r"policies act in \[-1, 1\]"):
         convert(tmp_path / "b.npz", tmp_path / "t")
     assert not (tmp_path / "t").exists() and not list(tmp_path.glob(".tmp-*"))
+
+
+def test_the_command_says_what_was_written_and_check_reads_it_all(tmp_path, capsys):
+    source = next(npz_files(tmp_path, walks()))
+    assert run(["data", "store", str(source), "--out", str(tmp_path / "s"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["fingerprint"] == read(source).fingerprint and facts["episodes"] == 9
+    assert run(["data", "check", str(tmp_path / "s")]) == 0
+    with (tmp_path / "s" / "actions.f32").open("r+b") as file:
+        file.write(b"\x01")
+    assert run(["data", "check", str(tmp_path / "s")]) == 1
+    assert "damaged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("file", ["observations.f32", "actions.f32", "offsets.i64", "manifest.json"])

@@ -122,7 +122,7 @@ def test_runs_are_resumed_from_a_store_and_know_its_path(disk, tmp_path):
 
 def test_what_needs_all_rows_at_once_is_refused_where_they_do_not_fit(disk, monkeypatch):
     monkeypatch.setenv("IEL_MEMORY_BUDGET", "1kB")
-    with pytest.raises(DataError, match="to cut it at jumps, needs"):
+    with pytest.raises(DataError, match="to look for jumps, needs"):
         iel.train(disk, replace(METHODS[-1], cut_jumps=True), progress=False)
 
 

@@ -31,6 +31,15 @@ class CompareCommand(Output):
     """One of the grid's scales; those of the package have smoke, laptop (the default) and paper."""
     jobs: int | None = None
     """Cells at a time, each with its share of the cores (default: one per core; use 1 with an accelerator)."""
+    on: str | None = None
+    """`ray`: cells run on the Ray cluster of $RAY_ADDRESS, or on one started here; `ray=ADDRESS`: on that one
+    (docs/scale.md). All nodes must see --out and the data directory under the same paths."""
+    cores: int = 1
+    """With --on: cores of one cell."""
+    memory: float | None = None
+    """With --on: gigabytes of memory of one cell (default: not declared)."""
+    accelerators: float = 0.0
+    """With --on: accelerators of one cell; a fraction lets several cells share one."""
     list: Flag = False
     """Only say which cells there are and which are done."""
 
@@ -39,6 +48,7 @@ def compare_command(options: CompareCommand) -> dict[str, Any]:
     """`iel compare`."""
     from rich.console import Console
 
+    from iel.cluster import Cluster, Needs
     from iel.compare.execute import execute, summary_of
     from iel.compare.grid import read_grid
     from iel.compare.results import collect_grid
@@ -49,7 +59,9 @@ def compare_command(options: CompareCommand) -> dict[str, Any]:
     if options.list:
         return _list_cells(grid, out, options.json)
     session = _Session(options, grid, out)
-    jobs = execute(grid, out, options.jobs, quiet=options.json, on_start=session.begin)
+    needs = Needs(options.cores, options.memory, options.accelerators)
+    cluster = None if options.on is None else Cluster(options.on, needs)
+    jobs = execute(grid, out, options.jobs, quiet=options.json, on_start=session.begin, cluster=cluster)
     session.end()
     comparison = collect_grid(out)
     result = {"out": str(out), **summary_of(jobs), **comparison.describe()}
@@ -102,6 +114,7 @@ class _Session:
         source = str(options.grid) if not str(options.grid).endswith(".toml") else Path(options.grid).name
         words = ["iel compare", source, *([f"--scale {grid.scale}"] if grid.scale else [])]
         words += [f"--jobs {options.jobs}"] if options.jobs else []
+        words += ["--on ray"] if options.on else []
         self.path, self.started = out / "sessions.json", time.monotonic()
         self.facts: dict[str, Any] = {"command": " ".join(words), "jobs": options.jobs or len(usable_cores())}
 

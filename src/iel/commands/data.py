@@ -27,6 +27,8 @@ class DataMake(Output):
     """Processes (default: all cores; does not change the result)."""
     out: Path | None = None
     """Directory (default: $IEL_DATA, else the user's cache)."""
+    on: str | None = None
+    """`ray` or `ray=ADDRESS`: blocks of episodes are collected on a Ray cluster whose nodes see the directory."""
     controller: Path | None = None
     """Another controller for the ant than our own: a safetensors file, or D4RL's as npz."""
 
@@ -37,6 +39,7 @@ TABLE = ("observation_low", "observation_high", "slowness")
 
 def data_make_command(options: DataMake) -> dict[str, Any]:
     """`iel data make`."""
+    from iel.cluster import Cluster
     from iel.data import load
     from iel.data.make import make_dataset
     from iel.envs import make_env
@@ -49,6 +52,7 @@ def data_make_command(options: DataMake) -> dict[str, Any]:
         workers=options.workers,
         directory=options.out,
         controller=options.controller,
+        cluster=None if options.on is None else Cluster(options.on),
     )
     picture = files["train"].with_suffix(".png")
     maze = make_env(options.name).map

@@ -39,6 +39,8 @@ class Train(Output):
     """Continue this run (or a directory of several seeds) from its newest whole checkpoint, with its own settings."""
     checkpoint_every: int | None = None
     """Save a checkpoint every this many steps (default: about once a minute; first and last are always saved)."""
+    devices: int = 1
+    """Devices of this machine: several seeds are spread over them, one seed's batches are divided (docs/scale.md)."""
     tensorboard: Flag = False
     """Also write TensorBoard files (needs the extra `tensorboard`)."""
     settings: Any = None
@@ -92,6 +94,7 @@ def train_command(options: Train) -> dict[str, Any]:
         checkpoint_every=options.checkpoint_every,
         tensorboard=options.tensorboard or (begun is not None and (begun.path / "tensorboard").is_dir()),
         data_file=file,
+        devices=options.devices,
         snapshots=1 if begun is None else begun.config.get("snapshots", 1),
     )
     for run in trained.runs.values():

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from iel.cluster import Cluster
 from iel.compare.cells import CHECKPOINT, missing, write_job
 from iel.compare.grid import Cell, Grid, Variant
 from iel.compare.progress import Board
@@ -73,10 +74,12 @@ def execute(
     lanes: int | None = None,
     quiet: bool = False,
     on_start: Callable[[int], None] = lambda waiting: None,
+    cluster: Cluster | None = None,
 ) -> list[Job]:
     """Run all unfinished cells of a grid into `out`; returns every cell with its state.
 
-    `on_start` is told how many cells will be run, once nobody else is running them.
+    `on_start` is told how many cells will be run, once nobody else is running them. With a `cluster` they run on its
+    nodes, which must see `out` and the data directory under the same paths.
     """
     if lanes is not None and lanes < 1:
         raise ConfigError(f"--jobs must be at least 1, but is {lanes}.")
@@ -87,8 +90,12 @@ def execute(
         waiting = [job for job in jobs if job.state == "waiting"]
         for job in waiting:
             write_job(job.directory, job.cell, job.fingerprint, draw=job.cell.seed == grid.seeds[0])
-        lanes = min(lanes or len(usable_cores()), max(len(waiting), 1))
         on_start(len(waiting))
+        if cluster is not None and waiting:
+            with cluster, Board(jobs, cluster.places, quiet) as board:
+                _run_on(cluster, waiting, board)
+            return jobs
+        lanes = min(lanes or len(usable_cores()), max(len(waiting), 1))
         with Board(jobs, lanes, quiet) as board:
             _run(waiting, _shares(lanes), board)
     return jobs
@@ -165,7 +172,9 @@ def _run(waiting: list[Job], shares: list[tuple[int, ...]], board: Board) -> Non
             for job in [job for job in running if job.process and job.process.poll() is not None]:
                 running.remove(job)
                 free.append(job.cores)
-                _finish(job)
+                assert job.process is not None and job.log is not None
+                job.log.close()
+                _finish(job, job.process.returncode)
             board.update()
     except BaseException:
         _stop(running)
@@ -174,20 +183,47 @@ def _run(waiting: list[Job], shares: list[tuple[int, ...]], board: Board) -> Non
 
 def _start(job: Job) -> None:
     (job.directory / "error.json").unlink(missing_ok=True)
-    job.log = open_in_place(job.directory / "log.txt")
+    job.log = open_in_place(_log(job))
     command = [sys.executable, "-m", "iel.compare.worker", str(job.directory), ",".join(map(str, job.cores))]
     job.process = subprocess.Popen(command, stdout=job.log, stderr=subprocess.STDOUT, env=environment_for(job.cores))
     job.state, job.started = "running", time.monotonic()
 
 
-def _finish(job: Job) -> None:
-    assert job.process is not None and job.log is not None
-    job.log.close()
-    code, job.seconds = job.process.returncode, time.monotonic() - job.started
+def _run_on(cluster: Cluster, waiting: list[Job], board: Board) -> None:
+    """Hand all cells to a cluster, and watch the files they write."""
+    for job in waiting:
+        for name in ("error.json", "log.txt"):
+            (job.directory / name).unlink(missing_ok=True)
+    running = {
+        cluster.submit("iel.compare.worker", [str(job.directory.absolute())], log=str(_log(job).absolute())): job
+        for job in waiting
+    }
+    try:
+        while running:
+            for ticket in cluster.ended(list(running), POLL_SECONDS):
+                job = running.pop(ticket)
+                end = cluster.result(ticket)
+                _finish(job, end.code, end.said)
+            for job in running.values():
+                if job.state == "waiting" and _log(job).exists():  # a node has begun
+                    job.state, job.started = "running", time.monotonic()
+            board.update()
+    except BaseException:
+        cluster.stop(list(running))
+        raise
+
+
+def _log(job: Job) -> Path:
+    return job.directory / "log.txt"
+
+
+def _finish(job: Job, code: int, said: str = "") -> None:
+    """Note how the process of a cell ended; `said` is the reason where it left no log."""
+    job.seconds = time.monotonic() - job.started if job.started else 0.0
     if code == 0 and not missing(job.directory, job.cell, job.fingerprint):
         job.state = "done"
         return
-    job.state, job.error = "failed", _reason(job.directory / "log.txt", code)
+    job.state, job.error = "failed", said or _reason(_log(job), code)
     write_json(job.directory / "error.json", {"error": job.error, "exit_code": code, "traceback": "log.txt"})
 
 

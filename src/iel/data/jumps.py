@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.slowness import LAG, Rows, pairs, place_columns, step_limit
+from iel.data.store import require_memory
 from iel.data.trajectories import Trajectories
 from iel.errors import DataError
 
@@ -35,6 +36,7 @@ class Cut(NamedTuple):
 
 def jump_rows(data: Rows, columns: list[int] | None = None) -> NDArray[np.int64]:
     """Rows t whose transition to t + 1 is a jump of these columns, by default of those that tell the place."""
+    require_memory(data, "look for jumps")
     steps = pairs(data.offsets, 1)
     if len(steps) < FEWEST:
         return steps[:0]

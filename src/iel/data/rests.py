@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.slowness import Rows, place_columns
+from iel.data.store import require_memory
 from iel.data.trajectories import Trajectories
 from iel.errors import DataError
 
@@ -27,6 +28,7 @@ SHORTEST = 80
 
 def rest_rows(data: Rows, columns: list[int] | None = None) -> NDArray[np.int64]:
     """Rows inside rests of these columns, or of those that tell the place; none where nothing tells it."""
+    require_memory(data, "look for rests")
     if columns is None:
         try:
             columns = place_columns(data)

@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iel.data.store import require_memory
 from iel.errors import DataError
 
 LAG = 40
@@ -55,6 +56,7 @@ class Rows(Protocol):
 
 def slowness(data: Rows, lag: int = LAG) -> NDArray[np.float64]:
     """(columns,) r of every column, 0 for one that never moves."""
+    require_memory(data, "tell its slow columns")
     near, far = pairs(data.offsets, 1), pairs(data.offsets, lag)
     if len(far) == 0:
         raise DataError(

@@ -91,6 +91,8 @@ def write_store(windows: Iterable[Rows], out: Path, name: str, trust: bool = Fal
             "scale": usable_scale(spread).astype(np.float64).tolist(),
             "constant": (low == high).tolist(),
         }
+        for table in tables:
+            table.close()
         seal(partial, FORMAT, {}, **facts)
     return open_store(out, name)
 
@@ -249,8 +251,8 @@ class RowReader:
         self._stack.close()
 
 
-def require_memory(data: Trajectories, purpose: str) -> None:
+def require_memory(data: Any, purpose: str) -> None:
     """Refuse to look at all rows of a store at once where they do not fit into memory."""
-    if data.stored is not None:
+    if getattr(data, "stored", None) is not None:
         needed = data.observations.nbytes + data.actions.nbytes + 40 * data.num_states
         check_budget(f"{data.stored.path}, to {purpose},", needed, None, DataError)

@@ -18,12 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.algos.contract import Method, Metrics, Spec, State, config_dict
+from iel.algos.contract import Batch, Method, Metrics, Spec, State, config_dict
 from iel.algos.scaling import for_raw_observations, scaling_of
 from iel.data.examine import judge
 from iel.data.jumps import cut_at_jumps
 from iel.data.rests import cut_rests
-from iel.data.store import require_memory
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.files import locked, new_directory, require_space, seal, write_error
@@ -77,6 +76,7 @@ def train(
     progress: bool = True,
     data_file: Path | str | None = None,
     snapshots: int = 1,
+    devices: int = 1,
 ) -> Trained:
     """Train `algo` on `data`, all seeds together.
 
@@ -86,7 +86,8 @@ def train(
     bits it would have ended with had it never been stopped; a run with other settings or data is refused. Ctrl-C,
     SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. `data_file` is noted
     for `iel train --resume`. With `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the
-    last one as always in RUN/model, the others in RUN/models/step_N.
+    last one as always in RUN/model, the others in RUN/models/step_N. With `devices` above 1, several seeds are spread
+    over so many devices (the same bits), or the batches of one seed are divided among them (float tolerance).
     """
     seeds = list(seeds)
     check_seeds(seeds)
@@ -106,7 +107,7 @@ def train(
             runs = open_or_create(Path(out), seeds, config, resume)
             if resume and nothing_left(runs):
                 return Trained({seed: run.model for seed, run in runs.items()}, runs, 0.0)
-        trainer = Trainer(data, algo, seeds, runs)
+        trainer = Trainer(data, algo, seeds, runs, seed_map(len(seeds), devices, algo.batch_size))
         trainer.snapshots = frozenset(snapshot_steps(algo, snapshots)[:-1])
         trainer.open(stack, tensorboard)
         started = time.monotonic()
@@ -179,8 +180,6 @@ class Trainer:
         self.algo, self.seeds, self.runs = algo, seeds, runs
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
-        if algo.cut_jumps or algo.cut_rests:
-            require_memory(data, "cut it at jumps or rests")
         data = cut_at_jumps(data).data if algo.cut_jumps else data
         data = cut_rests(data) if algo.cut_rests else data
         self.spec = Spec(data.observation_size, data.action_size, algo.place_of(data))
@@ -252,7 +251,7 @@ class Trainer:
         """A function that trains so many steps of a phase, waits for them, and returns their mean metrics by seed."""
         source = self.source
         source.begin(phase, self.state, self.keys)
-        chunk = self.each.compile(many_steps(self.algo, phase, source.look), shared=3, donate=True)
+        chunk = self.each.compile(many_steps(self.algo, phase, source.look, self.each.spread), shared=3, donate=True)
 
         def advance(count: int) -> dict[str, np.ndarray]:
             span = np.int32(self.step), np.int32(count)
@@ -319,8 +318,12 @@ class Trainer:
                 raise write_error("The model", final, error) from error
 
 
-def many_steps(algo: Method, phase: str, look: Look) -> Callable:
+def many_steps(
+    algo: Method, phase: str, look: Look, spread: Callable[[Batch], Batch] = lambda batch: batch
+) -> Callable:
     """(state, key, given, data, first step, count) -> (state, mean metrics); `look` is the source's.
+
+    `spread` divides a batch among devices.
 
     The loop is `lax.fori_loop` with a traced number of steps: the same machine code as a scan, but a phase that ends in
     the middle of a chunk, or a checkpoint off the beat, does not compile it anew.
@@ -331,7 +334,7 @@ def many_steps(algo: Method, phase: str, look: Look) -> Callable:
     ) -> tuple[State, Metrics]:
         def one_step(state: State, offset: jax.Array) -> tuple[State, Metrics]:
             sample_key, update_key = step_keys(key, first + offset)
-            batch = algo.sample(phase, sample_key, *look(state, given, data, offset))
+            batch = spread(algo.sample(phase, sample_key, *look(state, given, data, offset)))
             return algo.update(phase, state, batch, update_key)
 
         shapes = jax.eval_shape(one_step, state, first)[1]

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iel.cluster import Cluster
 from iel.cores import usable_cores
 from iel.data.catalogue import Split, data_directory, file_name, set_aside
 from iel.data.make.ant import WEIGHTS
@@ -54,9 +55,11 @@ def make_dataset(
     workers: int | None = None,
     progress: bool = True,
     controller: Path | None = None,
+    cluster: Cluster | None = None,
 ) -> dict[str, Path]:
     """Collect the training and validation episodes of a data set; returns the two files.
 
+    With a `cluster` its blocks are collected on the nodes, which must see the directory under the same path.
     `controller` is the file of another ant controller than our own (`iel.data.make.ant.load_controller`).
     """
     plan = recipe(name)
@@ -68,7 +71,7 @@ def make_dataset(
     files = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
     with _alone(directory / f".{files['train'].name}.lock") as waited:
         if not (waited and all(path.is_file() for path in files.values())):  # else someone has just made them
-            _make(plan, count, seed, workers or len(usable_cores()), progress, controller, files)
+            _make(plan, count, seed, workers or len(usable_cores()), progress, controller, files, cluster)
     return {str(split): path for split, path in files.items()}
 
 
@@ -80,6 +83,7 @@ def _make(
     progress: bool,
     controller: Path | None,
     files: dict[Split, Path],
+    cluster: Cluster | None = None,
 ) -> None:
     """Collect what is missing of both splits, and write their files."""
     held_out = max(1, count // VALIDATION_SHARE)
@@ -91,7 +95,10 @@ def _make(
     with Progress(f"collect {plan.name}", count + held_out, unit="episodes", show=progress) as bar:
         todo = [block for block in blocks if _read_block(block, plan) is None]
         bar.advance(count + held_out - sum(block["count"] for block in todo))
-        _collect(plan, seed, controller, todo, workers, bar.advance)
+        if cluster is None:
+            _collect(plan, seed, controller, todo, workers, bar.advance)
+        elif todo:
+            _collect_on(cluster, plan, seed, controller, todo, bar.advance)
     for split in SPLITS:
         data = _join(plan, [block for block in blocks if block["split"] == split])
         set_aside(files[split])
@@ -192,7 +199,7 @@ def _collect(
     advance: Callable[[int], None],
 ) -> None:
     """Collect blocks in `workers` processes."""
-    job = {"name": plan.name, "seed": seed, "controller": None if controller is None else str(controller)}
+    job = _job(plan, seed, controller)
     # One thread each: the matrices are small, and the workers are as many as the cores.
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     processes = [
@@ -224,6 +231,38 @@ def _collect(
         for process in processes:
             process.kill()
             process.wait()
+
+
+def _job(plan: Recipe, seed: int, controller: Path | None) -> dict[str, Any]:
+    """What a worker is told, its blocks aside."""
+    return {"name": plan.name, "seed": seed, "controller": None if controller is None else str(controller.absolute())}
+
+
+def _collect_on(
+    cluster: Cluster,
+    plan: Recipe,
+    seed: int,
+    controller: Path | None,
+    blocks: list[dict[str, Any]],
+    advance: Callable[[int], None],
+) -> None:
+    """Collect every block as a task of its own on the nodes of a cluster."""
+    with cluster:
+        running = {}
+        for block in blocks:
+            own = {**block, "file": str(Path(block["file"]).absolute())}
+            job = json.dumps({**_job(plan, seed, controller), "blocks": [own]})
+            running[cluster.submit("iel.data.make.collect", [], stdin=job)] = block
+        try:
+            while running:
+                for ticket in cluster.ended(list(running), 1.0):
+                    block, end = running.pop(ticket), cluster.result(ticket)
+                    if end.code != 0:
+                        raise DataError(f"Collecting {plan.name} failed on a node: {end.said or 'no message'}")
+                    advance(block["count"])
+        finally:
+            if running:
+                cluster.stop(list(running))
 
 
 def _watch(lines, advance) -> None:

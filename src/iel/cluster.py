@@ -1,0 +1,155 @@
+"""Ray as a place where processes run: a module of ours is started with arguments on some node, and its code comes back.
+
+What is run is the same process that this machine would start (`python -m MODULE ...`), with as many threads as it has
+declared cores, so a result does not depend on where it was computed. Everything a process reads and writes is in
+directories that all nodes share. A task whose node is lost is started again on another one; what it had saved it finds.
+
+Ray is an extra (`pip install "iel[ray]"`), and nothing here is imported without `--on ray`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple
+
+from iel.cores import environment_for, usable_cores
+from iel.errors import ConfigError, RunError
+from iel.files import open_in_place
+
+RETRIES = 20
+"""How often a task is started again because its node was lost."""
+PATIENCE = 30.0
+"""Seconds a process has to save its state after it was asked to stop."""
+CARRIED = ("IEL_", "JAX_", "XLA_")
+"""Variables of the driver that its processes get, wherever they run."""
+
+
+class Needs(NamedTuple):
+    """What one process may use; Ray starts no more of them on a node than fit."""
+
+    cores: int = 1
+    memory_gb: float | None = None
+    accelerators: float = 0.0
+
+
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    code: int
+    said: str
+    """The last of what it said, where it has no log."""
+
+
+class Cluster:
+    """`with Cluster("ray") as cluster:` the one at `ray=ADDRESS`, that of $RAY_ADDRESS, or one of our own."""
+
+    def __init__(self, on: str, needs: Needs | None = None):
+        self.address, self.needs = address_of(on), needs or Needs()
+        if self.needs.cores < 1:
+            raise ConfigError(f"--cores must be at least 1, but is {self.needs.cores}.")
+
+    def __enter__(self) -> Cluster:
+        self.ray = _ray()
+        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        try:
+            if self.address:
+                self.ray.init(address=self.address, **quiet)
+            else:
+                self.ray.init(address="local", num_cpus=len(usable_cores()), include_dashboard=False, **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as problem:
+            reason = (str(problem).splitlines() or [""])[0][:200]
+            raise RunError(f"There is no Ray cluster at {self.address or 'this machine'} ({reason}).") from None
+        memory = self.needs.memory_gb
+        self._task = self.ray.remote(run_process).options(
+            num_cpus=self.needs.cores,
+            num_gpus=self.needs.accelerators,
+            memory=None if memory is None else int(memory * 1e9),
+            max_retries=RETRIES,
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.ray.shutdown()
+
+    @property
+    def places(self) -> int:
+        """How many of our processes fit at a time, as of now."""
+        return max(1, int(self.ray.cluster_resources().get("CPU", 1) // self.needs.cores))
+
+    def submit(self, module: str, arguments: Sequence[str], *, stdin: str = "", log: str | None = None) -> Any:
+        """Start a process when there is room for it; returns a ticket."""
+        carried = {name: value for name, value in os.environ.items() if name.startswith(CARRIED)}
+        if "IEL_DATA" in carried:  # a node has a working directory of its own
+            carried["IEL_DATA"] = str(Path(carried["IEL_DATA"]).expanduser().absolute())
+        return self._task.remote(module, list(arguments), stdin, log, carried, self.needs.cores)
+
+    def ended(self, tickets: Sequence[Any], patience: float) -> list[Any]:
+        """Those of the tickets whose processes have ended, after waiting for at most so many seconds."""
+        ready, _ = self.ray.wait(list(tickets), num_returns=1, timeout=patience)
+        more, _ = self.ray.wait(list(tickets), num_returns=len(tickets), timeout=0) if ready else ([], [])
+        return more or ready
+
+    def result(self, ticket: Any) -> Ended:
+        """How a process ended; one that Ray could not run has code -9."""
+        try:
+            return Ended(*self.ray.get(ticket))
+        except self.ray.exceptions.RayError as problem:
+            return Ended(-signal.SIGKILL, (str(problem).splitlines() or ["Ray lost it."])[0][:300])
+
+    def stop(self, tickets: Sequence[Any]) -> None:
+        """Ask processes to save and end; those that have not begun never will."""
+        for ticket in tickets:
+            self.ray.cancel(ticket, force=False)
+        if tickets:
+            self.ray.wait(list(tickets), num_returns=len(tickets), timeout=PATIENCE)
+
+
+def address_of(on: str) -> str | None:
+    """The address in `ray=ADDRESS`; of plain `ray` that of $RAY_ADDRESS, if there is one."""
+    engine, given, address = on.partition("=")
+    if engine != "ray" or (given and not address):
+        raise ConfigError(f"--on is '{on}'; say ray, or ray=ADDRESS of a running cluster.")
+    return address or os.environ.get("RAY_ADDRESS") or None
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError:
+        raise ConfigError('--on ray needs Ray; install it with `pip install "iel[ray]"`.') from None
+    return ray
+
+
+def run_process(
+    module: str, arguments: list[str], stdin: str, log: str | None, variables: dict[str, str], cores: int
+) -> tuple[int, str]:
+    """What runs on a node: the process, with its output in `log`; asked to stop, it may save first."""
+    os.environ.update(variables)
+    environment = environment_for(range(cores))
+    environment.pop("RAY_ADDRESS", None)
+    file: BinaryIO | None = open_in_place(Path(log)) if log else None
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.PIPE, stdout=file or subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(stdin.encode())
+    except BaseException:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+    finally:
+        if file is not None:
+            file.close()
+    lines = (said or b"").decode(errors="replace").strip().splitlines()
+    return process.returncode, lines[-1] if lines else ""
