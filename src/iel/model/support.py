@@ -13,7 +13,7 @@ behind the outer wall does not. Nobody can promise that a state inside is predic
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -98,3 +98,27 @@ def report(support: Support | None, rows: ArrayLike, what: str, outside: Outside
         raise GeometryError(sentence)
     notice(sentence)
     return [sentence]
+
+
+class Watch:
+    """Reports what is outside of a model's data, if the model knows where that was: goals, and the way of an agent."""
+
+    def __init__(self, model: Any):
+        self.model = model
+        self.lost = False
+        """Whether the observation before this one was outside."""
+
+    def check(self, rows: Any, what: str) -> None:
+        """Report rows that are outside, or refuse them."""
+        support = getattr(self.model, "support", None)
+        if support is not None and len(rows):
+            report(support, rows, what, self.model.outside)
+
+    def step(self, row: Any) -> None:
+        """Report an observation that is outside if the one before was inside, or refuse it."""
+        support = getattr(self.model, "support", None)
+        if support is None:
+            return
+        before, self.lost = self.lost, bool(support.excess(row)[0] > 1.0)
+        if self.lost and not (before and self.model.outside == "warn"):
+            self.check(row, "observation")

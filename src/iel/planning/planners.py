@@ -26,7 +26,7 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, checked_points
-from iel.model.support import report
+from iel.model.support import Watch
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
 from iel.planning.field import NO_HOP, Field
 from iel.planning.goals import (
@@ -72,8 +72,7 @@ class Planner(ABC):
         """Whether to head for a goal also where no way to it is known."""
         self._plan: Plan | None = None
         self._goal: Goal = None
-        self._lost = False
-        """Whether the observation before this one was outside of the training data."""
+        self._watch = Watch(model)
         self._pilot: Pilot
 
     @property
@@ -87,9 +86,8 @@ class Planner(ABC):
         Goals far outside of the training data are reported, or refused if the model's `outside` says so.
         """
         wishes = latent_wishes(goals, self)
-        self._check_inside(
-            [g.observation for w in wishes for s in w.stages for g in s if g.observation is not None], "goal"
-        )
+        known = [g.observation for w in wishes for s in w.stages for g in s if g.observation is not None]
+        self._watch.check(known, "goal")
         distinct: dict[tuple[bytes, ...], LatentGoal] = {}
         for wish in wishes:
             for stage in wish.stages:
@@ -174,7 +172,7 @@ class Planner(ABC):
         plan = self.prepared
         self._pilot.plan = plan  # it is another one after replanning
         row = self._row(observation)
-        self._watch(row)
+        self._watch.step(row)
         return np.asarray(self._pilot.act(row))[0]
 
     def predicted_steps(self, observation: Any) -> float:
@@ -187,7 +185,7 @@ class Planner(ABC):
         """The whole way from this observation, through all stages still to come."""
         plan, metric = self.prepared, self._distances("it knows no ways")
         row = self._row(observation)
-        self._check_inside(row, "start")
+        self._watch.check(row, "start")
         state = np.asarray(self.model.embed(row))[0].astype(np.float64)
         plan.costs(state[None, :])  # brings the stage up to date
         nodes: list[int] = []
@@ -220,21 +218,6 @@ class Planner(ABC):
         if self.metric is None:
             raise GeometryError(f"This model learned no distances, so {lack}; it can only act.")
         return self.metric
-
-    def _check_inside(self, rows: Any, what: str) -> None:
-        """Report rows that are far outside of the training data, if the model knows where that was."""
-        support = getattr(self.model, "support", None)
-        if support is not None and len(rows):
-            report(support, rows, what, self.model.outside)  # type: ignore[attr-defined]
-
-    def _watch(self, row: Floats) -> None:
-        """Report an observation outside of the data if the one before was inside, or refuse it."""
-        support = getattr(self.model, "support", None)
-        if support is None:
-            return
-        before, self._lost = self._lost, bool(support.excess(row)[0] > 1.0)
-        if self._lost and not (before and self.model.outside == "warn"):  # type: ignore[attr-defined]
-            self._check_inside(row, "observation")
 
     def _embed(self, observation: Any) -> Floats:
         return np.asarray(self.model.embed(self._row(observation)))
