@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test long faults lint bench clean
+.PHONY: help install demo play test long faults lint bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -21,6 +21,10 @@ install: $(STAMP)  ## create .venv and install iel with everything the tests nee
 
 demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (about two minutes on two cores)
 	$(BIN)/iel demo
+
+play: $(STAMP)  ## open the playground on the newest demo's run
+	@run=$$(ls -dt runs/demo-*/ 2>/dev/null | head -n 1); [ -n "$$run" ] || { echo "run \`make demo\` first"; exit 2; }; \
+	  $(BIN)/iel play "$$run"
 
 test: $(STAMP)  ## lint, type-check and run the tests (about seven minutes on two cores)
 	$(BIN)/ruff check .

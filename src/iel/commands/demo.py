@@ -82,4 +82,5 @@ def demo(out: Path | None = None, seed: int = 0, episodes: int = 10, quiet: bool
     console.print(table(summary))
     pictures = sorted(str(path) for path in run.folder("plots").glob("*.png"))
     console.print("\n".join([f"done in {seconds:.0f} s; look at", *(f"  {picture}" for picture in pictures)]))
+    console.print(f"and play with it in the browser: iel play {out}")
     return {**summary, "seconds": round(seconds, 1), "run": str(out), "pictures": pictures}

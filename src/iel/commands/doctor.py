@@ -25,7 +25,7 @@ PACKAGES = (
     "optax",
     "safetensors",
 )
-EXTRAS = {"gymnasium": "sim", "mujoco": "sim", "ogbench": "sim", "tensorboardX": "tensorboard"}
+EXTRAS = {"gymnasium": "sim", "mujoco": "sim", "ogbench": "sim", "tensorboardX": "tensorboard", "fastapi": "serve"}
 RENDER_PROBE = """
 import mujoco
 model = mujoco.MjModel.from_xml_string('<mujoco><worldbody><light pos="0 0 2"/><geom size=".1"/></worldbody></mujoco>')
