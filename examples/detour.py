@@ -9,8 +9,11 @@ import numpy as np
 
 import iel
 
+RADIUS = 2.0
+"""Half the width of a corridor of the maze: what stands there blocks it."""
 
-def main(path: str, nodes: int | None = None) -> tuple[float, float]:
+
+def main(path: str, nodes: int | None = None, radius: float = RADIUS) -> tuple[float, float]:
     run = iel.open_run(path)
     planner = iel.AsymGraph(run.model, run.data(), nodes=nodes)
     env = iel.make_env(run.env)
@@ -18,12 +21,16 @@ def main(path: str, nodes: int | None = None) -> tuple[float, float]:
     planner.prepare(info["goal"])
     before = planner.path(observation)
 
-    middle = before.nodes[len(before.nodes) // 2]
-    planner.switch_off(nodes=[middle])  # something stands there now; the prepared goal is planned anew
+    place = before.observations[3 * len(before.nodes) // 4, :2]  # something stands in the way now
+    positions = planner.observations[planner.states][:, :2]
+    blocked = np.flatnonzero(np.linalg.norm(positions - place, axis=1) <= radius)
+    planner.switch_off(nodes=blocked)  # the prepared goal is planned anew
     after = planner.path(observation)
-    assert middle not in after.nodes
-    place = np.round(planner.observations[planner.states[middle]], 1)
-    print(f"{before.total:.0f} predicted steps; {after.total:.0f} around the obstacle at {place}")
+    assert not set(blocked) & set(after.nodes)
+    print(
+        f"{before.total:.0f} predicted steps; {after.total:.0f} around the obstacle at {np.round(place, 1)} "
+        f"({len(blocked)} of {len(positions)} nodes switched off)"
+    )
     return before.total, after.total
 
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from iel.cli import COMMANDS, main
 from iel.commands.bench import benchmarks
 from iel.data import Trajectories
-from iel.evaluation import Protocol
 
 MAZE = "pointmaze-medium-navigate-v0"
 
@@ -54,7 +52,7 @@ def test_flags_say_what_they_do(capsys):
         name: " ".join(call(capsys, name, "--help")[1].replace("│", " ").split()) for name in ("evaluate", "export")
     }
     assert "--no-pictures Draw nothing" in help_["evaluate"] and "--no-onnx Leave the ONNX files out" in help_["export"]
-    out = call(capsys, "train", "--algo", "gccql", "--help")[1]
+    out = call(capsys, "train", "--algo", "gccql", "--help-all")[1]
     assert "--algo {iel,hilp," in out and "--preset {paper,laptop,smoke}" in out and "--lagrange, --no-lagrange" in out
     assert out.index("--resume") < out.index("settings options") < out.index("--discount")
 
@@ -75,10 +73,22 @@ def test_without_a_simulator_the_extra_is_named(capsys, monkeypatch, words, tmp_
 
 
 def test_train_help_shows_the_methods_settings_at_the_presets_values(capsys):
-    _, out, _ = call(capsys, "train", "--help")
+    _, out, _ = call(capsys, "train", "--help-all")
     assert "--beta" in out and "42000)" in out
-    _, out, _ = call(capsys, "train", "--preset", "paper", "--help")
+    _, out, _ = call(capsys, "train", "--preset", "paper", "--help-all")
     assert "1000000)" in out
+
+
+def test_help_is_short_and_reads_like_sentences(capsys):
+    """No `{None}|...`, no default after a sentence that says it, and the settings of a method only when asked for."""
+    for name in COMMANDS:
+        out = call(capsys, *name.split(), "--help")[1]
+        assert "{None" not in out and "(default: None)" not in out and "(default: False)" not in out, name
+        assert "(default: )" not in out, name
+    out = call(capsys, "train", "--algo", "hilp", "--help")[1]
+    assert "--discount" not in out and "--algo hilp --help-all` lists them" in " ".join(out.split())
+    assert "--seed INT" in call(capsys, "plan", "--help")[1]
+    assert "--tasks INT ..." in call(capsys, "evaluate", "--help")[1]
 
 
 WRONG = {
@@ -132,11 +142,12 @@ def test_train_writes_a_run_a_seed(run):
 
 
 @pytest.mark.slow
-def test_evaluate_prints_json_last_and_draws(capsys, run, monkeypatch):
-    monkeypatch.setattr("iel.evaluation.Protocol", partial(Protocol, max_steps=100))  # so untrained, no goal is reached
-    code, out, _ = call(capsys, "evaluate", run, "--episodes", 1, "--tasks", 1, 2, "--nodes", 64, "--json")
+def test_evaluate_prints_json_last_and_draws(capsys, run):
+    few = ("--episodes", 1, "--tasks", 1, 2, "--max-steps", 100)  # so untrained, no goal is reached
+    code, out, _ = call(capsys, "evaluate", run, *few, "--nodes", 64, "--json")
     result = json.loads(out.strip().splitlines()[-1])
     assert code == 0 and result["env"] == MAZE and result["protocol"]["training_seeds"] == 2
+    assert result["protocol"]["max_steps"] == 100
     assert set(result["planners"]) == {"direct", "rec-mid", "sym-graph", "asym-graph"}
     for numbers in result["planners"].values():
         assert {"success_rate", "interval", "per_task"} <= numbers.keys()

@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import iel
@@ -30,6 +31,23 @@ def test_detour_costs_no_less(maze_data, tmp_path):
     iel.train(maze_data, algo, out=tmp_path / "run", progress=False)
     before, after = load("detour").main(str(tmp_path / "run"), nodes=200)
     assert after >= before
+
+
+@pytest.mark.long
+@pytest.mark.optimised
+def test_own_robot_moves(tmp_path):
+    """From a CSV to a moving agent, as the page about it says."""
+    assert load("own_robot").main(str(tmp_path)) >= 0.8
+
+
+def test_own_robots_logs_are_in_order(tmp_path):
+    example = load("own_robot")
+    example.write_logs(tmp_path / "logs.csv", episodes=12)
+    columns = {"observations": ["x", "y", "vx", "vy"], "actions": ["push_x", "push_y"], "episode": "run"}
+    data = iel.load(tmp_path / "logs.csv", columns=columns)
+    assert len(data) == 12 and data.num_transitions == 12 * 199
+    crossings = np.diff(np.sign(data.observations[:, 0] - 5.0))[data.transitions[:-1]]
+    assert np.count_nonzero(crossings) > 12  # the logs know the way through the gap
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import tyro
 
 import iel
 from iel.commands.bench import BENCH, benchmarks, load_benchmark
+from iel.commands.help import ADVANCED, readable
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.files import guarded, notice
 
@@ -27,6 +28,7 @@ COMMANDS = {
     "report": "report:report_command",
     "plan": "plan:plan_command",
     "video": "video:video_command",
+    "diagnose": "diagnose:diagnose_command",
     "play": "serve:play_command",
     "serve": "serve:serve_command",
     "audit": "audit:audit_command",
@@ -34,6 +36,7 @@ COMMANDS = {
     "theory": "theory:theory_command",
     "export": "export:export_command",
     "data make": "data:data_make_command",
+    "data convert": "data:data_convert_command",
     "data info": "data:data_info_command",
     "data check": "data:data_check_command",
     "data store": "data:data_store_command",
@@ -59,8 +62,8 @@ def _run_or_say(argv: list[str]) -> int:
     except IELError as error:
         notice(str(error))
         return 2
-    except KeyboardInterrupt:
-        notice("interrupted; what was finished so far is kept.")
+    except KeyboardInterrupt as stop:
+        notice(str(stop) or "interrupted; what was finished so far is kept.")
         return 130
 
 
@@ -102,7 +105,8 @@ def _call(name: str, command: Command, arguments: list[str]) -> int:
     options_type = _options_of(command)
     if hasattr(options_type, "for_arguments"):  # options that depend on each other
         options_type = options_type.for_arguments(arguments)
-    chosen = tyro.cli(options_type, args=arguments, prog=f"iel {name}")
+    arguments = ["--help" if word == ADVANCED else word for word in arguments]
+    chosen = tyro.cli(readable(options_type), args=arguments, prog=f"iel {name}")
     result = command(chosen)
     if chosen.json:
         print(json.dumps(result))

@@ -41,9 +41,9 @@ class ChainError(IELError):
     """A Markov chain or representation breaks an assumption (rows that do not sum to one, wrong rank...)."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """An error for a misspelt name that lists the nearest known ones first."""
+def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> ConfigError:
+    """An error for a misspelt name: the nearest known ones, or all of them, or `otherwise` what to do."""
     names = sorted(known)
-    nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"choose from {', '.join(names)}."
+    nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.55)
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else otherwise or f"choose from {', '.join(names)}."
     return ConfigError(f"Unknown {kind} '{name}': {hint}")

@@ -3,8 +3,8 @@
 A file is believed only after it has been checked: what kind of file it is (a regular one, never a pipe or a link), how
 large it says its arrays are, whether that fits the bytes that are there, and whether it fits the memory budget. No
 format that can hold code is read, nothing is unpacked to the disk, and no file can make another one be read. Data sets
-are read by `iel.data.npz` and `iel.data.hdf5`, which open their files here; `tests/test_loader.py` checks that no
-other module of the package opens one.
+are read by `iel.data.npz`, `hdf5`, `text` and `parquet`, which open their files here; `tests/test_loader.py` checks
+that no other module of the package opens one.
 
     read_json, read_toml      text, small, read whole and strictly
     read_safetensors          weights
@@ -30,7 +30,7 @@ import numpy as np
 from iel.errors import ConfigError, DataError, IELError, RunError
 
 ErrorType = type[IELError]
-Kind = Literal["npz", "hdf5", "folder", "unknown"]
+Kind = Literal["npz", "hdf5", "parquet", "text", "folder", "unknown"]
 
 SMALL = 64 << 20
 """Bytes below which a highly compressible array is nobody's bomb: a million `False` flags shrink a thousandfold."""
@@ -116,7 +116,20 @@ def kind_of(path: Path | str, error: ErrorType = DataError) -> Kind:
         head = file.read(8)
         if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
             return "npz"
-        return "hdf5" if head == b"\x89HDF\r\n\x1a\n" else "unknown"
+        if head == b"\x89HDF\r\n\x1a\n":
+            return "hdf5"
+        if head.startswith(b"PAR1"):
+            return "parquet"
+        return "text" if _is_table_of_text(head + file.read(4096)) else "unknown"
+
+
+def _is_table_of_text(start: bytes) -> bool:
+    """Whether a file begins with a line of text that has cells."""
+    try:
+        line = start.rpartition(b"\n")[0].decode("utf-8").partition("\n")[0]
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in start and any(separator in line for separator in ",;\t")
 
 
 # ------------------------------------------------------------------------------------------------------------- memory

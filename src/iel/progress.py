@@ -9,6 +9,8 @@ from iel.files import STDERR
 
 QUIET_SECONDS = 20.0
 """Without a terminal, say something this often."""
+PACE_SECONDS, PACE_MARKS = 60.0, 2000
+"""What is left is told from the pace of this long."""
 
 
 class Progress:
@@ -21,6 +23,8 @@ class Progress:
 
         self.title, self.total, self.unit = title, total, unit
         self.done, self._said = 0, time.monotonic()
+        self._pace: list[tuple[float, int]] = []
+        """(time, done) of the last minute or so: earlier work, such as compiling, says nothing about what is left."""
         console = Console(file=STDERR)  # type: ignore[arg-type]
         self._plain = show and not console.is_terminal
         self._bar = RichProgress(
@@ -46,10 +50,27 @@ class Progress:
     def advance(self, count: int, note: str = "") -> None:
         """`count` more are done."""
         self.done += count
+        now = time.monotonic()
+        self._pace = [(then, done) for then, done in self._pace if now - then < PACE_SECONDS][-PACE_MARKS:]
+        self._pace.append((now, self.done))
         self._bar.update(self._task, advance=count, note=note)
         if self._plain and time.monotonic() - self._said > QUIET_SECONDS:
             self._say(note)
 
     def _say(self, note: str) -> None:
         self._said = time.monotonic()
-        print(f"{self.title}: {self.done}/{self.total} {self.unit} {note}".rstrip(), file=STDERR, flush=True)
+        left = self.remaining()
+        words = [f"{self.title}: {self.done}/{self.total} {self.unit}", note, f"{left} left" if left else ""]
+        print("  ".join(word for word in words if word), file=STDERR, flush=True)
+
+    def remaining(self) -> str:
+        """How long the rest will take at the pace of the last minute: `40 s`, `12 min`; empty if nobody can tell."""
+        if len(self._pace) < 2 or self.done >= self.total:
+            return ""
+        (then, before), (now, done) = self._pace[0], self._pace[-1]
+        if done == before or now - then < 1.0:
+            return ""
+        seconds = (self.total - done) * (now - then) / (done - before)
+        if seconds < 90:
+            return f"{seconds:.0f} s"
+        return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

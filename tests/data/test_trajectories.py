@@ -69,7 +69,7 @@ REFUSED = {
     "equal lengths": ([(np.zeros((4, 2)), np.zeros((4, 1)))], "4 observations do not fit 4 actions"),
     "other width": ([episode(3), (np.zeros((4, 3)), np.zeros((3, 1)))], "episode 1: 3 observation"),
     "other action width": ([episode(3), (np.zeros((4, 2)), np.zeros((3, 2)))], "2 action columns"),
-    "flat observations": ([(np.zeros(4), np.zeros((3, 1)))], r"shapes \(4,\)"),
+    "flat observations": ([(np.zeros(4), np.zeros((3, 1)))], r"shape \(4,\)"),
     "no columns": ([(np.zeros((4, 0)), np.zeros((3, 1)))], "table"),
 }
 

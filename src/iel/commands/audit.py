@@ -98,7 +98,7 @@ def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
     from iel.data.catalogue import recipe_version, stored
 
     facts = run.config["data"]
-    for episodes in (facts["episodes"], None) if file is None else ():
+    for episodes in (facts["episodes"], None) if file is None else ():  # the run's own size first
         recipes = {recipe_version(p) for p in stored(facts["name"], episodes) if _is(p, facts["fingerprint"])}
         for path in stored(facts["name"], episodes, split="val"):
             if recipe_version(path) in recipes:

@@ -1,8 +1,8 @@
-"""`iel data make`, `iel data info`, `iel data check`, `iel data store`."""
+"""`iel data make`, `convert`, `info`, `check` and `store`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,8 @@ class DataCheck(Output):
     """Look for everything that is wrong with a data set, and say what to do. Exit code 1 if training would fail."""
 
     name: tyro.conf.Positional[str]
-    """A file (npz, hdf5), a folder of npz episodes or a Minari data set, or the name of a data set on this machine."""
+    """A file (npz, hdf5, csv, parquet), a folder of episodes, a Minari or LeRobot data set, or the name of a data set
+    on this machine."""
 
 
 def data_check_command(options: DataCheck) -> dict[str, Any]:
@@ -86,6 +87,58 @@ def data_check_command(options: DataCheck) -> dict[str, Any]:
         "findings": [finding.as_dict() for finding in findings],
         "exit_code": int(errors > 0),
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConvert(Output):
+    """Turn logs (CSV, Parquet, LeRobot, HDF5...) into one npz file that everything here reads."""
+
+    source: tyro.conf.Positional[str]
+    """A file, a folder with one file per episode, or a data set of LeRobot or Minari."""
+    out: tyro.conf.Positional[Path]
+    """The npz file to write."""
+    observations: tuple[str, ...] = ()
+    """Columns that are the observation (default: those that begin with observation, obs or state)."""
+    actions: tuple[str, ...] = ()
+    """Columns that are the action (default: those that begin with action or act)."""
+    episode: str | None = None
+    """Column that numbers the episodes (default: episode, episode_index or episode_id)."""
+    trust: Flag = False
+    """Write the data although `iel data check` finds errors in it."""
+    unit_actions: Flag = False
+    """Stretch every action column to [-1, 1], as policies need it; the range is printed and kept in the file."""
+
+
+def data_convert_command(options: DataConvert) -> dict[str, Any]:
+    """`iel data convert`."""
+    from iel.data.catalogue import read, resolve
+    from iel.data.examine import judge
+    from iel.data.units import unit_actions
+
+    path = resolve(options.source)
+    if path is None:
+        raise DataError(f"{options.source} does not exist; give a file or a folder.")
+    columns = {"observations": options.observations, "actions": options.actions, "episode": options.episode}
+    data = read(
+        path,
+        trust=options.trust or options.unit_actions,
+        columns={name: value for name, value in columns.items() if value},
+    )
+    ranges: dict[str, Any] = {}
+    if options.unit_actions:
+        data, low, high = unit_actions(data)
+        ranges = {"action_low": low, "action_high": high}
+        judge(replace(data, checked=options.trust))
+    data.save(options.out, **ranges)
+    ranges = {name: _few_digits(values, 9) for name, values in ranges.items()}
+    if not options.json:
+        print(f"{options.out}: {len(data)} episodes, {data.num_transitions} steps, {data.observation_size} observation "
+              f"and {data.action_size} action columns")  # fmt: skip
+        if ranges:
+            print(f"actions are stretched to [-1, 1]: low {ranges['action_low']}, high {ranges['action_high']}; send "
+                  "u = low + (a + 1) (high - low) / 2")  # fmt: skip
+        print(f"next: iel data check {options.out}")
+    return {"out": str(options.out), "episodes": len(data), "transitions": data.num_transitions, **ranges}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +173,7 @@ class DataInfo(Output):
     """What a data set holds."""
 
     name: tyro.conf.Positional[str]
-    """Name of a data set on this machine, or path of an npz file."""
+    """Name of a data set on this machine, or path of a file or folder."""
     episodes: int | None = None
     """The size it was made with, if not the benchmark's own."""
 

@@ -14,6 +14,7 @@ from iel.commands.common import Flag, Output, PlannerSettings
 from iel.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
+    from iel.envs import World
     from iel.evaluation import Protocol, Rollouts
     from iel.evaluation.ask import Ask
     from iel.training import Run
@@ -36,6 +37,14 @@ class Evaluate(Output):
     """Seed of every start and goal."""
     action: Literal["mean", "sample", "unstick"] = "mean"
     """Act by the policy's mean, by samples of it, or by its mean with noise only while no progress is made."""
+    max_steps: int | None = None
+    """Steps an episode may take (default, and at most: the environment's own limit)."""
+    env_factory: str | None = None
+    """Act in your own environment: package.module:function makes a Gymnasium environment (docs/own-robot.md)."""
+    tolerance: float | None = None
+    """There, a goal counts as reached within this distance (default: info["success"] says so)."""
+    columns: tuple[int, ...] | None = None
+    """Columns of that distance (default: all that the goal names)."""
     goal_columns: tuple[int, ...] | None = None
     """Send the agent to these columns of each goal only (0 1 for a place), whatever the others."""
     avoid: tuple[str, ...] | None = None
@@ -44,13 +53,14 @@ class Evaluate(Output):
     """Collect a reward to the horizon instead of going to goals: places and what a step in them is worth, 0=4:8@1."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
-    planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
+    planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = field(default_factory=PlannerSettings)
 
 
 def evaluate_command(options: Evaluate) -> dict[str, Any]:
     """`iel evaluate`."""
     from rich.console import Console
 
+    from iel.commands.runs import world_of
     from iel.evaluation import Protocol
     from iel.evaluation.report import table
     from iel.model import Direction
@@ -67,8 +77,8 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
     for name in planners:
         if name not in PLANNERS:
             raise unknown_name("planner", name, PLANNERS)
-    protocol = Protocol(options.episodes, options.tasks, options.seed, action=options.action, ask=ask)
-    summary = evaluate_runs(runs, planners, protocol, options.planning, not options.no_pictures)
+    protocol = Protocol(options.episodes, options.tasks, options.seed, options.max_steps, options.action, ask=ask)
+    summary = evaluate_runs(runs, planners, protocol, options.planning, not options.no_pictures, world_of(options))
     if not options.json:
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")
@@ -96,21 +106,29 @@ def asked(options: Evaluate) -> Ask:
 
 
 def evaluate_runs(
-    runs: Sequence[Run], planners: Sequence[str], protocol: Protocol, planning: PlannerSettings, pictures: bool = True
+    runs: Sequence[Run],
+    planners: Sequence[str],
+    protocol: Protocol,
+    planning: PlannerSettings,
+    pictures: bool = True,
+    world: World | None = None,
 ) -> dict[str, Any]:
-    """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run."""
+    """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run.
+
+    A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
+    """
     from iel.commands.pictures import draw_evaluation
     from iel.commands.runs import environment_of, planner_settings
     from iel.evaluation import Arena
-    from iel.evaluation.report import summarise
+    from iel.evaluation.report import evaluations, measured, summarise
     from iel.files import require_writable, write_json
     from iel.planning import make_planner
 
     for run in runs:  # said before the first episode, not after the last
         require_writable(run.folder("evaluations"))
-    env = environment_of(runs[0])
+    env = world.name if world else environment_of(runs[0])
     stored = [run.data(planning.data) for run in runs]
-    arena = Arena(env, protocol, reference=stored[0].observations[0])
+    arena = Arena(world or env, protocol, reference=stored[0].observations[0])
     results: dict[str, list[Rollouts]] = {name: [] for name in planners}
     for run, data in zip(runs, stored, strict=True):
         own: dict[str, Rollouts] = {}
@@ -120,7 +138,8 @@ def evaluate_runs(
             results[name].append(own[name])
         summary = summarise(env, arena, {name: [rollouts] for name, rollouts in own.items()})
         stamp = time.strftime("%Y%m%d-%H%M%S")
+        largest = max((measured(earlier) for earlier in evaluations(run)), default=0)
         write_json(run.folder("evaluations") / f"{stamp}-seed{protocol.seed}.json", summary)
         if pictures:
-            draw_evaluation(run, arena, own, planner)
+            draw_evaluation(run, arena, own, planner, data, "" if measured(summary) >= largest else f"-{stamp}")
     return summarise(env, arena, results)

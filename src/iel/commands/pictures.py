@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from iel.data import Trajectories
 from iel.evaluation import Arena, Rollouts
 from iel.planning.graph import without
 from iel.training import Run
 from iel.training.trackers import read_metrics
+
+if TYPE_CHECKING:
+    from iel.viz.style import Ground
 
 
 def draw_training(run: Run) -> None:
@@ -20,16 +24,36 @@ def draw_training(run: Run) -> None:
     draw_curves(run.folder("plots") / "curves.png", read_metrics(run.path / "metrics.csv"))
 
 
-def draw_evaluation(run: Run, arena: Arena, results: dict[str, Rollouts], planner: Any) -> None:
-    """Training curves and, where there is a maze to draw in, the field of the first goal and the rollouts."""
+def draw_evaluation(
+    run: Run, arena: Arena, results: dict[str, Rollouts], planner: Any, data: Trajectories, suffix: str = ""
+) -> None:
+    """Training curves, the rollouts and, where there is a maze to draw in, the field of the first goal.
+
+    `suffix` keeps a quick look apart from the pictures of a larger evaluation.
+    """
     from iel.viz import draw_rollouts
 
     plots, maze = run.folder("plots"), arena.envs[0].map
     if maze is not None and run.model.metric is not None:
-        draw_fields(plots / "field.png", maze, planner, next(iter(results.values())).goals[0])
-    if maze is not None:
-        draw_rollouts(plots / "rollouts.png", maze, results)
+        draw_fields(plots / f"field{suffix}.png", maze, planner, next(iter(results.values())).goals[0])
+    draw_rollouts(plots / f"rollouts{suffix}.png", maze or ground(data), results)
     draw_training(run)
+
+
+def ground(data: Trajectories) -> Ground:
+    """Where there is no map: the places of the data, in the two slowest columns that tell the place, else the first."""
+    from iel.data.slowness import LAG, place_columns
+    from iel.errors import DataError
+    from iel.viz.style import Ground
+
+    try:
+        columns = place_columns(data, min(LAG, int(np.diff(data.offsets).max()) // 2))
+    except DataError:
+        columns = []
+    both = [*columns, *(column for column in range(data.observation_size) if column not in columns)][:2]
+    pair = (both[0], both[-1])
+    rows = np.linspace(0, data.num_states - 1, min(data.num_states, 5000)).astype(int)
+    return Ground(data.observations[rows][:, pair], pair)
 
 
 def draw_fields(picture: Path, maze: Any, planner: Any, goal: np.ndarray) -> None:
@@ -56,10 +80,13 @@ def draw_plan(picture: Path, maze: Any, planner: Any, start: np.ndarray, wish: A
     """
     from iel.viz import draw_graph
 
-    nodes, pursuit = planner.observations[planner.states][:, :2], planner.prepared.pursuit
-    route = np.concatenate([start[None, :2], np.asarray(way.observations)[:, :2]])
+    pair = list(getattr(maze, "columns", (0, 1)))
+    nodes, pursuit = planner.observations[planner.states][:, pair], planner.prepared.pursuit
+    start = start[pair]
+    route = np.concatenate([start[None], np.asarray(way.observations)[:, pair]])
     if isinstance(wish, np.ndarray):
-        route = np.concatenate([route, wish[None, :2]])
+        wish = wish[pair]
+        route = np.concatenate([route, wish[None]])
     last = pursuit.goals[-1]
     edges = without(planner.graph.edges(last), len(nodes), last.off, ())
     pairs = np.stack([edges.source, edges.target], 1)

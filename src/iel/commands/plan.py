@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from iel.commands.common import Output, PlannerSettings
-from iel.errors import ConfigError, unknown_name
+from iel.commands.common import Flag, Output, PlannerSettings
+from iel.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from iel.data import Trajectories
+    from iel.training import Run
+
+SHOWN = 12
+"""Waypoints that are printed unless all are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,14 +27,14 @@ class PlanCommand(Output):
 
     run: tyro.conf.Positional[Path]
     """Run directory."""
-    planner: str = "asym-graph"
-    """sym-graph, asym-graph or gas-graph."""
+    planner: Literal["asym-graph", "sym-graph", "gas-graph"] = "asym-graph"
+    """Which graph to plan in."""
     task: int = 1
-    """Take start and goal from this task of the environment."""
+    """Take start and goal from this task of the environment; a run on logs of your own takes them from its data."""
     start: tuple[float, ...] | None = None
-    """Start observation instead of the task's (for a PointMaze: x y)."""
+    """Start observation instead of that one (for a PointMaze: x y)."""
     goal: tuple[str, ...] | None = None
-    """Goal observation instead of the task's; or some of its columns, 0=8.5 1=2.0: any state of the data that matches
+    """Goal observation instead of that one; or some of its columns, 0=8.5 1=2.0: any state of the data that matches
     (0=4:8 is a range)."""
     via: tuple[str, ...] | None = None
     """Places to pass on the way, in this order: 0=8.5,1=2.0 0=20:24."""
@@ -36,48 +45,53 @@ class PlanCommand(Output):
     file whose array `rewards` has one number per state of the data."""
     weighted: tuple[str, ...] | None = None
     """Goals that attract and repel instead of one goal: 8.5,2.0@1 20,4@-0.5."""
+    outside: Literal["warn", "refuse", "ignore"] = "warn"
+    """What to do about a start or a goal far outside of the training data."""
     seed: int = 0
     """Seed of the task's start and goal."""
+    all: Flag = False
+    """Print every waypoint, not a dozen of them."""
     picture: Path | None = None
     """Where to draw (default: RUN/plots/plan.png)."""
-    planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
+    planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = field(default_factory=PlannerSettings)
 
 
 def plan_command(options: PlanCommand) -> dict[str, Any]:
     """`iel plan`."""
     import numpy as np
 
-    from iel.commands.pictures import draw_plan
-    from iel.commands.runs import environment_of, planner_settings
-    from iel.envs import make_env
-    from iel.planning import PLANNERS, make_planner
+    from iel.commands.pictures import draw_plan, ground
+    from iel.commands.runs import planner_settings
+    from iel.planning import make_planner
+    from iel.planning.support import support_of
     from iel.training import open_run
 
-    graphs = [name for name in PLANNERS if name.endswith("graph")]
-    if options.planner not in graphs:
-        raise unknown_name("graph planner", options.planner, graphs)
     run = open_run(options.run)
-    data = run.data(options.planning.data)
-    env = make_env(environment_of(run), reference=data.observations[0])
-    observation, info = env.reset(seed=options.seed, options={"task_id": options.task})
-    start = np.asarray(observation if options.start is None else options.start, np.float32)
-    wish, words, reward = wished(options, info["goal"])
-    planner = make_planner(options.planner, run.model, data, **planner_settings(options.planner, options.planning))
+    data, model = run.data(options.planning.data), run.model
+    start, goal, maze = _ends(options, run, data)
+    wish, words, reward = wished(options, goal)
+    model.outside = options.outside
+    if model.support is None:  # trained by a version that kept none
+        model.support = support_of(data)
+    planner: Any = make_planner(options.planner, model, data, **planner_settings(options.planner, options.planning))
     planner.prepare(wish)
     way = planner.path(start)
-    picture = None
-    if env.map is not None:
-        picture = options.picture or run.folder("plots") / "plan.png"
-        draw_plan(picture, env.map, planner, start, wish, way)
+    picture = options.picture or run.folder("plots") / "plan.png"
+    draw_plan(picture, maze or ground(data), planner, start, wish, way)
     waypoints = np.asarray(way.observations)
     reading = planner.landscape.read(reward) if reward else None
     if not options.json:
         if reading:
             print(reading.sentence)
         print(f"{len(waypoints)} waypoints, {way.total:.1f} predicted steps from start to goal")
-        for number, (waypoint, remaining) in enumerate(zip(waypoints, way.steps_to_go[1:], strict=True)):
-            print(f"  {number:3d}  {np.array2string(waypoint, precision=2)}  {remaining:.1f} steps to go")
-        print(f"drawn in {picture}" if picture else "not drawn: this environment has no map")
+        count = len(waypoints) if options.all else min(SHOWN, len(waypoints))
+        for number in np.unique(np.linspace(0, len(waypoints) - 1, count).round().astype(int)):
+            numbers = np.array2string(waypoints[number], precision=2, threshold=8, max_line_width=80)
+            print(f"  {number:3d}  {numbers}  {way.steps_to_go[number + 1]:.1f} steps to go")
+        if count < len(waypoints):
+            print(f"({count} of {len(waypoints)} waypoints; --all prints every one)")
+        print(f"drawn in {picture}")
+    ends = {"start": start, **({"goal": wish} if isinstance(wish, np.ndarray) else {})}
     return {
         "planner": options.planner,
         "start": start.tolist(),
@@ -87,8 +101,33 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
         "costs": np.asarray(way.costs).tolist(),
         "steps": np.asarray(way.steps).tolist(),
         "predicted_steps": way.total,
-        "picture": picture and str(picture),
+        "excess": {name: float(model.support.excess(row)[0]) for name, row in ends.items()},
+        "picture": str(picture),
     }
+
+
+def _ends(options: PlanCommand, run: Run, data: Trajectories) -> tuple[np.ndarray, np.ndarray, Any]:
+    """(start, goal, map or None): the start as it was given; else both of the environment's task, or two states of the
+    data where there is no environment."""
+    import numpy as np
+
+    from iel.envs import canonical_name, make_env
+
+    maze = None
+    try:
+        canonical_name(run.env)
+    except ConfigError:  # logs of one's own: a long way through the data
+        first, last = data.episode(0).observations[0], data.episode(len(data) - 1).observations[-1]
+    else:
+        env = make_env(run.env, reference=data.observations[0])
+        first, info = env.reset(seed=options.seed, options={"task_id": options.task})
+        last, maze = info["goal"], env.map
+    start = np.asarray(first if options.start is None else options.start, np.float32)
+    if start.shape != (data.observation_size,):
+        raise ConfigError(
+            f"--start has {start.size} numbers, but an observation has {data.observation_size}; give all of them."
+        )
+    return start, np.asarray(last, np.float32), maze
 
 
 def wished(options: PlanCommand, goal: Any) -> tuple[Any, Any, Any]:

@@ -33,6 +33,8 @@ def report_command(options: ReportCommand) -> dict[str, Any]:
     from iel.compare.tables import markdown
     from iel.files import write_json, write_text
 
+    if not options.sources:
+        raise RunError("Say what to report on: a directory of `iel compare`, or evaluated run directories.")
     comparison = collect(options.sources)
     if not comparison.entries:
         raise RunError(f"{options.sources[0]} holds no finished result yet; let `iel compare` finish a cell first.")

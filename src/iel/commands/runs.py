@@ -7,7 +7,7 @@ from typing import Any
 
 from iel.commands.common import PlannerSettings
 from iel.data import Trajectories, load
-from iel.envs import canonical_name
+from iel.envs import World, canonical_name
 from iel.errors import ConfigError
 from iel.training import Run
 
@@ -25,8 +25,19 @@ def environment_of(run: Run) -> str:
     try:
         canonical_name(run.env)
     except ConfigError:
-        raise ConfigError(f"{run.path} was trained on '{run.env}', which has no environment to act in.") from None
+        raise ConfigError(
+            f"{run.path} was trained on '{run.env}', which has no environment to act in; give one of your own with "
+            "`iel evaluate RUN --env-factory package:function`, or use `iel plan`, `iel audit` and `iel export`."
+        ) from None
     return run.env
+
+
+def world_of(options: Any) -> World | None:
+    """The user's own environment, if the options name one (`--env-factory`)."""
+    if options.env_factory is None:
+        return None
+    facts = {"tolerance": options.tolerance, "columns": options.columns, "max_steps": options.max_steps}
+    return World.from_text(options.env_factory, **facts)
 
 
 def planner_settings(name: str, planning: PlannerSettings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from iel.commands.common import Flag, Output
+from iel.commands.help import ADVANCED
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ class Train(Output):
     episodes: int | None = None
     """Use a collected data set of this many episodes instead of the benchmark's own size."""
     algo: str = "iel"
-    """Method."""
+    """Method (docs/comparing.md tells them apart)."""
     preset: str = "laptop"
     """Named set of the method's settings; whatever is given explicitly wins over it."""
     seeds: tuple[int, ...] = (0,)
@@ -68,10 +70,19 @@ class Train(Output):
         presets = tyro.conf.arg(metavar=f"{{{','.join(defaults.presets)}}}")
         fields += [("preset", Annotated[str, presets], cls.preset)]
         about = f"Settings of {defaults.name}; the values shown are those of the preset."
-        settings = (tyro.conf.arg(help=about), tyro.conf.OmitArgPrefixes)
+        settings: tuple[Any, ...] = (tyro.conf.arg(help=about), tyro.conf.OmitArgPrefixes)
+        brief = ADVANCED not in arguments and any(word in arguments for word in ("-h", "--help"))
+        if brief:
+            settings = (*settings, tyro.conf.Suppress)
         fields += [("settings", Annotated[(type(defaults), *settings)], field(default=defaults))]
         chosen = make_dataclass("Train", fields, bases=(cls,), frozen=True, kw_only=True)
         chosen.__doc__ = cls.__doc__
+        if brief:
+            count = len(dataclasses.fields(defaults))
+            chosen.__doc__ = (
+                f"Train a method on a data set.\n\nThe {count} settings of {defaults.name} are options too "
+                f"(--steps 20000, --beta 0.3, ...): `iel train --algo {defaults.name} --help-all` lists them."
+            )
         return chosen
 
 
@@ -79,9 +90,15 @@ def train_command(options: Train) -> dict[str, Any]:
     """`iel train`."""
     from iel.commands.pictures import draw_training
     from iel.training import open_runs, train
+    from iel.training.resume import holds_run
     from iel.training.run import next_free
+    from iel.typed import check_seeds, check_settings
 
     algo = options.settings
+    check_seeds(options.seeds)  # before data is collected, which may take minutes
+    check_settings(algo)
+    if options.resume is None and options.out is not None and holds_run(options.out):
+        raise ConfigError(f"{options.out} already holds a run; continue it with --resume, or choose another --out.")
     data, file = _data_to_continue(options) if options.resume is not None else _data_to_begin(options)
     begun = None if options.resume is None else open_runs(options.resume)[0]
     out = options.resume or options.out or next_free(Path("runs"), f"{data.name}-{algo.name}")
@@ -100,7 +117,7 @@ def train_command(options: Train) -> dict[str, Any]:
     for run in trained.runs.values():
         draw_training(run)
     if not options.json:
-        print(f"trained in {trained.seconds:.0f} s; next: iel evaluate {out}")
+        print(f"trained in {trained.seconds:.0f} s; next: {_next(out, data.name)}")
     return {
         "run": str(out),
         "runs": [str(run.path) for run in trained.runs.values()],
@@ -110,6 +127,17 @@ def train_command(options: Train) -> dict[str, Any]:
         "seeds": list(options.seeds),
         "seconds": round(trained.seconds, 2),
     }
+
+
+def _next(out: Path, env: str) -> str:
+    """What to do with a run: logs of one's own have no environment of ours."""
+    from iel.envs import canonical_name
+
+    try:
+        canonical_name(env)
+    except ConfigError:
+        return f"iel plan {out}, iel audit {out}, or iel evaluate {out} --env-factory package:function"
+    return f"iel evaluate {out}"
 
 
 def _data_to_begin(options: Train) -> tuple[Trajectories, Path | None]:

@@ -26,7 +26,7 @@ class VideoCommand(Output):
     """Seed of the start and the goal."""
     out: Path | None = None
     """Where to write, MP4 or GIF (default: RUN/plots/video.mp4)."""
-    planning: Annotated[PlannerSettings, tyro.conf.arg(name="")] = field(default_factory=PlannerSettings)
+    planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = field(default_factory=PlannerSettings)
 
 
 def video_command(options: VideoCommand) -> dict[str, Any]:

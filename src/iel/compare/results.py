@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from iel.compare.cells import CHECKPOINT, evaluation_file, read_evaluation
 from iel.compare.execute import list_jobs, read_recorded
 from iel.errors import IELError, RunError
+from iel.evaluation.report import evaluations, measured
 from iel.evaluation.stats import (
     SUCCESS_INTERVAL,
     Interval,
@@ -241,19 +242,19 @@ def collect_grid(out: Path) -> Comparison:
 
 
 def collect_runs(sources: Sequence[Path]) -> Comparison:
-    """Runs of `iel train` that `iel evaluate` measured; of several evaluations, each planner's newest counts."""
+    """Runs of `iel train` that `iel evaluate` measured; of several evaluations, the newest of those with most episodes
+    counts for each planner, so a quick look later changes nothing."""
     from iel.training import open_runs
 
     found: dict[tuple[str, Column], list[dict[str, Any]]] = {}
     runs: dict[tuple[str, str, int], Path] = {}
     protocols: list[dict[str, Any]] = []
     for run in (run for source in sources for run in open_runs(source)):
-        files = sorted((run.path / "evaluations").glob("*.json"))
-        if not files:
+        summaries = sorted(evaluations(run), key=measured)  # stable: among equals the newest is last
+        if not summaries:
             raise RunError(f"{run.path} was not evaluated yet; run `iel evaluate {run.path}` first.")
         newest: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
-        for file in files:
-            summary = read_json(file)
+        for summary in summaries:
             newest |= {planner: (numbers, summary["protocol"]) for planner, numbers in summary["planners"].items()}
         method = str(run.config["algo"])
         runs[run.env, method, run.seed] = run.path

@@ -1,6 +1,6 @@
 """Data sets by name or path: `load("pointmaze-large-navigate-v0")` finds the file, makes it, or fetches it.
 
-    load -> resolve (which file?) -> read (what kind of file?) -> npz.py or d4rl.py -> Rows -> Trajectories
+    load -> resolve (which file?) -> read (what kind of file?) -> npz, d4rl, text or parquet -> Rows -> Trajectories
 
 A name is looked for in the data directory ($IEL_DATA, else the user's cache), then where the benchmarks' own packages
 keep theirs. What is not there is collected in the simulator if there is a recipe, else downloaded by the benchmark's
@@ -13,19 +13,23 @@ means today: it is not found by name, and moves aside (`NAME-recipe1.npz`) when 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from iel.data.columns import Columns
 from iel.data.d4rl import hdf5_rows, minari_rows
-from iel.data.npz import folder_rows, npz_fields, npz_rows, read_npz
-from iel.data.trajectories import Rows, Trajectories
+from iel.data.npz import folder_rows, natural, npz_fields, npz_rows, read_npz
+from iel.data.parquet import INFO, lerobot_rows, parquet_episodes, parquet_rows
+from iel.data.text import csv_episodes, csv_rows
+from iel.data.trajectories import Rows, Trajectories, rows_from_episodes
 from iel.errors import ConfigError, DataError
 from iel.files import notice
 from iel.loader import kind_of, os_errors
 
 Split = Literal["train", "val"]
-SUFFIXES = (".npz", ".hdf5", ".h5")
+SUFFIXES = (".npz", ".hdf5", ".h5", ".csv", ".tsv", ".parquet")
 MINARI_FILE = "main_data.hdf5"
 
 
@@ -39,43 +43,54 @@ def load(
     progress: bool = True,
     env: str | None = None,
     trust: bool = False,
+    columns: Columns | Mapping[str, Any] | None = None,
 ) -> Trajectories:
-    """Trajectories by data set name, or by path of an npz or HDF5 file, a Minari directory, a folder of episodes or a
-    store, whose rows stay on the disk.
+    """Trajectories by data set name, or by path: npz, HDF5, CSV or Parquet, a data set of Minari or LeRobot, a folder
+    with one file per episode, or a store, whose rows stay on the disk.
 
     A set that is not on this machine is collected in the simulator, or downloaded, and kept (`make=False` refuses
     instead). `episodes` asks for a smaller or larger set than the benchmark's own. `env` is the environment that a file
     stands for, whose name the data then has. What `iel data check` calls an error is refused, and its warnings are
-    printed, unless `trust` says that you know.
+    printed, unless `trust` says that you know. `columns` names the columns of CSV and Parquet files whose own names do
+    not say what they are: {"observations": ["x", "y"], "actions": ["vx", "vy"], "episode": "run"}.
     """
     with os_errors(DataError):
         path = resolve(name, episodes=episodes, seed=seed, split=split)
         if path is None:
             path = _obtain(str(name), episodes, seed, split, make, progress)
-    return read(path, env or (None if str(path) == str(_at_home(str(name))) else str(name)), trust)
+    called = env or (None if str(path) == str(_at_home(str(name))) else str(name))
+    return read(path, called, trust, columns)
 
 
-def read(path: Path | str, name: str | None = None, trust: bool = False) -> Trajectories:
-    """Trajectories from an npz or HDF5 file, a Minari directory, a folder of npz episodes, or a store."""
+def read(
+    path: Path | str, name: str | None = None, trust: bool = False, columns: Columns | Mapping[str, Any] | None = None
+) -> Trajectories:
+    """Trajectories from a file or folder, or a store."""
     from iel.data.store import is_store, open_store  # it reads by the readers here
 
     with os_errors(DataError, path):
         if is_store(_at_home(str(path))):
-            return open_store(_at_home(str(path)), name)
-    return read_rows(path, name).trajectories(trust)
+            return replace(open_store(_at_home(str(path)), name), source=_at_home(str(path)).absolute())
+    data = read_rows(path, name, columns).trajectories(trust)
+    # Which columns were meant is known to nobody but the caller, so such a file cannot be read again by its path alone.
+    return data if columns else replace(data, source=_at_home(str(path)).absolute())
 
 
-def read_rows(path: Path | str, name: str | None = None) -> Rows:
+def read_rows(path: Path | str, name: str | None = None, columns: Columns | Mapping[str, Any] | None = None) -> Rows:
     """The rows of a file, told by its content, before they are checked."""
     name = name or _at_home(str(path)).stem
+    chosen = Columns.of(columns)
     with os_errors(DataError, path):
         path, kind = rows_kind(path)
-        readers = {"npz": npz_rows, "hdf5": hdf5_rows, "minari": minari_rows}
-        return readers.get(kind, folder_rows)(path, name)
+        plain = {"npz": npz_rows, "hdf5": hdf5_rows, "minari": minari_rows}
+        if kind in plain:
+            return plain[kind](path, name)
+        named = {"text": csv_rows, "parquet": parquet_rows, "lerobot": lerobot_rows}
+        return named.get(kind, _folder_rows)(path, name, chosen)
 
 
 def rows_kind(source: Path | str) -> tuple[Path, str]:
-    """(the file to read, its kind): npz, hdf5, minari, or a folder of npz episodes."""
+    """(the file to read, its kind): npz, hdf5, minari, text, parquet, lerobot, or a folder of episodes."""
     path = _at_home(str(source))
     with os_errors(DataError, path):
         if path.is_symlink():  # a link that its user names is meant; a link inside of a folder is not followed
@@ -86,13 +101,31 @@ def rows_kind(source: Path | str) -> tuple[Path, str]:
         kind = kind_of(path)
         if kind == "folder":
             inside = [place for place in (path / "data" / MINARI_FILE, path / MINARI_FILE) if place.exists()]
-            return (inside[0], "minari") if inside else (path, kind)
+            if inside:
+                return inside[0], "minari"
+            return path, "lerobot" if (path / INFO).exists() else kind
     if kind == "unknown":
         raise DataError(
-            f"{path} is not a whole npz or HDF5 file by its first bytes; it is cut off or of another kind, give a data "
-            "set."
+            f"{path} is no npz, HDF5, CSV or Parquet file by its first bytes; it is cut off or of another kind, "
+            "give a data set."
         )
     return path, kind
+
+
+def _folder_rows(path: Path, name: str, columns: Columns) -> Rows:
+    """One episode per file, in the order of the numbers in their names."""
+    found: dict[str, list[Path]] = {}
+    for entry in sorted(path.iterdir(), key=natural):
+        if entry.suffix in (".npz", ".csv", ".parquet"):
+            found.setdefault(entry.suffix, []).append(entry)
+    if len(found) != 1:
+        several = f"both {' and '.join(found)} files" if found else "no npz, csv or parquet files"
+        raise DataError(f"{path} holds {several}; give a folder with one file per episode, or a single file.")
+    ((suffix, files),) = found.items()
+    if suffix == ".npz":
+        return folder_rows(path, name)
+    episodes = (csv_episodes if suffix == ".csv" else parquet_episodes)(files, columns)
+    return rows_from_episodes(episodes, [file.name for file in files], name)
 
 
 def data_directory() -> Path:

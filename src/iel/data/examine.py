@@ -33,7 +33,8 @@ LIMITS: dict[str, tuple[float, Severity, str]] = {
     "action": (
         1.0 + 1e-5,
         "error",
-        "policies act in [-1, 1], so divide by the largest size (numbered actions cannot be used)",
+        "policies act in [-1, 1], so stretch the actions with `iel data convert --unit-actions` (numbered actions "
+        "cannot be used)",
     ),
     "observation": (ABSURD, "warning", "no network learns from numbers this large, so rescale or drop the column"),
 }
@@ -80,6 +81,11 @@ def examine(source: str | Path) -> list[Finding]:
 
     path = resolve(source)
     if path is None:
+        from iel.data.download import has_source  # these two know the names, and reach for simulators
+        from iel.data.make import recipe
+
+        if not has_source(str(source)):
+            recipe(str(source))  # a misspelt name is refused with the nearest ones
         raise DataError(f"Data set '{source}' is not on this machine; give a file, or run `iel data make {source}`.")
     try:
         if is_store(path):  # its rows were judged when it was written

@@ -130,7 +130,7 @@ def folder_windows(path: Path, name: str, size: int) -> Iterator[Rows]:
 
 def folder_files(path: Path) -> list[Path]:
     """The npz files of a folder, in the order of the numbers in their names."""
-    files = sorted((entry for entry in path.iterdir() if entry.suffix == ".npz"), key=_natural)
+    files = sorted((entry for entry in path.iterdir() if entry.suffix == ".npz"), key=natural)
     if not files:
         raise DataError(f"{path} holds no npz files; give a folder with one npz file per episode, or a single file.")
     return files
@@ -189,7 +189,7 @@ def _ends_from_offsets(offsets: NDArray, rows: int, source: str) -> NDArray:
     return ends
 
 
-def _natural(path: Path) -> list[tuple[int, str, str]]:
+def natural(path: Path) -> list[tuple[int, str, str]]:
     """episode_2 comes before episode_10."""
     parts = re.split(r"([0-9]+)", path.stem)
     numbers = (part.lstrip("0") if number % 2 else "" for number, part in enumerate(parts))

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.catalogue import rows_kind
+from iel.data.catalogue import read_rows, rows_kind
 from iel.data.d4rl import hdf5_windows, minari_windows
 from iel.data.npz import folder_windows, npz_windows
 from iel.data.trajectories import FloatArray, Rows, Stored, Trajectories, check_offsets, fingerprint_of, usable_scale
@@ -69,6 +69,8 @@ def row_windows(source: Path, name: str, size: int = WINDOW) -> Iterator[Rows]:
         return hdf5_windows(path, name, size)
     if kind == "minari":
         return minari_windows(path, name, size)
+    if kind != "folder" or not any(entry.suffix == ".npz" for entry in path.iterdir()):
+        return iter([read_rows(path, name)])  # CSV, Parquet and LeRobot are read whole
     return folder_windows(path, name, size)
 
 

@@ -14,7 +14,7 @@ builds the store and are never guessed from the numbers. `Rows` is the same as i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -67,6 +67,8 @@ class Trajectories:
     """What error messages, tables and pictures call this data set."""
     checked: bool = field(default=False)
     """Whether it was found in order by the checks of `iel data check`, or its maker asked to leave them out."""
+    source: Path | None = field(default=None)
+    """The file or folder that `iel.load` read it from; None for what was built in memory."""
 
     stored: Stored | None = field(default=None)
     """Set where observations and actions are maps of files, which were checked when they were written."""
@@ -113,10 +115,10 @@ class Trajectories:
         states, controls, ends = (_numbers(array, name) for array in (observations, actions, terminals))
         return rows_from_ends(states, controls, ends, name).trajectories(trust)
 
-    def save(self, path: Path | str, recipe: int | None = None) -> Path:
+    def save(self, path: Path | str, **facts: ArrayLike) -> Path:
         """Write an npz file in OGBench's layout, whole or not at all; `iel.load` reads it back to the same bits.
 
-        `recipe` is the version of the recipe it was made by, kept as one more array.
+        `facts` are kept as further arrays, such as the version of the recipe it was made by; they are not read back.
         """
         path = Path(path)
         if path.suffix != ".npz":
@@ -126,9 +128,9 @@ class Trajectories:
         with os_errors(DataError, path, writing=True):
             path.parent.mkdir(parents=True, exist_ok=True)
             with writing(path) as file:
-                version = {} if recipe is None else {"recipe": np.int64(recipe)}
                 tables = {"observations": self.observations, "actions": self.actions, "terminals": terminals}
-                np.savez_compressed(file, **tables, **version)  # type: ignore[arg-type]
+                further = {name: np.asarray(value) for name, value in facts.items()}
+                np.savez_compressed(file, **{**further, **tables})  # type: ignore[arg-type]
         return path
 
     # ---------------------------------------------------------------- reading
@@ -347,11 +349,9 @@ def rows_from_episodes(
         raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
     widths = None
     for (states, controls), label in zip(episodes, names, strict=True):
-        if states.ndim != 2 or controls.ndim != 2:
-            raise DataError(
-                f"{name}, {label}: observations and actions must be tables (steps, columns), but have the shapes "
-                f"{states.shape} and {controls.shape}; reshape them."
-            )
+        for kind, array in (("observations", states), ("actions", controls)):
+            if array.ndim != 2:
+                raise DataError(not_a_table(f"{name}, {label}", kind, array))
         if len(states) - len(controls) not in ((0, 1) if equal else (1,)):
             raise DataError(
                 f"{name}, {label}: {len(states)} observations do not fit {len(controls)} actions; "
@@ -377,7 +377,7 @@ def check_table(observations: NDArray, actions: NDArray, ends: ArrayLike, name: 
     flags = np.asarray(ends)
     for kind, array in (("observations", observations), ("actions", actions)):
         if array.ndim != 2 or array.shape[1] == 0:
-            raise DataError(f"{name}: {kind} must be a table (rows, columns), but the shape is {array.shape}; reshape.")
+            raise DataError(not_a_table(name, kind, array))
     if flags.ndim == 2 and flags.shape[1] == 1:
         flags = flags[:, 0]
     if flags.ndim != 1 or not len(observations) == len(actions) == len(flags):
@@ -386,6 +386,17 @@ def check_table(observations: NDArray, actions: NDArray, ends: ArrayLike, name: 
             f"{flags.shape[0] if flags.ndim else 0} rows; they must have equally many."
         )
     return check_flags(flags, name)
+
+
+def not_a_table(place: str, kind: str, array: NDArray) -> str:
+    """The sentence about observations or actions that are no table (steps, columns)."""
+    if array.ndim > 2:
+        remedy = "pictures and other arrays per step are not supported, so turn each step into a row of numbers first"
+    elif kind == "actions" and array.ndim == 1 and array.dtype.kind in "iub":
+        remedy = "numbered (discrete) actions are not supported, only real numbers within [-1, 1]"
+    else:
+        remedy = "give one row per step (a single column is array[:, None])"
+    return f"{place}: {kind} must be a table (steps, columns), but have the shape {array.shape}; {remedy}."
 
 
 def check_flags(flags: NDArray, name: str) -> NDArray[np.bool_]:
@@ -419,6 +430,11 @@ def breaks(observations: NDArray, following: NDArray) -> NDArray[np.bool_]:
 
 def _numbers(array: ArrayLike, what: str) -> NDArray:
     """Whatever a caller gave as an array of plain numbers; hidden values and imaginary parts are never dropped."""
+    if isinstance(array, Mapping):
+        raise DataError(
+            f"{what}: dictionaries are not supported; put their arrays side by side, such as "
+            "np.concatenate([o['position'], o['velocity']], axis=1)."
+        )
     if isinstance(array, np.ma.MaskedArray) and np.ma.getmaskarray(array).any():
         raise DataError(f"{what}: some values are masked; fill them in, or drop their episodes.")
     try:

@@ -77,7 +77,11 @@ def canonical_name(name: str) -> str:
     if name not in ALIASES:
         if name.startswith("visual-"):
             raise ConfigError(f"{name} shows pictures, which no method here reads; use {name.removeprefix('visual-')}.")
-        raise unknown_name("environment", name, ALIASES)
+        own = (
+            "it is none of OGBench, D4RL or the kitchen (docs/environments.md lists them); for a robot of your own, "
+            "train with --data FILE and evaluate with --env-factory package:function."
+        )
+        raise unknown_name("environment", name, ALIASES, own)
     return ALIASES[name]
 
 

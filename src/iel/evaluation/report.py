@@ -10,6 +10,8 @@ from rich.table import Table
 
 from iel.evaluation.rollout import Arena, Rollouts
 from iel.evaluation.stats import SUCCESS_INTERVAL, success_interval
+from iel.loader import read_json
+from iel.training.run import Run
 
 SCORES = {"reward_per_step": "reward a step", "share_in_avoided": "share of steps in avoided places"}
 """What `Ask` measures beside success, as tables call it."""
@@ -54,6 +56,17 @@ def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> 
     if seeds > 1:
         protocol["interval"] = SUCCESS_INTERVAL
     return {"env": env, "protocol": protocol, "planners": planners}
+
+
+def evaluations(run: Run) -> list[dict[str, Any]]:
+    """All evaluations of a run, oldest first."""
+    return [read_json(file) for file in sorted((run.path / "evaluations").glob("*.json"))]
+
+
+def measured(summary: Mapping[str, Any]) -> int:
+    """Episodes per planner of an evaluation: how much it can tell."""
+    protocol = summary.get("protocol", {})
+    return int(protocol.get("tasks", 0)) * int(protocol.get("episodes_per_task", 0))
 
 
 def table(summary: Mapping[str, Any]) -> Table:

@@ -21,16 +21,18 @@ from numpy.typing import NDArray
 
 from iel.cores import usable_cores
 from iel.data import Trajectories
-from iel.envs import GoalEnv, make_env
+from iel.envs import GoalEnv, World, make_env
 from iel.errors import ConfigError
 from iel.evaluation.ask import Ask
-from iel.evaluation.stats import bootstrap_interval
+from iel.evaluation.stats import EPISODE_INTERVAL, bootstrap_interval, success_interval
 from iel.model import Model
-from iel.planning import Acting, Pilot, Planner, make_planner
+from iel.planning import Acting, Pilot, Planner, Where, make_planner, planners_for
 from iel.progress import Progress
 
 ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
 """Ways of acting, as protocols print them."""
+NEARBY = 0.5
+"""Spreads within which a state of the data may stand for a goal on some columns: an environment asks for any place."""
 
 
 @dataclass(frozen=True)
@@ -82,33 +84,39 @@ class Rollouts:
 
         Where tasks have subtasks, also `subtask_fraction` (D4RL's normalised kitchen score / 100) and its interval.
         """
-        strata = [self.success[self.tasks == task] for task in np.unique(self.tasks)]
+        tasks = np.unique(self.tasks)
+        episodes = int((self.tasks == tasks[0]).sum())
+        rates = self._rates(self.success)
         parts: dict[str, Any] = {}
         for name, values in self.scores.items():
             parts[name] = float(values.mean())
             parts[f"{name}_interval"] = list(
                 bootstrap_interval([values[self.tasks == k] for k in np.unique(self.tasks)])
             )
-        if self.subtasks is not None:
-            fractions = [self.subtasks[self.tasks == task] for task in np.unique(self.tasks)]
-            parts["subtask_fraction"] = float(np.mean([stratum.mean() for stratum in fractions]))
-            parts["subtask_interval"] = list(bootstrap_interval(fractions))
+        if self.subtasks is not None:  # fractions vary less than successes do, so their interval is wide enough
+            fractions = self._rates(self.subtasks)
+            parts["subtask_fraction"] = float(fractions.mean())
+            parts["subtask_interval"] = list(success_interval(fractions, episodes))
         return {
             **parts,
-            "success_rate": float(np.mean([stratum.mean() for stratum in strata])),
-            "interval": list(bootstrap_interval(strata)),
+            "success_rate": float(rates.mean()),
+            "interval": list(success_interval(rates, episodes)),
             "per_task": {
                 f"task{task}": {
-                    "success_rate": float(self.success[self.tasks == task].mean()),
-                    "interval": list(bootstrap_interval([self.success[self.tasks == task]])),
+                    "success_rate": float(rates[0, column]),
+                    "interval": list(success_interval(rates[:, [column]], episodes)),
                     "mean_steps": float(self.steps[self.tasks == task].mean()),
                 }
-                for task in np.unique(self.tasks)
+                for column, task in enumerate(tasks)
             },
             "mean_steps": float(self.steps.mean()),
             "seconds": round(self.seconds, 3),
             "planning_seconds": round(self.planning_seconds, 3),
         }
+
+    def _rates(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """(1, tasks) means over the episodes of each task."""
+        return np.array([[values[self.tasks == task].mean() for task in np.unique(self.tasks)]], np.float64)
 
 
 class Arena:
@@ -119,18 +127,22 @@ class Arena:
     """
 
     def __init__(
-        self, env: str, protocol: Protocol, *, reference: NDArray[Any] | None = None, threads: int | None = None
+        self, env: str | World, protocol: Protocol, *, reference: NDArray[Any] | None = None, threads: int | None = None
     ):
-        self.name, self.protocol = env, protocol
-        first = make_env(env, reference=reference)
+        def make() -> GoalEnv:
+            made: Any = env.environment() if isinstance(env, World) else make_env(env, reference=reference)
+            return made
+
+        first = make()
+        self.name, self.protocol = env if isinstance(env, str) else env.name, protocol
         self.tasks = protocol.tasks or tuple(range(1, first.num_tasks + 1))
         unknown = [task for task in self.tasks if not 1 <= task <= first.num_tasks]
         if unknown:
-            raise ConfigError(f"{env} has tasks 1 to {first.num_tasks}, not {unknown[0]}.")
+            raise ConfigError(f"{self.name} has tasks 1 to {first.num_tasks}, not {unknown[0]}.")
         episodes = [(task, episode) for task in self.tasks for episode in range(protocol.episodes)]
         self.episodes = np.array(episodes)
         lanes = min(len(episodes), first.lanes or len(episodes))
-        self.envs: list[GoalEnv] = [first, *(make_env(env, reference=reference) for _ in range(lanes - 1))]
+        self.envs: list[GoalEnv] = [first, *(make() for _ in range(lanes - 1))]
         self.horizon = min(protocol.max_steps or first.horizon, first.horizon)
         # Environments that borrow the global generator while they step cannot do so at the same time.
         cores = len(usable_cores())
@@ -144,7 +156,7 @@ class Arena:
             "max_steps": self.horizon,
             "seed": self.protocol.seed,
             "action": ACTIONS[self.protocol.action],
-            "interval": "95 % stratified bootstrap over episodes",
+            "interval": EPISODE_INTERVAL,
             **({"asked": self.protocol.ask.words} if self.protocol.ask.words else {}),
         }
 
@@ -208,7 +220,7 @@ class _Turn:
     def run(self, model: Model, planner: Planner, bar: Progress) -> None:
         """Act and step, for all running episodes at once."""
         running, mark = np.arange(len(self.steps)), time.perf_counter()
-        wishes = self.arena.protocol.ask.wishes(self.goals)
+        wishes = self.arena.protocol.ask.wishes(self.goals) if np.isfinite(self.goals).all() else _wishes(self.goals)
         pilot = Pilot(model, planner.plan(wishes), Acting(self.arena.protocol.action), self.generator)
         self.planning = time.perf_counter() - mark
         for step in range(1, self.arena.horizon + 1):
@@ -246,17 +258,40 @@ class _Turn:
             pass
 
 
+def _wishes(goals: NDArray[np.float32]) -> list[Where]:
+    """Goals of which only some columns are known (the others are NaN), matched by the states of the data nearest by."""
+    known = [np.flatnonzero(np.isfinite(goal)) for goal in goals]
+    return [Where({int(c): float(goal[c]) for c in own}, NEARBY) for goal, own in zip(goals, known, strict=True)]
+
+
 def evaluate(
     model: Model,
-    data: Trajectories,
-    env: str,
-    planners: Sequence[str] = ("direct", "rec-mid", "sym-graph", "asym-graph"),
+    data: Trajectories | None = None,
+    env: str | World | Any = None,
+    planners: Sequence[str] | None = None,
     protocol: Protocol | None = None,
     *,
     settings: dict[str, dict[str, Any]] | None = None,
     progress: bool = True,
+    **world: Any,
 ) -> dict[str, Rollouts]:
-    """Success of a model under each planner. `settings` are keyword arguments for planners, by name."""
-    made = {name: make_planner(name, model, data, **(settings or {}).get(name, {})) for name in planners}
-    arena = Arena(env, protocol or Protocol(), reference=data.observations[0])
+    """Success of a model under each planner (by default all that it allows).
+
+    `env` is the name of an environment, a Gymnasium environment of your own, or a function that makes one (better: then
+    episodes run side by side). `goal`, `success`, `tolerance`, `columns` and `max_steps` say what your environment does
+    not say itself (`iel.envs.World`). Planners take their nodes from `data`, or from what was exported with the model.
+    `settings` are keyword arguments for planners, by name.
+    """
+    if env is None:
+        raise ConfigError("Say where to act: env='pointmaze-large-navigate-v0', or an environment of your own.")
+    place = env if isinstance(env, str) else World.of(env, **world)
+    if planners is None:
+        planners = planners_for(model) if data is not None or model.pack is not None else ("direct",)
+    chosen = settings or {}
+    made = {
+        name: model.planner(name, **chosen.get(name, {})) if data is None
+        else make_planner(name, model, data, **chosen.get(name, {}))
+        for name in planners
+    }  # fmt: skip
+    arena = Arena(place, protocol or Protocol(), reference=None if data is None else data.observations[0])
     return {name: arena.rollout(model, planner, name, progress) for name, planner in made.items()}

@@ -3,9 +3,10 @@
 Two kinds of chance are kept apart: which episodes an agent met, and which training seed it came from. Tables compare
 methods, so their intervals are about new training seeds:
 
-    success_interval     one method in one environment: (seeds, tasks) success rates
+    success_interval     one method in one environment: (seeds, tasks) success rates; of a single seed, its episodes
+                         are all that is known, and it says nothing about another training seed
+    bootstrap_interval   a mean that is no rate (such as collected reward), of one trained agent's episodes
     stratified_interval  any statistic of several environments' scores, such as their interquartile mean
-    bootstrap_interval   one trained agent: its episodes only
 
 How often each of them contains the truth is measured by scripts/interval_coverage.py.
 """
@@ -21,6 +22,8 @@ from scipy.special import ndtri, stdtrit
 RESAMPLES = 10_000
 SUCCESS_INTERVAL = "95 % score interval over training seeds"
 """What tables call `success_interval`."""
+EPISODE_INTERVAL = "95 % score interval over episodes"
+"""The same of a single training seed."""
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -81,6 +84,8 @@ def score_bounds(rates: Floats, episodes: int, level: float = 0.95) -> tuple[Flo
     unit = inner * (1 - inner)
     task_rates = (rates.mean(-2) * seeds * episodes + 0.5) / (seeds * episodes + 1)
     by_chance = (task_rates * (1 - task_rates)).sum(-1) / (tasks**2 * episodes) / unit
+    if tasks == 1:  # exactly Wilson's: there are no strata to take variance out
+        by_chance = np.full(mean.shape, 1.0 / episodes)
     quantile = (1 + level) / 2
     low, high = _wilson(mean, ndtri(quantile) ** 2 * by_chance / seeds)
     if seeds > 1:

@@ -4,6 +4,7 @@
       config.json           sizes, networks, steering                (required)
       model.safetensors     weights                                  (required)
       planner.safetensors   states to plan over                      (with `iel export --nodes`)
+      support.safetensors   where the training data was              (models since 0.3)
       manifest.json         sha256 and size of every file            (checked where it is there)
 
 config.json (format 2) describes every network, so that reading it needs to know no method:
@@ -37,6 +38,7 @@ from iel.metrics import Quasimetric
 from iel.model.format1 import as_format_2
 from iel.model.model import Direction, GoalState, Measure, Model, Pack, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray, Network, perceptron
+from iel.model.support import Outside, Support, View
 from iel.quasimetrics import check_groups
 
 FORMAT = 2
@@ -52,7 +54,7 @@ OPTIONAL = {*UNITS, "metric"}
 
 
 def save_model(model: Model, directory: Path | str) -> None:
-    """Write `config.json` and `model.safetensors`."""
+    """Write `config.json`, `model.safetensors` and, if the model knows where its data was, `support.safetensors`."""
     from safetensors.numpy import save  # reading needs no package, writing does
 
     directory = Path(directory)
@@ -60,6 +62,8 @@ def save_model(model: Model, directory: Path | str) -> None:
     arrays = {f"{name}.{part}": array for name, own in model.networks.items() for part, array in own.arrays().items()}
     content = save({name: np.require(array, np.float32, "C") for name, array in arrays.items()})
     write_bytes(directory / "model.safetensors", content)
+    if model.support is not None:
+        write_bytes(directory / "support.safetensors", save(_support_arrays(model.support)))
     steering = {"kind": model.steering.kind, **asdict(model.steering)}  # type: ignore[call-overload]
     metric: dict[str, Any] = {name: value for name in UNITS if (value := getattr(model.metric, name, None)) is not None}
     if (stated := model.stated_metric) is not None:
@@ -77,11 +81,16 @@ def save_model(model: Model, directory: Path | str) -> None:
     write_json(directory / "config.json", config)
 
 
-def load_model(directory: Path | str) -> Model:
-    """Load RUN/model or an exported directory; whatever is wrong with it is said in a sentence."""
+def load_model(directory: Path | str, outside: Outside = "warn") -> Model:
+    """Load RUN/model or an exported directory; whatever is wrong with it is said in a sentence.
+
+    `outside` is what its planners do about goals and observations far outside of the training data.
+    """
     directory = Path(directory)
     refuse_partial(directory)
-    return read_model(directory)
+    model = read_model(directory)
+    model.outside = outside
+    return model
 
 
 def read_model(directory: Path) -> Model:
@@ -89,12 +98,13 @@ def read_model(directory: Path) -> Model:
     if not (directory / "config.json").exists():
         raise RunError(f"{directory} holds no model (no config.json); train first, or check the path.")
     names = ["config.json", "model.safetensors"]
-    if (directory / "planner.safetensors").exists():
-        names.append("planner.safetensors")
+    names += [f"{part}.safetensors" for part in ("planner", "support") if (directory / f"{part}.safetensors").exists()]
     if (directory / "manifest.json").exists():
         verify_seal(directory, MANIFEST_FORMAT, names, own_digest=False)
     model = _model(directory / "config.json", directory / "model.safetensors")
-    if len(names) > 2:
+    if "support.safetensors" in names:
+        model.support = _support(model, directory / "support.safetensors")
+    if "planner.safetensors" in names:
         model.pack = _pack(model, directory / "planner.safetensors")
     return model
 
@@ -362,6 +372,44 @@ def _pack(model: Model, source: Path) -> Pack:
     if "embeddings" in arrays:
         _same_model(model, observations, arrays["embeddings"], source)
     return Pack(observations)
+
+
+def _support_arrays(support: Support) -> dict[str, np.ndarray]:
+    """mean, spread, and of every view its columns, states and limit."""
+    arrays = {"mean": support.mean, "spread": support.spread}
+    for view in support.views:
+        arrays[f"{view.name}.columns"] = np.asarray(view.columns, np.int64)
+        arrays[f"{view.name}.states"] = view.states
+        arrays[f"{view.name}.limit"] = np.array([view.limit], np.float32)
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def _support(model: Model, source: Path) -> Support:
+    """Where the training data was, every number of it checked."""
+    arrays, size = read_safetensors(source), model.observation_size
+    names = sorted({name.partition(".")[0] for name in arrays} - {"mean", "spread"})
+    wanted = {"mean", "spread", *(f"{name}.{part}" for name in names for part in ("columns", "states", "limit"))}
+    if not names or arrays.keys() != wanted:
+        raise RunError(f"{source} does not say where the data was; it is damaged, export or train again.")
+    views = []
+    for name in names:
+        columns, states, limit = (arrays.pop(f"{name}.{part}") for part in ("columns", "states", "limit"))
+        good = columns.dtype == np.int64 and columns.ndim == 1 and len(set(columns.tolist())) == len(columns) > 0
+        good = good and bool((columns >= 0).all() and (columns < size).all()) and limit.shape == (1,)
+        good = good and states.ndim == 2 and states.shape[1] == len(columns) and len(states) > 0
+        if not good or not all(_float32(part) for part in (states, limit)) or not 0 < limit[0] < 1e9:
+            raise RunError(f"{source}: {name[:40]} does not fit this model; export or train again.")
+        views.append(View(name, columns, np.ascontiguousarray(states), float(limit[0])))
+    mean, spread = arrays["mean"], arrays["spread"]
+    if mean.shape != (size,) or spread.shape != (size,) or not _float32(mean) or not _float32(spread):
+        raise RunError(f"{source}: mean and spread do not fit this model; export or train again.")
+    if not (spread > 0).all():
+        raise RunError(f"{source}: a spread is not positive; export or train again.")
+    return Support(mean, spread, tuple(views))
+
+
+def _float32(array: np.ndarray) -> bool:
+    return array.dtype == np.float32 and bool(np.isfinite(array).all())
 
 
 PACK_TOLERANCE = 1e-3

@@ -23,6 +23,7 @@ from iel.errors import ConfigError, GeometryError, RunError
 from iel.metrics import FLOOR, DirectedResidual, Displacement, Floats, LatentGoal, Metric, Quasimetric
 from iel.metrics import unit as unit_or_else
 from iel.model.networks import FloatArray, Network, on_sphere, softplus, unit
+from iel.model.support import Outside, Support, report
 from iel.quasimetrics import check_groups
 
 if TYPE_CHECKING:
@@ -252,6 +253,7 @@ class Model:
         residual: int = 0,
         metric: Quasimetric | Measure | None = None,
         pack: Pack | None = None,
+        support: Support | None = None,
     ):
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
 
@@ -264,6 +266,10 @@ class Model:
         """
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
         self.networks, self.steering, self.pack = dict(networks), steering, pack
+        self.support = support
+        """Where the training data was; None for models of older versions."""
+        self.outside: Outside = "warn"
+        """What planners do about goals and observations far outside of it: warn, refuse or ignore."""
         self.metric: Metric | None = None
         self.residual = residual
         self.stated_metric = metric
@@ -386,6 +392,10 @@ class Model:
             ends = self.embed(sources), self.embed(targets), self.omega(goals)
             return distances.directed(*ends, self.metric.beta, self.residual)
         return np.asarray(self.metric.row_costs(self.embed(sources), self.embed(targets), []), np.float32)
+
+    def check_inside(self, rows: ArrayLike, what: str = "observation") -> list[str]:
+        """Sentences about rows far outside of the training data; `outside` says whether they are printed or raised."""
+        return report(self.support, self._rows(np.atleast_2d(rows), f"{what}s"), what, self.outside)
 
     def displacement(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
         """<phi(g) - phi(x), omega_g>, row by row: the displacement read along the goal's own direction."""

@@ -26,6 +26,7 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, checked_points
+from iel.model.support import Watch
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
 from iel.planning.field import NO_HOP, Field
 from iel.planning.goals import (
@@ -71,6 +72,7 @@ class Planner(ABC):
         """Whether to head for a goal also where no way to it is known."""
         self._plan: Plan | None = None
         self._goal: Goal = None
+        self._watch = Watch(model)
         self._pilot: Pilot
 
     @property
@@ -79,8 +81,13 @@ class Planner(ABC):
         return self.observations.shape[1]
 
     def plan(self, goals: Any) -> Plan:
-        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and other goals."""
+        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and other goals.
+
+        Goals far outside of the training data are reported, or refused if the model's `outside` says so.
+        """
         wishes = latent_wishes(goals, self)
+        known = [g.observation for w in wishes for s in w.stages for g in s if g.observation is not None]
+        self._watch.check(known, "goal")
         distinct: dict[tuple[bytes, ...], LatentGoal] = {}
         for wish in wishes:
             for stage in wish.stages:
@@ -158,10 +165,15 @@ class Planner(ABC):
         return self.prepared.target(self._embed(observation))
 
     def act(self, observation: Any) -> Floats:
-        """The policy's action towards the target, (act_dim,)."""
+        """The policy's action towards the target, (act_dim,).
+
+        An observation far outside of the training data is reported when the way leads there, not at every step.
+        """
         plan = self.prepared
         self._pilot.plan = plan  # it is another one after replanning
-        return np.asarray(self._pilot.act(self._row(observation)))[0]
+        row = self._row(observation)
+        self._watch.step(row)
+        return np.asarray(self._pilot.act(row))[0]
 
     def predicted_steps(self, observation: Any) -> float:
         """Predicted steps to the goal of the current stage; infinite where no way leads there."""
@@ -172,7 +184,9 @@ class Planner(ABC):
     def path(self, observation: Any) -> Route:
         """The whole way from this observation, through all stages still to come."""
         plan, metric = self.prepared, self._distances("it knows no ways")
-        state = self._embed(observation)[0].astype(np.float64)
+        row = self._row(observation)
+        self._watch.check(row, "start")
+        state = np.asarray(self.model.embed(row))[0].astype(np.float64)
         plan.costs(state[None, :])  # brings the stage up to date
         nodes: list[int] = []
         costs: list[float] = []

@@ -35,8 +35,11 @@ class StopRequest:
 
 
 @contextmanager
-def deferred_signals() -> Iterator[StopRequest]:
-    """`with deferred_signals() as stop: ... stop.check()`. No effect outside the main thread, which gets no signals."""
+def deferred_signals(saves: bool = True) -> Iterator[StopRequest]:
+    """`with deferred_signals() as stop: ... stop.check()`. No effect outside the main thread, which gets no signals.
+
+    `saves` says whether what was trained is kept, for the sentence that the first signal prints.
+    """
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -50,7 +53,11 @@ def deferred_signals() -> Iterator[StopRequest]:
     def request(number: int, frame: FrameType | None) -> None:
         stop.requested = True
         restore()  # the next one is not deferred
-        notice("stopping after the steps under way; again to stop without saving.")
+        notice(
+            "stopping after the steps under way, which are then saved; again to stop without saving."
+            if saves
+            else "stopping after the steps under way; nothing is saved, because no `out` was given."
+        )
 
     for number in before:
         signal.signal(number, request)

@@ -28,12 +28,13 @@ from iel.errors import ConfigError, IELError
 from iel.files import locked, new_directory, require_space, seal, write_error
 from iel.model import Model, save_model
 from iel.model.files import MANIFEST_FORMAT
+from iel.planning.support import support_of
 from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes, versions
 from iel.training.feed import CHUNK, Look, source_of, step_keys
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
 from iel.training.resume import Resumed, find_checkpoint, nothing_left, open_or_create
-from iel.training.run import Run, open_runs
+from iel.training.run import KEPT_DATA, Run, open_runs
 from iel.training.seeds import SeedMap, seed_map
 from iel.training.trackers import CSVTracker, TensorBoardTracker, Tracker
 from iel.typed import check_seeds, check_settings
@@ -84,10 +85,11 @@ def train(
     checkpoint before the first step and after the last one, and between them every `checkpoint_every` steps, or about
     once a minute when that is None. With `resume`, a run that is there already is continued, to the
     bits it would have ended with had it never been stopped; a run with other settings or data is refused. Ctrl-C,
-    SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. `data_file` is noted
-    for `iel train --resume`. With `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the
-    last one as always in RUN/model, the others in RUN/models/step_N. With `devices` above 1, several seeds are spread
-    over so many devices (the same bits), or the batches of one seed are divided among them (float tolerance).
+    SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. The file that the data
+    was loaded from (or `data_file`) is noted, and data that was built in memory is kept in OUT/data.npz. With
+    `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the last one in RUN/model, the
+    others in RUN/models/step_N. With `devices` above 1, several seeds are spread over so many devices (the same bits),
+    or the batches of one seed are divided among them (float tolerance).
     """
     seeds = list(seeds)
     check_seeds(seeds)
@@ -99,12 +101,14 @@ def train(
         raise ConfigError(f"snapshots is {snapshots}; it must be at least 1, and more than 1 needs `out`.")
     if resume and out is None:
         raise ConfigError("resume=True needs `out`, the directory of the run to continue.")
-    with ExitStack() as stack, deferred_signals() as stop:
+    with ExitStack() as stack, deferred_signals(saves=out is not None) as stop:
         runs: dict[int, Run] = {}
         if out is not None:
             stack.enter_context(locked(Path(out)))
-            config = run_config(data, algo, seeds, checkpoint_every, data_file, snapshots)
+            config = run_config(data, algo, seeds, checkpoint_every, data_file or data.source, snapshots)
             runs = open_or_create(Path(out), seeds, config, resume)
+            if data_file is None and data.source is None and not (Path(out) / KEPT_DATA).exists():
+                data.save(Path(out) / KEPT_DATA)
             if resume and nothing_left(runs):
                 return Trained({seed: run.model for seed, run in runs.items()}, runs, 0.0)
         trainer = Trainer(data, algo, seeds, runs, seed_map(len(seeds), devices, algo.batch_size))
@@ -115,7 +119,11 @@ def train(
             trainer.fit(stop, checkpoint_every, progress)
         except Interrupted:
             trainer.save("interrupted")
-            raise
+            if not runs:
+                raise Interrupted("Training was stopped; nothing was saved, because no `out` was given.") from None
+            raise Interrupted(
+                f"Training was stopped at step {trainer.step}; `iel train --resume {out}` continues it."
+            ) from None
         trainer.save("finished")
     return Trained(trainer.models(), runs, time.monotonic() - started)
 
@@ -180,6 +188,7 @@ class Trainer:
         self.algo, self.seeds, self.runs = algo, seeds, runs
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
+        self.support = support_of(data)
         data = cut_at_jumps(data).data if algo.cut_jumps else data
         data = cut_rests(data) if algo.cut_rests else data
         self.spec = Spec(data.observation_size, data.action_size, algo.place_of(data))
@@ -231,13 +240,13 @@ class Trainer:
 
     def _run_phase(self, phase: str, end: int, stop: StopRequest, clock: SaveClock, bar: Progress) -> None:
         advance = self.stepper(phase)
-        mark = time.monotonic()
+        mark, compiled = time.monotonic(), False
         while self.step < end:
             count = min(end, (self.step // CHUNK + 1) * CHUNK, *clock.stops(self.step)) - self.step
             metrics = advance(count)
             now = time.monotonic()
-            self._report(phase, metrics, count / (now - mark), count, bar)
-            mark = now
+            self._report(phase, metrics, count / (now - mark) if compiled else None, count, bar)
+            mark, compiled = now, True
             if self.step in self.snapshots:
                 self._save_models(lambda run: snapshot_model(run, self.step))
                 mark = now = time.monotonic()
@@ -265,7 +274,9 @@ class Trainer:
 
         return advance
 
-    def _report(self, phase: str, metrics: dict[str, np.ndarray], rate: float, count: int, bar: Progress) -> None:
+    def _report(
+        self, phase: str, metrics: dict[str, np.ndarray], rate: float | None, count: int, bar: Progress
+    ) -> None:
         for index, seed in enumerate(self.seeds):
             values = {name: float(value[index]) for name, value in metrics.items()}
             for tracker in self.trackers.get(seed, ()):
@@ -276,15 +287,18 @@ class Trainer:
                     f"Training diverged: {broken[0]} is not finite at step {self.step} of phase {phase}, seed {seed}; "
                     "lower learning_rate, or check the scale of the observations."
                 )
-        bar.advance(count, f"{phase}  loss {metrics[f'{phase}/loss'].mean():.4g}  {rate:.0f} steps/s")
+        speed = "" if rate is None else f"  {rate:.0f} steps/s"  # the first chunk also compiled
+        bar.advance(count, f"{phase}  loss {metrics[f'{phase}/loss'].mean():.4g}{speed}")
 
     def models(self) -> dict[int, Model]:
         """The frozen model of every seed, as of now; it takes observations as they are in the data."""
         states = {seed: jax.tree.map(np.asarray, self.each.part(self.state, i)) for i, seed in enumerate(self.seeds)}
         models = {seed: self.algo.model(state, self.spec) for seed, state in states.items()}
-        if self.scaling is None:
-            return models
-        return {seed: for_raw_observations(model, self.scaling) for seed, model in models.items()}
+        if self.scaling is not None:
+            models = {seed: for_raw_observations(model, self.scaling) for seed, model in models.items()}
+        for model in models.values():
+            model.support = self.support
+        return models
 
     def checkpoint(self) -> None:
         """Save the state of every run. Older checkpoints are removed when all runs have the new one."""

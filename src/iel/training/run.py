@@ -8,6 +8,7 @@
       model/             the frozen model: config.json, model.safetensors
       evaluations/       one JSON file an evaluation
       plots/             pictures
+      data.npz           the data, if it was built in memory (beside the seeds if there are several)
 
 Training several seeds at once gives a directory with one run a seed: OUT/seed_0, OUT/seed_1, ...
 """
@@ -21,6 +22,7 @@ from typing import Any
 from iel.algos.contract import Method, config_from_dict
 from iel.data import Trajectories, load
 from iel.data.catalogue import stored
+from iel.data.make.recipes import recipe_names
 from iel.errors import ConfigError, DataError, RunError
 from iel.files import folder, notice, refuse_partial, write_error, write_json
 from iel.loader import os_errors, read_json
@@ -28,6 +30,8 @@ from iel.model import Model, load_model
 from iel.typed import LARGEST, SEEDS, Rule, check_settings, check_table
 
 FORMAT = 1
+KEPT_DATA = "data.npz"
+"""Data that was built in memory is kept with the run, or nobody could plan, audit or resume it."""
 CONFIG = {
     "env": Rule(str),
     "algo": Rule(str),
@@ -104,18 +108,19 @@ class Run:
             raise DataError(f"{self.path} does not say what it was trained on; give --data FILE.")
         # Sets of an older recipe too, if it was trained on one.
         found = [path for episodes in (None, facts["episodes"]) for path in stored(facts["name"], episodes)]
+        kept = [place / KEPT_DATA for place in (self.path, self.path.parent)]  # of one seed, of several
         recorded = [Path(facts["file"])] if "file" in facts else []
-        for path in (path for path in (*recorded, *found) if path.exists()):
+        for path in dict.fromkeys(path for path in (*kept, *recorded, *found) if path.exists()):
             data = load(path, trust=True)
             if data.fingerprint == facts["fingerprint"]:
                 return data.named(self.env)
         what = f"The data {self.path} was trained on ('{facts['name']}', {facts['episodes']} episodes)"
-        if recorded:
-            raise DataError(f"{what} is no longer in {recorded[0]}; give --data FILE.")
-        raise DataError(
-            f"{what} is not on this machine; make it again with `iel data make {facts['name']} --episodes "
-            f"{facts['episodes']}` if it was made, or give --data FILE."
-        )
+        if facts["name"] in recipe_names():
+            raise DataError(
+                f"{what} is not on this machine; make it again with `iel data make {facts['name']} --episodes "
+                f"{facts['episodes']}` if it was made, or give --data FILE."
+            )
+        raise DataError(f"{what} is no longer in {recorded[0] if recorded else kept[0]}; give --data FILE.")
 
     def folder(self, name: str) -> Path:
         """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""
@@ -156,6 +161,11 @@ def open_run(path: Path | str) -> Run:
             raise RunError(f"{path} {what}; give the directory that `iel train` printed.")
     source = path / "config.json"
     config = read_json(source)
+    if "networks" in config or (path / "card.json").exists():
+        raise RunError(
+            f"{path} is a model (exported, or RUN/model), not a run; give the run's directory, or use "
+            "iel.load_model in Python."
+        )
     if config.get("format") != FORMAT or isinstance(config["format"], bool):
         raise RunError(
             f"{path} has run format {str(config.get('format'))[:40]}, but this version of iel reads format {FORMAT}; "

@@ -1,4 +1,4 @@
-"""The four pictures of a run: the hitting-time field, the planning graph, the rollouts, the training curves.
+"""The pictures of a run: the hitting-time field, the planning graph, the rollouts, the training curves.
 
 Each function takes arrays and a path, and writes one PNG.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.collections import LineCollection
+from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
 from iel.envs.mazes import MazeMap
@@ -23,6 +24,7 @@ from iel.viz.style import (
     PATH,
     REWARD_MAP,
     SUCCESS,
+    Ground,
     draw_maze,
     draw_walls,
     figure,
@@ -42,8 +44,8 @@ def draw_field(
 ) -> None:
     """Predicted steps to one goal from every free point of the maze: colour and contour lines, one panel a predictor.
 
-    `fields` are functions from observations (n, size) to steps (n,), by title. `template` is an observation whose first
-    two columns are replaced by the position (a point's are all there is).
+    `fields` are functions from observations (n, size) to steps (n,), by title; all panels share one scale of colours.
+    `template` is an observation whose first two columns are replaced by the position (a point's are all there is).
     """
     left, right, bottom, top = maze.extent
     rows, columns = (RESOLUTION * n for n in maze.walls.shape)
@@ -56,11 +58,15 @@ def draw_field(
 
     shape = (right - left) / (top - bottom)
     with figure(path, 1, len(fields), size=((1.1 + 3.9 * shape) * len(fields), 4.2)) as axes:
-        for panel, (title, predict) in zip(axes[0], fields.items(), strict=True):
+        predicted = {title: predict(observations) for title, predict in fields.items()}
+        highest = max(float(values[np.isfinite(values)].max(initial=1.0)) for values in predicted.values())
+        for panel, (title, values) in zip(axes[0], predicted.items(), strict=True):
             steps = np.full(free.shape, np.nan)
-            steps[free] = predict(observations)
-            image = panel.imshow(steps, extent=maze.extent, origin="lower", cmap=FIELD_MAP, zorder=1)
-            levels = np.linspace(0, np.nanmax(steps), 14)[1:-1]
+            steps[free] = values
+            image = panel.imshow(
+                steps, extent=maze.extent, origin="lower", cmap=FIELD_MAP, vmin=0, vmax=highest, zorder=1
+            )
+            levels = np.linspace(0, highest, 14)[1:-1]
             panel.contour(x, y, steps, levels=levels, colors="white", linewidths=0.6, alpha=0.7, zorder=1)
             draw_walls(panel, maze)
             mark(panel, np.asarray(goal)[:2], "goal")
@@ -70,7 +76,7 @@ def draw_field(
 
 def draw_graph(
     path: Path | str,
-    maze: MazeMap,
+    maze: MazeMap | Ground,
     nodes: NDArray,
     edges: NDArray,
     route: NDArray,
@@ -89,22 +95,29 @@ def draw_graph(
     with figure(path, size=(7.5, 0.6 + 7.2 * (top - bottom) / (right - left))) as axes:
         panel = axes[0, 0]
         draw_maze(panel, maze)
-        panel.add_collection(LineCollection(nodes[edges], colors=EDGE, linewidths=0.35, alpha=0.5, zorder=2))
+        lines = LineCollection(
+            list(nodes[edges]), colors=EDGE, linewidths=0.35, alpha=0.5, zorder=2, label="edge of the graph"
+        )
+        panel.add_collection(lines)
         if rewards is None:
-            panel.scatter(*nodes[used].T, s=4, color=INK, linewidth=0, alpha=0.75, zorder=3)
+            label = "node (a state of the data)"
+            panel.scatter(*nodes[used].T, s=4, color=INK, linewidth=0, alpha=0.75, zorder=3, label=label)
         else:
             shown = panel.scatter(*nodes[used].T, s=14, c=rewards[used], cmap=REWARD_MAP, linewidth=0, zorder=3)
             panel.figure.colorbar(shown, ax=panel, shrink=0.7, label="reward a step")
-        panel.scatter(*nodes[~used].T, s=14, color=FAILURE, linewidth=0, alpha=0.6, zorder=3)
-        panel.plot(*route.T, color=PATH, linewidth=2.6, zorder=4, solid_capstyle="round")
+        if not used.all():
+            panel.scatter(*nodes[~used].T, s=14, color=FAILURE, linewidth=0, alpha=0.6, zorder=3, label="kept out of")
+        panel.plot(*route.T, color=PATH, linewidth=2.6, zorder=4, solid_capstyle="round", label="planned way")
         panel.scatter(*route[1:-1].T, s=16, color=PATH, edgecolor="white", linewidth=0.6, zorder=5)
         mark(panel, route[0], "start")
         mark(panel, route[-1], "goal")
         panel.set_title(title)
+        panel.figure.legend(loc="outside lower center", ncols=5, fontsize=8)
 
 
-def draw_rollouts(path: Path | str, maze: MazeMap, results: Mapping[str, Rollouts]) -> None:
+def draw_rollouts(path: Path | str, maze: MazeMap | Ground, results: Mapping[str, Rollouts]) -> None:
     """Every episode's way through the maze: rows are planners, columns tasks; blue where it arrived, red where not."""
+    x, y = maze.columns if isinstance(maze, Ground) else (0, 1)
     tasks = np.unique(next(iter(results.values())).tasks)
     left, right, bottom, top = maze.extent
     size = (2.5 * len(tasks) + 0.6, 2.5 * (top - bottom) / (right - left) * len(results) + 0.3 * len(results) + 0.3)
@@ -115,31 +128,47 @@ def draw_rollouts(path: Path | str, maze: MazeMap, results: Mapping[str, Rollout
                 draw_maze(panel, maze)
                 for episode in chosen:
                     colour = SUCCESS if result.success[episode] else FAILURE
-                    panel.plot(*result.paths[episode][:, :2].T, color=colour, linewidth=1.0, alpha=0.55, zorder=3)
+                    panel.plot(
+                        *result.paths[episode][:, [x, y]].T, color=colour, linewidth=1.0, alpha=0.55, zorder=3
+                    )
                 for episode in chosen[:1]:
-                    mark(panel, result.paths[episode][0, :2], "start", 45)
-                    mark(panel, result.goals[episode, :2], "goal", 45)
+                    mark(panel, result.paths[episode][0, [x, y]], "start", 45)
+                    mark(panel, result.goals[episode, [x, y]], "goal", 45)
                 rate = result.success[chosen].mean()
                 panel.set_title(f"{name}, task {task}: {rate:.0%}", fontsize=8.5)
+        colours = {"arrived": SUCCESS, "did not arrive": FAILURE}
+        keys = [Line2D([], [], color=colour, linewidth=1.6, label=word) for word, colour in colours.items()]
+        marks, _ = axes[0, 0].get_legend_handles_labels()
+        axes[0, 0].figure.legend(handles=[*keys, *marks[:2]], loc="outside lower center", ncols=4, fontsize=8)
 
 
 def draw_curves(path: Path | str, curves: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -> None:
-    """Training curves, one panel per phase, lightly smoothed over the raw values."""
+    """Training curves: a row per phase, its loss first, and a panel per metric with an axis of its own."""
     phases: dict[str, list[str]] = {}
-    for name in curves:
+    for name in sorted(curves, key=lambda name: not name.endswith("/loss")):
         phases.setdefault(name.split("/")[0], []).append(name)
     if not phases:
         return
-    with figure(path, 1, len(phases), size=(4.6 * len(phases), 3.6)) as axes:
-        for panel, (phase, names) in zip(axes[0], phases.items(), strict=True):
-            for colour, name in zip(LINES, names, strict=False):
-                steps, values = (np.asarray(column) for column in curves[name])
-                panel.plot(steps, values, color=colour, alpha=0.2, linewidth=0.8)
-                panel.plot(steps, _smooth(values), color=colour, linewidth=1.6, label=name.split("/")[1])
-            panel.set(title=phase, xlabel="gradient step")
-            panel.set_yscale("symlog", linthresh=0.1)
-            panel.legend(fontsize=8, ncols=2, loc="upper right")
-            panel.margins(y=0.25)
+    order = sorted(phases, key=lambda phase: min(curves[phases[phase][0]][0], default=0))
+    across = max(len(names) for names in phases.values())
+    with figure(path, len(phases), across, size=(2.7 * across + 0.4, 2.2 * len(phases) + 0.3)) as axes:
+        for number, (row, phase) in enumerate(zip(axes, order, strict=True)):
+            colour = LINES[number % len(LINES)]
+            for panel in row[len(phases[phase]) :]:
+                panel.set_visible(False)
+            for panel, name in zip(row, phases[phase], strict=False):
+                steps, values = (np.asarray(column, np.float64) for column in curves[name])
+                panel.plot(steps / 1000, values, color=colour, alpha=0.25, linewidth=0.8)
+                panel.plot(steps / 1000, _smooth(values), color=colour, linewidth=1.6)
+                panel.set_title(name.replace("/", ": ").replace("_", " "), fontsize=9)
+                panel.tick_params(labelsize=8)
+                panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
+                if len(values) > 20:  # the first values are those of untrained networks, and would flatten the rest
+                    late = values[len(values) // 20 :]
+                    margin = 0.08 * (late.max() - late.min()) + 1e-9
+                    panel.set_ylim(late.min() - margin, late.max() + margin)
+        for panel in axes[-1]:
+            panel.set_xlabel("thousand steps", fontsize=8)
 
 
 def _smooth(values: NDArray, width: int = 9) -> NDArray:

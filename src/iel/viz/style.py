@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -24,6 +24,7 @@ PATH = "#e8590c"
 SUCCESS = "#1c7ed6"
 FAILURE = "#e03131"
 EDGE = "#7a8699"
+GROUND = "#d9d5cb"
 DOOR, WIND = "#c92a2a", "#1098ad"
 LINES = ("#1c7ed6", "#e8590c", "#2f9e44", "#9c36b5", "#d6336c", "#0c8599")
 FIELD_MAP = "viridis_r"
@@ -54,8 +55,30 @@ def figure(path: Path | str, rows: int = 1, columns: int = 1, size: tuple[float,
             page.savefig(file, format="png")
 
 
-def draw_maze(axes: Axes, maze: MazeMap) -> None:
-    """Walls and floor, in the environment's own units."""
+class Ground(NamedTuple):
+    """What to draw on where there is no map: the places of the data, in two columns."""
+
+    points: Any
+    columns: tuple[int, int]
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """left, right, bottom, top of the data, and a margin."""
+        low, high = self.points.min(axis=0), self.points.max(axis=0)
+        margin = 0.05 * float(np.max(high - low)) + 1e-6
+        left, bottom = (low - margin).tolist()
+        right, top = (high + margin).tolist()
+        return left, right, bottom, top
+
+
+def draw_maze(axes: Axes, maze: MazeMap | Ground) -> None:
+    """Walls and floor in the environment's own units; without a map, where the data was."""
+    if isinstance(maze, Ground):
+        axes.scatter(maze.points[:, 0], maze.points[:, 1], s=2, color=GROUND, linewidth=0, zorder=0)
+        left, right, bottom, top = maze.extent
+        axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
+        axes.set(xlabel=f"column {maze.columns[0]}", ylabel=f"column {maze.columns[1]}")
+        return
     colours = np.array([matplotlib.colors.to_rgb(FLOOR), matplotlib.colors.to_rgb(WALL)])
     axes.imshow(colours[maze.walls.astype(int)], extent=maze.extent, origin="lower", interpolation="nearest", zorder=0)
     _frame(axes, maze)

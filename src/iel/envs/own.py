@@ -1,0 +1,202 @@
+"""Environments of one's own: anything with Gymnasium's `reset` and `step` becomes a `GoalEnv`.
+
+    World(lambda: MyRobot())                                  info["goal"] and info["success"] are its own
+    World(MyRobot, goal=lambda env, observation, info: env.target, tolerance=0.3, columns=(0, 1), max_steps=400)
+
+The goal is info["goal"] of `reset`, or what the function `goal` says: a whole observation, or {column: value} where the
+rest may be anything. Success is info["success"] (or info["is_success"]) of `step`, or what the function `success` says,
+or a distance of at most `tolerance` to the goal in the given columns. An environment that has fixed tasks says
+`num_tasks` and takes `options={"task_id": k}`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iel.envs.mazes import MazeMap
+from iel.errors import ConfigError
+
+LANES = 16
+"""How many of a user's environments are kept at a time."""
+
+
+@dataclass(frozen=True)
+class World:
+    """How to make a user's environment, and how its goal and its success are told."""
+
+    make: Callable[[], Any]
+    goal: Callable[[Any, Any, dict], Any] | None = None
+    """(env, observation, info) -> the goal of this episode."""
+    success: Callable[[Any, Any, Any, dict], bool] | None = None
+    """(env, observation, goal, info) -> whether it is reached."""
+    tolerance: float | None = None
+    """Success is a distance to the goal of at most this, in the observation's own units."""
+    columns: tuple[int, ...] | None = None
+    """Columns of that distance; by default all that the goal names."""
+    max_steps: int | None = None
+    """Steps an episode may take; by default what the environment's registration says."""
+    name: str = "own environment"
+    lanes: int = LANES
+
+    @classmethod
+    def of(cls, env: Any, **facts: Any) -> World:
+        """From a function that makes environments, or from a single environment, whose episodes then take turns."""
+        if isinstance(env, World):
+            return env
+        if hasattr(env, "reset") and hasattr(env, "step") and not isinstance(env, type):
+            return cls(lambda: env, name=_name_of(env), lanes=1, **facts)
+        if not callable(env):
+            raise ConfigError(f"env is a {type(env).__name__}; give a name, a Gymnasium environment, or a function "
+                              "that makes one.")  # fmt: skip
+        return cls(env, name=getattr(env, "__name__", "own environment"), **facts)
+
+    @classmethod
+    def from_text(cls, text: str, **facts: Any) -> World:
+        """From `package:function`, looked for in the current directory too."""
+        module_name, _, function = text.partition(":")
+        if not module_name or not function:
+            raise ConfigError(f"--env-factory is '{text}'; give package.module:function, a function that makes one.")
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        try:
+            make = getattr(importlib.import_module(module_name), function)
+        except ImportError as problem:
+            raise ConfigError(f"--env-factory {text} cannot be imported ({problem}); check the name.") from None
+        except AttributeError:
+            raise ConfigError(f"{module_name} has no '{function}'; check --env-factory {text}.") from None
+        return cls.of(make, **facts)
+
+    def environment(self) -> OwnEnv:
+        """A new environment (or the only one there is)."""
+        return OwnEnv(self)
+
+
+class OwnEnv:
+    """A user's environment as a `GoalEnv`."""
+
+    map: MazeMap | None = None
+    subtasks = 0
+    draws_while_stepping = True
+    """Nobody knows whether it may be stepped in a thread, so it is not."""
+
+    def __init__(self, world: World):
+        env = world.make()
+        for method in ("reset", "step"):
+            if not callable(getattr(env, method, None)):
+                raise ConfigError(f"{world.name} makes a {type(env).__name__}, which has no {method}(); give a "
+                                  "Gymnasium environment.")  # fmt: skip
+        self.env, self.world, self.name, self.lanes = env, world, world.name, world.lanes
+        self.observation_space, self.action_space = (getattr(env, f"{kind}_space", None) for kind in _SPACES)
+        for kind in _SPACES:
+            _refuse_unsupported(kind, getattr(env, f"{kind}_space", None), self.name)
+        self.num_tasks = int(_attribute(env, "num_tasks") or 1)
+        limit = world.max_steps or getattr(getattr(env, "spec", None), "max_episode_steps", None)
+        limit = limit or _attribute(env, "horizon") or _attribute(env, "max_episode_steps")
+        if limit is None:
+            raise ConfigError(f"{self.name} does not say how long an episode may be; give max_steps (--max-steps).")
+        self.horizon = int(limit)
+        self._left = self.horizon
+        self._goal: NDArray[np.float32] = np.zeros(0, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        """The first observation, and info with the goal; columns the goal does not name are NaN."""
+        further = {"options": options} if self.num_tasks > 1 else {}
+        observation, info = self.env.reset(seed=seed, **further)
+        row = self._row(observation)
+        if self.world.goal is not None:
+            wish = self.world.goal(self.env, observation, info)
+        elif "goal" in info:
+            wish = info["goal"]
+        else:
+            raise ConfigError(
+                f"{self.name} gives no goal: reset must return info['goal'], or give a function goal(env, observation, "
+                "info)."
+            )
+        self._goal = self._as_goal(wish, len(row))
+        self._left = self.horizon
+        return row, {**info, "goal": self._goal}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        row = self._row(observation)
+        self._left -= 1
+        success = self._succeeded(row, observation, info)
+        return row, reward, bool(terminated), bool(truncated) or self._left <= 0, {**info, "success": success}
+
+    def _succeeded(self, row: NDArray, observation: Any, info: dict) -> bool:
+        world = self.world
+        if world.success is not None:
+            return bool(world.success(self.env, observation, self._goal, info))
+        if world.tolerance is not None:
+            named = np.flatnonzero(np.isfinite(self._goal)) if world.columns is None else np.array(world.columns)
+            return bool(np.linalg.norm(row[named] - self._goal[named]) <= world.tolerance)
+        for name in ("success", "is_success"):
+            if name in info:
+                return bool(info[name])
+        raise ConfigError(
+            f"{self.name} does not say when a goal is reached: step must return info['success'], or give a tolerance "
+            "or a function success(env, observation, goal, info)."
+        )
+
+    def _row(self, observation: Any) -> NDArray[np.float32]:
+        if isinstance(observation, Mapping):
+            raise ConfigError(f"{self.name} observes dictionaries, which are not supported; flatten them to one row "
+                              "(gymnasium.wrappers.FlattenObservation).")  # fmt: skip
+        row = np.array(observation, np.float32)  # a copy: environments may reuse their own
+        if row.ndim != 1:
+            raise ConfigError(f"{self.name} observes arrays of shape {row.shape}; only rows of numbers are supported.")
+        return row
+
+    def _as_goal(self, wish: Any, size: int) -> NDArray[np.float32]:
+        goal = np.full(size, np.nan, np.float32)
+        if isinstance(wish, Mapping):
+            for column, value in wish.items():
+                if not 0 <= int(column) < size:
+                    raise ConfigError(f"{self.name}: the goal names column {column}, but observations have {size}.")
+                goal[int(column)] = value
+            return goal
+        given = np.asarray(wish, np.float32)
+        if given.shape != (size,):
+            raise ConfigError(
+                f"{self.name}: the goal has shape {given.shape}, but an observation has {size} numbers; give all of "
+                "them, or {column: value} for some."
+            )
+        return given
+
+
+_SPACES = ("observation", "action")
+
+
+def _refuse_unsupported(kind: str, space: Any, name: str) -> None:
+    """Only boxes of one dimension are supported, as tables are."""
+    if space is None:
+        return
+    shape = getattr(space, "shape", None)
+    if hasattr(space, "spaces") or hasattr(space, "nvec") or hasattr(space, "n") or shape is None or len(shape) != 1:
+        raise ConfigError(
+            f"{name} has a {kind} space {str(space)[:60]}; only rows of real numbers (a Box of one dimension) are "
+            "supported, no numbered choices, dictionaries or pictures."
+        )
+    if kind == "action" and not (np.all(space.low >= -1 - 1e-6) and np.all(space.high <= 1 + 1e-6)):
+        raise ConfigError(
+            f"{name} takes actions beyond [-1, 1] ({str(space)[:60]}), but policies act within; wrap it with "
+            "gymnasium.wrappers.RescaleAction(env, -1, 1), and stretch the data's actions the same way."
+        )
+
+
+def _attribute(env: Any, name: str) -> Any:
+    """An attribute of an environment or of what it wraps."""
+    return getattr(env, name, getattr(getattr(env, "unwrapped", env), name, None))
+
+
+def _name_of(env: Any) -> str:
+    return getattr(getattr(env, "spec", None), "id", None) or type(getattr(env, "unwrapped", env)).__name__

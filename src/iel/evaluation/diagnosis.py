@@ -1,0 +1,270 @@
+"""Why does an agent fail? Four questions to the data and the model, one to its episodes, each with a remedy.
+
+    coverage   are starts and goals inside of the data?                       `iel.model.support`
+    graph      do the cheapest edges alone connect the data, or only the tree that the planner adds?
+    steps      do predicted steps to a later state fall along logged ways?
+    policy     does it repeat logged actions when told where the log went, and not when told something else?
+    episodes   do failed episodes stand still, wander, leave the data, or run out of time?
+
+Everything is measured on states of the data that is given (held-out if there is any) and needs no simulator, except
+for the episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from iel.data import Trajectories
+from iel.evaluation.rollout import Rollouts
+from iel.model import Model
+from iel.model.support import Support
+from iel.planning import AsymGraph, Target
+
+STRETCH, MOVE = 30, 5
+"""Steps of a logged stretch, and of a move along it."""
+AHEAD = 5
+"""How many steps ahead the policy is told to go: what the log did then is the right answer."""
+SAMPLE = 2000
+FALLS, LEARNED, LISTENS, CONNECTED, STILL = 0.75, 0.8, 1.15, 0.98, 0.05
+"""Share of moves along which predictions should fall; error over the spread of actions that counts as learned; ratio of
+errors with a wrong and a right command that counts as listening; share of nodes that should hang together; movement of
+the last quarter, over that of the data, below which an episode stands still."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer."""
+
+    topic: str
+    good: bool
+    sentence: str
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{'  ok' if self.good else 'LOOK'}  {self.topic}: {self.sentence}"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All answers, and what the picture shows."""
+
+    findings: list[Finding]
+    falls: NDArray[np.float64]
+    """(steps,) median of predicted steps along the stretches, over their first value."""
+    parts: NDArray[np.int64] | None
+    """(nodes,) which part of the graph each node is in, without the tree."""
+    fates: list[str] = field(default_factory=list)
+    """Of every episode."""
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: what to look at first."""
+        bad = [finding for finding in self.findings if not finding.good]
+        if not bad:
+            return "Nothing looks wrong."
+        return f"Look at {bad[0].topic} first ({len(bad)} of {len(self.findings)} answers are not good)."
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"verdict": self.verdict, "findings": [asdict(finding) for finding in self.findings]}
+
+
+def diagnose(
+    model: Model,
+    data: Trajectories,
+    support: Support,
+    *,
+    planner: AsymGraph | None = None,
+    rollouts: Rollouts | None = None,
+    seed: int = 0,
+) -> Diagnosis:
+    """All findings. `rollouts` are episodes of `planner` (or of another way of acting) to explain, if there are any."""
+    generator = np.random.default_rng(seed)
+    findings: list[Finding] = []
+    if rollouts is not None:
+        findings.append(coverage_finding(support, rollouts))
+    parts = None
+    if planner is not None:
+        parts, found = graph_finding(planner)
+        findings.append(found)
+    falls = np.zeros(0)
+    if model.metric is not None:
+        falls, found = steps_finding(model, data, generator)
+        findings.append(found)
+    findings.append(policy_finding(model, data, generator))
+    fates: list[str] = []
+    if rollouts is not None:
+        fates = [fate(path, bool(ok), data, support) for path, ok in zip(rollouts.paths, rollouts.success, strict=True)]
+        findings.append(episode_finding(fates, rollouts))
+    return Diagnosis(findings, falls, parts, fates)
+
+
+# ---------------------------------------------------------------- the questions
+
+
+def coverage_finding(support: Support, rollouts: Rollouts) -> Finding:
+    """Starts and goals, held against where the data was."""
+    starts = support.excess(np.array([path[0] for path in rollouts.paths]))
+    whole = np.isfinite(rollouts.goals).all(axis=1)
+    goals = support.excess(rollouts.goals[whole]) if whole.any() else np.zeros(1)
+    outside = int((starts > 1).sum()), int((goals > 1).sum())
+    numbers = {"largest_start_excess": float(starts.max()), "largest_goal_excess": float(goals.max())}
+    if not any(outside):
+        most = max(numbers.values())
+        text = f"all {len(starts)} starts and goals are inside of the data (at most {most:.1f} of the limit)."
+        return Finding("coverage", True, text, numbers)
+    text = (
+        f"{outside[0]} of {len(starts)} starts and {outside[1]} of {len(goals)} goals are outside of the data; record "
+        "episodes that pass there, or choose goals inside."
+    )
+    return Finding("coverage", False, text, numbers)
+
+
+def graph_finding(planner: AsymGraph) -> tuple[NDArray[np.int64], Finding]:
+    """Strong components of the cheapest edges alone, for the goal of some node."""
+    goal = planner.plan([planner.observations[planner.states[0]]]).pursuit.goals[0]
+    edges, count = planner.graph.edges(goal), planner.graph.count
+    own = slice(0, count * (planner.graph.neighbours or 0))  # the tree's edges come after these
+    table = coo_array((np.ones(len(edges.source[own])), (edges.source[own], edges.target[own])), shape=(count, count))
+    number, labels = connected_components(table.tocsr(), directed=True, connection="strong")
+    sizes = np.sort(np.bincount(labels))[::-1]
+    share = float(sizes[0] / count)
+    numbers = {"parts": float(number), "largest_share": share}
+    if share >= CONNECTED:
+        return labels, Finding(
+            "graph", True, f"{share:.0%} of {count} nodes reach each other by cheapest edges.", numbers
+        )
+    text = (
+        f"without the tree that the planner adds it falls into {number} parts, the largest with {share:.0%} of {count} "
+        "nodes, so ways between parts jump over places that no data joins; use more --nodes or --neighbours, train the "
+        "embedding longer, or record episodes that go from one part to the other."
+    )
+    return labels, Finding("graph", False, text, numbers)
+
+
+def steps_finding(
+    model: Model, data: Trajectories, generator: np.random.Generator
+) -> tuple[NDArray[np.float64], Finding]:
+    """Predicted steps from the states of a logged stretch to its end: they should fall all along."""
+    length = min(STRETCH, int(np.diff(data.offsets).max()) - 1)
+    rows = _rows_with(data, length)
+    starts = rows[generator.integers(len(rows), size=min(200, len(rows)))]
+    ways = starts[:, None] + np.arange(length + 1)
+    goals = np.repeat(data.observations[ways[:, -1]], length + 1, axis=0)
+    predicted = model.steps(data.observations[ways.ravel()], goals).reshape(ways.shape)
+    moves = predicted[:, MOVE:] < predicted[:, :-MOVE]
+    share = float(moves.mean()) if moves.size else float((predicted[:, -1] < predicted[:, 0]).mean())
+    ratio = float(np.median(predicted[:, 0]) / length)
+    numbers = {"falling_share": share, "predicted_over_logged": ratio}
+    falls = np.median(predicted / np.maximum(predicted[:, :1], 1e-9), axis=0)
+    text = f"along logged stretches of {length} steps, predictions fall in {share:.0%} of moves of {MOVE} steps "
+    if share >= FALLS:
+        return falls, Finding("steps", True, f"{text}(and begin at {ratio:.1f} times the logged number).", numbers)
+    text += (
+        "only, so the distance does not know the way; train longer (--steps), set --standardise if columns have "
+        "different units, or give more of the steps to the embedding."
+    )
+    return falls, Finding("steps", False, text, numbers)
+
+
+def policy_finding(model: Model, data: Trajectories, generator: np.random.Generator) -> Finding:
+    """Squared error of the mean action, told where the log went, told another place, and of a constant action."""
+    rows = _rows_with(data, AHEAD)
+    rows = rows[generator.integers(len(rows), size=min(SAMPLE, len(rows)))]
+    states, actions = data.observations[rows], data.actions[rows]
+    others = generator.integers(data.num_states, size=len(rows))
+    right, other = (
+        float(((model.act(states, _command(model, states, data.observations[to])) - actions) ** 2).mean())
+        for to in (rows + AHEAD, others)
+    )
+    spread = float(actions.var(axis=0).mean())
+    numbers = {"right_command": right, "other_command": other, "constant_action": spread}
+    text = (
+        f"its squared error on logged actions is {right:.3g} when told where the log went, {other:.3g} when told "
+        f"another place, and a constant action has {spread:.3g}"
+    )
+    if spread < 1e-8:
+        return Finding("policy", False, "all logged actions are equal; check the recording.", numbers)
+    if right > LEARNED * spread:
+        text += "; it has hardly learned what the log did, so train longer, or try --learner cloning --future-share 1."
+        return Finding("policy", False, text, numbers)
+    if other < LISTENS * right:
+        text += "; it does not listen to where it is sent, so try --future-share 1, or --steering waypoint."
+        return Finding("policy", False, text, numbers)
+    return Finding("policy", True, f"{text}: it listens.", numbers)
+
+
+FATES = {
+    "arrived": "arrived",
+    "stuck": "stood still; try `--action unstick`, or more data at that place",
+    "lost": "left the data; record episodes there, or keep the start and goal inside",
+    "slow": "were still on their way; allow more steps (--max-steps), or train the policy longer",
+}
+"""What can happen to an episode, and what to do about it."""
+
+
+def fate(path: NDArray, success: bool, data: Trajectories, support: Support) -> str:
+    """arrived, stuck (the last quarter hardly moves), lost (most of it is outside of the data), or slow."""
+    if success:
+        return "arrived"
+    last = path[-max(2, len(path) // 4) :]
+    if float((support.excess(last) > 1).mean()) > 0.5:
+        return "lost"
+    view = support.views[-1]  # the place, where there is one
+    scaled, logged = (
+        ((table - support.mean) / support.spread)[:, view.columns] for table in (last, data.episode(0).observations)
+    )
+    usual = float(np.median(np.linalg.norm(np.diff(logged, axis=0), axis=1)))
+    net = float(np.linalg.norm(scaled - scaled.mean(axis=0), axis=1).max())
+    return "stuck" if net < STILL * usual * len(last) else "slow"
+
+
+def episode_finding(fates: list[str], rollouts: Rollouts) -> Finding:
+    """How the episodes ended, and where the failed ones of the commonest kind did."""
+    counts = {name: fates.count(name) for name in FATES if name in fates}
+    numbers = {name: float(count) for name, count in counts.items()}
+    failed = {name: count for name, count in counts.items() if name != "arrived"}
+    if not failed:
+        mean = float(rollouts.steps.mean())
+        return Finding("episodes", True, f"all {len(fates)} arrived, after {mean:.0f} steps on average.", numbers)
+    worst = max(failed, key=lambda name: failed[name])
+    end = np.median([rollouts.paths[e][-1] for e, name in enumerate(fates) if name == worst], axis=0)
+    text = (
+        f"{counts.get('arrived', 0)} of {len(fates)} arrived; {failed[worst]} {FATES[worst]} "
+        f"(half-way point of their ends: {np.array2string(end, precision=1, threshold=6)})"
+    )
+    rest = [f"{count} {FATES[name].partition(';')[0]}" for name, count in failed.items() if name != worst]
+    return Finding("episodes", False, "; ".join([text, *rest]) + ".", numbers)
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _command(model: Model, states: NDArray, towards: NDArray) -> NDArray:
+    """What the policy is told when these states are its targets."""
+    points, directions = model.goals(towards)
+    ends = np.ones(len(states), bool)
+    target = Target(points, towards, ends, points, directions, np.zeros(len(states)))
+    return model.command(states, target)
+
+
+def _rows_with(data: Trajectories, ahead: int) -> NDArray[np.int64]:
+    """Rows that have so many more of their episode after them; where episodes are short, as many as there are."""
+    for count in _halves(ahead):
+        rows = np.flatnonzero(data.final - np.arange(data.num_states) >= count)
+        if len(rows):
+            return rows
+    return data.transitions
+
+
+def _halves(number: int) -> Iterable[int]:
+    while number >= 1:
+        yield number
+        number //= 2

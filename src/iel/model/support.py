@@ -1,0 +1,124 @@
+"""How far an observation is from the data a model was trained on, in units of the data's own spread.
+
+    z = (x - mean) / spread, column by column
+    d_V(x) = min_r ||z_V(x) - z_V(r)|| / sqrt(|V|)                  r runs over states kept from the data
+    excess(x) = max_V d_V(x) / limit_V                              above 1: x is outside of the data
+
+V is all columns, and once more those that tell the place where such columns exist: in 29 columns of an ant, a place
+twice as far out as any other would drown in the legs. limit_V is three times the distance within which 99 of 100
+states lie that were held out when the r were chosen (`iel.planning.support`). So noise and new poses pass, and a goal
+behind the outer wall does not. Nobody can promise that a state inside is predicted well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from iel.errors import ConfigError, GeometryError
+from iel.files import notice
+
+FloatArray = NDArray[np.float32]
+Outside = Literal["warn", "refuse", "ignore"]
+"""What to do about an observation or a goal that is far outside of the data."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Some columns, states of the data in them, and how far from these states is still usual."""
+
+    name: str
+    columns: NDArray[np.int64]
+    states: FloatArray
+    """(kept, columns) standardised."""
+    limit: float
+    norms: FloatArray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norms", np.einsum("rc,rc->r", self.states, self.states))
+
+    def distances(self, rows: FloatArray) -> FloatArray:
+        """d of standardised rows of all columns, (n,)."""
+        here = rows[:, self.columns]
+        squares = (self.norms - 2.0 * (here @ self.states.T)).min(axis=1) + np.einsum("nc,nc->n", here, here)
+        return np.sqrt(np.maximum(squares, 0.0) / len(self.columns))
+
+
+@dataclass(frozen=True)
+class Support:
+    """Where the data was."""
+
+    mean: FloatArray
+    spread: FloatArray
+    views: tuple[View, ...]
+
+    def excess(self, observations: ArrayLike) -> FloatArray:
+        """(n,) distance to the data over the limit, the larger of all views; above 1 is outside. Rows are finite."""
+        rows = (np.atleast_2d(np.asarray(observations, np.float32)) - self.mean) / self.spread
+        return np.max([view.distances(rows) / view.limit for view in self.views], axis=0)
+
+    def complaint(self, observation: ArrayLike, what: str) -> str | None:
+        """One sentence if this observation is outside of the data: which column, how far, and what to do."""
+        row = (np.asarray(observation, np.float32).reshape(1, -1) - self.mean) / self.spread
+        worst = max(self.views, key=lambda view: float(view.distances(row)[0]) / view.limit)
+        distance = float(worst.distances(row)[0])
+        if distance <= worst.limit:
+            return None
+        here = row[0, worst.columns]
+        nearest = worst.states[int(np.argmin(worst.norms - 2.0 * (worst.states @ here)))]
+        off = int(np.argmax(np.abs(here - nearest)))
+        column = int(worst.columns[off])
+        known = float(nearest[off] * self.spread[column] + self.mean[column])
+        given = float(here[off] * self.spread[column] + self.mean[column])
+        return (
+            f"The {what} is outside of the data: {distance:.3g} spreads from its nearest known state, where "
+            f"{worst.limit:.2g} is the limit (column {column} is {given:.4g}, nearest {known:.4g}); "
+            "predictions there are guesses, so choose one inside the data, or record data there."
+        )
+
+
+def report(support: Support | None, rows: ArrayLike, what: str, outside: Outside) -> list[str]:
+    """The sentences about rows outside of the data, one at most; `warn` prints it, `refuse` raises it."""
+    if outside not in ("warn", "refuse", "ignore"):
+        raise ConfigError(f"outside is '{outside}'; choose warn, refuse or ignore.")
+    if support is None or outside == "ignore":
+        return []
+    table = np.atleast_2d(np.asarray(rows, np.float32))
+    beyond = support.excess(table)
+    if not (beyond > 1.0).any():
+        return []
+    sentence = support.complaint(table[int(np.argmax(beyond))], what) or ""
+    others = int((beyond > 1.0).sum()) - 1
+    if others:
+        sentence = f"{sentence[:-1]} ({others} more of {len(table)} are outside)."
+    if outside == "refuse":
+        raise GeometryError(sentence)
+    notice(sentence)
+    return [sentence]
+
+
+class Watch:
+    """Reports what is outside of a model's data, if the model knows where that was: goals, and the way of an agent."""
+
+    def __init__(self, model: Any):
+        self.model = model
+        self.lost = False
+        """Whether the observation before this one was outside."""
+
+    def check(self, rows: Any, what: str) -> None:
+        """Report rows that are outside, or refuse them."""
+        support = getattr(self.model, "support", None)
+        if support is not None and len(rows):
+            report(support, rows, what, self.model.outside)
+
+    def step(self, row: Any) -> None:
+        """Report an observation that is outside if the one before was inside, or refuse it."""
+        support = getattr(self.model, "support", None)
+        if support is None:
+            return
+        before, self.lost = self.lost, bool(support.excess(row)[0] > 1.0)
+        if self.lost and not (before and self.model.outside == "warn"):
+            self.check(row, "observation")

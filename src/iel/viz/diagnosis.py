@@ -1,0 +1,72 @@
+"""One picture of a diagnosis: where the data, the graph's parts and the episodes' ends are, and two curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iel.envs.mazes import MazeMap
+from iel.evaluation.diagnosis import Diagnosis
+from iel.evaluation.rollout import Rollouts
+from iel.viz.style import EDGE, FAILURE, INK, LINES, SUCCESS, Ground, draw_maze, figure
+
+ENDS = {"arrived": SUCCESS, "stuck": FAILURE, "lost": LINES[3], "slow": LINES[1]}
+
+
+def draw_diagnosis(
+    path: Path | str, diagnosis: Diagnosis, ground: MazeMap | Ground, nodes: NDArray | None, rollouts: Rollouts | None
+) -> None:
+    """`nodes` are the observations of the planning graph's nodes."""
+    pair = list(getattr(ground, "columns", (0, 1)))
+    with figure(path, 2, 2, size=(10, 8)) as axes:
+        _episodes(axes[0, 0], diagnosis, ground, pair, rollouts)
+        _parts(axes[0, 1], diagnosis, ground, pair, nodes)
+        panel = axes[1, 0]
+        if len(diagnosis.falls):
+            logged = np.linspace(1, 0, len(diagnosis.falls))
+            panel.plot(diagnosis.falls, color=LINES[0], linewidth=2, label="predicted (median)")
+            panel.plot(logged, color=INK, linewidth=1, linestyle="--", label="as logged")
+            panel.legend(fontsize=8)
+        panel.set(
+            title="steps to the end of a logged stretch", xlabel="logged steps", ylabel="share of the first value"
+        )
+        panel = axes[1, 1]
+        numbers: dict[str, Any] = next(f.numbers for f in diagnosis.findings if f.topic == "policy")
+        names = {"right_command": "told where\nthe log went", "other_command": "told another\nplace",
+                 "constant_action": "a constant\naction"}  # fmt: skip
+        panel.bar(list(names.values()), [numbers[name] for name in names], color=[SUCCESS, FAILURE, EDGE], width=0.6)
+        panel.set(title="the policy on logged actions", ylabel="squared error")
+
+
+def _episodes(
+    panel: Any, diagnosis: Diagnosis, ground: MazeMap | Ground, pair: list[int], rollouts: Rollouts | None
+) -> None:
+    draw_maze(panel, ground)
+    panel.set_title("where episodes ended")
+    if rollouts is None:
+        panel.set_title("where the data was (no episodes)")
+        return
+    for way, name in zip(rollouts.paths, diagnosis.fates, strict=True):
+        panel.plot(*way[:, pair].T, color=ENDS[name], linewidth=0.6, alpha=0.4, zorder=3)
+    for name in dict.fromkeys(diagnosis.fates):
+        ends = np.array(
+            [way[-1, pair] for way, own in zip(rollouts.paths, diagnosis.fates, strict=True) if own == name]
+        )
+        panel.scatter(*ends.T, s=26, color=ENDS[name], edgecolor="white", linewidth=0.6, zorder=5, label=name)
+    panel.legend(fontsize=8, loc="upper right", frameon=True, framealpha=0.8)
+
+
+def _parts(panel: Any, diagnosis: Diagnosis, ground: MazeMap | Ground, pair: list[int], nodes: NDArray | None) -> None:
+    draw_maze(panel, ground)
+    if diagnosis.parts is None or nodes is None:
+        panel.set_title("this method has no graph")
+        return
+    order = np.argsort(-np.bincount(diagnosis.parts), kind="stable")
+    rank = np.empty(len(order), int)
+    rank[order] = np.arange(len(order))
+    colours = [LINES[min(rank[part], len(LINES) - 1)] for part in diagnosis.parts]
+    panel.scatter(*nodes[:, pair].T, s=9, color=colours, linewidth=0, zorder=4)
+    panel.set_title(f"the graph without its tree: {len(order)} part{'s' if len(order) != 1 else ''}")

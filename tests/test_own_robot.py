@@ -1,0 +1,300 @@
+"""A robot of one's own: logs in a CSV file, a Gymnasium environment nobody here knows, and every command on the run."""
+
+import json
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import iel
+from iel.envs import World
+from iel.errors import ConfigError
+from iel.evaluation import Protocol
+from iel.evaluation.diagnosis import diagnose, fate
+from iel.metrics import Displacement
+from tests.test_cli import call
+
+Box = gymnasium.spaces.Box
+
+
+class Room(gymnasium.Env):
+    """A point in a room: x, y and a battery; it moves as it is told."""
+
+    observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = Box(-1.0, 1.0, (2,), np.float32)
+    horizon = 60
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.goal = self.np_random.uniform(0, 10, (2, 2))
+        self.left = 1.0
+        return self.observation(), {"goal": {0: self.goal[0], 1: self.goal[1]}}
+
+    def step(self, action):
+        self.place = np.clip(self.place + 0.5 * np.asarray(action, float), 0, 10)
+        self.left -= 0.001
+        near = bool(np.linalg.norm(self.place - self.goal) < 0.6)
+        return self.observation(), 0.0, False, False, {"success": near}
+
+    def observation(self):
+        return np.array([*self.place, self.left], np.float32)
+
+
+class Mute(Room):
+    """The same, but it says nothing about goals and success, and has no horizon."""
+
+    horizon = None
+
+    def reset(self, **arguments):
+        return super().reset(**arguments)[0], {}
+
+    def step(self, action):
+        return (*super().step(action)[:4], {})
+
+
+def logs(episodes: int = 30, steps: int = 40, seed: int = 0) -> iel.Trajectories:
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(episodes):
+        heading = np.cumsum(rng.normal(0, 0.2, steps)) + rng.uniform(0, 6.3)
+        pushes = np.stack([np.cos(heading), np.sin(heading)], 1)
+        room = Room()
+        room.reset(seed=int(rng.integers(1 << 30)))
+        rows = [room.observation(), *(room.step(push)[0] for push in pushes)]
+        found.append((np.array(rows), pushes.clip(-1, 1)))
+    return iel.Trajectories.from_episodes(found, name="room", trust=True)
+
+
+TINY = {"steps": 30, "hidden": (16,), "batch_size": 32}
+
+
+@pytest.fixture(scope="module")
+def data() -> iel.Trajectories:
+    return logs()
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory) -> Path:
+    """Trained in memory, as in a notebook: no file, no environment of ours."""
+    out = tmp_path_factory.mktemp("own") / "run"
+    iel.train(data, iel.IEL.preset("smoke", **TINY), out=out, progress=False)
+    return out
+
+
+# ---------------------------------------------------------------- environments
+
+
+class Homing:
+    """A model whose actions lead straight to the target's place: only the environment is on trial."""
+
+    def __init__(self, data):
+        algo = iel.GCBC.preset("smoke", **TINY)
+        self.model = iel.train(data, algo, progress=False).model
+        self.model.mean_action = lambda rows, told: np.clip(told[:, :2] - rows[:, :2], -1, 1)
+
+
+@pytest.fixture(scope="module")
+def homing(data):
+    return Homing(data).model
+
+
+def test_any_environment_is_evaluated_side_by_side_or_in_turns(homing, data):
+    protocol = Protocol(6)
+    several = iel.evaluate(homing, data, Room, protocol=protocol, progress=False)["direct"]
+    alone = iel.evaluate(homing, data, Room(), protocol=protocol, progress=False)["direct"]
+    assert several.success.all() and several.summary()["interval"][0] < 1.0
+    for one, other in zip(several.paths, alone.paths, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert np.isnan(several.goals[:, 2]).all() and np.isfinite(several.goals[:, :2]).all()
+    whole = {"goal": lambda env, observation, info: [*env.goal, 1.0]}  # there is no data to fill in the rest
+    without_data = iel.evaluate(homing, env=Room, protocol=protocol, progress=False, **whole)
+    assert list(without_data) == ["direct"]
+
+
+def test_what_an_environment_does_not_say_is_asked_for(homing, data):
+    goal = {"goal": lambda env, observation, info: {0: env.goal[0], 1: env.goal[1]}}
+    protocol = Protocol(2)
+    with pytest.raises(ConfigError, match="how long an episode may be; give max_steps"):
+        iel.evaluate(homing, data, Mute, protocol=protocol, progress=False)
+    with pytest.raises(ConfigError, match=r"gives no goal: reset must return info\['goal'\]"):
+        iel.evaluate(homing, data, Mute, protocol=protocol, progress=False, max_steps=60)
+    with pytest.raises(ConfigError, match="does not say when a goal is reached"):
+        iel.evaluate(homing, data, Mute, protocol=protocol, progress=False, max_steps=60, **goal)
+    near = iel.evaluate(homing, data, Mute, protocol=protocol, progress=False, max_steps=60, tolerance=0.6, **goal)
+    said = iel.evaluate(
+        homing, data, Mute, protocol=protocol, progress=False, max_steps=60, **goal,
+        success=lambda env, observation, goal, info: np.linalg.norm(observation[:2] - env.goal) < 0.6,
+    )  # fmt: skip
+    assert near["direct"].success.all() and np.array_equal(near["direct"].steps, said["direct"].steps)
+
+
+SPACES = {
+    "numbered actions": ({"action_space": gymnasium.spaces.Discrete(3)}, "only rows of real numbers"),
+    "dictionaries": (
+        {"observation_space": gymnasium.spaces.Dict({"x": Box(-1, 1, (2,))})},
+        "only rows of real numbers",
+    ),
+    "pictures": ({"observation_space": Box(0, 255, (8, 8, 3), np.uint8)}, "only rows of real numbers"),
+    "large actions": ({"action_space": Box(-2.0, 2.0, (2,))}, "RescaleAction"),
+}
+
+
+@pytest.mark.parametrize("spaces, sentence", SPACES.values(), ids=SPACES)
+def test_what_is_not_supported_is_said(spaces, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        World.of(type("Odd", (Room,), spaces)).environment()
+
+
+def test_factories_by_name(tmp_path, monkeypatch):
+    (tmp_path / "my_robot_for_a_test.py").write_text("def make():\n    return None\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(ConfigError, match=r"has no reset\(\)"):
+        World.from_text("my_robot_for_a_test:make").environment()
+    for text, sentence in (("my_robot_for_a_test", "package.module:function"), ("nowhere_at_all:make", "cannot be"),
+                           ("my_robot_for_a_test:nothing", "has no 'nothing'")):  # fmt: skip
+        with pytest.raises(ConfigError, match=sentence):
+            World.from_text(text)
+    with pytest.raises(ConfigError, match="give a name"):
+        World.of(3)
+
+
+# ---------------------------------------------------------------- a run on logs of one's own
+
+
+def test_a_run_keeps_data_that_was_built_in_memory(run, data):
+    assert (run / "data.npz").exists()
+    assert iel.open_run(run).data().fingerprint == data.fingerprint
+
+
+def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path):
+    code, out, _ = call(capsys, "plan", run, "--nodes", 64, "--json")
+    assert code == 0 and Path(json.loads(out)["picture"]).stat().st_size > 5000
+    code, out, err = call(capsys, "plan", run, "--nodes", 64, "--goal", 999, 999, 1)
+    assert code == 0 and err.count("goal is outside of the data") == 1 and "predicted steps" in out
+    assert call(capsys, "plan", run, "--nodes", 64, "--goal", 999, 999, 1, "--outside", "refuse")[0] == 2
+    code, out, _ = call(capsys, "plan", run, "--nodes", 64, "--goal", "0=5", "1=5")
+    assert code == 0 and out.count("steps to go") <= 12
+    assert call(capsys, "audit", run, "--json")[0] == 0
+    code, out, _ = call(capsys, "export", run, "--nodes", 64, "--no-onnx", "--out", tmp_path / "export", "--json")
+    assert code == 0 and "support.safetensors" in json.loads(out)["files"]
+    exported = iel.load_model(tmp_path / "export", outside="refuse")
+    with pytest.raises(iel.errors.GeometryError, match="outside of the data"):
+        exported.planner().prepare([999.0, 999.0, 1.0])
+    code, _, err = call(capsys, "evaluate", tmp_path / "export")
+    assert code == 2 and "is a model" in err
+    assert call(capsys, "train", "--resume", run, "--json")[0] == 0
+    code, _, err = call(capsys, "evaluate", run)
+    assert code == 2 and "--env-factory" in err
+
+
+def test_evaluation_and_diagnosis_in_ones_own_environment(run, capsys, monkeypatch, tmp_path):
+    (tmp_path / "my_room_for_a_test.py").write_text("from tests.test_own_robot import Room\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parent.parent)])
+    own = ("--env-factory", "my_room_for_a_test:Room", "--nodes", "64", "--json")
+    code, out, _ = call(capsys, "evaluate", run, "--episodes", 3, "--planners", "asym-graph", *own)
+    assert code == 0 and json.loads(out)["env"] == "Room" and json.loads(out)["protocol"]["max_steps"] == 60
+    picture = run / "plots" / "rollouts.png"
+    before = picture.read_bytes()
+    call(capsys, "evaluate", run, "--episodes", 1, "--planners", "direct", *own)
+    assert picture.read_bytes() == before  # a quick look replaces nothing
+    assert len(list((run / "plots").glob("rollouts*.png"))) == 2
+    code, out, _ = call(capsys, "diagnose", run, "--episodes", 2, *own)
+    found = json.loads(out)
+    assert code == 0 and Path(found["picture"]).stat().st_size > 5000
+    topics = {finding["topic"]: finding for finding in found["findings"]}
+    assert topics.keys() == {"coverage", "graph", "steps", "policy", "episodes"}
+    assert not topics["policy"]["good"]  # thirty steps of training teach nothing, and it says so
+    code, out, _ = call(capsys, "diagnose", run, "--nodes", 64)
+    assert code == 0 and "policy:" in out and "episodes:" not in out
+
+
+def test_a_policy_that_listens_is_told_from_one_that_does_not(homing):
+    """The logged action leads ahead; of the two policies only one looks where it is sent."""
+    from iel.evaluation.diagnosis import policy_finding
+
+    rng, episodes = np.random.default_rng(0), []
+    for _ in range(20):  # an open field: where the log went is where it was pushed
+        heading = rng.uniform(0, 6.3) + np.cumsum(rng.normal(0, 0.1, 30))
+        pushes = np.stack([np.cos(heading), np.sin(heading)], 1)
+        places = np.concatenate([np.zeros((1, 2)), np.cumsum(0.5 * pushes, 0)]) + rng.uniform(0, 10, 2)
+        episodes.append((np.c_[places, np.zeros(31)], pushes))
+    data = iel.Trajectories.from_episodes(episodes, trust=True)
+    unit = lambda rows: rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)  # noqa: E731
+    homing.mean_action = lambda rows, told: unit(told[:, :2] - rows[:, :2]).astype(np.float32)
+    listens = policy_finding(homing, data, np.random.default_rng(0))
+    homing.mean_action = lambda rows, told: np.zeros((len(rows), 2), np.float32)
+    deaf = policy_finding(homing, data, np.random.default_rng(0))
+    assert listens.good and not deaf.good
+    assert listens.numbers["other_command"] > 1.5 * listens.numbers["right_command"]
+    assert deaf.numbers["other_command"] == pytest.approx(deaf.numbers["right_command"])
+
+
+def test_fates(data):
+    from iel.planning.support import support_of
+
+    support = support_of(data)
+    walk = data.episode(0).observations
+    assert fate(walk, True, data, support) == "arrived"
+    assert fate(np.repeat(walk[:1], 40, axis=0), False, data, support) == "stuck"
+    assert fate(walk, False, data, support) == "slow"
+    assert fate(walk + np.float32([50, 0, 0]), False, data, support) == "lost"
+
+
+class Plane:
+    """A model whose embedding is the place itself."""
+
+    metric = Displacement(0.0, 1.0)
+
+    def embed(self, states):
+        return np.asarray(states, np.float32)
+
+    def goals(self, states):
+        return self.embed(states), np.tile(np.float32([1, 0]), (len(states), 1))
+
+
+def test_a_graph_of_two_rooms_falls_into_parts():
+    from iel.evaluation.diagnosis import graph_finding
+
+    rng = np.random.default_rng(0)
+    near, far = rng.uniform(0, 1, (60, 2)), rng.uniform(100, 101, (60, 2))
+
+    class States:
+        observations = np.concatenate([near, far]).astype(np.float32)
+
+    planner = iel.AsymGraph(Plane(), States(), neighbours=5)
+    _, finding = graph_finding(planner)
+    assert not finding.good and finding.numbers["largest_share"] == pytest.approx(0.5, abs=0.05)
+    States.observations = near.astype(np.float32)
+    assert graph_finding(iel.AsymGraph(Plane(), States(), neighbours=8))[1].good
+
+
+def test_convert_names_columns_and_stretches_actions(data, capsys, tmp_path):
+    rows = ["run,x,y,battery,push_x,push_y"]
+    for e, (states, actions) in enumerate(data):
+        for t, state in enumerate(states.tolist()):
+            push = (40 * actions[t] + 10).tolist() if t < len(actions) else ["", ""]
+            rows.append(",".join(map(str, [e, *state, *push])))
+    (tmp_path / "log.csv").write_text("\n".join(rows))
+    named = ("--observations", "x", "y", "battery", "--actions", "push_x", "push_y", "--episode", "run")
+    out_file = tmp_path / "log.npz"
+    code, _, err = call(capsys, "data", "convert", tmp_path / "log.csv", out_file, *named)
+    assert code == 2 and "--unit-actions" in err and not out_file.exists()
+    code, out, _ = call(
+        capsys, "data", "convert", tmp_path / "log.csv", out_file, *named, "--unit-actions", "--json", "--trust"
+    )
+    facts = json.loads(out)
+    assert code == 0 and facts["episodes"] == len(data) and len(facts["action_low"]) == 2
+    found = iel.load(out_file, trust=True)
+    np.testing.assert_array_equal(found.observations, data.observations)
+    low, high = np.array(facts["action_low"]), np.array(facts["action_high"])
+    back = low + (found.actions[data.transitions] + 1) * (high - low) / 2
+    np.testing.assert_allclose(back, 40 * data.actions[data.transitions] + 10, atol=1e-3)
+
+
+def test_diagnose_needs_no_graph(data, homing):
+    found = diagnose(homing, data, homing.support)
+    assert [finding.topic for finding in found.findings] == ["policy"] and found.as_dict()["verdict"]
