@@ -32,20 +32,28 @@ def readable(options: type[Any]) -> type[Any]:
                 plain = readable(plain)
                 fields.append((field.name, Annotated[(plain, *marks)], dataclasses.field(default_factory=plain)))
             continue
-        if any(type(mark).__name__ == "_ArgConfig" for mark in marks):
-            continue  # it was given a name where it is declared
         words: dict[str, Any] = {"metavar": metavar} if (metavar := _name_of(plain)) else {}
         if any(field.default is nothing for nothing in (None, False, ())):
             words["help_behavior_hint"] = ""
         elif field.default is dataclasses.MISSING and typing.get_origin(plain) is tuple:
             words["help_behavior_hint"] = "(required)"
-        if words:
+        declared = [mark for mark in marks if type(mark).__name__ == "_ArgConfig"]
+        for mark in declared:  # what was said where it is declared stays
+            words = {name: word for name, word in words.items() if getattr(mark, name) is None}
+            rest = tuple(other for other in marks if other is not mark)
+            marks = (*rest, dataclasses.replace(mark, **words)) if words else marks
+        if words and declared:
+            fields.append((field.name, Annotated[(plain, *marks)], *_default(field)))
+        elif words:
             redeclared: Any = Annotated[(plain, *marks, tyro.conf.arg(**words))]
-            given = () if field.default is dataclasses.MISSING else (dataclasses.field(default=field.default),)
-            fields.append((field.name, redeclared, *given))
+            fields.append((field.name, redeclared, *_default(field)))
     derived = make_dataclass(options.__name__, fields, bases=(options,), frozen=True, kw_only=True)
     derived.__doc__ = options.__doc__
     return derived
+
+
+def _default(field: dataclasses.Field) -> tuple[Any, ...]:
+    return () if field.default is dataclasses.MISSING else (dataclasses.field(default=field.default),)
 
 
 def _split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
