@@ -226,7 +226,7 @@ def test_what_the_check_calls_an_error_is_not_loaded(tmp_path, write, capsys):
     """Actions five times out of range were trained on without a word."""
     path = write(tmp_path / ("a.npz" if write is npz else "a.hdf5"), actions=5 * arrays()["actions"])
     assert any(finding.severity == "error" for finding in examine(path))
-    with pytest.raises(DataError, match=r"a, episode 0, step 0, action column 0: .*largest size.*trust"):
+    with pytest.raises(DataError, match=r"a, episode 0, step 0, action column 0: .*unit-actions.*trust"):
         iel.load(path)
     data = iel.load(path, trust=True)
     assert data.checked and float(np.abs(data.actions).max()) > 4
