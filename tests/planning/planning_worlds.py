@@ -73,7 +73,7 @@ class LinearModel:
         generator = np.random.default_rng(seed)
         self.forward = np.linalg.qr(generator.normal(size=(dimension, width)))[0].T
         self.tasks = generator.normal(size=(width, dimension))
-        self.metric = Displacement(beta)
+        self.metric, self.directions = Displacement(beta), dimension
 
     def embed(self, observations: np.ndarray) -> np.ndarray:
         return (observations @ self.forward).astype(np.float32)
