@@ -19,7 +19,7 @@ MAZE = "pointmaze-medium-navigate-v0"
 class Plane:
     """phi(x) = x: the policy moves along the direction it is given."""
 
-    metric = Displacement(0.0, 1.0)
+    metric, directions = Displacement(0.0, 1.0), 2
 
     def embed(self, observations):
         return np.asarray(observations, np.float32)
