@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import shutil
 import sys
 
 import numpy as np
@@ -203,7 +204,11 @@ def test_an_audit_without_a_validation_set_says_that_it_saw_training_data(capsys
 @pytest.mark.slow
 def test_a_run_whose_data_is_gone_says_how_to_get_it(capsys, run, monkeypatch, tmp_path):
     monkeypatch.setenv("IEL_DATA", str(tmp_path))
-    code, _, err = call(capsys, "evaluate", run)
+    moved = shutil.copytree(run, tmp_path / "moved")
+    config = json.loads((moved / "config.json").read_text())
+    config["data"]["file"] = str(tmp_path / "gone.npz")  # where it was, on another machine
+    (moved / "config.json").write_text(json.dumps(config))
+    code, _, err = call(capsys, "evaluate", moved)
     assert code == 2 and "iel data make" in err
 
 
