@@ -1,8 +1,8 @@
 """The command line as a user meets it: help, one-sentence errors with exit code 2, JSON as the last line."""
 
 import json
-import subprocess
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -205,9 +205,10 @@ def test_an_audit_without_a_validation_set_says_that_it_saw_training_data(capsys
 def test_a_run_whose_data_is_gone_says_how_to_get_it(capsys, run, monkeypatch, tmp_path):
     monkeypatch.setenv("IEL_DATA", str(tmp_path))
     moved = shutil.copytree(run, tmp_path / "moved")
-    config = json.loads((moved / "config.json").read_text())
-    config["data"]["file"] = str(tmp_path / "gone.npz")  # where it was, on another machine
-    (moved / "config.json").write_text(json.dumps(config))
+    for path in moved.glob("**/metrics.csv"):
+        config = json.loads(path.with_name("config.json").read_text())
+        config["data"]["file"] = str(tmp_path / "gone.npz")  # where it was, on another machine
+        path.with_name("config.json").write_text(json.dumps(config))
     code, _, err = call(capsys, "evaluate", moved)
     assert code == 2 and "iel data make" in err
 
