@@ -64,7 +64,7 @@ def test_another_instance_repeats_the_episode(name):
 
 def test_names():
     names = environment_names()
-    assert len(names) == len(set(names)) == 12 + 12 + 6 + 4 + 2 * 10 + 8 + 3
+    assert len(names) == len(set(names)) == 12 + 12 + 24 + 6 + 4 + 2 * 10 + 8 + 3
     for name in ("antmaze-large-navigate-v0", "cube-triple-noisy-v0", "puzzle-4x6-play-v0", "scene-play-v0"):
         assert name in names
     for given, canonical in {
