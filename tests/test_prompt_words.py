@@ -11,7 +11,6 @@ import iel
 from iel.cli import run as execute
 from iel.commands.prompts import parse_goal, parse_place, parse_reward, parse_weighted
 from iel.errors import ConfigError, DataError
-from iel.evaluation import Protocol
 
 MAZE = "pointmaze-medium-navigate-v0"
 
@@ -96,9 +95,8 @@ def test_two_wishes_at_once_are_refused(run):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The")
-def test_evaluate_says_what_was_asked(capsys, run, monkeypatch):
-    monkeypatch.setattr("iel.evaluation.Protocol", partial(Protocol, max_steps=30))
-    small = ("--episodes", 1, "--tasks", 1, "--nodes", 64, "--no-pictures", "--json")
+def test_evaluate_says_what_was_asked(capsys, run):
+    small = ("--max-steps", 30, "--episodes", 1, "--tasks", 1, "--nodes", 64, "--no-pictures", "--json")
     found = told(capsys, "evaluate", run, "--goal-columns", 0, 1, *small)
     assert found["protocol"]["asked"] == "columns 0, 1 of each goal" and len(found["planners"]) == 4
     found = told(capsys, "evaluate", run, "--reward", "0=0:4@1", "--avoid", "0=100:200", *small)

@@ -336,7 +336,8 @@ def _settings(
     given = mistakes.expect(method.get("settings", {}), dict, f"methods.{label}.settings")
     given = {**{key: value for key, value in common.items() if key in fields}, **given}
     instead = mistakes.expect(method.get("presets", {}), dict, f"methods.{label}.presets")
-    given |= {"preset": instead[given["preset"]]} if given.get("preset") in instead else {}
+    others = [other for name, other in instead.items() if name == given.get("preset")]
+    given = {**given, "preset": others[0]} if others else given
     for pattern, table in mistakes.expect(method.get("where", {}), dict, f"methods.{label}.where").items():
         special = mistakes.expect(table, dict, f"methods.{label}.where.{pattern}")
         mistakes.unknown(f"setting of {config.__name__}", special, fields, "")

@@ -128,9 +128,7 @@ def draw_rollouts(path: Path | str, maze: MazeMap | Ground, results: Mapping[str
                 draw_maze(panel, maze)
                 for episode in chosen:
                     colour = SUCCESS if result.success[episode] else FAILURE
-                    panel.plot(
-                        *result.paths[episode][:, [x, y]].T, color=colour, linewidth=1.0, alpha=0.55, zorder=3
-                    )
+                    panel.plot(*result.paths[episode][:, [x, y]].T, color=colour, linewidth=1.0, alpha=0.55, zorder=3)
                 for episode in chosen[:1]:
                     mark(panel, result.paths[episode][0, [x, y]], "start", 45)
                     mark(panel, result.goals[episode, [x, y]], "goal", 45)
