@@ -59,12 +59,11 @@ def demo(out: Path | None = None, seed: int = 0, episodes: int = 10, quiet: bool
 
     started = time.monotonic()
     console = Console(quiet=quiet)
-    out = out or next_free(Path("runs"), "demo")
-
     console.print(
         f"[bold]1/4[/bold] data: {DATA_EPISODES} episodes of {ENV}, collected in MuJoCo and kept for next time"
     )
     data = load(ENV, episodes=DATA_EPISODES)
+    out = out or next_free(Path("runs"), "demo")  # not before the data is there: a failure leaves nothing behind
     console.print(f"[bold]2/4[/bold] training: task directions, then the embedding, then the policy ({out})")
     trained = train(data, IEL.preset("laptop", **SETTINGS), [seed], out=out)
     run = trained.runs[seed]
