@@ -17,7 +17,7 @@ from iel.compare.grid import check_grid
 from iel.compare.insert import insert, marks
 from iel.compare.results import collect_grid
 from iel.compare.tables import interval_table, main_table
-from iel.errors import RunError
+from iel.errors import ConfigError, RunError
 from iel.files import locked
 
 pytestmark = pytest.mark.slow
@@ -255,7 +255,31 @@ def test_a_crash_is_recorded_and_the_others_go_on(tmp_path, maze_data):
 
 def test_data_is_prepared_once_and_named_when_it_cannot_be(maze_data):
     grid = check_grid({"environments": [maze_data.name], "data": {"episodes": 60}, "methods": [{"algo": "gcbc"}]}, "d")
-    assert prepare_data(grid, quiet=True) == ({maze_data.name: maze_data.fingerprint}, {})
+    assert prepare_data(grid.cells, quiet=True) == ({maze_data.name: maze_data.fingerprint}, {})
+
+
+def test_a_part_of_a_grid_is_run_and_the_rest_keeps_waiting(maze_data, tmp_path):
+    settings = {"preset": "smoke", "steps": 10, "hidden": [8]}
+    table = {
+        "environments": [maze_data.name, "kitchen-partial"],
+        "seeds": [0, 1],
+        "protocol": {"episodes": 1, "max_steps": 5, "tasks": [1], "distances": 2},
+        "data": {"episodes": 60},
+        "methods": [{"algo": "gcbc", "settings": settings}],
+    }
+    grid, out = check_grid(table, "part"), tmp_path / "out"
+    with pytest.raises(ConfigError, match="No cell of the grid 'part' matches --only nothing"):
+        execute(grid, out, only=["nothing"], quiet=True)
+    for seed in (1, 0):
+        jobs = execute(grid, out, only=[f"pointmaze* gcbc seed {seed}"], quiet=True)
+    states = {(job.cell.env.split("-")[0], job.cell.seed): job.state for job in jobs}
+    assert states == {  # the kitchen was not asked for: nothing is said about data that it lacks
+        ("pointmaze", 0): "done", ("pointmaze", 1): "done", ("kitchen", 0): "waiting", ("kitchen", 1): "waiting",
+    }  # fmt: skip
+    assert set(read_recorded(out)[1]) == {maze_data.name}
+    entry = collect_grid(out).entries[maze_data.name, ("gcbc", "direct")]
+    assert list(entry.bands)[:2] == ["1-2 cells", "3-5 cells"] and {len(seeds) for seeds in entry.bands.values()} == {2}
+    assert "distances.png" in _report(out)["markdown"]
 
 
 def _report(out: Path) -> dict[str, str]:

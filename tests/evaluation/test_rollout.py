@@ -6,6 +6,7 @@ import pytest
 from iel.envs import make_env
 from iel.errors import ConfigError
 from iel.evaluation import Arena, Protocol
+from iel.evaluation.distances import BANDS
 from iel.evaluation.report import summarise, table
 from iel.evaluation.stats import success_interval
 
@@ -91,6 +92,23 @@ def test_summary_has_the_documented_shape(arena):
     assert several["planners"]["compass"]["success_rate"] == numbers["success_rate"]
     assert several["protocol"]["training_seeds"] == 2
     assert table(one).row_count == 1
+
+
+def test_success_by_distance_starts_and_ends_in_cells_so_far_apart():
+    arena = Arena(MAZE, Protocol(episodes=6, max_steps=120, by_distance=True))
+    starts, goals = arena.reset()
+    maze = arena.envs[0].map
+    cells = [maze.number[tuple(maze.cell_of(places[:, :2]).T)] for places in (starts, goals)]
+    moves = maze.cell_distances[tuple(cells)]
+    low, high = zip(*(BANDS[task - 1] for task in arena.episodes[:, 0]), strict=True)
+    assert (moves >= low).all() and (moves <= [most or np.inf for most in high]).all()
+    assert len({tuple(place) for place in np.round(starts)}) > 6  # not the five tasks
+    rollouts = arena.rollout(Compass(), Compass(), "compass", progress=False)
+    rates = [numbers["success_rate"] for numbers in rollouts.summary()["per_task"].values()]
+    assert rates[0] == 1.0 and rates[-1] == 0.0  # a compass is enough for a neighbour, and ends at a wall
+    assert next(iter(rollouts.summary()["per_task"])) == "1-2 cells" and arena.describe()["by_distance"]
+    with pytest.raises(ConfigError, match="starts and goals of its own"):
+        Arena("antmaze-umaze", Protocol(by_distance=True))
 
 
 def test_threads_change_nothing(arena):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ class CompareCommand(Output):
     """Train and evaluate a grid of environments, methods, planners and seeds; goes on where it was stopped."""
 
     grid: tyro.conf.Positional[str]
-    """A TOML file (docs/comparing.md) or a shipped grid: antmaze, paper-table-2, paper-sensitivity, pointmaze."""
+    """A TOML file (docs/comparing.md) or a shipped grid: antmaze, kitchen, paper-table-2, paper-sensitivity,
+    pointmaze."""
     out: Path | None = None
     """Directory of the results (default: runs/compare-GRID-SCALE)."""
     scale: str | None = None
@@ -40,6 +42,9 @@ class CompareCommand(Output):
     """With --on: gigabytes of memory of one cell (default: not declared)."""
     accelerators: float = 0.0
     """With --on: accelerators of one cell; a fraction lets several cells share one."""
+    only: tuple[str, ...] = ()
+    """Run only cells whose name, as --list shows it, matches one of these; * stands for anything
+    ("antmaze-large-* IEL waypoint seed *")."""
     list: Flag = False
     """Only say which cells there are and which are done."""
 
@@ -57,11 +62,11 @@ def compare_command(options: CompareCommand) -> dict[str, Any]:
     grid = read_grid(options.grid, options.scale)
     out = options.out or Path("runs") / f"compare-{grid.name}{f'-{grid.scale}' if grid.scale else ''}"
     if options.list:
-        return _list_cells(grid, out, options.json)
+        return _list_cells(grid, out, options.only, options.json)
     session = _Session(options, grid, out)
     needs = Needs(options.cores, options.memory, options.accelerators)
     cluster = None if options.on is None else Cluster(options.on, needs)
-    jobs = execute(grid, out, options.jobs, quiet=options.json, on_start=session.begin, cluster=cluster)
+    jobs = execute(grid, out, options.jobs, options.json, session.begin, cluster, options.only)
     session.end()
     comparison = collect_grid(out)
     result = {"out": str(out), **summary_of(jobs), **comparison.describe()}
@@ -91,15 +96,15 @@ def results_table(comparison: Comparison) -> Table:
     return table
 
 
-def _list_cells(grid: Grid, out: Path, quiet: bool) -> dict[str, Any]:
+def _list_cells(grid: Grid, out: Path, only: tuple[str, ...], quiet: bool) -> dict[str, Any]:
     """What would be run, without running anything."""
-    from iel.compare.execute import list_jobs, read_recorded, summary_of
+    from iel.compare.execute import chosen, list_jobs, read_recorded, summary_of
 
     try:
         fingerprints = read_recorded(out)[1]
     except RunError:
         fingerprints = {}
-    jobs = list_jobs(grid, out, fingerprints)
+    jobs = [job for job in list_jobs(grid, out, fingerprints) if chosen(job.cell, only)]
     if not quiet:
         for job in jobs:
             labels = ", ".join(variant.label for variant in job.cell.planners)
@@ -114,6 +119,7 @@ class _Session:
         source = str(options.grid) if not str(options.grid).endswith(".toml") else Path(options.grid).name
         words = ["iel compare", source, *([f"--scale {grid.scale}"] if grid.scale else [])]
         words += [f"--jobs {options.jobs}"] if options.jobs else []
+        words += ["--only", *map(shlex.quote, options.only)] if options.only else []
         words += ["--on ray"] if options.on else []
         self.path, self.started = out / "sessions.json", time.monotonic()
         self.facts: dict[str, Any] = {"command": " ".join(words), "jobs": options.jobs or len(usable_cores())}

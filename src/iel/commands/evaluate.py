@@ -37,6 +37,8 @@ class Evaluate(Output):
     """Seed of every start and goal."""
     action: Literal["mean", "sample", "unstick"] = "mean"
     """Act by the policy's mean, by samples of it, or by its mean with noise only while no progress is made."""
+    by_distance: Flag = False
+    """Instead of the tasks: pairs of cells in bands of distance, EPISODES per band; draws success against distance."""
     max_steps: int | None = None
     """Steps an episode may take (default, and at most: the environment's own limit)."""
     env_factory: str | None = None
@@ -77,7 +79,9 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
     for name in planners:
         if name not in PLANNERS:
             raise unknown_name("planner", name, PLANNERS)
-    protocol = Protocol(options.episodes, options.tasks, options.seed, options.max_steps, options.action, ask=ask)
+    protocol = Protocol(
+        options.episodes, options.tasks, options.seed, options.max_steps, options.action, ask, options.by_distance
+    )  # fmt: skip
     summary = evaluate_runs(runs, planners, protocol, options.planning, not options.no_pictures, world_of(options))
     if not options.json:
         Console().print(table(summary))
@@ -117,7 +121,7 @@ def evaluate_runs(
 
     A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
     """
-    from iel.commands.pictures import draw_evaluation
+    from iel.commands.pictures import draw_distances, draw_evaluation
     from iel.commands.runs import environment_of, planner_settings
     from iel.evaluation import Arena
     from iel.evaluation.report import evaluations, measured, summarise
@@ -139,7 +143,10 @@ def evaluate_runs(
         summary = summarise(env, arena, {name: [rollouts] for name, rollouts in own.items()})
         stamp = time.strftime("%Y%m%d-%H%M%S")
         largest = max((measured(earlier) for earlier in evaluations(run)), default=0)
-        write_json(run.folder("evaluations") / f"{stamp}-seed{protocol.seed}.json", summary)
-        if pictures:
+        kind = "-distances" if protocol.by_distance else ""
+        write_json(run.folder("evaluations") / f"{stamp}-seed{protocol.seed}{kind}.json", summary)
+        if pictures and protocol.by_distance:
+            draw_distances(run, summary)
+        elif pictures:
             draw_evaluation(run, arena, own, planner, data, "" if measured(summary) >= largest else f"-{stamp}")
     return summarise(env, arena, results)

@@ -40,6 +40,17 @@ def draw_evaluation(
     draw_training(run)
 
 
+def draw_distances(run: Run, summary: dict[str, Any]) -> None:
+    """RUN/plots/distances.png: success in every band of distance, a line per planner."""
+    from iel.viz.comparison import draw_by_distance
+
+    bands = {
+        ("", planner): {band: [numbers["success_rate"]] for band, numbers in result["per_task"].items()}
+        for planner, result in summary["planners"].items()
+    }
+    draw_by_distance(run.folder("plots") / "distances.png", list(bands), {summary["env"]: bands})
+
+
 def ground(data: Trajectories) -> Ground:
     """Where there is no map: the places of the data, in the two slowest columns that tell the place, else the first."""
     from iel.data.slowness import LAG, place_columns

@@ -25,6 +25,7 @@ from iel.compare.grid import Cell, Variant
 from iel.data import Trajectories, load
 from iel.errors import RunError
 from iel.evaluation import Arena, Protocol, Rollouts
+from iel.evaluation.distances import can_be_asked
 from iel.files import locked, write_json
 from iel.loader import read_json
 from iel.training import train
@@ -121,6 +122,7 @@ def evaluate_cell(
 
     protocol = {**job["protocol"], "tasks": tuple(job["protocol"]["tasks"] or ()) or None}
     protocol.pop("checkpoints", None)
+    far = _far(job["env"], protocol)
     arena: Arena | None = None
     for planner in job["planners"]:
         file = evaluation_file(directory, planner["label"])
@@ -134,13 +136,27 @@ def evaluate_cell(
         for step, young in earlier.items():
             made = make_planner(planner["planner"], young, data, **planner["settings"])
             before[step] = _by_task(arena.rollout(young, made, f"{planner['label']}, step {step}"))
+        bands = {}
+        if far is not None:
+            made = make_planner(planner["planner"], model, data, **planner["settings"])
+            away = Arena(job["env"], far, reference=data.observations[0]).rollout(model, made, planner["label"])
+            bands = {away.name_of(int(band)): scores for band, scores in _by_task(away).items()}
         seconds = time.monotonic() - started
         times.add("evaluation", seconds)
         if job["draw"] and (maze := arena.envs[0].map) is not None:
             from iel.viz import draw_rollouts
 
             draw_rollouts(file.with_suffix(".png"), maze, {planner["label"]: rollouts})
-        write_json(file, {**_scores(job, planner, rollouts, seconds), "step": job["steps"], "earlier": before})
+        scores = _scores(job, planner, rollouts, seconds)
+        write_json(file, {**scores, "step": job["steps"], "earlier": before, "bands": bands})
+
+
+def _far(env: str, protocol: dict[str, Any]) -> Protocol | None:
+    """How success by distance is measured, where the grid asks for it and the environment can be asked."""
+    episodes = protocol.pop("distances", 0)
+    if not episodes or not can_be_asked(env):
+        return None
+    return Protocol(**{**protocol, "episodes": episodes, "tasks": None, "by_distance": True})
 
 
 def _scores(job: dict[str, Any], planner: dict[str, Any], rollouts: Rollouts, seconds: float) -> dict[str, Any]:

@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,19 +76,25 @@ def execute(
     quiet: bool = False,
     on_start: Callable[[int], None] = lambda waiting: None,
     cluster: Cluster | None = None,
+    only: Sequence[str] = (),
 ) -> list[Job]:
     """Run all unfinished cells of a grid into `out`; returns every cell with its state.
 
+    `only` are patterns (* stands for anything): cells whose name matches none of them keep waiting.
     `on_start` is told how many cells will be run, once nobody else is running them. With a `cluster` they run on its
     nodes, which must see `out` and the data directory under the same paths.
     """
     if lanes is not None and lanes < 1:
         raise ConfigError(f"--jobs must be at least 1, but is {lanes}.")
+    wanted = [cell for cell in grid.cells if chosen(cell, only)]
+    if not wanted:
+        raise ConfigError(f"No cell of the grid '{grid.name}' matches --only {' '.join(only)}; --list names them.")
     with locked(out):
-        fingerprints, errors = prepare_data(grid, quiet)
+        fingerprints, errors = prepare_data(wanted, quiet)
+        fingerprints = {**(read_recorded(out)[1] if only and (out / "grid.json").exists() else {}), **fingerprints}
         write_grid(out, grid, fingerprints)
         jobs = list_jobs(grid, out, fingerprints, errors)
-        waiting = [job for job in jobs if job.state == "waiting"]
+        waiting = [job for job in jobs if job.state == "waiting" and chosen(job.cell, only)]
         for job in waiting:
             write_job(job.directory, job.cell, job.fingerprint, draw=job.cell.seed == grid.seeds[0])
         on_start(len(waiting))
@@ -101,10 +108,15 @@ def execute(
     return jobs
 
 
-def prepare_data(grid: Grid, quiet: bool = False) -> tuple[dict[str, str], dict[str, str]]:
+def chosen(cell: Cell, only: Sequence[str]) -> bool:
+    """Whether a cell's name matches one of these patterns; without patterns every cell does."""
+    return not only or any(fnmatchcase(cell.name, pattern) for pattern in only)
+
+
+def prepare_data(cells: Sequence[Cell], quiet: bool = False) -> tuple[dict[str, str], dict[str, str]]:
     """Every data set, made or found once: (fingerprints, reasons why there is none) by environment."""
     fingerprints, errors = {}, {}
-    for cell in {cell.env: cell for cell in grid.cells}.values():
+    for cell in {cell.env: cell for cell in cells}.values():
         try:
             with _one_at_a_time(data_directory() / f".{cell.env}.lock"):
                 data = load(cell.env, episodes=cell.data["episodes"], seed=cell.data["seed"], progress=not quiet)

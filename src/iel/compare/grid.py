@@ -4,8 +4,8 @@
     seeds = [0, 1, 2]
     preset = "laptop"
 
-    [protocol]                      # `episodes` per task, evaluation `seed`; also `tasks`, `max_steps`, `checkpoints`
-    episodes = 20
+    [protocol]                      # `episodes` per task, evaluation `seed`; also `tasks`, `max_steps`, `checkpoints`,
+    episodes = 20                   # and `distances`: episodes per band of distance, beside the tasks (default: none)
     seed = 1000
 
     [settings]                      # of every method, where it has no other of its own; they win over the preset
@@ -57,7 +57,7 @@ from iel.typed import LARGEST, SEEDS, Rule, check_settings, shown
 SHIPPED = Path(__file__).parent / "grids"
 SCALED = ("title", "environments", "seeds", "preset", "settings", "protocol", "data", "planners")
 KEYS = (*SCALED, "methods", "scales", "published")
-PROTOCOL = {"episodes": 20, "seed": 1000, "tasks": None, "max_steps": None, "checkpoints": 1}
+PROTOCOL = {"episodes": 20, "seed": 1000, "tasks": None, "max_steps": None, "checkpoints": 1, "distances": 0}
 """The evaluation seed is one that nobody used while choosing settings."""
 DATA = {"episodes": None, "seed": 0}
 
@@ -101,6 +101,8 @@ class Cell:
     def evaluation_fingerprint(self, data_fingerprint: str, variant: Variant) -> str:
         """Hash of all that decides the measured scores."""
         protocol = {name: value for name, value in self.protocol.items() if name != "checkpoints"}
+        if not protocol.get("distances"):  # as before there were any
+            protocol.pop("distances", None)
         trained = self.training_fingerprint(data_fingerprint)
         return _digest((trained, variant.planner, variant.settings, protocol, "last"))
 

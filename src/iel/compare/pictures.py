@@ -9,7 +9,7 @@ import numpy as np
 
 from iel.compare.results import THRESHOLDS, Comparison
 from iel.training.trackers import read_losses
-from iel.viz.comparison import draw_bars, draw_learning, draw_profiles
+from iel.viz.comparison import draw_bars, draw_by_distance, draw_learning, draw_profiles
 
 
 def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
@@ -25,6 +25,13 @@ def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
     }
     pictures["Success with 95 % intervals"] = out / "success.png"
     draw_bars(out / "success.png", comparison.columns, panels, published)
+    bands: dict[str, Any] = {
+        env: {c: e.bands for c in comparison.columns if (e := comparison.entries.get((env, c))) and e.bands}
+        for env in comparison.environments
+    }
+    if bands := {env: entries for env, entries in bands.items() if entries}:
+        pictures["Success by distance"] = out / "distances.png"
+        draw_by_distance(out / "distances.png", comparison.columns, bands)
     if comparison.complete:
         profiles = {column: comparison.profile(column) for column in comparison.complete}
         pictures["Performance profiles"] = out / "profiles.png"

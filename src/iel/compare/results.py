@@ -49,6 +49,8 @@ class Entry:
     """Step -> (seeds, tasks) mean scores of earlier checkpoints."""
     last_step: int = 0
     """The step of the last checkpoint, if it was noted."""
+    bands: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Band of distance -> scores of the seeds, where it was measured."""
 
     @property
     def best(self) -> NDArray[np.float64] | None:
@@ -82,6 +84,7 @@ class Entry:
             "episodes_per_task": self.episodes,
             "mean_steps": self.steps,
             **self._describe_best(),
+            **({"by_distance": {band: scores.tolist() for band, scores in self.bands.items()}} if self.bands else {}),
         }
 
     def _describe_best(self) -> dict[str, Any]:
@@ -291,7 +294,11 @@ def _entry(results: list[dict[str, Any]]) -> Entry:
         for step in results[0].get("earlier", ())
     }
     last_step = int(results[0].get("step", 0))
-    return Entry(seeds, rates, episodes, float(np.mean(steps)), results[0]["metric"], curve, last_step)
+    bands = {
+        band: np.array([np.mean(result["bands"][band]["scores"]) for result in results])
+        for band in results[0].get("bands", ())
+    }
+    return Entry(seeds, rates, episodes, float(np.mean(steps)), results[0]["metric"], curve, last_step, bands)
 
 
 def published_numbers(

@@ -41,7 +41,7 @@ def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> 
             "interval": list(success_interval(rates, episodes)),
             "per_seed": [summary["success_rate"] for summary in summaries],
             "per_task": {
-                f"task{task}": {
+                runs[0].name_of(task): {
                     "success_rate": float(rates[:, column].mean()),
                     "interval": list(success_interval(rates[:, [column]], episodes)),
                 }
@@ -59,8 +59,9 @@ def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> 
 
 
 def evaluations(run: Run) -> list[dict[str, Any]]:
-    """All evaluations of a run, oldest first."""
-    return [read_json(file) for file in sorted((run.path / "evaluations").glob("*.json"))]
+    """All evaluations of a run on the tasks of its environment, oldest first."""
+    found = [read_json(file) for file in sorted((run.path / "evaluations").glob("*.json"))]
+    return [summary for summary in found if not summary.get("protocol", {}).get("by_distance")]
 
 
 def measured(summary: Mapping[str, Any]) -> int:
@@ -72,8 +73,9 @@ def measured(summary: Mapping[str, Any]) -> int:
 def table(summary: Mapping[str, Any]) -> Table:
     """Success rates per task and overall, in per cent, with the protocol as caption."""
     protocol = summary["protocol"]
+    kind = "bands of distance" if "by_distance" in protocol else "tasks"
     caption = (
-        f"success rate in per cent; {protocol['tasks']} tasks x {protocol['episodes_per_task']} episodes x "
+        f"success rate in per cent; {protocol['tasks']} {kind} x {protocol['episodes_per_task']} episodes x "
         f"{protocol['training_seeds']} training seed(s), {protocol['action']}, brackets: {protocol['interval']}"
     )
     caption += f"; asked: {protocol['asked']}" if "asked" in protocol else ""

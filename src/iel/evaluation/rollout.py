@@ -24,6 +24,7 @@ from iel.data import Trajectories
 from iel.envs import GoalEnv, World, make_env
 from iel.errors import ConfigError
 from iel.evaluation.ask import Ask
+from iel.evaluation.distances import bands_of
 from iel.evaluation.stats import EPISODE_INTERVAL, bootstrap_interval, success_interval
 from iel.model import Model
 from iel.planning import Acting, Pilot, Planner, Where, make_planner, planners_for
@@ -52,6 +53,8 @@ class Protocol:
     """How the policy acts (`iel.planning.Acting`); what is random follows from the seed as well."""
     ask: Ask = field(default_factory=Ask)
     """What the agent is asked for, if not each task's goal."""
+    by_distance: bool = False
+    """Starts and goals are pairs of cells in bands of distance (`iel.evaluation.distances`), which count as tasks."""
 
     def __post_init__(self) -> None:
         _ = Acting(self.action)  # refuses an unknown way of acting now
@@ -78,6 +81,11 @@ class Rollouts:
     """Fraction of its subtasks that each episode completed, where a task has several."""
     scores: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """What else was asked about every episode (`Ask.scores`)."""
+    names: dict[int, str] = field(default_factory=dict)
+    """What tasks are called, if not task1, task2..."""
+
+    def name_of(self, task: int) -> str:
+        return self.names.get(int(task), f"task{task}")
 
     def summary(self) -> dict[str, Any]:
         """success_rate, 95 % interval and the same per task, as JSON-safe values.
@@ -102,7 +110,7 @@ class Rollouts:
             "success_rate": float(rates.mean()),
             "interval": list(success_interval(rates, episodes)),
             "per_task": {
-                f"task{task}": {
+                self.name_of(task): {
                     "success_rate": float(rates[0, column]),
                     "interval": list(success_interval(rates[:, [column]], episodes)),
                     "mean_steps": float(self.steps[self.tasks == task].mean()),
@@ -135,10 +143,12 @@ class Arena:
 
         first = make()
         self.name, self.protocol = env if isinstance(env, str) else env.name, protocol
-        self.tasks = protocol.tasks or tuple(range(1, first.num_tasks + 1))
-        unknown = [task for task in self.tasks if not 1 <= task <= first.num_tasks]
+        self.bands = bands_of(self.name, first.map) if protocol.by_distance else ()
+        known = len(self.bands) or first.num_tasks
+        self.tasks = protocol.tasks or tuple(range(1, known + 1))
+        unknown = [task for task in self.tasks if not 1 <= task <= known]
         if unknown:
-            raise ConfigError(f"{self.name} has tasks 1 to {first.num_tasks}, not {unknown[0]}.")
+            raise ConfigError(f"{self.name} has tasks 1 to {known}, not {unknown[0]}.")
         episodes = [(task, episode) for task in self.tasks for episode in range(protocol.episodes)]
         self.episodes = np.array(episodes)
         lanes = min(len(episodes), first.lanes or len(episodes))
@@ -158,6 +168,7 @@ class Arena:
             "action": ACTIONS[self.protocol.action],
             "interval": EPISODE_INTERVAL,
             **({"asked": self.protocol.ask.words} if self.protocol.ask.words else {}),
+            **({"by_distance": True} if self.bands else {}),
         }
 
     def reset(self, chosen: Sequence[int] | None = None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -166,7 +177,8 @@ class Arena:
         chosen = range(len(self.envs)) if chosen is None else chosen
         for env, (task, episode) in zip(self.envs, self.episodes[list(chosen)], strict=False):
             sequence = np.random.SeedSequence([self.protocol.seed, int(task), int(episode)])
-            observation, info = env.reset(seed=int(sequence.generate_state(1)[0]), options={"task_id": int(task)})
+            options = {"task_info": self.bands[task - 1].task(sequence)} if self.bands else {"task_id": int(task)}
+            observation, info = env.reset(seed=int(sequence.generate_state(1)[0]), options=options)
             observations.append(observation)
             goals.append(info["goal"])
         return np.array(observations, np.float32), np.array(goals, np.float32)
@@ -199,6 +211,7 @@ class Arena:
             np.concatenate([turn.goals for turn in turns]),
             parts / self.envs[0].subtasks if self.envs[0].subtasks else None,
             self.protocol.ask.scores(paths),
+            {number: band.label for number, band in enumerate(self.bands, 1)},
         )
 
 

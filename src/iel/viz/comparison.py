@@ -132,3 +132,30 @@ def draw_learning(
             panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
         handles, labels = axes.flat[0].get_legend_handles_labels()
         axes.flat[0].figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+
+
+def draw_by_distance(
+    path: Path | str,
+    columns: Sequence[tuple[str, str]],
+    panels: Mapping[str, Mapping[tuple[str, str], Mapping[str, ArrayLike]]],
+) -> None:
+    """One panel per environment: success against the distance of the goal, a line per method and planner.
+
+    `panels` hold the scores of the seeds, in [0, 1], by column and band; thin bars go from the worst to the best seed.
+    """
+    colours = dict(zip(columns, column_colours(columns), strict=True))
+    with figure(path, 1, len(panels), size=(1.8 + 3.6 * len(panels), 3.6)) as axes:
+        for panel, (env, entries) in zip(axes[0], panels.items(), strict=True):
+            for shift, (column, bands) in enumerate(entries.items()):
+                scores = [100 * np.asarray(values, np.float64) for values in bands.values()]
+                x = np.arange(len(scores)) + 0.05 * (shift - (len(entries) - 1) / 2)
+                panel.plot(
+                    x, [s.mean() for s in scores], "o-", ms=4, color=colours[column], label=" ".join(column).strip()
+                )
+                panel.vlines(x, [s.min() for s in scores], [s.max() for s in scores], color=colours[column], lw=1)
+                panel.set_xticks(range(len(bands)), [band.removesuffix(" cells") for band in bands])
+            panel.set(ylim=(-2, 102), title=env.removesuffix("-v0"), xlabel="cells from start to goal")
+            panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
+        axes[0][0].set_ylabel("success, per cent")
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        axes[0][0].figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
