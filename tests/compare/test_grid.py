@@ -142,3 +142,16 @@ def test_measuring_earlier_checkpoints_trains_anew_and_the_default_is_the_last_a
     )
     assert one.directory("x") == same.directory("x") != three.directory("x")
     assert one.evaluation_fingerprint("x", one.planners[0]) == same.evaluation_fingerprint("x", same.planners[0])
+
+
+def test_data_of_environments_that_match_a_pattern():
+    table = {
+        "environments": ["pointmaze-medium-navigate-v0", "pointmaze-giant-navigate-v0"],
+        "data": {"episodes": 300, "seed": 1, "where": {"*-giant-*": {"episodes": 20}}},
+        "methods": [{"algo": "gcbc"}],
+    }
+    found = {cell.env.split("-")[1]: cell.data for cell in check_grid(table, "g").cells}
+    assert found == {"medium": {"episodes": 300, "seed": 1}, "giant": {"episodes": 20, "seed": 1}}
+    table["data"]["where"] = {"*-giant-*": {"episodes": -1, "epochs": 2}}
+    with pytest.raises(ConfigError, match=r"data\.where\.epochs.*data\.where\.episodes must be a whole number"):
+        check_grid(table, "g")

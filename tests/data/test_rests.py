@@ -40,7 +40,13 @@ def test_the_inside_of_a_rest_is_left_out_and_nothing_else():
     first, second = rows[rows < 560], rows[rows >= 560]
     assert 220 < first.min() < 240 and 285 < first.max() < 300  # it walks on from row 360, and looks 40 rows ahead
     assert second.max() == 850 - WINDOW - 1
-    pieces = cut_rests(data, [0])
+    assert cut_rests(data, [0]) is data  # less than half of it rests
+
+
+def test_rests_are_cut_out_where_they_are_most_of_the_data():
+    data = stored(walk((200, 0.1), (700, 0.0), (100, 0.1)), walk((150, 0.1), (640, 0.0)))
+    rows, pieces = rest_rows(data, [0]), cut_rests(data, [0])
+    assert len(rows) > len(data.observations) / 2
     assert len(pieces) == 4 and pieces.num_transitions == data.num_transitions - len(rows)
 
 

@@ -13,6 +13,8 @@
 
     [data]                          # `episodes` and `seed` of collected sets (default: the benchmark's own)
     episodes = 300
+    [data.where."*-giant-*"]        # other ones in environments that match
+    episodes = 200
 
     [planners.wide]                 # a planner with settings of its own, under a name of its own
     planner = "asym-graph"
@@ -211,7 +213,7 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: 
     environments = _environments(table.get("environments", []), mistakes)
     seeds = mistakes.numbers(table.get("seeds", [0]), "seeds")
     protocol = _section(table, "protocol", PROTOCOL, mistakes)
-    data = _section(table, "data", DATA, mistakes)
+    data = {env: _data(table, env, mistakes) for env in environments or ("",)}
     variants = _variants(table.get("planners", {}), mistakes)
     common = _common(table, mistakes)
     methods = table.get("methods", [])
@@ -233,7 +235,7 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: 
         for env in environments or ("",):  # a method is checked even where there is no place for it
             settings = _settings(method, label, env, common, mistakes)
             if settings is not None:
-                cells += [Cell(env, label, method["algo"], settings, s, data, planners, protocol) for s in seeds]
+                cells += [Cell(env, label, method["algo"], settings, s, data[env], planners, protocol) for s in seeds]
     if mistakes.found:
         return None
     cells.sort(key=lambda cell: cell.seed)  # every method once before any a second time: something to see early
@@ -256,9 +258,15 @@ def _environments(names: Any, mistakes: Mistakes) -> tuple[str, ...]:
     return tuple(known)
 
 
-def _section(table: Mapping[str, Any], key: str, defaults: dict[str, Any], mistakes: Mistakes) -> dict[str, Any]:
-    """A table of whole numbers."""
-    given = mistakes.expect(table.get(key, {}), dict, key)
+def _section(
+    table: Mapping[str, Any],
+    key: str,
+    defaults: dict[str, Any],
+    mistakes: Mistakes,
+    known: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A table of whole numbers, completed by `defaults`; `known` names what it may hold, if that is more."""
+    given, filled, defaults = mistakes.expect(table.get(key, {}), dict, key), defaults, known or defaults
     mistakes.unknown("key", given, defaults, f"{key}.")
     for name, value in given.items():
         if name == "tasks":
@@ -267,7 +275,16 @@ def _section(table: Mapping[str, Any], key: str, defaults: dict[str, Any], mista
             low, high = (0, SEEDS - 1) if name == "seed" else (1, LARGEST)
             if Rule(int, low, high).complaint(value):
                 mistakes.add(f"{key}.{name} must be a whole number from {low} to {high}, not {shown(value)}.")
-    return {**defaults, **{name: value for name, value in given.items() if name in defaults}}
+    return {**filled, **{name: value for name, value in given.items() if name in defaults}}
+
+
+def _data(table: Mapping[str, Any], env: str, mistakes: Mistakes) -> dict[str, Any]:
+    """Which data an environment is collected with: the general numbers, and those of patterns that match its name."""
+    given = dict(mistakes.expect(table.get("data", {}), dict, "data"))
+    for pattern, special in mistakes.expect(given.pop("where", {}), dict, "data.where").items():
+        special = _section({"data.where": special}, "data.where", {}, mistakes, DATA)
+        given |= special if fnmatch.fnmatch(env, pattern) else {}
+    return _section({"data": given}, "data", DATA, mistakes)
 
 
 def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:

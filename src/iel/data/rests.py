@@ -4,10 +4,12 @@ With u_t the columns that tell the place, each divided by its standard deviation
 
     a row rests if   m_t < q / 4,     q = the 99th percentile of m,
 
-and a rest is a run of at least 80 such rows. All of it but its first and last 40 rows is left out: where nothing goes
-anywhere, hindsight names directions at random, and what is drawn from there is missing elsewhere. In D4RL's recipe an
-ant in the ultra maze rests for nine tenths of its time. A turn on the spot is shorter than a rest, so data that keeps
-going stays whole.
+and a rest is a run of at least 80 such rows, without its first and last 40. Where nothing goes anywhere, hindsight
+names directions at random, and what is drawn from there is missing elsewhere. In D4RL's recipe an ant in the ultra maze
+rests for nine tenths of its time; there rests are left out.
+
+Where they are less than half of the data they stay: an ant that works its way out of a corner shows how to do that.
+With them (a sixth of `antmaze-large-navigate`) a policy reached 40 of 40 goals, without them 37.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ WINDOW = 40
 SHARE = 0.25
 SHORTEST = 80
 """A rest has at least so many rows."""
+MOST = 0.5
+"""Share of the data from which on rests are left out."""
 
 
 def rest_rows(data: Rows, columns: list[int] | None = None) -> NDArray[np.int64]:
@@ -53,5 +57,6 @@ def rest_rows(data: Rows, columns: list[int] | None = None) -> NDArray[np.int64]
 
 
 def cut_rests(data: Trajectories, columns: list[int] | None = None) -> Trajectories:
-    """The data in pieces without the inside of its rests; the data itself where it has none."""
-    return data.cut(rest_rows(data, columns))
+    """The data in pieces without the inside of its rests, where they are most of it; else the data itself."""
+    rows = rest_rows(data, columns)
+    return data.cut(rows) if len(rows) > MOST * data.num_states else data
