@@ -3,11 +3,11 @@
     python scripts/direction_study.py RUN... [--episodes 10] [--seed 0] [--factor 1000] [--out study.json]
     python scripts/direction_study.py --pictures docs/images [RUN...]
 
-For every run and each of {sym-graph, asym-graph} x {no witnesses, witnesses}: success over the five tasks, and how many
-of the same episodes' plans lead through a door backwards. And once per run, over all ordered pairs of some states of
-the data: the learned steps against the exact ones of the discretised maze (rank correlation; of the pairs whose exact
-ratio of the two directions is above 5, the share whose predicted ratio is above 2), by the distance itself and along
-the graph.
+For every run and each of {sym-graph, asym-graph} x {no witnesses, witnesses}: success over the five tasks, how many of
+the same episodes' plans lead through a door backwards, and how many of the edges across a door do. And once per run,
+over all ordered pairs of some states of the data: the learned steps against the exact ones of the discretised maze
+(rank correlation; of the pairs whose exact ratio of the two directions is above 5, the share whose predicted ratio is
+above 2), by the distance itself and along the graph.
 """
 
 from __future__ import annotations
@@ -35,18 +35,30 @@ STATES = 60
 """States whose ordered pairs are compared with the exact steps."""
 
 
-def backwards(maze: MazeMap, way: np.ndarray) -> bool:
-    """Whether a polyline of places (n, 2) crosses some door from its back to its front."""
+def backwards(maze: MazeMap, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Which of the straight lines from (n, 2) places to others cross some door from its back to its front."""
+    through = np.zeros(len(start), bool)
     for front, back in maze.doors:
         along = (maze.centre(back) - maze.centre(front)) / maze.cell
-        offset = way - maze.centre([front, back]).mean(axis=0)
-        behind, across = offset @ along, offset @ along[::-1]
-        crossed = np.flatnonzero((behind[:-1] > 0) & (behind[1:] <= 0))
-        share = behind[crossed] / (behind[crossed] - behind[crossed + 1])
-        where = across[crossed] + share * (across[crossed + 1] - across[crossed])
-        if (np.abs(where) < maze.cell / 2).any():
-            return True
-    return False
+        middle = maze.centre([front, back]).mean(axis=0)
+        (before, side), (after, other) = (
+            ((place - middle) @ along, (place - middle) @ along[::-1]) for place in (start, end)
+        )
+        crossed = (before > 0) & (after <= 0)
+        share = before / np.where(crossed, before - after, 1.0)
+        through |= crossed & (np.abs(side + share * (other - side)) < maze.cell / 2)
+    return through
+
+
+def closed_edges(maze: MazeMap, planner: Planner) -> float:
+    """Of the edges across a door that the graph trusts, the share that leads through it backwards."""
+    graph: Any = planner.graph  # type: ignore[attr-defined]
+    goal = planner._fields[next(reversed(planner._fields))].goal  # type: ignore[attr-defined]
+    edges, places = graph.geometric(goal), planner.observations[:, :2]
+    trusted = np.ones(len(edges), bool) if graph.witnesses is None else graph._seen(edges)
+    start, end = places[edges.source[trusted]], places[edges.target[trusted]]
+    back, forth = backwards(maze, start, end).sum(), backwards(maze, end, start).sum()
+    return float(back / max(back + forth, 1))
 
 
 def exact_maze(maze: MazeMap) -> Any:
@@ -87,9 +99,11 @@ def study(run: Run, arena: Arena, factor: float, nodes: int | None) -> dict[str,
             facts: dict[str, Any] = {
                 "success": float(rollouts.success.mean()),
                 "per_task": [float(rollouts.success[rollouts.tasks == task].mean()) for task in arena.tasks],
-                "backward_plans": float(np.mean([backwards(env.map, way) for way in plans])),
+                "backward_plans": float(np.mean([backwards(env.map, way[:-1], way[1:]).any() for way in plans])),
+                "backward_edges": closed_edges(env.map, planner),
                 "prepare_seconds": round(ready, 2),
                 **agreement(steps, exact, first, second),
+                "steps_over_exact": float(np.median(steps / exact)),
             }
             if known is not None:
                 seen = planner.graph.witnessed(planner._fields[next(reversed(planner._fields))].goal)  # type: ignore[attr-defined]
@@ -140,6 +154,7 @@ def main() -> None:
     options.add_argument("runs", nargs="*", type=Path)
     options.add_argument("--episodes", type=int, default=10)
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--action", choices=("mean", "sample", "unstick"), default="unstick")
     options.add_argument("--factor", type=float, default=1000.0)
     options.add_argument("--nodes", type=int)
     options.add_argument("--out", type=Path)
@@ -153,7 +168,7 @@ def main() -> None:
     for path in given.runs:
         run = open_run(path)
         if run.env not in arenas:
-            arenas[run.env] = Arena(run.env, Protocol(given.episodes, seed=given.seed))
+            arenas[run.env] = Arena(run.env, Protocol(given.episodes, seed=given.seed, action=given.action))
         results.append(study(run, arenas[run.env], given.factor, given.nodes))
         if given.out:
             write_text(given.out, json.dumps(results, indent=1))
