@@ -258,32 +258,31 @@ def _environments(names: Any, mistakes: Mistakes) -> tuple[str, ...]:
     return tuple(known)
 
 
-def _section(
-    table: Mapping[str, Any],
-    key: str,
-    defaults: dict[str, Any],
-    mistakes: Mistakes,
-    known: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """A table of whole numbers, completed by `defaults`; `known` names what it may hold, if that is more."""
-    given, filled, defaults = mistakes.expect(table.get(key, {}), dict, key), defaults, known or defaults
-    mistakes.unknown("key", given, defaults, f"{key}.")
+def _section(table: Mapping[str, Any], key: str, defaults: dict[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    """A table of whole numbers, completed by its defaults."""
+    return {**defaults, **_numbers(table.get(key, {}), key, defaults, mistakes)}
+
+
+def _numbers(table: Any, where: str, known: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    """The whole numbers of a table that have a known name."""
+    given = mistakes.expect(table, dict, where)
+    mistakes.unknown("key", given, known, f"{where}.")
     for name, value in given.items():
         if name == "tasks":
-            mistakes.numbers(value, f"{key}.tasks")
-        elif name in defaults:
+            mistakes.numbers(value, f"{where}.tasks")
+        elif name in known:
             low, high = (0, SEEDS - 1) if name == "seed" else (1, LARGEST)
             if Rule(int, low, high).complaint(value):
-                mistakes.add(f"{key}.{name} must be a whole number from {low} to {high}, not {shown(value)}.")
-    return {**filled, **{name: value for name, value in given.items() if name in defaults}}
+                mistakes.add(f"{where}.{name} must be a whole number from {low} to {high}, not {shown(value)}.")
+    return {name: value for name, value in given.items() if name in known}
 
 
 def _data(table: Mapping[str, Any], env: str, mistakes: Mistakes) -> dict[str, Any]:
     """Which data an environment is collected with: the general numbers, and those of patterns that match its name."""
     given = dict(mistakes.expect(table.get("data", {}), dict, "data"))
     for pattern, special in mistakes.expect(given.pop("where", {}), dict, "data.where").items():
-        special = _section({"data.where": special}, "data.where", {}, mistakes, DATA)
-        given |= special if fnmatch.fnmatch(env, pattern) else {}
+        numbers = _numbers(special, "data.where", DATA, mistakes)
+        given |= numbers if fnmatch.fnmatch(env, pattern) else {}
     return _section({"data": given}, "data", DATA, mistakes)
 
 
