@@ -5,10 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from iel.data import Trajectories
 from iel.errors import ConfigError
 from iel.metrics import Displacement, LatentGoal
 from iel.planning import AsymGraph, PlanningGraph, SymGraph
-from iel.planning.witness import Witnesses, assign, connectivity, passages
+from iel.planning.witness import Witnesses, assign, connectivity, passages, walked
 
 
 def walks(generator, episodes=7, dimension=3):
@@ -113,6 +114,14 @@ def test_a_passage_slower_than_the_geometry_says_is_no_witness():
     assert witnesses.least(np.array([0, 0, 1]), np.array([1, 2, 0])).tolist() == [21.0, 1.0, np.inf]
     assert witnesses.seen(np.array([0, 0]), np.array([1, 2]), np.array([1.0, 50.0])).tolist() == [False, True]
     assert witnesses.seen(np.array([0]), np.array([1]), np.array([7.0])).tolist() == [True]
+
+
+def test_nobody_walks_through_a_teleport():
+    steps = np.full((2, 600, 2), 0.1)
+    steps[0, 300] = 500.0
+    states = np.cumsum(steps, axis=1).astype(np.float32)
+    data = Trajectories.from_episodes([(walk, np.zeros((599, 1))) for walk in states], trust=True)
+    assert walked(data).tolist() == [0, 300, 600, 1200]
 
 
 def test_a_graph_without_witnesses_says_so_and_factors_are_checked():

@@ -45,7 +45,7 @@ from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
 from iel.planning.rewards import READOUT_POOL, Landscape, reward_field
 from iel.planning.screen import affordable_screen
-from iel.planning.witness import Witnesses, checked_factor, window_for
+from iel.planning.witness import Witnesses, checked_factor, walked, window_for
 
 NODES_WITHOUT_STRUCTURE = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
@@ -378,14 +378,12 @@ class AsymGraph(Planner):
 
     def _witnesses(self, data: States, scale: Any) -> Witnesses:
         """Who was seen where, by all trajectories of the data."""
-        offsets = getattr(data, "offsets", None)
-        if offsets is None:
-            raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
+        offsets = walked(data)
         graph, axis = self.graph, np.eye(self.graph.dimension)[0]
         goal = LatentGoal(graph.points[0], axis, self.observations[self.states[0]])
         window = window_for(graph.metric.steps(graph.geometric(goal).cost))
         states = np.asarray(self._embedded(np.arange(len(self.observations))) / scale, np.float32)
-        return Witnesses.of(states, np.asarray(offsets), self.coreset.points, window)
+        return Witnesses.of(states, offsets, self.coreset.points, window)
 
     def twin(self) -> Self:
         twin = super().twin()

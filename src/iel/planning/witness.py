@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from iel.data.jumps import jump_rows
 from iel.errors import ConfigError
 from iel.metrics import Floats, Integers, checked_points
 from iel.planning.candidates import Nearby, nearest_pairs
@@ -89,6 +91,13 @@ class Witnesses:
     def seen(self, sources: Integers, targets: Integers, predicted: Floats, slack: float = SLACK) -> np.ndarray:
         """Which edges are witnessed, given their predicted steps."""
         return self.least(sources, targets) <= 1.0 + slack * predicted
+
+
+def walked(data: Any) -> Integers:
+    """Where the trajectories of the data begin and end; one that jumps (a teleport) ends there, as nobody walked."""
+    if getattr(data, "offsets", None) is None:
+        raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
+    return np.union1d(np.asarray(data.offsets), jump_rows(data) + 1)
 
 
 def connectivity(count: int, sources: Integers, targets: Integers, seen: np.ndarray) -> Connectivity:
