@@ -13,8 +13,11 @@ from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
 from iel.export import build_graphs, export_run
 from iel.files import verify_seal
+from iel.loader import read_safetensors
 from iel.model import Model, Pack, load_model
+from iel.model.files import read_model
 from iel.planning import AsymGraph, Direct
+from iel.serial import save_arrays
 from iel.training import open_run, train
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -107,6 +110,24 @@ def test_export_of_a_run_is_whole_and_plans_like_the_run(trained, walks, tmp_pat
     np.testing.assert_allclose(ours.path(state).observations, theirs.path(state).observations)
     np.testing.assert_allclose(ours.act(state), theirs.act(state), atol=1e-5)
     assert np.array_equal(model.embed(state[None]), trained.model.embed(state[None]))
+
+
+def test_an_export_knows_who_passed_where(trained, walks, tmp_path):
+    with pytest.raises(ConfigError, match="--nodes 2048"):
+        export_run(trained, tmp_path / "none", data=walks, witnesses=1000, onnx=False)
+    card = export_run(trained, tmp_path / "out", data=walks, nodes=40, witnesses=1000, onnx=False)
+    planner = load_model(tmp_path / "out").planner("asym-graph")
+    goal, starts = walks.observations[3], walks.observations[::7]
+    others = (AsymGraph(trained.model, walks, nodes=40, witnesses=factor) for factor in (1000, None))
+    ours, same, plain = (p.plan([goal] * len(starts)).steps(p.model.embed(starts)) for p in (planner, *others))
+    np.testing.assert_allclose(ours, same, rtol=1e-4)
+    assert (ours > 1.01 * plain).any() and card["planner"]["witnesses"] == 1000
+    arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
+    save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, "codes": arrays["codes"][::-1].copy()})
+    with pytest.raises(RunError, match="planner"):
+        load_model(tmp_path / "out")
+    with pytest.raises(RunError, match="passages that do not fit"):
+        read_model(tmp_path / "out")
 
 
 def test_the_same_run_exports_the_same_bytes(trained, walks, tmp_path):

@@ -23,6 +23,8 @@ class ExportCommand(Output):
     """Take this many states of the training data along, so that graph planners need no data (2048 is usual)."""
     coreset: Literal["farthest", "dpp"] = "farthest"
     """How those states are chosen."""
+    witnesses: float | None = None
+    """Take along who was seen to pass between them; an edge that nobody took costs so many times as much (1000)."""
     data: Path | None = None
     """Take states from this file or folder instead of the data the run was trained on."""
     no_onnx: Flag = False
@@ -37,7 +39,8 @@ def export_command(options: ExportCommand) -> dict[str, Any]:
     run = open_run(options.run)
     data = run.data(options.data) if options.nodes is not None else None
     out = options.out or run.path / "export"
-    card = export_run(run, out, data=data, nodes=options.nodes, coreset=options.coreset, onnx=not options.no_onnx)
+    chosen: dict[str, Any] = {"nodes": options.nodes, "coreset": options.coreset, "witnesses": options.witnesses}
+    card = export_run(run, out, data=data, onnx=not options.no_onnx, **chosen)
     files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     if not options.json:
         for name, size in files.items():

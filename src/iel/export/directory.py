@@ -43,9 +43,12 @@ def export_run(
     data: States | None = None,
     nodes: int | None = None,
     coreset: str = "farthest",
+    witnesses: float | None = None,
     onnx: bool = True,
 ) -> dict[str, Any]:
-    """Write the run's model to `out` and return its card; with `nodes`, states of `data` are taken along."""
+    """Write the run's model to `out` and return its card; with `nodes`, states of `data` are taken along, and with
+    `witnesses` also who was seen to pass between them.
+    """
     if onnx:
         require_onnx()  # said before anything is written
     model = run.model
@@ -53,14 +56,21 @@ def export_run(
         raise ConfigError(f"{run.config['algo']} has no distances to plan with; export it without --nodes.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} already exists; choose another --out, or remove it.")
-    states = None if data is None or nodes is None else AsymGraph(model, data, nodes=nodes, coreset=coreset)
+    if witnesses is not None and nodes is None:
+        raise ConfigError("Witnesses belong to the states of a graph; say how many, --nodes 2048.")
+    states = None
+    if data is not None and nodes is not None:
+        states = AsymGraph(model, data, nodes=nodes, coreset=coreset, witnesses=witnesses)
     partial = partial_name(out.parent)
     try:
         partial.mkdir(parents=True)
         save_model(model, partial)
         if states is not None:
             observations = np.asarray(states.observations[states.states], np.float32)
-            pack = {"observations": observations, "embeddings": model.embed(observations)}
+            pack: dict[str, Any] = {"observations": observations, "embeddings": model.embed(observations)}
+            if (seen := states.graph.witnesses) is not None:
+                pack |= {"codes": seen.codes, "steps": seen.steps, "passed": seen.passed}
+                pack["witnesses"] = np.array([witnesses])
             save_arrays(partial / "planner.safetensors", pack)
         written = read_model(partial)
         graphs = build_graphs(written) if onnx else {}
@@ -111,7 +121,8 @@ def _card(run: Run, model: Model, coreset: str, graphs: dict[str, Any]) -> dict[
             "metric": metric and {name: getattr(metric, name, None) for name in ("beta", "discount")},
         },
         "onnx": {"opset": OPSET, "ir_version": IR_VERSION, "files": signatures(graphs)} if graphs else None,
-        "planner": {"nodes": len(model.pack.observations), "coreset": coreset} if model.pack else None,
+        "planner": model.pack
+        and {"nodes": len(model.pack.observations), "coreset": coreset, "witnesses": model.pack.witnesses},
     }
 
 

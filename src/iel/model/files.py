@@ -51,6 +51,7 @@ INPUTS = ("observation", "blind", "goal", "command", "action", "representation")
 REQUIRED = {"algo", "observation_size", "action_size", "steering", "networks"}
 UNITS = ("beta", "discount", "residual")
 OPTIONAL = {*UNITS, "metric"}
+PASSAGES = ("codes", "steps", "passed")
 
 
 def save_model(model: Model, directory: Path | str) -> None:
@@ -360,7 +361,7 @@ def _number(value: Any, name: str, config: Path, low: float, high: float) -> flo
 def _pack(model: Model, source: Path) -> Pack:
     """The states to plan over."""
     arrays = read_safetensors(source)
-    if "observations" not in arrays or not arrays.keys() <= {"observations", "embeddings"}:
+    if "observations" not in arrays or not arrays.keys() <= {"observations", "embeddings", *PASSAGES, "witnesses"}:
         raise RunError(f"{source} does not hold observations; export the run again.")
     observations = arrays["observations"]
     if observations.ndim != 2 or observations.shape[1] != model.observation_size or len(observations) == 0:
@@ -371,7 +372,21 @@ def _pack(model: Model, source: Path) -> Pack:
         raise RunError(f"{source} holds a number that is not finite; export the run again.")
     if "embeddings" in arrays:
         _same_model(model, observations, arrays["embeddings"], source)
-    return Pack(observations)
+    if "witnesses" not in arrays:
+        return Pack(observations)
+    return Pack(observations, *_passages(arrays, len(observations), source))
+
+
+def _passages(arrays: Mapping[str, np.ndarray], nodes: int, source: Path) -> tuple[dict[str, np.ndarray], float]:
+    """Who was seen to pass between which nodes, and how much dearer all other edges are."""
+    numbers = [arrays.get(name, np.zeros(0)) for name in PASSAGES]
+    codes, steps, passed = numbers
+    factor = arrays["witnesses"]
+    sound = factor.shape == (1,) and factor[0] >= 1.0 and {part.shape for part in numbers} == {(len(codes),)}
+    sound = sound and all(part.dtype == np.int64 for part in numbers) and len(codes) > 0 and codes[0] >= 0
+    if not (sound and codes[-1] < nodes**2 and (np.diff(codes) > 0).all() and min(steps.min(), passed.min()) > 0):
+        raise RunError(f"{source} holds passages that do not fit its states; export the run again.")
+    return dict(zip(PASSAGES, numbers, strict=True)), float(factor[0])
 
 
 def _support_arrays(support: Support) -> dict[str, np.ndarray]:

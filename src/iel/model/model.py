@@ -235,6 +235,10 @@ class Pack:
 
     observations: FloatArray
     """(nodes, observation size)."""
+    passages: Mapping[str, Any] | None = None
+    """Who was seen to pass between them (`iel.planning.witness`): `codes`, `steps`, `passed`."""
+    witnesses: float | None = None
+    """How much dearer the other edges are."""
 
 
 class Model:
@@ -415,7 +419,7 @@ class Model:
                 "observations of your own."
             )
         if over_coreset(name):
-            settings = {"coreset": "all", **settings}
+            settings = {"coreset": "all", "witnesses": self.pack.witnesses, **settings}
         return make_planner(name, self, self.pack, **settings)
 
     # ---------------------------------------------------------------- inside

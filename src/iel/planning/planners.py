@@ -377,7 +377,9 @@ class AsymGraph(Planner):
         return replace(metric, beta=beta)
 
     def _witnesses(self, data: States, scale: Any) -> Witnesses:
-        """Who was seen where, by all trajectories of the data."""
+        """Who was seen where, by all trajectories of the data, or as it was exported."""
+        if (passages := getattr(data, "passages", None)) is not None and self.graph.count == len(self.observations):
+            return Witnesses(self.graph.count, **passages)
         offsets = walked(data)
         graph, axis = self.graph, np.eye(self.graph.dimension)[0]
         goal = LatentGoal(graph.points[0], axis, self.observations[self.states[0]])

@@ -33,6 +33,8 @@ class Served:
     seed: int | None = None
     planning: dict[str, Any] = field(default_factory=dict)
     """Settings of graph planners."""
+    passages: Any = None
+    """Who was seen to pass between the states, where an export says so."""
 
     @property
     def planners(self) -> tuple[str, ...]:
@@ -127,7 +129,8 @@ def _exported(path: Path, data: Path | None, nodes: int | None) -> Served:
     if model.pack is None:
         return Served(name, model, **facts)
     # What was taken along is a coreset already.
-    return Served(name, model, model.pack.observations, planning={"coreset": "all"}, **facts)
+    planning = {"coreset": "all", "witnesses": model.pack.witnesses}
+    return Served(name, model, model.pack.observations, planning=planning, passages=model.pack.passages, **facts)
 
 
 def _graph(nodes: int | None) -> dict[str, Any]:
