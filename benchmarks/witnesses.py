@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import resource
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import in_own_process
 from iel.commands.common import Output
 from iel.errors import GeometryError
 from iel.metrics import Displacement, Floats, LatentGoal, unit
@@ -126,16 +126,13 @@ def _planning(points: Floats, witnesses: Witnesses, generator: np.random.Generat
 
 def command(options: Options) -> dict[str, Any]:
     """Measure in a process of its own and print."""
-    job = [sys.executable, "-c", "import sys; from benchmarks.witnesses import main; main(sys.argv[1])"]
     settings = {name: getattr(options, name) for name in ("transitions", "nodes", "intrinsic", "seed")}
-    done = subprocess.run([*job, json.dumps(settings)], check=True, capture_output=True, text=True)
-    result = {**json.loads(done.stdout.splitlines()[-1]), "slack": SLACK}
+    result = {**in_own_process("benchmarks.witnesses", "measure", **settings), "slack": SLACK}
     if not options.json:
         for name, value in result.items():
             print(f"{name:26} {value}")
     return result
 
 
-def main(settings: str) -> None:
-    """The process that measures."""
-    print(json.dumps(measure(Options(**json.loads(settings)))))
+if __name__ == "__main__":
+    print(json.dumps(measure(Options(**json.loads(sys.argv[2])))))
