@@ -33,11 +33,15 @@ def ivl_loss(
     return (weight * jnp.square(targets - values)).mean(-1).sum()
 
 
-def regression_expectile_loss(prediction: jax.Array, target: jax.Array, tau: float) -> jax.Array:
-    """E[W(l) l^2] with the residual l = target - prediction and weight tau where l > 0, 1 - tau elsewhere."""
+def regression_expectile_loss(
+    prediction: jax.Array, target: jax.Array, tau: float, counted: jax.Array | None = None
+) -> jax.Array:
+    """E[W(l) l^2] with the residual l = target - prediction and weight tau where l > 0, 1 - tau elsewhere; the mean is
+    over all rows, of which those that are not `counted` add nothing.
+    """
     residual = target - prediction
     weight = jnp.where(residual > 0, tau, 1.0 - tau)
-    return (weight * jnp.square(residual)).mean()
+    return (weight * jnp.square(residual) * (1.0 if counted is None else counted)).mean()
 
 
 def iql_value_loss(value: jax.Array, target_q: jax.Array, tau: float) -> jax.Array:

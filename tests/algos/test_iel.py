@@ -80,6 +80,22 @@ def test_embedding_loss_against_float64_numpy(world):
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
+def test_hitting_times_of_goals_elsewhere_may_be_left_out(world):
+    arrays, state = world
+    omega = in_blocks(lambda x: unit(state.omega(x)), arrays.observations)
+    hitting = {}
+    for goals in ("all", "ahead"):
+        algo = dataclasses.replace(TINY, hitting_goals=goals, p_trajectory=0.5)
+        batch = algo.sample("embedding", jax.random.key(1), arrays, omega)
+        ahead = (batch.steps > 0) if batch.counted is None else batch.counted > 0
+        for name, longer in (("drawn", 0.0), ("elsewhere", jnp.where(ahead, 0.0, 5.0))):
+            changed = batch._replace(steps=batch.steps + longer)
+            hitting[goals, name] = algo.embedding_loss(state.embedding, state.embedding, changed)[1][
+                "embedding/hitting"
+            ]
+    assert 0 < ahead.mean() < 1 and hitting["ahead", "elsewhere"] == hitting["ahead", "drawn"] < hitting["all", "drawn"]
+
+
 def test_policy_reward_is_progress_along_the_direction(world):
     arrays, state = world
     table = in_blocks(head(state.embedding, 0), arrays.observations)

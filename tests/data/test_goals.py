@@ -47,6 +47,16 @@ def test_intermediate_gaps_are_uniform_in_the_middle_of_a_long_episode(data, dra
     np.testing.assert_allclose(shares, 0.1, atol=0.003)
 
 
+def test_the_authors_code_takes_the_next_state_where_the_goals_row_is_lower(data):
+    sampler = GoalSampler(max_steps=10, strays="step")
+    draw = jax.tree.map(np.asarray, sampler(jax.random.key(0), to_device(data), 100_000))
+    upper = np.minimum(np.minimum(draw.goal - 1, data.final[draw.state] - 1), draw.state + 10)
+    assert (draw.steps[upper - draw.state < 1] == 1).all()
+    ranged = upper - draw.state >= 1
+    assert (draw.intermediate[ranged] <= upper[ranged]).all() and draw.steps.max() == 10
+    assert (draw.steps[draw.goal < draw.state] == 1).all()
+
+
 def test_share_of_random_goals(data, draw):
     # From the long last episode, a goal outside it must be a random one.
     first = data.offsets[-2]

@@ -35,7 +35,7 @@ from iel.algos.skills import (
     skill_shape,
     skill_steering,
 )
-from iel.data.goals import DeviceData, GoalSampler
+from iel.data.goals import DeviceData, GoalSampler, ahead
 from iel.data.slowness import place_columns
 from iel.data.trajectories import Trajectories
 from iel.distances import GROUP, directed, discounted_steps, projection
@@ -58,7 +58,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-3,
         "target_rate": 0.05,
     },
-    "official": {"beta": 0.3, "hitting_expectile": 0.25, "noise_units": "raw"},
+    "official": {"beta": 0.3, "hitting_expectile": 0.25, "noise_units": "raw", "hitting_goals": "official"},
 }
 
 
@@ -115,6 +115,9 @@ class IEL(Method):
     """tau' of the hitting-time regression: below 0.5, shorter observed times count more."""
     max_steps: int = 10
     """H_max: how far ahead on the trajectory an intermediate state may lie."""
+    hitting_goals: Literal["all", "official", "ahead"] = "all"
+    """Which goals the regression takes: `all` (u up to H_max ahead, also for goals elsewhere), `official` (for about
+    half of those the next state, as in the authors' code), `ahead` (only goals ahead on the same trajectory)."""
     p_trajectory: float = 0.625
     """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
     temperature: float = 0.07
@@ -170,7 +173,8 @@ class IEL(Method):
 
     @property
     def sampler(self) -> GoalSampler:
-        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory, self.max_steps)
+        strays: Literal["walk", "step"] = "step" if self.hitting_goals == "official" else "walk"
+        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory, self.max_steps, strays=strays)
 
     @property
     def skills(self) -> SkillSettings:
@@ -219,8 +223,8 @@ class IEL(Method):
         """The batch of one step."""
         if phase == "policy":
             assert tables is not None
-            ahead = self.future_steps if self.future_share > 0 else None
-            return draw_skill_batch(key, data, tables, self.batch_size, ahead)
+            future = self.future_steps if self.future_share > 0 else None
+            return draw_skill_batch(key, data, tables, self.batch_size, future)
         draw = self.sampler(key, data, self.batch_size)
         state, goal = data.observations[draw.state], data.observations[draw.goal]
         intermediate = data.observations[draw.intermediate]
@@ -236,6 +240,7 @@ class IEL(Method):
             omega=tables[draw.goal],
             steps=draw.steps.astype(jnp.float32),
             success=(draw.goal == draw.state).astype(jnp.float32),
+            counted=ahead(data, draw.state, draw.goal).astype(jnp.float32) if self.hitting_goals == "ahead" else None,
         )
 
     # ---------------------------------------------------------------- losses
@@ -263,7 +268,7 @@ class IEL(Method):
         state, goal, intermediate = (part[..., : self.dimension] for part in (state, goal, intermediate))
         observed = discounted_steps(batch.steps, self.discount)
         predicted = projection(state, intermediate, batch.omega)
-        hitting = regression_expectile_loss(predicted, observed, self.hitting_expectile)
+        hitting = regression_expectile_loss(predicted, observed, self.hitting_expectile, batch.counted)
 
         loss = td + self.kappa * hitting
         return loss, {
@@ -356,3 +361,5 @@ class GoalBatch(NamedTuple):
     omega: jax.Array
     steps: jax.Array
     success: jax.Array
+    counted: jax.Array | None = None
+    """Whose hitting times count; None: all."""

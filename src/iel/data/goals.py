@@ -69,6 +69,9 @@ class GoalSampler:
     max_steps: int = 10
     p_current: float = 0.0
     future: Literal["geometric", "uniform"] = "geometric"
+    strays: Literal["walk", "step"] = "walk"
+    """The intermediate state of a goal that is not ahead on the same episode: any of the next `max_steps` states, or,
+    as in the authors' code, the next one where the goal's row number is lower."""
 
     def __post_init__(self) -> None:
         shares = (self.p_trajectory, self.p_random, self.p_current)
@@ -90,8 +93,10 @@ class GoalSampler:
         goal = self._goals(kind_key, ahead_key, random_key, data, state)
 
         # An intermediate state lies on the way: when the goal is ahead on the same episode, never beyond it.
-        on_the_way = (goal > state) & (goal <= last)
-        furthest = jnp.minimum(jnp.where(on_the_way, goal, last), state + self.max_steps)
+        if self.strays == "walk":
+            furthest = jnp.minimum(jnp.where(ahead(data, state, goal), goal, last), state + self.max_steps)
+        else:  # row numbers are compared whatever the episode, and the goal and the last state are left out
+            furthest = jnp.maximum(jnp.minimum(jnp.minimum(goal, last) - 1, state + self.max_steps), state + 1)
         steps = 1 + jax.random.randint(between_key, (size,), 0, furthest - state)
         return Draw(state, goal, state + steps, steps)
 
@@ -105,13 +110,18 @@ class GoalSampler:
     ) -> jax.Array:
         size, last = len(state), data.final[state]
         if self.future == "geometric":
-            ahead = jnp.minimum(state + geometric(ahead_key, self.discount, size), last)
+            later = jnp.minimum(state + geometric(ahead_key, self.discount, size), last)
         else:
-            ahead = state + 1 + jax.random.randint(ahead_key, (size,), 0, last - state)
+            later = state + 1 + jax.random.randint(ahead_key, (size,), 0, last - state)
         anywhere = jax.random.randint(random_key, (size,), 0, len(data.observations))
         kind = jax.random.uniform(kind_key, (size,))
-        goal = jnp.where(kind < self.p_trajectory, ahead, anywhere)
+        goal = jnp.where(kind < self.p_trajectory, later, anywhere)
         return jnp.where(kind >= 1.0 - self.p_current, state, goal) if self.p_current > 0 else goal
+
+
+def ahead(data: DeviceData, state: jax.Array, goal: jax.Array) -> jax.Array:
+    """Whether a goal lies ahead on the episode of its state."""
+    return (goal > state) & (goal <= data.final[state])
 
 
 def draw_states(key: jax.Array, data: DeviceData, size: int) -> jax.Array:
