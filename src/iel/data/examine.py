@@ -93,7 +93,8 @@ def examine(source: str | Path) -> list[Finding]:
             return []
         rows = read_rows(path, str(source) if isinstance(source, str) else None)
     except IELError as problem:
-        return [Finding(_kind_of_refusal(str(problem)), "error", str(path), None, None, None, str(problem))]
+        words = str(problem).removeprefix(f"{path}: ").removeprefix(f"{path} ")  # the finding names the file
+        return [Finding(_kind_of_refusal(words), "error", str(path), None, None, None, words)]
     return examine_rows(rows, str(path))
 
 
@@ -104,7 +105,7 @@ def judge(data: Trajectories) -> None:
     findings = examine_rows(Rows(data.observations, data.actions, data.offsets, data.name), data.name)
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        more = f" ({len(errors) - 1} more findings)" if len(errors) > 1 else ""
+        more = f" ({len(errors) - 1} more, which `iel data check` lists.)" if len(errors) > 1 else ""
         raise DataError(f"{errors[0].sentence}{more} To use it all the same, say trust=True or --trust.")
     for finding in findings[:SHOWN]:
         notice(str(finding), once=True)
