@@ -236,7 +236,9 @@ def _repeated(rows: Rows, file: str) -> Iterator[Finding]:
     # Standing still repeats a state honestly; only stretches that move can overlap.
     starts = starts[(keys[starts] != keys[starts + 1]) & (keys[starts + 1] != keys[starts + 2])]
     starts = starts[~np.isin(episode[starts], twice)]
+    told = _row_keys(rows.actions)  # a corner that two drives end in is no overlap: their actions differ
     mixed = keys[starts] * np.uint64(3) + keys[starts + 1] * np.uint64(5) + keys[starts + 2] * np.uint64(7)
+    mixed += told[starts] * np.uint64(11) + told[starts + 1] * np.uint64(13)
     order = np.argsort(mixed, kind="stable")
     same = np.flatnonzero((np.diff(mixed[order]) == 0) & (np.diff(episode[starts[order]]) != 0))
     pairs: dict[tuple[int, int], int] = {}
