@@ -187,6 +187,13 @@ def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path):
     assert call(capsys, "plan", run, "--nodes", 64, "--goal", 999, 999, 1, "--outside", "refuse")[0] == 2
     code, out, _ = call(capsys, "plan", run, "--nodes", 64, "--goal", "0=5", "1=5")
     assert code == 0 and out.count("steps to go") <= 12
+    code, _, err = call(capsys, "plan", run, "--nodes", 64, "--goal", 5, 5)
+    assert code == 2 and "--goal 0=8.5 1=2.0" in err
+    drawn = []
+    monkeypatch.setattr("iel.viz.draw_graph", lambda *given, **_: drawn.append(given[4]))
+    call(capsys, "plan", run, "--nodes", 64, "--goal", "0=5", "1=5")
+    np.testing.assert_array_equal(drawn[0][-1], [5, 5])  # the star is where it was asked for, not at the last node
+    monkeypatch.undo()
     assert call(capsys, "audit", run, "--json")[0] == 0
     code, out, _ = call(capsys, "export", run, "--nodes", 64, "--no-onnx", "--out", tmp_path / "export", "--json")
     assert code == 0 and "support.safetensors" in json.loads(out)["files"]
