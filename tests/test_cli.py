@@ -105,6 +105,7 @@ WRONG = {
     "missing run": (["evaluate", "no/such/run"], "does not exist"),
     "missing run to plan in": (["plan", "no/such/run"], "does not exist"),
     "unknown data": (["data", "make", "pointmaze-huge-navigate-v0"], "did you mean"),
+    "foreign data": (["data", "make", "Ant-v4"], "iel data make --help"),
     "absent data": (["data", "info", "pointmaze-giant-explore-v0"], "iel data make"),
     "missing file": (["data", "info", "none.npz"], "does not exist"),
     "impossible setting": (["train", "--env", MAZE, "--discount", "2"], "strictly between"),

@@ -1,6 +1,7 @@
 """The examples do what they say."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,36 @@ def test_detour_costs_no_less(maze_data, tmp_path):
     iel.train(maze_data, algo, out=tmp_path / "run", progress=False)
     before, after = load("detour").main(str(tmp_path / "run"), nodes=200)
     assert after >= before
+
+
+def run_notebook(name: str, steps: int, monkeypatch, tmp_path) -> dict:
+    """Every code cell in turn, in a folder of its own; what the cells leave behind."""
+    cells = json.loads((EXAMPLES / f"{name}.ipynb").read_text())["cells"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
+    found: dict = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"], "strip the notebook's outputs before committing it"
+            exec("".join(cell["source"]).replace("STEPS = 6000", f"STEPS = {steps}"), found)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The graph's nodes")
+def test_the_notebook_runs(monkeypatch, tmp_path):
+    """From the CSV to a cart that is driven; so few steps teach it nothing."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr("own_robot.Cart.horizon", 40)
+    found = run_notebook("own_robot", 60, monkeypatch, tmp_path)
+    assert len(found["way"]) > 1 and 0.0 <= found["rate"] <= 1.0 and found["fig"].axes
+
+
+@pytest.mark.long
+@pytest.mark.optimised
+def test_the_notebooks_cart_arrives(monkeypatch, tmp_path):
+    assert run_notebook("own_robot", 6000, monkeypatch, tmp_path)["rate"] >= 0.8
 
 
 @pytest.mark.long

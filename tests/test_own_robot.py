@@ -1,6 +1,7 @@
 """A robot of one's own: logs in a CSV file, a Gymnasium environment nobody here knows, and every command on the run."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import iel
+from iel.cli import run as main_run
 from iel.envs import World
 from iel.errors import ConfigError
 from iel.evaluation import Protocol
@@ -64,7 +66,7 @@ def logs(episodes: int = 30, steps: int = 40, seed: int = 0) -> iel.Trajectories
         room.reset(seed=int(rng.integers(1 << 30)))
         rows = [room.observation(), *(room.step(push)[0] for push in pushes)]
         found.append((np.array(rows), pushes.clip(-1, 1)))
-    return iel.Trajectories.from_episodes(found, name="room", trust=True)
+    return iel.Trajectories.from_episodes(found, name="room")
 
 
 TINY = {"steps": 30, "hidden": (16,), "batch_size": 32}
@@ -77,27 +79,35 @@ def data() -> iel.Trajectories:
 
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory) -> Path:
-    """Trained in memory, as in a notebook: no file, no environment of ours."""
-    out = tmp_path_factory.mktemp("own") / "run"
-    iel.train(data, iel.IEL.preset("smoke", **TINY), out=out, progress=False)
-    return out
+    """Trained on a CSV file whose columns are found by their names: no environment of ours."""
+    here = tmp_path_factory.mktemp("own")
+    rows = ["episode,obs_x,obs_y,obs_battery,action_x,action_y"]
+    for number, (states, actions) in enumerate(data):
+        for state, action in zip(states.tolist(), [*actions.tolist(), ["", ""]], strict=True):
+            rows.append(",".join(map(str, [number, *state, *action])))
+    (here / "room.csv").write_text("\n".join(rows))
+    tiny = ["--preset=smoke", "--steps=30", "--hidden=16", "--batch-size=32", "--checkpoint-every=10"]
+    main_run(["train", "--data", str(here / "room.csv"), "--out", str(here / "run"), *tiny])
+    return here / "run"
 
 
 # ---------------------------------------------------------------- environments
 
 
-class Homing:
-    """A model whose actions lead straight to the target's place: only the environment is on trial."""
-
-    def __init__(self, data):
-        algo = iel.GCBC.preset("smoke", **TINY)
-        self.model = iel.train(data, algo, progress=False).model
-        self.model.mean_action = lambda rows, told: np.clip(told[:, :2] - rows[:, :2], -1, 1)
+@pytest.fixture(scope="module")
+def in_memory(data, tmp_path_factory) -> Path:
+    """A run on data that was built in memory, as in a notebook."""
+    out = tmp_path_factory.mktemp("memory") / "run"
+    iel.train(data, iel.GCBC.preset("smoke", **TINY), out=out, progress=False)
+    return out
 
 
 @pytest.fixture(scope="module")
-def homing(data):
-    return Homing(data).model
+def homing(in_memory):
+    """A model whose actions lead straight to the target's place: only the environment is on trial."""
+    model = iel.open_run(in_memory).model
+    model.mean_action = lambda rows, told: np.clip(told[:, :2] - rows[:, :2], -1, 1)
+    return model
 
 
 def test_any_environment_is_evaluated_side_by_side_or_in_turns(homing, data):
@@ -164,9 +174,9 @@ def test_factories_by_name(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- a run on logs of one's own
 
 
-def test_a_run_keeps_data_that_was_built_in_memory(run, data):
-    assert (run / "data.npz").exists()
-    assert iel.open_run(run).data().fingerprint == data.fingerprint
+def test_a_run_keeps_data_that_was_built_in_memory(in_memory, data):
+    assert (in_memory / "data.npz").exists()
+    assert iel.open_run(in_memory).data().fingerprint == data.fingerprint
 
 
 def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path):
@@ -177,6 +187,13 @@ def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path):
     assert call(capsys, "plan", run, "--nodes", 64, "--goal", 999, 999, 1, "--outside", "refuse")[0] == 2
     code, out, _ = call(capsys, "plan", run, "--nodes", 64, "--goal", "0=5", "1=5")
     assert code == 0 and out.count("steps to go") <= 12
+    code, _, err = call(capsys, "plan", run, "--nodes", 64, "--goal", 5, 5)
+    assert code == 2 and "--goal 0=8.5 1=2.0" in err
+    drawn = []
+    monkeypatch.setattr("iel.viz.draw_graph", lambda *given, **_: drawn.append(given[4]))
+    call(capsys, "plan", run, "--nodes", 64, "--goal", "0=5", "1=5")
+    np.testing.assert_array_equal(drawn[0][-1], [5, 5])  # the star is where it was asked for, not at the last node
+    monkeypatch.undo()
     assert call(capsys, "audit", run, "--json")[0] == 0
     code, out, _ = call(capsys, "export", run, "--nodes", 64, "--no-onnx", "--out", tmp_path / "export", "--json")
     assert code == 0 and "support.safetensors" in json.loads(out)["files"]
@@ -185,9 +202,25 @@ def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path):
         exported.planner().prepare([999.0, 999.0, 1.0])
     code, _, err = call(capsys, "evaluate", tmp_path / "export")
     assert code == 2 and "is a model" in err
-    assert call(capsys, "train", "--resume", run, "--json")[0] == 0
+    whole = (run / "model" / "model.safetensors").read_bytes()
+    for lost in (max((run / "checkpoints").iterdir()), run / "model"):  # as if it had been stopped before the end
+        shutil.rmtree(lost)
+    code, out, _ = call(capsys, "train", "--resume", run)
+    assert code == 0 and "iel play" in out and (run / "model" / "model.safetensors").read_bytes() == whole
     code, _, err = call(capsys, "evaluate", run)
     assert code == 2 and "--env-factory" in err
+
+
+def test_it_can_be_played_with(run):
+    pytest.importorskip("fastapi")
+    from iel.serving.engine import Engine
+    from iel.serving.playground import Scene, Session, Stage
+    from iel.serving.source import open_served
+
+    stage = Stage(Engine(open_served(run, nodes=64)[0]))
+    world = stage.describe()
+    scene = Scene(id=1, start=world["start"], goal=world["goal"], planner="asym-graph", field="graph")
+    assert len(Session(stage).show(scene)["path"]) >= 2 and not world["live"]
 
 
 def test_evaluation_and_diagnosis_in_ones_own_environment(run, capsys, monkeypatch, tmp_path):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_type_hints
 
@@ -122,7 +124,11 @@ def _summaries(group: str = "") -> dict[str, str]:
 
 
 def _listed(summaries: Mapping[str, str]) -> list[str]:
-    return [f"  iel {name:<17} {line}" for name, line in summaries.items()]
+    width = max(60, min(shutil.get_terminal_size().columns, 120))
+    indent = " " * 24
+    return [
+        textwrap.fill(f"  iel {name:<17} {line}", width, subsequent_indent=indent) for name, line in summaries.items()
+    ]
 
 
 def _overview() -> str:

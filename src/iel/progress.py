@@ -18,25 +18,25 @@ class Progress:
 
     def __init__(self, title: str, total: int, *, unit: str = "steps", show: bool = True):
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
         self.title, self.total, self.unit = title, total, unit
         self.done, self._said = 0, time.monotonic()
         self._pace: list[tuple[float, int]] = []
-        """(time, done) of the last minute or so: earlier work, such as compiling, says nothing about what is left."""
+        """(time, done) of the last minute or so: earlier work says nothing about what is left."""
         console = Console(file=STDERR)  # type: ignore[arg-type]
         self._plain = show and not console.is_terminal
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[note]}"),
             console=console,
             disable=not show or self._plain,
         )
-        self._task = self._bar.add_task(title, total=total, note="")
+        self._task = self._bar.add_task(title, total=total, note="", left="")
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -47,13 +47,14 @@ class Progress:
         if self._plain and kind is None:
             self._say("")
 
-    def advance(self, count: int, note: str = "") -> None:
-        """`count` more are done."""
+    def advance(self, count: int, note: str = "", usual: bool = True) -> None:
+        """`count` more are done; not at the `usual` pace if something was compiled first, so the pace starts anew."""
         self.done += count
         now = time.monotonic()
-        self._pace = [(then, done) for then, done in self._pace if now - then < PACE_SECONDS][-PACE_MARKS:]
+        self._pace = [mark for mark in self._pace if usual and now - mark[0] < PACE_SECONDS][-PACE_MARKS:]
         self._pace.append((now, self.done))
-        self._bar.update(self._task, advance=count, note=note)
+        left = self.remaining()
+        self._bar.update(self._task, advance=count, note=note, left=f"{left} left" if left else "")
         if self._plain and time.monotonic() - self._said > QUIET_SECONDS:
             self._say(note)
 

@@ -92,6 +92,8 @@ def test_constant_columns():
 def test_overlapping_episodes():
     rows = walk()
     rows.observations[200:220] = rows.observations[20:40]
+    assert "overlapping" not in kinds(rows)  # pushed into the same corner by other actions
+    rows.actions[200:220] = rows.actions[20:40]
     findings = [f for f in examine_rows(rows, "walk.npz") if f.kind == "overlapping"]
     assert [(f.severity, f.episode, f.step) for f in findings] == [("error", 3, 20)]
     assert "also in episode 0" in findings[0].message

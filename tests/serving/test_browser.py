@@ -94,6 +94,8 @@ def test_click_draw_and_watch(browser):
         page.mouse.move(*hand.pixel([20, 12]))
         moved = hand.settled()
         assert near(moved["path"][-1], [20, 12]) and moved["field"] != first["field"]
+        wall = hand.click([-4, 8])  # the goal is put where one can be
+        assert not near(wall["path"][-1], [-4, 8], 0.5) and near(page.evaluate("board.goal"), wall["path"][-1])
         clicked = hand.click([20, 20])
         assert near(clicked["path"][-1], [20, 20])
         page.mouse.move(*hand.pixel([8, 20]))

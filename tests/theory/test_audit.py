@@ -9,7 +9,7 @@ import pytest
 
 from iel.distances import discounted_steps, longest_steps, undiscounted_steps
 from iel.errors import ChainError
-from iel.theory import audit_costs, audit_embedding, draw_audit, hitting_time_matrix
+from iel.theory import audit_costs, audit_embedding, hitting_time_matrix
 from iel.theory.builders import random_process
 from iel.theory.calibration import (
     bootstrap,
@@ -19,6 +19,7 @@ from iel.theory.calibration import (
     trusted_horizon,
 )
 from iel.theory.chains import simulate
+from iel.viz.audit import draw_audit
 
 
 def wanderer(generator: np.random.Generator, episodes: int = 40, steps: int = 150):

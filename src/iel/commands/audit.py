@@ -36,9 +36,10 @@ def audit_command(options: AuditCommand) -> dict[str, Any]:
     """`iel audit`."""
     import numpy as np
 
-    from iel.theory import audit_costs, audit_embedding, draw_audit
+    from iel.theory import audit_costs, audit_embedding
     from iel.theory.diagnostics import when_it_works
     from iel.training import open_run
+    from iel.viz.audit import draw_audit
 
     run = open_run(options.run)
     model = run.model

@@ -84,6 +84,12 @@ def draw_fields(picture: Path, maze: Any, planner: Any, goal: np.ndarray) -> Non
     draw_field(picture, maze, goal, fields, planner.observations[0])
 
 
+def _ends(plan: Any) -> list[np.ndarray]:
+    """The observations that end a prepared wish, as far as they are known."""
+    goals = [plan.pursuit.goals[number] for number in plan.alternatives[0][-1]]
+    return [goal.observation for goal in goals if goal.observation is not None]
+
+
 def draw_plan(picture: Path, maze: Any, planner: Any, start: np.ndarray, wish: Any, way: Any) -> None:
     """The planning graph of the prepared wish at the positions of its nodes, and the way through it.
 
@@ -98,6 +104,9 @@ def draw_plan(picture: Path, maze: Any, planner: Any, start: np.ndarray, wish: A
     if isinstance(wish, np.ndarray):
         wish = wish[pair]
         route = np.concatenate([route, wish[None]])
+    elif ends := _ends(planner.prepared):  # some columns, or one of several: the one where the way leads
+        near = np.linalg.norm(np.array(ends)[:, pair] - route[-1], axis=1).argmin()
+        route = np.concatenate([route, ends[near][pair][None]])
     last = pursuit.goals[-1]
     edges = without(planner.graph.edges(last), len(nodes), last.off, ())
     pairs = np.stack([edges.source, edges.target], 1)

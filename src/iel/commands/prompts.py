@@ -93,4 +93,5 @@ def _number(text: str, whole: str) -> float:
         value = math.nan
     if math.isfinite(value):
         return value
-    raise ConfigError(f"'{text}' in '{whole}' is not a number.")
+    where = "" if text == whole else f" in '{whole}'"
+    raise ConfigError(f"'{text}'{where} is not a number.")

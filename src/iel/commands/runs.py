@@ -27,7 +27,7 @@ def environment_of(run: Run) -> str:
     except ConfigError:
         raise ConfigError(
             f"{run.path} was trained on '{run.env}', which has no environment to act in; give one of your own with "
-            "`iel evaluate RUN --env-factory package:function`, or use `iel plan`, `iel audit` and `iel export`."
+            "`iel evaluate RUN --env-factory package:function`, or use `iel play`, `plan`, `audit` and `export`."
         ) from None
     return run.env
 

@@ -136,7 +136,7 @@ def _next(out: Path, env: str) -> str:
     try:
         canonical_name(env)
     except ConfigError:
-        return f"iel plan {out}, iel audit {out}, or iel evaluate {out} --env-factory package:function"
+        return f"iel play {out}, iel diagnose {out}, or iel evaluate {out} --env-factory package:function"
     return f"iel evaluate {out}"
 
 

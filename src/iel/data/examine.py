@@ -93,7 +93,8 @@ def examine(source: str | Path) -> list[Finding]:
             return []
         rows = read_rows(path, str(source) if isinstance(source, str) else None)
     except IELError as problem:
-        return [Finding(_kind_of_refusal(str(problem)), "error", str(path), None, None, None, str(problem))]
+        words = str(problem).removeprefix(f"{path}: ").removeprefix(f"{path} ")  # the finding names the file
+        return [Finding(_kind_of_refusal(words), "error", str(path), None, None, None, words)]
     return examine_rows(rows, str(path))
 
 
@@ -104,7 +105,7 @@ def judge(data: Trajectories) -> None:
     findings = examine_rows(Rows(data.observations, data.actions, data.offsets, data.name), data.name)
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        more = f" ({len(errors) - 1} more findings)" if len(errors) > 1 else ""
+        more = f" ({len(errors) - 1} more, which `iel data check` lists.)" if len(errors) > 1 else ""
         raise DataError(f"{errors[0].sentence}{more} To use it all the same, say trust=True or --trust.")
     for finding in findings[:SHOWN]:
         notice(str(finding), once=True)
@@ -235,7 +236,9 @@ def _repeated(rows: Rows, file: str) -> Iterator[Finding]:
     # Standing still repeats a state honestly; only stretches that move can overlap.
     starts = starts[(keys[starts] != keys[starts + 1]) & (keys[starts + 1] != keys[starts + 2])]
     starts = starts[~np.isin(episode[starts], twice)]
+    told = _row_keys(rows.actions)  # a corner that two drives end in is no overlap: their actions differ
     mixed = keys[starts] * np.uint64(3) + keys[starts + 1] * np.uint64(5) + keys[starts + 2] * np.uint64(7)
+    mixed += told[starts] * np.uint64(11) + told[starts + 1] * np.uint64(13)
     order = np.argsort(mixed, kind="stable")
     same = np.flatnonzero((np.diff(mixed[order]) == 0) & (np.diff(episode[starts[order]]) != 0))
     pairs: dict[tuple[int, int], int] = {}

@@ -79,12 +79,12 @@ def table(summary: Mapping[str, Any]) -> Table:
         f"{protocol['training_seeds']} training seed(s), {protocol['action']}, brackets: {protocol['interval']}"
     )
     caption += f"; asked: {protocol['asked']}" if "asked" in protocol else ""
-    result = Table(title=summary["env"], caption=caption, title_style="bold", caption_justify="left")
+    result = Table(title=summary["env"], caption=caption, title_style="bold", caption_justify="left", pad_edge=False)
     result.add_column("planner")
     tasks = list(next(iter(summary["planners"].values()))["per_task"])
     for task in tasks:
         result.add_column(task, justify="right")
-    result.add_column("overall", justify="right", style="bold")
+    result.add_column("overall", justify="right", style="bold", no_wrap=True)
     result.add_column("steps", justify="right")
     scores = [name for name in SCORES if name in next(iter(summary["planners"].values()))]
     for score in scores:

@@ -261,7 +261,10 @@ def observation_table(rows: Any, width: int, what: str) -> Floats:
     if table.ndim == 1:
         table = table[None, :]
     if table.ndim != 2 or table.shape[1] != width:
-        raise GeometryError(f"The {what} has shape {np.shape(rows)}; the data's observations have {width} numbers.")
+        some = ", or some columns as {0: 8.5, 1: 2.0} (--goal 0=8.5 1=2.0)" if what == "goal" else ""
+        raise GeometryError(
+            f"The {what} has shape {np.shape(rows)}; the data's observations have {width} numbers, so give all{some}."
+        )
     if not np.isfinite(table).all():
         row = int(np.argmin(np.isfinite(table).all(axis=1)))
         raise GeometryError(f"The {what} has a non-finite number in row {row}; planning needs finite observations.")

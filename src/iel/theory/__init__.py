@@ -5,7 +5,6 @@ Here is what people use on their own chains, mazes and models; the files hold th
 """
 
 from iel.theory.audit import Audit, CostAudit, audit_costs, audit_embedding
-from iel.theory.audit_picture import draw_audit
 from iel.theory.builders import grid
 from iel.theory.chains import ControlledProcess, hitting_time_matrix, hitting_times, policy_chain, uniform_policy
 from iel.theory.mazes import Maze, Teleports, maze_from_map, shortest_steps, steps_between
@@ -20,7 +19,6 @@ __all__ = [
     "Teleports",
     "audit_costs",
     "audit_embedding",
-    "draw_audit",
     "grid",
     "hitting_time_matrix",
     "hitting_times",

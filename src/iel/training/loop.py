@@ -230,7 +230,7 @@ class Trainer:
         total = sum(phase.steps for phase in phases)
         clock = SaveClock(checkpoint_every)
         with Progress(f"train {self.algo.name}", total, show=progress) as bar:
-            bar.advance(self.step)
+            bar.advance(self.step, usual=False)
             end = 0
             for phase in phases:
                 end += phase.steps
@@ -288,7 +288,7 @@ class Trainer:
                     "lower learning_rate, or check the scale of the observations."
                 )
         speed = "" if rate is None else f"  {rate:.0f} steps/s"  # the first chunk also compiled
-        bar.advance(count, f"{phase}  loss {metrics[f'{phase}/loss'].mean():.4g}{speed}")
+        bar.advance(count, f"{phase}  loss {metrics[f'{phase}/loss'].mean():.4g}{speed}", usual=rate is not None)
 
     def models(self) -> dict[int, Model]:
         """The frozen model of every seed, as of now; it takes observations as they are in the data."""

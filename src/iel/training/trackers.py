@@ -139,9 +139,19 @@ def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
 
 
 def read_losses(path: Path) -> tuple[list[int], list[float]]:
-    """(steps, values) of what every phase minimises, PHASE/loss, one phase after the other; not of its parts."""
+    """(steps, values) of what every phase minimises, PHASE/loss, one phase after the other; not of its parts.
+
+    Between two phases stands a NaN: their losses are different things, and no line should join them.
+    """
     rows = [row for row in _rows(_text(path)) if row["metric"] == f"{row['phase']}/loss"]
-    return [int(row["step"]) for row in rows], [float(row["value"]) for row in rows]
+    steps, values = [], []
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before and before["phase"] != row["phase"]:
+            steps.append(int(before["step"]))
+            values.append(float("nan"))
+        steps.append(int(row["step"]))
+        values.append(float(row["value"]))
+    return steps, values
 
 
 def _text(path: Path) -> str:

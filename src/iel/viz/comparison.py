@@ -96,7 +96,7 @@ def draw_profiles(
             panel.set(xlim=(0, 100), ylim=(-2, 102), title=method)
             panel.set(xlabel="score t, per cent", ylabel="runs above t, per cent")
             panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
-            panel.legend(fontsize=8, loc="upper right")
+            panel.legend(fontsize=8, loc="best")
 
 
 def draw_learning(
@@ -104,7 +104,8 @@ def draw_learning(
 ) -> None:
     """Losses or success against steps: panels are methods, colours environments, thin lines seeds, thick lines means.
 
-    `curves` are (steps, values) of every seed by method and environment; seeds are logged at the same steps.
+    `curves` are (steps, values) of every seed by method and environment; seeds are logged at the same steps. A NaN is a
+    gap: every phase has a loss of its own.
     """
     columns = min(3, len(curves))
     rows = -(-len(curves) // columns)
@@ -128,7 +129,7 @@ def draw_learning(
                 panel.set_ylim(-2, 102)
             panel.set_title(method)
             panel.set_xlabel("thousand steps")
-            panel.set_ylabel(unit)
+            panel.set_ylabel("loss of each phase" if unit == "loss" else unit)
             panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
         handles, labels = axes.flat[0].get_legend_handles_labels()
         axes.flat[0].figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)

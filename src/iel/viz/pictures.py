@@ -157,9 +157,11 @@ def draw_curves(path: Path | str, curves: Mapping[str, tuple[Sequence[int], Sequ
             for panel, name in zip(row, phases[phase], strict=False):
                 steps, values = (np.asarray(column, np.float64) for column in curves[name])
                 panel.plot(steps / 1000, values, color=colour, alpha=0.25, linewidth=0.8)
-                panel.plot(steps / 1000, _smooth(values), color=colour, linewidth=1.6)
+                dot = "o" if len(values) == 1 else None
+                panel.plot(steps / 1000, _smooth(values), color=colour, linewidth=1.6, marker=dot)
                 panel.set_title(name.replace("/", ": ").replace("_", " "), fontsize=9)
                 panel.tick_params(labelsize=8)
+                panel.ticklabel_format(useOffset=False)
                 panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
                 if len(values) > 20:  # the first values are those of untrained networks, and would flatten the rest
                     late = values[len(values) // 20 :]

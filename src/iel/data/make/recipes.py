@@ -69,7 +69,8 @@ def recipe(name: str) -> Recipe:
     """The recipe of a data set we know how to make."""
     names = recipe_names()
     if name not in ALIASES or canonical_name(name) not in names:
-        raise unknown_name("data set", name, names)
+        known = "`iel data make --help` shows which can be made; logs of your own are read by `iel data convert`."
+        raise unknown_name("data set", name, names, known)
     name = canonical_name(name)
     body, *words, kind, _ = name.split("-")
     maze = "-".join(words)  # large, or large-doors

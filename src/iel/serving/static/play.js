@@ -90,6 +90,7 @@ function receive(message) {
   state.answer = message;
   state.roundTrip = performance.now() - sentAt;
   if (!state.agent || state.agent.state !== "walking") showPath(message, true);
+  if (!state.follow && !dirty && message.path.length) board.goal = message.path.at(-1); // where a click on a wall leads
   board.setField(message.field);
   board.off = new Set(message.off ?? []);
   if (message.graph) board.setGraph(message.graph);

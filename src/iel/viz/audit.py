@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from iel.theory.audit import Audit
 from iel.theory.calibration import CONFIDENCE, Interval
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from iel.viz.style import EDGE, FAILURE, INK, figure
 
 
-def draw_audit(audit: Audit, path: str | Path) -> Path:
-    """Write the four panels to `path` (its ending chooses the format) and return it."""
-    from matplotlib.figure import Figure  # here, so that the theory itself needs numpy and scipy only
-
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    panels = figure.subplots(2, 2)
-    _calibration(panels[0, 0], audit)
-    _order(panels[0, 1], audit)
-    _progress(panels[1, 0], audit)
-    _errors(panels[1, 1], audit)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=120)
-    return target
+def draw_audit(audit: Audit, path: Path | str) -> Path:
+    """Write the four panels to `path` (a PNG) and return it."""
+    with figure(path, 2, 2, size=(11, 8)) as panels:
+        _calibration(panels[0, 0], audit)
+        _order(panels[0, 1], audit)
+        _progress(panels[1, 0], audit)
+        _errors(panels[1, 1], audit)
+    return Path(path)
 
 
 def _calibration(panel: Axes, audit: Audit) -> None:
     name = "exact" if audit.against_exact else "observed"
     reference, predicted = audit.pairs["reference"], audit.pairs["predicted"]
     shown = np.isfinite(reference) & np.isfinite(predicted) & (reference > 0) & (predicted > 0)
-    panel.scatter(reference[shown][:3000], predicted[shown][:3000], s=3, alpha=0.2, color="0.5", linewidths=0)
+    panel.scatter(reference[shown][:3000], predicted[shown][:3000], s=3, alpha=0.2, color=EDGE, linewidths=0)
     middle = [row.reference for row in audit.calibration]
     medians = np.array([row.predicted[1] for row in audit.calibration])
     if len(middle) and np.isfinite(medians).any():
@@ -42,11 +34,11 @@ def _calibration(panel: Axes, audit: Audit) -> None:
         panel.fill_between(middle, [b[0] for b in band], [b[2] for b in band], alpha=0.25, label="10 % to 90 %")
         panel.plot(middle, medians, marker="o", label="median prediction")
     limits = [1.0, max(2.0, float(reference[np.isfinite(reference)].max(initial=2.0)))]
-    panel.plot(limits, limits, color="black", linewidth=1, linestyle="--", label="equal")
+    panel.plot(limits, limits, color=INK, linewidth=1, linestyle="--", label="equal")
     if audit.horizon.low > 0:
-        panel.axvline(audit.horizon.low, color="tab:red", linewidth=1, label="trusted horizon")
+        panel.axvline(audit.horizon.low, color=FAILURE, linewidth=1, label="trusted horizon")
     if np.isfinite(audit.ceiling):
-        panel.axhline(audit.ceiling, color="0.5", linewidth=1, linestyle=":", label="ceiling of discounting")
+        panel.axhline(audit.ceiling, color=EDGE, linewidth=1, linestyle=":", label="ceiling of discounting")
     panel.set(xscale="log", yscale="log", xlabel=f"{name} steps", ylabel="predicted steps", title="Calibration")
     panel.legend(fontsize=8)
 
@@ -54,17 +46,18 @@ def _calibration(panel: Axes, audit: Audit) -> None:
 def _order(panel: Axes, audit: Audit) -> None:
     rows = audit.calibration[1:]
     panel.errorbar([row.high for row in rows], *_bars([row.order for row in rows]), marker="o", capsize=3)
-    panel.axhline(CONFIDENCE, color="tab:red", linewidth=1, label="needed for trust")
-    panel.axhline(0.5, color="0.5", linewidth=1, linestyle=":", label="guessing")
-    panel.set(xscale="log", ylim=(0.3, 1.02), xlabel="steps", title="Twice as far is predicted farther")
+    panel.axhline(CONFIDENCE, color=FAILURE, linewidth=1, label="needed for trust")
+    panel.axhline(0.5, color=EDGE, linewidth=1, linestyle=":", label="guessing")
+    panel.set(xscale="log", xlabel="steps", title="Twice as far is predicted farther")
     panel.set_ylabel("share of pairs")
+    panel.set_ylim(min(0.3, panel.get_ylim()[0]), 1.02)
     panel.legend(fontsize=8)
 
 
 def _progress(panel: Axes, audit: Audit) -> None:
     rows = audit.progress.by_distance
     panel.errorbar([row[0] for row in rows], *_bars([row[1] for row in rows]), marker="o", capsize=3)
-    panel.axhline(1.0, color="black", linewidth=1, linestyle="--", label="times of the data's policy; most possible")
+    panel.axhline(1.0, color=INK, linewidth=1, linestyle="--", label="times of the data's policy; most possible")
     panel.set(xscale="log", xlabel="predicted steps to an independent goal", ylabel="steps gained per step")
     panel.set_title("Progress at independent goals")
     panel.legend(fontsize=8)
