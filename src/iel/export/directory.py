@@ -46,8 +46,8 @@ def export_run(
     witnesses: float | None = None,
     onnx: bool = True,
 ) -> dict[str, Any]:
-    """Write the run's model to `out` and return its card; with `nodes`, states of `data` are taken along, and with
-    `witnesses` also who was seen to pass between them.
+    """Write the run's model to `out` and return its card; with `nodes`, states of `data` are taken along, and who was
+    seen to pass between them (`witnesses` as of `AsymGraph`).
     """
     if onnx:
         require_onnx()  # said before anything is written
@@ -69,8 +69,9 @@ def export_run(
             observations = np.asarray(states.observations[states.states], np.float32)
             pack: dict[str, Any] = {"observations": observations, "embeddings": model.embed(observations)}
             if (seen := states.graph.witnesses) is not None:
-                pack |= {"codes": seen.codes, "steps": seen.steps, "passed": seen.passed}
-                pack["witnesses"] = np.array([witnesses])
+                size = np.int32 if len(observations) ** 2 < 2**31 else np.int64
+                pack |= {"codes": seen.codes.astype(size), "steps": seen.steps.astype(np.uint8)}
+                pack["witnesses"] = np.array([states.graph.unseen])
             save_arrays(partial / "planner.safetensors", pack)
         written = read_model(partial)
         graphs = build_graphs(written) if onnx else {}

@@ -51,7 +51,7 @@ INPUTS = ("observation", "blind", "goal", "command", "action", "representation")
 REQUIRED = {"algo", "observation_size", "action_size", "steering", "networks"}
 UNITS = ("beta", "discount", "residual")
 OPTIONAL = {*UNITS, "metric"}
-PASSAGES = ("codes", "steps", "passed")
+PASSAGES = ("codes", "steps")
 
 
 def save_model(model: Model, directory: Path | str) -> None:
@@ -380,13 +380,12 @@ def _pack(model: Model, source: Path) -> Pack:
 def _passages(arrays: Mapping[str, np.ndarray], nodes: int, source: Path) -> tuple[dict[str, np.ndarray], float]:
     """Who was seen to pass between which nodes, and how much dearer all other edges are."""
     numbers = [arrays.get(name, np.zeros(0)) for name in PASSAGES]
-    codes, steps, passed = numbers
-    factor = arrays["witnesses"]
-    sound = factor.shape == (1,) and factor[0] >= 1.0 and {part.shape for part in numbers} == {(len(codes),)}
-    sound = sound and all(part.dtype == np.int64 for part in numbers) and len(codes) > 0 and codes[0] >= 0
-    if not (sound and codes[-1] < nodes**2 and (np.diff(codes) > 0).all() and min(steps.min(), passed.min()) > 0):
+    factor, whole = arrays["witnesses"], all(part.dtype.kind in "iu" and part.ndim == 1 for part in numbers)
+    codes, steps = (part.astype(np.int64) for part in numbers)
+    sound = whole and len(codes) == len(steps) and factor.shape == (1,) and factor[0] >= 1.0
+    if not (sound and ((codes >= 0) & (codes < nodes**2)).all() and (np.diff(codes) > 0).all() and (steps > 0).all()):
         raise RunError(f"{source} holds passages that do not fit its states; export the run again.")
-    return dict(zip(PASSAGES, numbers, strict=True)), float(factor[0])
+    return {"codes": codes, "steps": steps}, float(factor[0])
 
 
 def _support_arrays(support: Support) -> dict[str, np.ndarray]:

@@ -236,7 +236,7 @@ class Pack:
     observations: FloatArray
     """(nodes, observation size)."""
     passages: Mapping[str, Any] | None = None
-    """Who was seen to pass between them (`iel.planning.witness`): `codes`, `steps`, `passed`."""
+    """Who was seen to pass between them (`iel.planning.witness`): `codes`, `steps`."""
     witnesses: float | None = None
     """How much dearer the other edges are."""
 
@@ -419,7 +419,7 @@ class Model:
                 "observations of your own."
             )
         if over_coreset(name):
-            settings = {"coreset": "all", "witnesses": self.pack.witnesses, **settings}
+            settings = {"coreset": "all", **settings}
         return make_planner(name, self, self.pack, **settings)
 
     # ---------------------------------------------------------------- inside

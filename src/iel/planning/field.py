@@ -28,6 +28,8 @@ class Field:
     """The next node on that way; -1 at `node` itself, where a reward is best collected, and where there is no way."""
     values: Floats | None = None
     """For a reward: what its discounted sum will be from every node."""
+    hops: Floats | None = None
+    """Cost of the next hop from every node, where the search had others: edges that nobody took are dearer to it."""
 
     def steps(self, metric: Metric) -> Floats:
         """Predicted steps from every node to `node`: those of its hops, added up along the way.
@@ -37,7 +39,10 @@ class Field:
         onward = np.where(self.next_hop == NO_HOP, np.arange(len(self.next_hop)), self.next_hop)
         known = np.isfinite(self.distance)
         hop = np.where(known, 0.0, np.inf)
-        hop[known] = metric.steps(self.distance[known] - self.distance[onward[known]])
+        if self.hops is None:
+            hop[known] = metric.steps(self.distance[known] - self.distance[onward[known]])
+        else:
+            hop[known] = metric.steps(self.hops[known])
         return along(hop, self.next_hop)
 
 

@@ -279,7 +279,14 @@ class PlanningGraph:
             if nodes_off is not None:
                 distance[nodes_off], next_hop[nodes_off] = np.inf, NO_HOP
         self.seconds["search"] = time.perf_counter() - started
-        return Field(goal, node, float(to_goal[node]), projection, distance, next_hop)
+        hops = None if self.witnesses is None else self._hops(next_hop, goal)
+        return Field(goal, node, float(to_goal[node]), projection, distance, next_hop, hops=hops)
+
+    def _hops(self, next_hop: Integers, goal: LatentGoal) -> Floats:
+        """What the metric says of every next hop, whoever was seen to make it; 0 where there is none."""
+        costs, onward = np.zeros(self.count), np.flatnonzero(next_hop != NO_HOP)
+        costs[onward] = self.edge_costs(onward, next_hop[onward], goal)
+        return costs
 
     def _costs_to(self, goal: LatentGoal, projection: Floats) -> Floats:
         """d(x_i, g; g) from every node."""

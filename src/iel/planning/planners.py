@@ -14,7 +14,6 @@ actions = model.act(observations, model.command(observations, target, embeddings
 from __future__ import annotations
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -45,7 +44,7 @@ from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
 from iel.planning.rewards import READOUT_POOL, Landscape, reward_field
 from iel.planning.screen import affordable_screen
-from iel.planning.witness import Witnesses, checked_factor, walked, window_for
+from iel.planning.witness import Witnesses, factor_for, walked, window_for
 
 NODES_WITHOUT_STRUCTURE = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
@@ -303,7 +302,8 @@ class AsymGraph(Planner):
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
     witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`), which
-                for a large factor means: only where no witnessed way is known; inf takes it out; None asks nobody
+                for a large factor means: only where no witnessed way is known; inf takes it out, 1 asks nobody; by
+                default 1000 where the trajectories are known, and there are no more than three million states
     unreachable "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal
     """
 
@@ -358,9 +358,9 @@ class AsymGraph(Planner):
             both_ways=self.both_ways,
             path=path,
             tree_points=self.coreset.points,
-            unseen=checked_factor(math.inf if witnesses is None else witnesses),
+            unseen=factor_for(witnesses, data),
         )
-        if witnesses is not None:
+        if self.graph.unseen > 1.0:
             self.graph.witnesses = self._witnesses(data, scale)
         self.hysteresis = hysteresis
         self.blind = unreachable == "direct"

@@ -46,6 +46,10 @@ LONGEST = 64
 """No passage longer than this is looked for, in steps."""
 SLACK = 3.0
 """How many times slower than predicted a passage may be: drivers are noisy, and do not always take the best way."""
+USUAL = 1000.0
+"""The usual factor of an edge that nobody was seen to take: only where no witnessed way is known."""
+MOST = 3_000_000
+"""Of more states than this, nobody is asked unless it is asked for: every one of them has to be embedded."""
 ROWS = 256
 """States compared with their lists at a time: as many as a core's cache holds."""
 ROUNDS = 8
@@ -72,8 +76,8 @@ class Witnesses:
     """Number of nodes."""
     codes: Integers
     steps: Integers
-    passed: Integers
-    """How often: pairs of runs within the window."""
+    passed: Integers | None = None
+    """How often: pairs of runs within the window; an export does not say."""
 
     @classmethod
     def of(cls, states: Floats, offsets: Integers, points: Floats, window: int = LONGEST) -> Witnesses:
@@ -112,11 +116,14 @@ def window_for(predicted: Floats) -> int:
     return min(LONGEST, math.ceil(1.0 + SLACK * float(np.quantile(predicted, 0.99))))
 
 
-def checked_factor(factor: float) -> float:
-    """A factor that can be worked with, or a sentence."""
-    if not factor >= 1.0:
-        raise ConfigError(f"witnesses is {factor}; give the factor (at least 1, or inf) of what nobody was seen to do.")
-    return factor
+def factor_for(witnesses: Any, data: Any) -> float:
+    """The factor of unseen edges: as given (1 asks nobody), else the usual one where there are trajectories."""
+    if witnesses is None:
+        known = getattr(data, "offsets", None) is not None and len(data.observations) <= MOST
+        return getattr(data, "witnesses", None) or (USUAL if known else 1.0)
+    if not witnesses >= 1.0:
+        raise ConfigError(f"witnesses is {witnesses}; give the factor (1 or more) of what nobody was seen to do.")
+    return float(witnesses)
 
 
 # ---------------------------------------------------------------- the node of every state

@@ -35,6 +35,8 @@ class Served:
     """Settings of graph planners."""
     passages: Any = None
     """Who was seen to pass between the states, where an export says so."""
+    witnesses: float | None = None
+    """How much dearer other edges are there."""
 
     @property
     def planners(self) -> tuple[str, ...]:
@@ -129,8 +131,8 @@ def _exported(path: Path, data: Path | None, nodes: int | None) -> Served:
     if model.pack is None:
         return Served(name, model, **facts)
     # What was taken along is a coreset already.
-    planning = {"coreset": "all", "witnesses": model.pack.witnesses}
-    return Served(name, model, model.pack.observations, planning=planning, passages=model.pack.passages, **facts)
+    facts |= {"passages": model.pack.passages, "witnesses": model.pack.witnesses}
+    return Served(name, model, model.pack.observations, planning={"coreset": "all"}, **facts)
 
 
 def _graph(nodes: int | None) -> dict[str, Any]:
