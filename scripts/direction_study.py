@@ -54,7 +54,7 @@ def closed_edges(maze: MazeMap, planner: Planner) -> float:
     """Of the edges across a door that the graph trusts, the share that leads through it backwards."""
     graph: Any = planner.graph  # type: ignore[attr-defined]
     goal = planner._fields[next(reversed(planner._fields))].goal  # type: ignore[attr-defined]
-    edges, places = graph.geometric(goal), planner.observations[:, :2]
+    edges, places = graph.geometric(goal), planner.observations[planner.states, :2]  # type: ignore[attr-defined]
     trusted = np.ones(len(edges), bool) if graph.witnesses is None else graph._seen(edges)
     start, end = places[edges.source[trusted]], places[edges.target[trusted]]
     back, forth = backwards(maze, start, end).sum(), backwards(maze, end, start).sum()
