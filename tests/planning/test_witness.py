@@ -8,8 +8,9 @@ import pytest
 from iel.data import Trajectories
 from iel.errors import ConfigError
 from iel.metrics import Displacement, LatentGoal
+from iel.model import Waypoint
 from iel.planning import AsymGraph, PlanningGraph, SymGraph
-from iel.planning.witness import Witnesses, assign, connectivity, passages, walked
+from iel.planning.witness import Witnesses, assign, connectivity, passages, places_of, walked
 
 
 def walks(generator, episodes=7, dimension=3):
@@ -140,3 +141,13 @@ def test_a_graph_without_witnesses_says_so_and_factors_are_checked():
     with pytest.raises(ConfigError, match="only states"):
         AsymGraph(street, Loose(), witnesses=10.0)
     assert connectivity(2, np.array([0]), np.array([1]), np.array([True])).components == 2
+
+
+def test_a_body_is_where_its_place_is_whatever_its_pose():
+    class Steered:
+        steering = Waypoint((1,), (1.0,))
+
+    observations = np.array([[9.0, 0.0], [5.0, 2.0], [1.0, 4.0]], np.float32)
+    places = places_of(Steered(), observations)
+    np.testing.assert_allclose(places, observations[:, 1:] / observations[:, 1].std())
+    assert places_of(Street(), observations) is None  # it is where its embedding is

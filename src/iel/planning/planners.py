@@ -44,7 +44,7 @@ from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States
 from iel.planning.pursuits import AlongGraph, Midpoints, Straight
 from iel.planning.rewards import READOUT_POOL, Landscape, reward_field
 from iel.planning.screen import affordable_screen
-from iel.planning.witness import Witnesses, factor_for, walked, window_for
+from iel.planning.witness import Witnesses, factor_for, places_of, walked, window_for
 
 NODES_WITHOUT_STRUCTURE = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
@@ -301,9 +301,8 @@ class AsymGraph(Planner):
     hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
-    witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`), which
-                for a large factor means: only where no witnessed way is known; inf takes it out, 1 asks nobody; by
-                default 1000 where the trajectories are known, and there are no more than three million states
+    witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`); inf
+                takes it out, 1 asks nobody; by default 1000 where the trajectories are known
     unreachable "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal
     """
 
@@ -384,6 +383,8 @@ class AsymGraph(Planner):
         graph, axis = self.graph, np.eye(self.graph.dimension)[0]
         goal = LatentGoal(graph.points[0], axis, self.observations[self.states[0]])
         window = window_for(graph.metric.steps(graph.geometric(goal).cost))
+        if (places := places_of(self.model, self.observations)) is not None:
+            return Witnesses.of(places, offsets, places[self.states].astype(np.float64), window)
         states = np.asarray(self._embedded(np.arange(len(self.observations))) / scale, np.float32)
         return Witnesses.of(states, offsets, self.coreset.points, window)
 

@@ -1,7 +1,8 @@
 """Witnessed edges: which hops of a planning graph somebody was seen to make.
 
 A distance may believe in hops that do not exist: back through a one-way door, across a fold of the embedding, through
-a thin wall. The trajectories know better. With a(t) the node nearest to state t,
+a thin wall. The trajectories know better. With a(t) the node nearest to state t (in the embedding, or in the place
+columns where the policy is steered by them),
 
     n(i, j) = min { k >= 1 : a(t) = i and a(t + k) = j on some trajectory }         steps of the fastest passage,
 
@@ -102,6 +103,19 @@ def walked(data: Any) -> Integers:
     if getattr(data, "offsets", None) is None:
         raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
     return np.union1d(np.asarray(data.offsets), jump_rows(data) + 1)
+
+
+def places_of(model: Any, observations: Any) -> Floats | None:
+    """Where every state is, for a model that is steered by the columns that tell the place (each in its own spread).
+
+    A body passes a place in whatever pose, and its embedding may be nearer to a node behind a door in the same pose
+    than to one beside it. None for other models: there a state is where its embedding is.
+    """
+    columns = list(getattr(getattr(model, "steering", None), "columns", ()))
+    if not columns:
+        return None
+    places = np.asarray(observations[:, columns], np.float32)
+    return places / np.maximum(places.std(axis=0), np.float32(1e-8))
 
 
 def connectivity(count: int, sources: Integers, targets: Integers, seen: np.ndarray) -> Connectivity:
