@@ -53,7 +53,7 @@ def test_the_agent_beats_a_random_one(model, maze_data):
             return self.rng.uniform(-1, 1, (len(observations), 2)).astype(np.float32)
 
     aimless = arena.rollout(RandomActions(), planner, "random", progress=False)
-    assert planned.success.mean() >= aimless.success.mean() + 0.2
+    assert planned.success.mean() >= aimless.success.mean() + 0.3
     assert planned.success.mean() >= 0.6
 
 

@@ -148,12 +148,13 @@ def test_the_field_along_the_graph_is_near_the_planners_own(stage, model):
     assert np.median(np.abs(shown - exact)) < 0.1 and (shown >= exact - 0.5).mean() > 0.9
 
 
-def test_a_wall_makes_another_way_and_a_ring_makes_it_none(stage):
+def test_a_wall_makes_the_way_longer_and_a_ring_makes_it_none(stage):
     session = Session(stage)
     before = session.show(scene(stage))
     middle = before["path"][len(before["path"]) // 2]
     session.draw([Stroke(points=[middle], radius=0.3)])
     after = session.show(scene(stage))
+    assert after["problem"] or after["steps"] > before["steps"]
     assert after["path"] != before["path"] and after["off"]
     left, right, bottom, top = stage.view.extent
     lines = [[[left, y], [right, y]] for y in np.linspace(bottom, top, 24)]

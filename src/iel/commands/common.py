@@ -32,7 +32,6 @@ class PlannerSettings:
     coreset: Literal["farthest", "dpp"] | None = None
     """How nodes are chosen (default: the planner's own)."""
     witnesses: float | None = None
-    """Edges that no trajectory was seen to take cost so many times as much (default 1000); inf takes them out, 1 asks
-    nobody."""
+    """Edges that no trajectory was seen to take cost so many times as much, e.g. 1000; inf takes them out."""
     data: Path | None = None
     """Take states from this file or folder instead of the data the run was trained on."""

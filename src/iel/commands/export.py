@@ -24,7 +24,7 @@ class ExportCommand(Output):
     coreset: Literal["farthest", "dpp"] = "farthest"
     """How those states are chosen."""
     witnesses: float | None = None
-    """Who was seen to pass between them goes along; other edges cost so many times as much (default 1000; 1: none)."""
+    """Take along who was seen to pass between them; an edge that nobody took costs so many times as much (1000)."""
     data: Path | None = None
     """Take states from this file or folder instead of the data the run was trained on."""
     no_onnx: Flag = False

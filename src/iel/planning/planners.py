@@ -302,7 +302,7 @@ class AsymGraph(Planner):
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
     witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`); inf
-                takes it out, 1 asks nobody; by default 1000 where the trajectories are known
+                takes it out, 1 asks nobody, which is the default but for exports that took them along
     unreachable "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal
     """
 

@@ -47,10 +47,6 @@ LONGEST = 64
 """No passage longer than this is looked for, in steps."""
 SLACK = 3.0
 """How many times slower than predicted a passage may be: drivers are noisy, and do not always take the best way."""
-USUAL = 1000.0
-"""The usual factor of an edge that nobody was seen to take: only where no witnessed way is known."""
-MOST = 3_000_000
-"""Of more states than this, nobody is asked unless it is asked for: every one of them has to be embedded."""
 ROWS = 256
 """States compared with their lists at a time: as many as a core's cache holds."""
 ROUNDS = 8
@@ -130,11 +126,10 @@ def window_for(predicted: Floats) -> int:
     return min(LONGEST, math.ceil(1.0 + SLACK * float(np.quantile(predicted, 0.99))))
 
 
-def factor_for(witnesses: Any, data: Any) -> float:
-    """The factor of unseen edges: as given (1 asks nobody), else the usual one where there are trajectories."""
+def factor_for(witnesses: float | None, data: Any) -> float:
+    """The factor of unseen edges: as given, else as it was exported; 1 asks nobody."""
     if witnesses is None:
-        known = getattr(data, "offsets", None) is not None and len(data.observations) <= MOST
-        return getattr(data, "witnesses", None) or (USUAL if known else 1.0)
+        witnesses = getattr(data, "witnesses", None) or 1.0
     if not witnesses >= 1.0:
         raise ConfigError(f"witnesses is {witnesses}; give the factor (1 or more) of what nobody was seen to do.")
     return float(witnesses)
