@@ -40,12 +40,14 @@ KIND = "iel store of trajectories"
 WINDOW = 1 << 20
 """Rows that are looked at together while a store is written."""
 FILES = {"observations": "observations.f32", "actions": "actions.f32", "offsets": "offsets.i64"}
+LARGEST, SMALLEST = 3e38, 1e-9
+"""What columns are divided by fits into float32 and is not zero."""
 RULES = {
     "kind": Rule(str),
     **{name: Rule(int, low=1) for name in ("states", "episodes", "observation_size", "action_size")},
     "fingerprint": Rule(str),
-    "mean": Rule(list, each=Rule(float)),
-    "scale": Rule(list, each=Rule(float)),
+    "mean": Rule(list, each=Rule(float, -LARGEST, LARGEST)),
+    "scale": Rule(list, each=Rule(float, SMALLEST, LARGEST)),
     "constant": Rule(list, each=Rule(bool)),
 }
 
