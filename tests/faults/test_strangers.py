@@ -18,8 +18,11 @@ from test_damage import make_run, state
 from iel.algos import IEL
 from iel.compare.execute import summary_of
 from iel.compare.grid import check_grid
-from iel.errors import ConfigError, IELError, RunError
+from iel.data import Trajectories, load
+from iel.data.store import convert
+from iel.errors import ConfigError, DataError, IELError, RunError
 from iel.files import MANIFEST, locked, notice, open_in_place, seal, verify_seal, write_text, writing
+from iel.model import load_model
 from iel.training import open_run
 from iel.training.checkpoint import prune, saved_steps
 from iel.training.resume import find_checkpoint, nothing_left, open_or_create
@@ -120,10 +123,18 @@ def test_files_are_whole_readable_and_keep_their_mode(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.safetensors", "secret.txt"]
 
 
-def test_an_unfinished_directory_is_not_opened(run):
+def test_what_was_never_finished_is_not_opened(tmp_path, run):
+    """A killed process leaves `.tmp-` names; whole or not, none is a run, a model or data."""
     left = run.rename(run.with_name(".tmp-123-abc"))
-    with pytest.raises(RunError, match="never finished"):
-        open_run(left)
+    for opened in (open_run, load_model):
+        with pytest.raises(RunError, match="never finished"):
+            opened(left)
+    data = Trajectories.from_episodes([(np.cumsum(np.ones((9, 2)), 0), np.zeros((8, 1)))], trust=True)
+    file = data.save(tmp_path / "a.npz")
+    convert(file, tmp_path / "store", trust=True)
+    for number, made in enumerate((file, tmp_path / "store")):
+        with pytest.raises(DataError, match="never finished"):
+            load(made.rename(tmp_path / f".tmp-{number}-abc"), trust=True)
 
 
 # ----------------------------------------------------------------------------------------------------- typed readers
@@ -402,6 +413,7 @@ def test_an_unfinished_run_says_so(tmp_path, capsys):
     with pytest.raises(RunError):  # there is nothing in the model of this test
         _ = open_run(run).model
     assert "is not finished (interrupted, step 40)" in capsys.readouterr().err
+    assert open_run(run).tell_unfinished()
 
 
 def test_a_comparison_with_failed_cells_fails():

@@ -31,7 +31,7 @@ from iel.data.d4rl import hdf5_windows, minari_windows
 from iel.data.npz import folder_windows, npz_windows
 from iel.data.trajectories import FloatArray, Rows, Stored, Trajectories, check_offsets, fingerprint_of, usable_scale
 from iel.errors import DataError, RunError
-from iel.files import new_directory, open_in_place, require_space, seal, verify_seal
+from iel.files import new_directory, open_in_place, refuse_partial, require_space, seal, verify_seal
 from iel.loader import check_budget, memory_budget, open_regular, os_errors, read_limited
 from iel.typed import Rule, check_table
 
@@ -170,6 +170,7 @@ def is_store(path: Path) -> bool:
 
 def open_store(path: Path, name: str | None = None) -> Trajectories:
     """The trajectories of a store; no rows are read until someone asks for them."""
+    refuse_partial(path, DataError)
     try:
         facts = verify_seal(path, FORMAT, [FILES["offsets"]], remedy="write the store again")
         check_table({key: facts.get(key) for key in RULES}, RULES, str(path / "manifest.json"), DataError)
