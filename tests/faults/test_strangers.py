@@ -368,6 +368,16 @@ def test_what_the_system_refuses_is_a_sentence(tmp_path):
         assert message in done.stderr + done.stdout, (words, done.stderr)
 
 
+@pytest.mark.slow
+def test_data_that_does_not_fit_on_the_disk_is_a_sentence(tmp_path):
+    """The largest file this process may write stands for a full disk."""
+    words = ["-m", "iel.cli", "data", "make", "pointmaze-medium-navigate-v0", "--episodes", "1", "--out", str(tmp_path)]
+    command = ["sh", "-c", 'ulimit -f 4; exec "$@"', "sh", sys.executable, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "File too large" in done.stderr and not list(tmp_path.glob("*.npz"))
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
 def test_what_may_not_be_read_or_written_is_a_sentence(tmp_path):
     """As another user: an unreadable run, an unwritable directory, found before anything long begins."""
