@@ -18,10 +18,11 @@ from test_damage import make_run, state
 from iel.algos import IEL
 from iel.compare.execute import summary_of
 from iel.compare.grid import check_grid
+from iel.compare.results import collect_runs
 from iel.data import Trajectories, load
 from iel.data.store import convert
 from iel.errors import ConfigError, DataError, IELError, RunError
-from iel.files import MANIFEST, locked, notice, open_in_place, seal, verify_seal, write_text, writing
+from iel.files import MANIFEST, locked, notice, open_in_place, seal, verify_seal, write_json, write_text, writing
 from iel.model import load_model
 from iel.training import open_run
 from iel.training.checkpoint import prune, saved_steps
@@ -423,7 +424,10 @@ def test_an_unfinished_run_says_so(tmp_path, capsys):
     with pytest.raises(RunError):  # there is nothing in the model of this test
         _ = open_run(run).model
     assert "is not finished (interrupted, step 40)" in capsys.readouterr().err
-    assert open_run(run).tell_unfinished()
+    numbers = {"per_task": {"task1": {"success_rate": 0.5}}, "mean_steps": 9.0}
+    summary = {"protocol": {"episodes_per_task": 2, "tasks": 1, "seed": 0}, "planners": {"direct": numbers}}
+    write_json(open_run(run).folder("evaluations") / "a.json", summary)
+    assert collect_runs([run]).unfinished == 1  # which a report shows
 
 
 def test_a_comparison_with_failed_cells_fails():
