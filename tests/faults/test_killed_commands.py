@@ -158,6 +158,8 @@ def killed_and_finished(make, lab, trained, root: Path, kills: int, seed: int, c
             unfinished += check_leftovers(command, place) > 0
             after = kept(place)
             assert all(after.get(path, number) == number for path, number in before.items())
+            if command.results(place) == command.wanted:  # it was done, and killed before it could say so
+                break
         if not ended_early and command.results(place) != command.wanted:
             process = command.start(place)
             _, errors = ended(process)
