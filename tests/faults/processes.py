@@ -128,7 +128,7 @@ class Command:
         self.seconds, self.entries = time.monotonic() - began, len(seen - before)
         self.wanted = self.results(place)
 
-    def kill(self, place: Path, part: float, by_clock: bool) -> bool:
+    def kill(self, place: Path, part: float, by_clock: bool, fresh: bool) -> bool:
         """Start it, and kill it with all it started after this part of its time, or of the names it writes.
 
         False if it ended before that.
@@ -136,15 +136,18 @@ class Command:
         before, began = names(place), time.monotonic()
         process = self.start(place)
         if by_clock:
-            watch(process, place, lambda _: time.monotonic() - began > part * self.seconds)
+            seen = watch(process, place, lambda _: time.monotonic() - began > part * self.seconds)
         else:
-            watch(process, place, lambda seen: len(seen - before) > part * self.entries)
+            seen = watch(process, place, lambda seen: len(seen - before) > part * self.entries)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         _, errors = ended(process)
         assert process.returncode in (0, -signal.SIGKILL), errors
-        if process.returncode == 0:
-            self.seconds = min(self.seconds, time.monotonic() - began)  # the machine was slower when this was measured
+        if process.returncode == 0 and fresh:  # the machine was slower when this was measured
+            if by_clock:
+                self.seconds = min(self.seconds, time.monotonic() - began)
+            else:
+                self.entries = min(self.entries, len(seen - before))
         return process.returncode != 0
 
 

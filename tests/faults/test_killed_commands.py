@@ -148,11 +148,11 @@ def killed_and_finished(make, lab, trained, root: Path, kills: int, seed: int, c
         place, places = root / f"place{places}", places + 1
         prepare(place)
         ended_early = False
-        for _ in range(min(IN_TURN, kills - len(moments))):
+        for turn in range(min(IN_TURN, kills - len(moments))):
             part = (order[len(moments)] + rng.random()) / kills
-            by_clock = len(moments) % 2 == 0 if clock is None else clock
+            by_clock = turn > 0 or places % 2 == 0 if clock is None else clock  # a second start writes fewer names
             before = kept(place)
-            if ended_early := not command.kill(place, part, by_clock):
+            if ended_early := not command.kill(place, part, by_clock, fresh=turn == 0):
                 break
             moments.append(part)
             unfinished += check_leftovers(command, place) > 0
@@ -166,8 +166,13 @@ def killed_and_finished(make, lab, trained, root: Path, kills: int, seed: int, c
             assert process.returncode == 0, errors
         assert command.results(place) == command.wanted
         check_leftovers(command, place)
-    return {"kills": len(moments), "directories": places, "with unfinished names": unfinished,
-            "seconds": round(command.seconds, 1)}  # fmt: skip
+    return {
+        "kills": len(moments),
+        "directories": places,
+        "with unfinished names": unfinished,
+        "seconds": round(command.seconds, 1),
+        "moments": sorted(round(float(part), 2) for part in moments),
+    }
 
 
 @pytest.mark.slow
