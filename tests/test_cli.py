@@ -11,6 +11,7 @@ import pytest
 from iel.cli import COMMANDS, main
 from iel.commands.bench import benchmarks
 from iel.data import Trajectories
+from iel.training import open_run
 
 MAZE = "pointmaze-medium-navigate-v0"
 
@@ -224,6 +225,7 @@ def test_training_on_ones_own_file_needs_no_environment(capsys, monkeypatch, tmp
     small = ["--preset", "smoke", "--steps", "20", "--hidden", "8", "--batch-size", "8"]
     code, out, _ = call(capsys, "train", "--data", tmp_path / "log.npz", *small, "--out", tmp_path / "run", "--json")
     assert code == 0 and json.loads(out)["env"] == "log"
+    assert open_run(tmp_path / "run").data().fingerprint == data.fingerprint  # found where it was
     code, _, err = call(capsys, "evaluate", tmp_path / "run")
     assert code == 2 and "no environment" in err
 

@@ -12,6 +12,7 @@ from iel.cli import run as iel_command
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
 from iel.export import build_graphs, export_run
+from iel.export.directory import readme
 from iel.files import verify_seal
 from iel.loader import read_safetensors
 from iel.model import Model, Pack, load_model
@@ -99,7 +100,9 @@ def test_export_of_a_run_is_whole_and_plans_like_the_run(trained, walks, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == {"robot"}  # nothing is left beside it
     assert card["data"]["fingerprint"] == walks.fingerprint and card["planner"]["nodes"] == 32
     assert max(card["agreement"]["onnx"].values()) < 1e-5
-    assert "asym-graph" in (out / "README.txt").read_text()
+    text = (out / "README.txt").read_text()
+    assert "asym-graph" in text and "not finished" not in text
+    assert "Its training is not finished (interrupted)." in readme({**card, "status": "interrupted"})
     assert json.loads((out / "card.json").read_text()) == card
 
     model = load_model(out)  # an export is a model directory too

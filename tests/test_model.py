@@ -280,6 +280,28 @@ def test_non_finite_input_never_becomes_an_action(saved, bad):
         model.embed(np.full((1, 5), 3e38))
 
 
+@pytest.mark.parametrize("case", ["masked", "complex", "text", "ragged", "empty"])
+def test_hidden_values_and_imaginary_parts_never_become_an_action(saved, case):
+    """They were used, or dropped, without a word; text was a foreign exception."""
+    model, good = load_model(saved), np.ones((2, 5))
+    bad = {"masked": np.ma.masked_greater(good, 0.5), "complex": good + 1j, "text": good.astype(str).tolist(),
+           "ragged": [[1.0] * 5, [1.0]], "empty": [[None] * 5] * 2}[case]  # fmt: skip
+    if case == "text":
+        bad[1][2] = "fast"
+    planner = model.planner("direct")
+    planner.prepare(good[0])
+    for ask in (lambda: model.act(bad, np.zeros((2, 8))), lambda: model.embed(bad), lambda: planner.prepare(bad[1]),
+                lambda: planner.act(bad[1])):  # fmt: skip
+        if case == "ragged" and ask.__code__.co_names[0] == "planner":
+            continue
+        with pytest.raises(IELError) as caught:
+            ask()
+        assert "\n" not in str(caught.value)
+    commands = np.zeros((2, 8), complex)
+    with pytest.raises(IELError, match="complex numbers"):
+        model.act(good, commands)
+
+
 def test_wrong_shapes_are_named(saved):
     model = load_model(saved)
     with pytest.raises(ConfigError, match=r"\(n, 5\)"):

@@ -171,10 +171,10 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def refuse_partial(directory: Path, error: ErrorType = RunError) -> None:
-    """Refuse a directory that a killed process left unfinished."""
-    if directory.name.startswith(PARTIAL):
-        raise error(f"{directory} was never finished (its name begins with {PARTIAL}); remove it and start again.")
+def refuse_partial(path: Path, error: ErrorType = RunError) -> None:
+    """Refuse a file or directory that a killed process left unfinished."""
+    if path.name.startswith(PARTIAL):
+        raise error(f"{path} was never finished (its name begins with {PARTIAL}); remove it and start again.")
 
 
 def flush(path: Path) -> None:

@@ -12,6 +12,7 @@ from iel.data.catalogue import read
 from iel.data.store import RowReader, convert, open_store, verify_store, write_store
 from iel.data.trajectories import Rows
 from iel.errors import DataError
+from iel.files import seal
 
 
 def walks(count: int = 9, size: int = 5, actions: int = 2, seed: int = 0) -> list:
@@ -162,6 +163,18 @@ def test_the_command_says_what_was_written_and_check_reads_it_all(tmp_path, caps
         file.write(b"\x01")
     assert run(["data", "check", str(tmp_path / "s")]) == 1
     assert "damaged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e300])
+def test_a_store_whose_columns_cannot_be_divided_is_refused(tmp_path, scale):
+    """Sealed again, so that only the content is wrong: 1e300 became infinity in float32 without a word."""
+    data = convert(next(npz_files(tmp_path, walks())), tmp_path / "s", trust=True)
+    manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    facts = {key: value for key, value in manifest.items() if key not in ("format", "versions", "files", "sha256")}
+    (tmp_path / "s" / "manifest.json").unlink()
+    seal(tmp_path / "s", 1, {}, **{**facts, "scale": [scale] * data.observation_size})
+    with pytest.raises(DataError, match="scale must be a list in which every entry is a finite number from"):
+        open_store(tmp_path / "s")
 
 
 @pytest.mark.parametrize("file", ["observations.f32", "actions.f32", "offsets.i64", "manifest.json"])

@@ -76,6 +76,11 @@ def test_a_folder_holds_an_episode_per_file(data, tmp_path):
 
 
 FAULTS = {
+    "an underscore": ([HEADER, "0,0,1,2,0,1", "0,1,1,1_0,0,1"], "line 3, column 'observation.y': '1_0' is not"),
+    "a damaged name": (
+        ["obs,act,terminals,timeoutt", "1,0,0,0", "2,0,0,1", "3,0,0,0", "4,0,1,0"],
+        "rename it to timeouts",
+    ),
     "begins with numbers": (["1,2,3", "4,5,6"], "names the columns"),
     "text in a cell": ([HEADER, "0,0,1,2,0,1", "0,1,1,two,0,1"], "line 3, column 'observation.y': 'two' is not"),
     "a short line": ([HEADER, "0,0,1,2,,1", "0,1,1"], "line 3: 3 cells for 6 columns"),
@@ -209,6 +214,33 @@ def test_a_damaged_parquet_file_is_refused_in_a_sentence_or_reads_the_same(data,
         path.write_bytes(content[:length])
         with pytest.raises(DataError):
             read(path)
+
+
+def test_a_footer_that_contradicts_itself_is_refused(table, tmp_path):
+    """A column that may be empty became one that may not, by one bit: the library ended the whole process."""
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "log.parquet"
+    pq.write_table(table, path)
+    content = path.read_bytes()
+    assert b"\x25\x02\x18" in content  # repetition: optional, then a name
+    path.write_bytes(content.replace(b"\x25\x02\x18", b"\x25\x00\x18"))
+    with pytest.raises(DataError, match="not a whole Parquet file"):
+        load(path)
+
+
+def test_what_the_footer_says_is_what_the_library_says(table, tmp_path):
+    import pyarrow.parquet as pq
+
+    from iel.data.parquet import read_footer, unpacked_bytes
+
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=40)
+    facts = pq.read_metadata(tmp_path / "log.parquet")
+    with (tmp_path / "log.parquet").open("rb") as file:
+        footer = read_footer(file, (tmp_path / "log.parquet").stat().st_size)
+    for column in range(facts.num_columns):
+        chunks = [facts.row_group(group).column(column) for group in range(facts.num_row_groups)]
+        assert unpacked_bytes(footer, [column]) == sum(chunk.total_uncompressed_size for chunk in chunks)
 
 
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):

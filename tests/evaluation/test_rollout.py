@@ -163,6 +163,8 @@ def test_kitchen_reports_the_fraction_of_its_subtasks(monkeypatch):
     assert len(rollouts.paths) == 3 and rollouts.subtasks.tolist() == [0.5, 0.5, 0.5]
     summary = rollouts.summary()
     assert summary["subtask_fraction"] == 0.5 and summary["success_rate"] == 0.0
+    shown = table(summarise("kitchen-mixed", arena, {"push": [rollouts]}))
+    assert [list(column.cells) for column in shown.columns if column.header == "fraction of subtasks"] == [["0.500"]]
     assert not np.array_equal(rollouts.paths[0], rollouts.paths[2])  # another seed in the same kitchen
 
 

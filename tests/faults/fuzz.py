@@ -22,16 +22,20 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 from safetensors.numpy import save
+from tables import as_csv, as_parquet, misplace, table, vectors
 
 from iel.compare.grid import check_grid
 from iel.data import Trajectories, examine
 from iel.data.catalogue import read
-from iel.errors import IELError
-from iel.files import seal, verify_seal
+from iel.data.store import write_store
+from iel.data.trajectories import Rows
+from iel.errors import DataError, IELError
+from iel.files import MANIFEST, seal, verify_seal
 from iel.loader import read_safetensors, read_toml
 from iel.training import open_run
 from iel.training.resume import find_checkpoint
@@ -187,6 +191,8 @@ class Lab:
         (self.sealed / "model.safetensors").write_bytes(save(weights))
         (self.sealed / "config.json").write_text(json.dumps({"format": 1, "algo": "iel"}))
         seal(self.sealed, 1, {"iel": "0.1.0"})
+        self.store = root / "store"
+        write_store([Rows(self.whole.observations, self.whole.actions, self.whole.offsets, "a")], self.store, "a")
 
     def _state(self, step: int) -> Path:
         return self.run / "checkpoints" / f"step_{step:09d}" / "state.safetensors"
@@ -199,16 +205,67 @@ class Lab:
 
     # Each attack returns whether what was read means what it meant; None where the file itself says something else.
 
+    def means_the_same(self, store: Trajectories) -> bool:
+        same = np.array_equal(store.offsets, self.whole.offsets) and store.actions.shape == self.whole.actions.shape
+        return same and np.allclose(store.actions, self.whole.actions, atol=2e-5) and np.array_equal(
+            store.observations, self.whole.observations
+        )  # fmt: skip
+
     def bytes_of_data(self, rng: np.random.Generator) -> bool:
         name = str(rng.choice(list(self.files)))
         path = self.place(name)
         path.write_bytes(scratch(self.files[name], rng))
         examine(path)
+        return self.means_the_same(read(path))
+
+    def csv_file(self, rng: np.random.Generator) -> bool | None:
+        """Text has no checksum: scratched, it is only asked for a sentence; a table out of order must be noticed."""
+        path = self.place("a.csv")
+        columns = table(self.whole, episodes=bool(rng.random() < 0.5))
+        if scratched := rng.random() < 0.5:
+            path.write_bytes(scratch(as_csv(columns, rng).encode(), rng))
+        else:
+            path.write_text(as_csv(misplace(columns, rng), rng), newline="")
+        examine(path)
         store = read(path)
-        same = np.array_equal(store.offsets, self.whole.offsets) and store.actions.shape == self.whole.actions.shape
-        return same and np.allclose(store.actions, self.whole.actions, atol=2e-5) and np.array_equal(
-            store.observations, self.whole.observations
-        )  # fmt: skip
+        assert np.isfinite(store.observations).all() and np.isfinite(store.actions).all()
+        return None if scratched else self.means_the_same(store)
+
+    def parquet_file(self, rng: np.random.Generator) -> bool | None:
+        """Pages have checksums, the footer behind them has none: scratched there, it is only asked for a sentence."""
+        path = self.place("a.parquet")
+        columns: dict[str, Any] = table(self.whole, episodes=bool(rng.random() < 0.5))
+        told = rng.random() < 0.7
+        if rng.random() < 0.3:
+            path.write_bytes(as_parquet(misplace(columns, rng), rng))
+        else:
+            content = as_parquet(vectors(columns) if rng.random() < 0.5 else columns, rng)
+            footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+            pages, rest = content[:footer], content[footer:]
+            path.write_bytes(scratch(pages, rng) + rest if told else pages + scratch(rest, rng))
+        examine(path)
+        store = read(path)
+        return self.means_the_same(store) if told else None
+
+    def store_directory(self, rng: np.random.Generator) -> bool | None:
+        """`iel data check` reads all of a store; whoever opens it reads what says where its rows are."""
+        path = self.place("store")
+        shutil.copytree(self.store, path)
+        if sealed := rng.random() < 0.3:  # in good order, but it says something else
+            facts = disturb(json.loads((path / MANIFEST).read_text()), rng)
+            (path / MANIFEST).unlink()
+            names = ("format", "versions", "files", "sha256")
+            seal(path, 1, {}, **{name: value for name, value in facts.items() if name not in names})
+        else:
+            self.hurt(path, rng)
+        faults = [finding.sentence for finding in examine(path) if finding.severity == "error"]
+        store = read(path)
+        assert store.stored is not None and np.isfinite(store.stored.scale).all() and store.stored.scale.all()
+        if not sealed and not (same := np.array_equal(store.offsets, self.whole.offsets)):
+            return same
+        if faults:
+            raise DataError(faults[0])
+        return None if sealed else self.means_the_same(store)
 
     def arrays_of_data(self, rng: np.random.Generator) -> None:
         flat = fields()
@@ -355,7 +412,7 @@ class Lab:
 
 ATTACKS = {
     "bytes_of_data": 8, "arrays_of_data": 5, "members_of_npz": 2, "sealed_directory": 2, "weights": 2,
-    "run_directory": 4, "run_config": 3, "grid": 2, "toml": 1,
+    "run_directory": 4, "run_config": 3, "grid": 2, "toml": 1, "csv_file": 4, "parquet_file": 4, "store_directory": 3,
 }  # fmt: skip
 """Attack -> how often it is drawn."""
 

@@ -1,9 +1,11 @@
-"""Processes that train, and what they leave behind."""
+"""Processes that train, collect, compare, export and evaluate, and what they leave behind."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from iel.data import Trajectories
@@ -25,17 +27,18 @@ class Lab:
 
     def start(self, out: Path, *options: object, cache: bool = True, **environment: str) -> subprocess.Popen:
         """A training process in `out`, new or continued."""
-        settings = {"JAX_PLATFORMS": "cpu", **environment}
-        if cache:
-            settings |= {
-                "JAX_COMPILATION_CACHE_DIR": str(self.root / "compiled"),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            }
+        settings = self.compiled if cache else {}
         command = [sys.executable, str(TRAINEE), str(out), str(self.file), *map(str, options)]
-        return subprocess.Popen(
-            command, env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        return started(command, **{"JAX_PLATFORMS": "cpu", **settings, **environment})
+
+    @property
+    def compiled(self) -> dict[str, str]:
+        """What makes all processes share what they compile."""
+        return {
+            "JAX_COMPILATION_CACHE_DIR": str(self.root / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
 
     def finish(self, out: Path, *options: object, **keywords) -> tuple[int, str]:
         """Train to the end; returns the step it began at and what it said on stderr."""
@@ -50,6 +53,13 @@ class Lab:
         _, errors = ended(process)
         assert process.returncode == 1 and "Traceback" not in errors, errors
         return errors
+
+
+def started(command: list[str], **environment: str) -> subprocess.Popen:
+    """A process that leads a group of its own, so that whatever it starts can be killed with it."""
+    surroundings = {**os.environ, **environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=surroundings, text=True, process_group=0, **pipes)
 
 
 def ended(process: subprocess.Popen) -> tuple[str, str]:
@@ -87,3 +97,73 @@ def results(out: Path) -> dict[str, str]:
         "metrics": sha256(out / "metrics.csv"),
         "model": sha256(out / "model" / "model.safetensors"),
     }
+
+
+# -------------------------------------------------------------------------------------------- commands that are killed
+
+
+class Command:
+    """An `iel` command that works in a directory, and what it must have made there when it ends well.
+
+    `words` are those of the command in a directory, `results` the digests of all that has its final name there.
+    """
+
+    def __init__(
+        self, words: Callable[[Path], list[str]], results: Callable[[Path], dict[str, str]], **environment: str
+    ):
+        self.words, self.results, self.environment = words, results, environment
+        self.seconds, self.entries = 0.0, 0
+        self.wanted: dict[str, str] = {}
+
+    def start(self, place: Path) -> subprocess.Popen:
+        return started([sys.executable, "-m", "iel.cli", *self.words(place)], **self.environment)
+
+    def undisturbed(self, place: Path) -> None:
+        """Run it once, and note how long it takes, how many names it writes and what it makes."""
+        before, began = names(place), time.monotonic()
+        process = self.start(place)
+        seen = watch(process, place, lambda _: False)
+        _, errors = ended(process)
+        assert process.returncode == 0, errors
+        self.seconds, self.entries = time.monotonic() - began, len(seen - before)
+        self.wanted = self.results(place)
+
+    def kill(self, place: Path, part: float, by_clock: bool, fresh: bool) -> bool:
+        """Start it, and kill it with all it started after this part of its time, or of the names it writes.
+
+        False if it ended before that.
+        """
+        before, began = names(place), time.monotonic()
+        process = self.start(place)
+        if by_clock:
+            seen = watch(process, place, lambda _: time.monotonic() - began > part * self.seconds)
+        else:
+            seen = watch(process, place, lambda seen: len(seen - before) > part * self.entries)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        _, errors = ended(process)
+        assert process.returncode in (0, -signal.SIGKILL), errors
+        if process.returncode == 0 and fresh:  # the machine was slower when this was measured
+            if by_clock:
+                self.seconds = min(self.seconds, time.monotonic() - began)
+            else:
+                self.entries = min(self.entries, len(seen - before))
+        return process.returncode != 0
+
+
+def names(place: Path) -> set[str]:
+    """Everything that has a name in a directory now."""
+    found: set[str] = set()
+    for root, folders, files in os.walk(place):
+        found.update(f"{root}/{name}" for name in (*folders, *files))
+    return found
+
+
+def watch(process: subprocess.Popen, place: Path, enough: Callable[[set[str]], bool]) -> set[str]:
+    """All names that are seen in a directory until it is enough, or the process has ended."""
+    deadline, seen = time.monotonic() + PATIENCE, names(place)
+    while process.poll() is None and not enough(seen):
+        assert time.monotonic() < deadline, "the command hangs"
+        time.sleep(0.002)
+        seen |= names(place)
+    return seen

@@ -18,8 +18,12 @@ from test_damage import make_run, state
 from iel.algos import IEL
 from iel.compare.execute import summary_of
 from iel.compare.grid import check_grid
-from iel.errors import ConfigError, IELError, RunError
-from iel.files import MANIFEST, locked, notice, open_in_place, seal, verify_seal, write_text, writing
+from iel.compare.results import collect_runs
+from iel.data import Trajectories, load
+from iel.data.store import convert
+from iel.errors import ConfigError, DataError, IELError, RunError
+from iel.files import MANIFEST, locked, notice, open_in_place, seal, verify_seal, write_json, write_text, writing
+from iel.model import load_model
 from iel.training import open_run
 from iel.training.checkpoint import prune, saved_steps
 from iel.training.resume import find_checkpoint, nothing_left, open_or_create
@@ -120,10 +124,18 @@ def test_files_are_whole_readable_and_keep_their_mode(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.safetensors", "secret.txt"]
 
 
-def test_an_unfinished_directory_is_not_opened(run):
+def test_what_was_never_finished_is_not_opened(tmp_path, run):
+    """A killed process leaves `.tmp-` names; whole or not, none is a run, a model or data."""
     left = run.rename(run.with_name(".tmp-123-abc"))
-    with pytest.raises(RunError, match="never finished"):
-        open_run(left)
+    for opened in (open_run, load_model):
+        with pytest.raises(RunError, match="never finished"):
+            opened(left)
+    data = Trajectories.from_episodes([(np.cumsum(np.ones((9, 2)), 0), np.zeros((8, 1)))], trust=True)
+    file = data.save(tmp_path / "a.npz")
+    convert(file, tmp_path / "store", trust=True)
+    for number, made in enumerate((file, tmp_path / "store")):
+        with pytest.raises(DataError, match="never finished"):
+            load(made.rename(tmp_path / f".tmp-{number}-abc"), trust=True)
 
 
 # ----------------------------------------------------------------------------------------------------- typed readers
@@ -357,6 +369,16 @@ def test_what_the_system_refuses_is_a_sentence(tmp_path):
         assert message in done.stderr + done.stdout, (words, done.stderr)
 
 
+@pytest.mark.slow
+def test_data_that_does_not_fit_on_the_disk_is_a_sentence(tmp_path):
+    """The largest file this process may write stands for a full disk."""
+    words = ["-m", "iel.cli", "data", "make", "pointmaze-medium-navigate-v0", "--episodes", "1", "--out", str(tmp_path)]
+    command = ["sh", "-c", 'ulimit -f 4; exec "$@"', "sh", sys.executable, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "File too large" in done.stderr and not list(tmp_path.glob("*.npz"))
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
 def test_what_may_not_be_read_or_written_is_a_sentence(tmp_path):
     """As another user: an unreadable run, an unwritable directory, found before anything long begins."""
@@ -402,6 +424,10 @@ def test_an_unfinished_run_says_so(tmp_path, capsys):
     with pytest.raises(RunError):  # there is nothing in the model of this test
         _ = open_run(run).model
     assert "is not finished (interrupted, step 40)" in capsys.readouterr().err
+    numbers = {"per_task": {"task1": {"success_rate": 0.5}}, "mean_steps": 9.0}
+    summary = {"protocol": {"episodes_per_task": 2, "tasks": 1, "seed": 0}, "planners": {"direct": numbers}}
+    write_json(open_run(run).folder("evaluations") / "a.json", summary)
+    assert collect_runs([run]).unfinished == 1  # which a report shows
 
 
 def test_a_comparison_with_failed_cells_fails():

@@ -1,6 +1,7 @@
 """The training loop: one seed, one result; whatever happens between chunks changes nothing."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,27 @@ def test_run_directory(walks, trained):
     curves = read_metrics(run.path / "metrics.csv")
     assert {"omega/loss", "embedding/td", "embedding/hitting", "policy/actor"} <= curves.keys()
     assert curves["policy/loss"][0][-1] == 60
+
+
+def test_a_flipped_bit_in_a_runs_model_is_found_and_not_exported(trained, tmp_path):
+    """One turned -0.21 into -7.2e37, and the export had a valid manifest."""
+    from iel.export import export_run
+
+    run = shutil.copytree(trained.path, tmp_path / "run")
+    rng = np.random.default_rng(0)
+    for name in ("model.safetensors", "config.json", "manifest.json"):
+        file = run / "model" / name
+        whole = file.read_bytes()
+        for place in rng.integers(len(whole), size=10):
+            broken = bytearray(whole)
+            broken[place] ^= 1 << int(rng.integers(8))
+            file.write_bytes(broken)
+            with pytest.raises(RunError):
+                _ = open_run(run).model
+            with pytest.raises(RunError):
+                export_run(open_run(run), tmp_path / "robot", onnx=False)
+        file.write_bytes(whole)
+    assert not (tmp_path / "robot").exists() and open_run(run).model is not None
 
 
 def test_checkpoints_are_verified_directories(trained):

@@ -137,6 +137,9 @@ def test_the_comparison_would_notice_a_key_that_is_not_restored(walks, whole, tm
 def test_resuming_a_finished_run_changes_nothing_and_a_missing_one_starts(walks, whole, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(whole / "one", out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock" and path.is_file()}
+    resume(out, walks, progress=False)
+    assert {path: path.stat().st_mtime_ns for path in before} == before  # model and config were written anew
     shutil.rmtree(out / "model")
     resume(out, walks, progress=False)
     assert results(out) == results(whole / "one") and (out / "model" / "model.safetensors").exists()

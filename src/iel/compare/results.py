@@ -252,7 +252,9 @@ def collect_runs(sources: Sequence[Path]) -> Comparison:
     found: dict[tuple[str, Column], list[dict[str, Any]]] = {}
     runs: dict[tuple[str, str, int], Path] = {}
     protocols: list[dict[str, Any]] = []
+    unfinished = 0
     for run in (run for source in sources for run in open_runs(source)):
+        unfinished += run.tell_unfinished()
         summaries = sorted(evaluations(run), key=measured)  # stable: among equals the newest is last
         if not summaries:
             raise RunError(f"{run.path} was not evaluated yet; run `iel evaluate {run.path}` first.")
@@ -273,7 +275,9 @@ def collect_runs(sources: Sequence[Path]) -> Comparison:
     environments = tuple(dict.fromkeys(env for env, _ in found))
     columns = tuple(dict.fromkeys(column for _, column in found))
     entries = {key: _entry(results) for key, results in found.items()}
-    return Comparison("runs", environments, columns, entries, {}, protocol=protocols[0], runs=runs)
+    return Comparison(
+        "runs", environments, columns, entries, {}, unfinished=unfinished, protocol=protocols[0], runs=runs
+    )
 
 
 def _entry(results: list[dict[str, Any]]) -> Entry:

@@ -25,7 +25,7 @@ from iel.data.parquet import INFO, lerobot_rows, parquet_episodes, parquet_rows
 from iel.data.text import csv_episodes, csv_rows
 from iel.data.trajectories import Rows, Trajectories, rows_from_episodes
 from iel.errors import ConfigError, DataError
-from iel.files import notice
+from iel.files import notice, refuse_partial
 from iel.loader import kind_of, os_errors
 
 Split = Literal["train", "val"]
@@ -98,6 +98,7 @@ def rows_kind(source: Path | str) -> tuple[Path, str]:
                 path = path.resolve(strict=True)
             except RuntimeError:
                 raise DataError(f"{path} is a symbolic link that leads back to itself; remove it.") from None
+        refuse_partial(path, DataError)
         kind = kind_of(path)
         if kind == "folder":
             inside = [place for place in (path / "data" / MINARI_FILE, path / MINARI_FILE) if place.exists()]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.trajectories import Rows, check_flags, rows_from_ends
+from iel.data.trajectories import Rows, check_flags, misspelt, rows_from_ends
 from iel.errors import DataError
 from iel.files import notice
 
@@ -84,6 +84,8 @@ class Layout:
                     f"Name them with `iel data convert --{kind}s NAME NAME`, or columns= in Python."
                 )
         episode = columns.episode or next((name for name in EPISODE if name in names), None)
+        if episode is None:
+            misspelt(names, FLAGS, source)
         flags = () if episode else tuple(name for name in FLAGS if name in names)
         if episode is None and not flags and not one_episode:
             raise DataError(

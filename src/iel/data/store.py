@@ -31,7 +31,7 @@ from iel.data.d4rl import hdf5_windows, minari_windows
 from iel.data.npz import folder_windows, npz_windows
 from iel.data.trajectories import FloatArray, Rows, Stored, Trajectories, check_offsets, fingerprint_of, usable_scale
 from iel.errors import DataError, RunError
-from iel.files import new_directory, open_in_place, require_space, seal, verify_seal
+from iel.files import new_directory, open_in_place, refuse_partial, require_space, seal, verify_seal
 from iel.loader import check_budget, memory_budget, open_regular, os_errors, read_limited
 from iel.typed import Rule, check_table
 
@@ -40,12 +40,14 @@ KIND = "iel store of trajectories"
 WINDOW = 1 << 20
 """Rows that are looked at together while a store is written."""
 FILES = {"observations": "observations.f32", "actions": "actions.f32", "offsets": "offsets.i64"}
+LARGEST, SMALLEST = 3e38, 1e-9
+"""What columns are divided by fits into float32 and is not zero."""
 RULES = {
     "kind": Rule(str),
     **{name: Rule(int, low=1) for name in ("states", "episodes", "observation_size", "action_size")},
     "fingerprint": Rule(str),
-    "mean": Rule(list, each=Rule(float)),
-    "scale": Rule(list, each=Rule(float)),
+    "mean": Rule(list, each=Rule(float, -LARGEST, LARGEST)),
+    "scale": Rule(list, each=Rule(float, SMALLEST, LARGEST)),
     "constant": Rule(list, each=Rule(bool)),
 }
 
@@ -168,6 +170,7 @@ def is_store(path: Path) -> bool:
 
 def open_store(path: Path, name: str | None = None) -> Trajectories:
     """The trajectories of a store; no rows are read until someone asks for them."""
+    refuse_partial(path, DataError)
     try:
         facts = verify_seal(path, FORMAT, [FILES["offsets"]], remedy="write the store again")
         check_table({key: facts.get(key) for key in RULES}, RULES, str(path / "manifest.json"), DataError)

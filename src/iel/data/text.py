@@ -138,7 +138,8 @@ def _date(text: str) -> float | None:
 
 
 def _number(text: str) -> float | None:
+    """What numpy's own reader takes for a number; Python would also take 1_0 for ten."""
     try:
-        return float(text)
+        return float(text) if "_" not in text else None
     except ValueError:
         return None

@@ -14,7 +14,7 @@ builds the store and are never guessed from the numbers. `Rows` is the same as i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from iel.errors import DataError
 from iel.files import notice, writing
 from iel.loader import os_errors
+from iel.typed import plain_numbers
 
 FloatArray = NDArray[np.float32]
 MINIMUM_STEPS = 2
@@ -96,7 +97,7 @@ class Trajectories:
         What `iel data check` calls an error is refused, and its warnings are printed, unless `trust` says you know.
         """
         tables = [
-            (_numbers(states, f"{name}, episode {e}"), _numbers(controls, f"{name}, episode {e}"))
+            (plain_numbers(states, f"{name}, episode {e}"), plain_numbers(controls, f"{name}, episode {e}"))
             for e, (states, controls) in enumerate(episodes)
         ]
         rows = rows_from_episodes(tables, [f"episode {e}" for e in range(len(tables))], name, equal=False)
@@ -112,7 +113,7 @@ class Trajectories:
         trust: bool = False,
     ) -> Trajectories:
         """From flat arrays with T + 1 rows per episode, `terminals` true on the last row of each (OGBench's layout)."""
-        states, controls, ends = (_numbers(array, name) for array in (observations, actions, terminals))
+        states, controls, ends = (plain_numbers(array, name) for array in (observations, actions, terminals))
         return rows_from_ends(states, controls, ends, name).trajectories(trust)
 
     def save(self, path: Path | str, **facts: ArrayLike) -> Path:
@@ -426,25 +427,6 @@ def breaks(observations: NDArray, following: NDArray) -> NDArray[np.bool_]:
             after = np.asarray(observations[start + 1 : here.stop + 1], np.float64)
             broken[here] = ~(np.abs(after - np.asarray(following[here], np.float64)).max(1) <= CONTINUES)
     return broken
-
-
-def _numbers(array: ArrayLike, what: str) -> NDArray:
-    """Whatever a caller gave as an array of plain numbers; hidden values and imaginary parts are never dropped."""
-    if isinstance(array, Mapping):
-        raise DataError(
-            f"{what}: dictionaries are not supported; put their arrays side by side, such as "
-            "np.concatenate([o['position'], o['velocity']], axis=1)."
-        )
-    if isinstance(array, np.ma.MaskedArray) and np.ma.getmaskarray(array).any():
-        raise DataError(f"{what}: some values are masked; fill them in, or drop their episodes.")
-    try:
-        table = np.asarray(array)
-        table = table if table.dtype.kind in "fiubc" else np.asarray(table, np.float32)
-    except (TypeError, ValueError):
-        raise DataError(f"{what}: this is not a table of numbers; give one row per step, all equally long.") from None
-    if table.dtype.kind == "c":
-        raise DataError(f"{what}: complex numbers are not read; give real ones.")
-    return table
 
 
 # ---------------------------------------------------------------------------------------------- what is always refused

@@ -13,8 +13,12 @@ from iel.evaluation.stats import SUCCESS_INTERVAL, success_interval
 from iel.loader import read_json
 from iel.training.run import Run
 
-SCORES = {"reward_per_step": "reward a step", "share_in_avoided": "share of steps in avoided places"}
-"""What `Ask` measures beside success, as tables call it."""
+SCORES = {
+    "subtask_fraction": "fraction of subtasks",
+    "reward_per_step": "reward a step",
+    "share_in_avoided": "share of steps in avoided places",
+}
+"""What is measured beside success, as tables call it."""
 
 
 def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> dict[str, Any]:

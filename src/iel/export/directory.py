@@ -133,6 +133,7 @@ def readme(card: dict[str, Any]) -> str:
     size, actions = interface["observation"]["size"], interface["action"]["size"]
     lines = [
         f"A goal-reaching policy: {card['algo']} trained on {card['env']}, seed {card['seed']}, step {card['step']}.",
+        *([] if card["status"] == "finished" else [f"Its training is not finished ({card['status']})."]),
         f"Data: {data.get('name', 'unknown')}, {data.get('transitions', '?')} transitions, "
         f"fingerprint {data.get('fingerprint', 'unknown')}.",
         "Written with " + ", ".join(f"{name} {number}" for name, number in card["versions"].items()) + ".",

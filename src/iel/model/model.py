@@ -25,6 +25,7 @@ from iel.metrics import unit as unit_or_else
 from iel.model.networks import FloatArray, Network, on_sphere, softplus, unit
 from iel.model.support import Outside, Support, report
 from iel.quasimetrics import check_groups
+from iel.typed import plain_numbers
 
 if TYPE_CHECKING:
     from iel.planning import Planner, Target
@@ -343,7 +344,7 @@ class Model:
 
         `embeddings` are those of the observations, if they are known already.
         """
-        rows = np.asarray(observations, np.float32)  # embed and act check them
+        rows = self._rows(observations, "observations")
         known = self.embed(rows) if embeddings is None else embeddings
         return np.asarray(self.steering.command(self, rows, target, known), np.float32)
 
@@ -352,7 +353,7 @@ class Model:
     ) -> FloatArray:
         """The policy's mean action, or with a generator a sample of it, within [-1, 1]: (n, action size)."""
         rows = self._rows(observations, "observations")
-        told = np.asarray(commands, np.float32)
+        told = plain_numbers(commands, "The commands", GeometryError).astype(np.float32, copy=False)
         if told.shape != (len(rows), self.command_size):
             raise ConfigError(
                 f"The commands have shape {told.shape}, but {len(rows)} observations need "
@@ -452,7 +453,7 @@ class Model:
         return np.clip(answer + np.exp(np.clip(policy.log_std, *LOG_STD_RANGE)) * noise, -1.0, 1.0)
 
     def _rows(self, values: ArrayLike, kind: str) -> FloatArray:
-        rows = np.asarray(values, np.float32)
+        rows = plain_numbers(values, f"The {kind}", GeometryError).astype(np.float32, copy=False)
         if rows.ndim != 2 or rows.shape[1] != self.observation_size:
             raise ConfigError(
                 f"The {kind} have shape {rows.shape}, but this model takes rows of "

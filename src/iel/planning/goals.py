@@ -25,6 +25,7 @@ import numpy as np
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, unit
 from iel.planning.coreset import farthest_point
+from iel.typed import plain_numbers
 
 REACHED_WITHIN = 5.0
 """Predicted steps to a stage's goal at which a sequence moves on to its next one."""
@@ -254,10 +255,7 @@ def _finite(table: Floats, what: str) -> Floats:
 
 def observation_table(rows: Any, width: int, what: str) -> Floats:
     """Finite observations (n, width) in float32, or a sentence that says what is wrong."""
-    try:
-        table = np.asarray(rows, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise GeometryError(f"The {what} is not a table of numbers; give observations of {width} numbers.") from error
+    table = plain_numbers(rows, f"The {what}", GeometryError).astype(np.float32, copy=False)
     if table.ndim == 1:
         table = table[None, :]
     if table.ndim != 2 or table.shape[1] != width:

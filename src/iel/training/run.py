@@ -95,9 +95,15 @@ class Run:
             raise RunError(
                 f"{self.path} has no model yet (status: {self.status}); let the training finish, or train again."
             )
-        if self.status != "finished":
-            notice(f"{self.path} is not finished ({self.status}, step {self.config.get('step', 0)}).", once=True)
+        self.tell_unfinished()
         return load_model(self.path / "model")
+
+    def tell_unfinished(self) -> bool:
+        """Whether the training has not ended, which is said."""
+        unfinished = self.status != "finished"
+        if unfinished:
+            notice(f"{self.path} is not finished ({self.status}, step {self.config.get('step', 0)}).", once=True)
+        return unfinished
 
     def data(self, file: Path | str | None = None) -> Trajectories:
         """The data the run was trained on (planners take their nodes from it), or the `file` that is asked for."""

@@ -1,0 +1,190 @@
+"""SIGKILL at any moment of `data make`, `export`, `evaluate` and `compare`: the same command again ends as if nothing
+had happened, and until then nothing is there that is not whole.
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import Command, ended
+
+from iel.algos import IEL
+from iel.data import load
+from iel.errors import IELError
+from iel.files import PARTIAL, sha256
+from iel.model import load_model
+from iel.training import open_run, train
+
+MAZE = "pointmaze-medium-navigate-v0"
+KILLS = 15
+IN_TURN = 3
+"""Kills one after another in one directory, before the command may finish there."""
+VOLATILE = {"seconds", "planning_seconds", "training_seconds", "evaluation_seconds", "sessions"}
+"""What differs between two runs of the same command."""
+GRID = f"""
+environments = ["{MAZE}"]
+seeds = [0]
+preset = "smoke"
+protocol = {{ episodes = 1, seed = 1, tasks = [1, 2], max_steps = 60 }}
+data = {{ episodes = 60 }}
+settings = {{ steps = 200, hidden = [16], batch_size = 16, dimension = 4 }}
+
+[[methods]]
+algo = "iel"
+planners = ["direct", "sym-graph"]
+
+[planners.sym-graph]
+nodes = 32
+"""
+
+
+def scores(path: Path) -> str:
+    """Digest of a JSON file without the times in it; one that is not whole is an error."""
+
+    def lasting(value):
+        if isinstance(value, dict):
+            return {name: lasting(inner) for name, inner in value.items() if name not in VOLATILE}
+        return [lasting(inner) for inner in value] if isinstance(value, list) else value
+
+    return hashlib.sha256(json.dumps(lasting(json.loads(path.read_text()))).encode()).hexdigest()
+
+
+def digests(root: Path, *patterns: str) -> dict[str, str]:
+    """Of all finished files below a directory that one of the patterns finds."""
+    paths = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
+    own = {path: path.relative_to(root) for path in paths}
+    return {
+        str(name): scores(path) if path.suffix == ".json" else sha256(path)
+        for path, name in own.items()
+        if not any(part.startswith(".") for part in name.parts)
+    }
+
+
+# Each returns the command, and how its directory is before its first start.
+
+
+def data_make(lab, trained, root):
+    words = ["data", "make", MAZE, "--episodes", "24", "--json", "--out"]
+    return Command(lambda place: [*words, str(place)], lambda place: digests(place, "*")), Path.mkdir
+
+
+def export(lab, trained, root):
+    def words(place: Path) -> list[str]:
+        return ["export", str(trained.path), "--nodes", "16", "--data", str(lab.file), "--out", str(place / "robot")]
+
+    return Command(words, lambda place: digests(place, "robot/*"), **lab.compiled), Path.mkdir
+
+
+def evaluate(lab, trained, root):
+    small = ["--planners", "direct", "sym-graph", "--nodes", "32", "--episodes", "1", "--tasks", "1", "2"]
+
+    def words(place: Path) -> list[str]:
+        return ["evaluate", str(place), *small, "--max-steps", "60", "--data", str(lab.file)]
+
+    def results(place: Path) -> dict[str, str]:
+        found = digests(place, "*", "model/*", "plots/*", "evaluations/*")  # evaluations have the names of their times
+        measured = {digest for name, digest in found.items() if name.startswith("evaluations")}
+        assert len(measured) <= 1
+        kept = {name: digest for name, digest in found.items() if not name.startswith("evaluations")}
+        return {**kept, **{f"evaluation {number}": digest for number, digest in enumerate(measured)}}
+
+    return Command(words, results, **lab.compiled), lambda place: shutil.copytree(trained.path, place)
+
+
+def compare(lab, trained, root):
+    (root / "grid.toml").write_text(GRID)
+    words = ["compare", str(root / "grid.toml"), "--jobs", "1", "--json", "--out"]
+    ours = ("*.json", "cells/*/evaluations/*", "cells/*/run/model/*", "cells/*/run/checkpoints/*/state.safetensors")
+
+    def results(place: Path) -> dict[str, str]:
+        found = digests(place, *ours)
+        found.pop("sessions.json", None)  # every start has a line there
+        for name in [name for name in found if "step_" in name and "step_000000200" not in name]:
+            found.pop(name)  # saves on the way, which the next ones replace
+        return found
+
+    return Command(lambda place: [*words, str(place)], results, **lab.compiled), Path.mkdir
+
+
+@pytest.fixture(scope="module")
+def trained(lab, tmp_path_factory):
+    """A tiny run on the lab's data, for others to export and to evaluate."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    algo = IEL.preset("smoke", steps=20, hidden=(16,), batch_size=16, dimension=4)
+    train(load(lab.file, env=MAZE), algo, [0], out=out, progress=False)
+    return open_run(out)
+
+
+def check_leftovers(command: Command, place: Path) -> int:
+    """What has a final name is what an undisturbed command makes; what has not cannot be opened. Counts the latter."""
+    found = command.results(place)
+    assert found.items() <= command.wanted.items(), found.items() - command.wanted.items()
+    left = list(place.rglob(f"{PARTIAL}*"))
+    for path in left:
+        for reader in (load, load_model, open_run):
+            with pytest.raises(IELError):
+                reader(path)
+    return len(left)
+
+
+def kept(place: Path) -> dict[Path, int]:
+    """Blocks of data and evaluations that are whole, and which files they are: nobody needs to make them again."""
+    paths = [*place.glob(".*.parts/*.npz"), *place.glob("cells/*/evaluations/*.json")]
+    return {path: path.stat().st_ino for path in paths}
+
+
+def killed_and_finished(make, lab, trained, root: Path, kills: int, seed: int, clock: bool | None = None) -> dict:
+    """Kill a command so often, at moments spread over all it does, and let it finish in each directory."""
+    command, prepare = make(lab, trained, root)
+    prepare(root / "whole")
+    command.undisturbed(root / "whole")
+    rng, moments = np.random.default_rng(seed), []
+    order = rng.permutation(kills)
+    unfinished = places = 0
+    while len(moments) < kills:
+        place, places = root / f"place{places}", places + 1
+        prepare(place)
+        ended_early = False
+        for turn in range(min(IN_TURN, kills - len(moments))):
+            part = (order[len(moments)] + rng.random()) / kills
+            by_clock = turn > 0 or places % 2 == 0 if clock is None else clock  # a second start writes fewer names
+            before = kept(place)
+            if ended_early := not command.kill(place, part, by_clock, fresh=turn == 0):
+                break
+            moments.append(part)
+            unfinished += check_leftovers(command, place) > 0
+            after = kept(place)
+            assert all(after.get(path, number) == number for path, number in before.items())
+            if command.results(place) == command.wanted:  # it was done, and killed before it could say so
+                break
+        if not ended_early and command.results(place) != command.wanted:
+            process = command.start(place)
+            _, errors = ended(process)
+            assert process.returncode == 0, errors
+        assert command.results(place) == command.wanted
+        check_leftovers(command, place)
+    return {
+        "kills": len(moments),
+        "directories": places,
+        "with unfinished names": unfinished,
+        "seconds": round(command.seconds, 1),
+        "moments": sorted(round(float(part), 2) for part in moments),
+    }
+
+
+@pytest.mark.slow
+def test_data_whose_making_was_killed_is_made_to_the_same_bits(tmp_path):
+    """One kill while it writes."""
+    assert killed_and_finished(data_make, None, None, tmp_path, kills=1, seed=3, clock=False)["kills"] == 1
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("make", [data_make, export, evaluate, compare], ids=lambda make: make.__name__)
+def test_commands_killed_at_random_end_with_the_same_results(lab, trained, maze_data, tmp_path, make, capsys):
+    figures = killed_and_finished(make, lab, trained, tmp_path, KILLS, seed=len(make.__name__))
+    with capsys.disabled():
+        print(json.dumps({make.__name__: figures}))
+    assert figures["kills"] == KILLS
