@@ -52,7 +52,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # A joint step trains both halves, so 21,000 of them are as many updates of each network as IEL's 42,000.
     "laptop": {"steps": 21_000, **LAPTOP},
     "laptop-phased": {"steps": 42_000, "training": "phased", **LAPTOP},
-    "laptop-body": {"steps": 36_000, "embedding_share": 0.34, "training": "phased", **WALKING},
+    "laptop-body": {"steps": 48_000, "training": "phased", **WALKING},
     "laptop-body-directions": {"steps": 60_000, "training": "phased", "awr_temperature": 1.0, **BODY},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {

@@ -52,7 +52,7 @@ from iel.nn import GaussianPolicy, TanhGaussianPolicy, descend, frozen_policy
 
 CLONING = SkillSettings(0.99, 0.9, 1.0, future_share=1.0, learner="cloning")
 """Every direction is one the trajectory took; the first three numbers are for IQL and play no part."""
-WAYPOINTS: dict[str, Any] = {"steps": 36_000, "policy_share": 0.66, **JOINTS, "steering": "waypoint"}
+WAYPOINTS: dict[str, Any] = {"steps": 48_000, **JOINTS, "steering": "waypoint"}
 """Of the presets `laptop-body-waypoints`: the walker is trained as that of IEL's and HILP's `laptop-body`."""
 WALKER_KEY = 20011
 """Folded into the key of `init`: the walker's weights follow from the seed alone."""
