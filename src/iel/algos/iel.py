@@ -84,7 +84,7 @@ class IEL(Method):
     omega_g, the hitting-time term and the policy read phi alone, as before; planning asks for rows of costs, because
     nothing bounds d by ||D|| from above.
 
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (eleven minutes on one core, for robots with
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (ten minutes, for robots with
     joints: several departures from the paper, see `skills.WALKING`), `laptop-body-directions` (the same steered by
     directions of phi), `smoke` (seconds, for tests), and `official` (the values of the authors' code where they differ
     from the paper's table).
