@@ -34,7 +34,7 @@ test: $(STAMP)  ## lint, type-check and run the tests (about twelve minutes on t
 long: $(STAMP)  ## the tests that take minutes each
 	IEL_LONG=1 $(BIN)/python -m pytest -m long -n 2
 
-faults: $(STAMP)  ## the long fault suite: kills, flipped bits, full disks (about 25 minutes)
+faults: $(STAMP)  ## the long fault suite: kills, flipped bits, full disks (up to an hour and a half)
 	IEL_FAULTS=1 $(BIN)/python -m pytest tests/faults -m faults
 
 lint: $(STAMP)  ## format and lint
