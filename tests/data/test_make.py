@@ -155,5 +155,5 @@ def test_bad_requests():
         make_dataset(NAME, episodes=0)
     with pytest.raises(DataError, match="iel data make"):
         load("pointmaze-giant-explore-v0", make=False)
-    with pytest.raises(ConfigError, match=r"did you mean|choose from"):
+    with pytest.raises(ConfigError, match=r"did you mean|shows which can be made"):
         load("antmaze")
