@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from compare_worlds import TINY
 from iel.compare.cells import read_evaluation
 from iel.compare.execute import execute, list_jobs, prepare_data, read_recorded
 from iel.compare.grid import check_grid
@@ -22,22 +23,9 @@ from iel.files import locked
 
 pytestmark = pytest.mark.slow
 
-GRID = """
-title = "tiny"
-published = "ogbench"
-environments = ["pointmaze-medium-navigate-v0"]
-seeds = [0, 1]
-preset = "smoke"
-
-[protocol]
-episodes = 1
-seed = 1000
-tasks = [1, 2]
-max_steps = 60
-
-[data]
-episodes = 60
-
+GRID = (
+    TINY
+    + """
 [[methods]]
 algo = "gcbc"
 label = "GCBC"
@@ -48,6 +36,7 @@ algo = "gcbc"
 label = "narrow"
 settings = { steps = 300, hidden = [8], batch_size = 16 }
 """
+)
 WITH_IEL = (
     GRID
     + """

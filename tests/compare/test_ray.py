@@ -10,29 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from compare_worlds import TINY
 from iel.cluster import Cluster, Needs, address_of
 from iel.compare.progress import last_step
 from iel.errors import ConfigError
 from iel.training.checkpoint import saved_steps
 
 MAZE = "pointmaze-medium-navigate-v0"
-GRID = """
-title = "tiny"
-environments = ["pointmaze-medium-navigate-v0"]
-seeds = [0, 1]
-preset = "smoke"
-[protocol]
-episodes = 1
-seed = 1000
-tasks = [1, 2]
-max_steps = 60
-[data]
-episodes = 60
+GRID = (
+    TINY
+    + """
 [[methods]]
 algo = "gcbc"
 label = "GCBC"
 settings = { steps = STEPS, hidden = [16, 16], batch_size = 16 }
 """
+)
 
 
 def test_where_and_with_what_is_said_in_words():

@@ -1,0 +1,232 @@
+"""Files of a model: whoever lies in them is refused, and what earlier releases wrote still means the same."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from iel.errors import IELError, RunError
+from iel.files import file_facts
+from iel.metrics import Displacement
+from iel.model import Waypoint, load_model, save_model
+from iel.serial import load_arrays, save_arrays
+from model_worlds import made
+
+GOLDEN = sorted((Path(__file__).parent / "golden").glob("*/*"))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A small directed model on disk."""
+    save_model(made("directed"), tmp_path / "model")
+    return tmp_path / "model"
+
+
+# ---------------------------------------------------------------- files that lie
+
+BAD_SETTINGS = {
+    "format": (3, "format 3"),
+    "observation_size": (True, "observation_size"),
+    "action_size": (-1, "action_size"),
+    "beta": ("0.1", "beta"),
+    "discount": (1.5, "discount"),
+    "steering": ({"kind": "../../etc/passwd"}, "steering"),
+    "networks": ({"policy": 3, "nose": {}}, "networks"),
+    "weights": ("/etc/passwd", "unexpected weights"),
+    "algo": (["iel"], "algo"),
+}
+BAD_NETWORKS = {
+    "sizes": ([5, 16, 10**9, 8], "sizes"),
+    "inputs": (["observation", "eyes"], "inputs"),
+    "norm": ("yes", "norm"),
+    "heads": (0, "heads"),
+    "colour": (1, "described by"),
+}
+
+
+@pytest.mark.parametrize("field", BAD_SETTINGS)
+def test_config_that_lies_is_refused(saved, field):
+    value, said = BAD_SETTINGS[field]
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps({**config, field: value}))
+    with pytest.raises(RunError, match=said):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("field", BAD_NETWORKS)
+def test_networks_that_lie_are_refused(saved, field):
+    value, said = BAD_NETWORKS[field]
+    config = json.loads((saved / "config.json").read_text())
+    config["networks"]["embedding"][field] = value
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match=said):
+        load_model(saved)
+
+
+def test_parts_that_do_not_belong_together_are_refused(saved, tmp_path):
+    config = json.loads((saved / "config.json").read_text())
+    for change, said in (
+        ({"steering": {"kind": "goal"}}, "commands of 8"),
+        ({"steering": {"kind": "subgoal"}}, "subgoals"),
+        ({"steering": {"kind": "waypoint", "columns": [0, 9], "scale": [1, 1]}}, "columns"),
+        ({"steering": {"kind": "waypoint", "columns": [0, 1], "scale": [1]}}, "scale"),
+        ({"steering": {"kind": "waypoint", "columns": [0, 1], "scale": [0.0, 2.0]}}, "scale"),
+        ({"discount": 0.0}, "discount"),
+    ):
+        (saved / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(RunError, match=said):
+            load_model(saved)
+    del config["discount"]
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match="lacks discount"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize(
+    "kind, network, change, said",
+    [
+        ("contrast", "value", {"logit": False}, "lacks discount"),
+        ("contrast", "value", {"logit": 1}, "logit of value"),
+        ("contrast", "goal_features", {"inputs": ["observation"]}, "goal_features goes with a value"),
+        ("contrast", "actor", None, "no policy is told the goal"),
+        ("contrast", "goal_features", None, "differ in size"),
+        ("hierarchy", "representation", None, "takes 9 numbers"),
+        ("hierarchy", "value", {"inputs": ["observation", "observation"]}, "takes 9 numbers"),
+        ("hierarchy", "value", None, "not what the model can give it"),
+        ("hierarchy", "high", {"inputs": ["observation", "representation"]}, "takes 10 numbers"),
+        ("goal-value", "value", {"logit": True}, "counts no steps"),
+        ("measure", "high", None, "steering does not give"),
+        ("measure", "forward", None, "must be a quasimetric"),
+        ("measure", "forward", {"inputs": ["observation", "command", "action"]}, "forward must take observation"),
+        ("measure-waypoint", "high", None, "forward and high"),
+        ("measure-waypoint", "actor", None, "actor must take observation"),
+        ("measure-waypoint", "actor", {"squash": False}, "for 3 actions"),
+    ],
+)
+def test_a_value_that_lacks_its_parts_is_refused(kind, network, change, said, tmp_path):
+    save_model(made(kind), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    if change is None:
+        del config["networks"][network]
+        arrays = load_arrays(tmp_path / "model.safetensors")
+        save_arrays(tmp_path / "model.safetensors", {k: v for k, v in arrays.items() if not k.startswith(network)})
+    else:
+        config["networks"][network] |= change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match=said):
+        load_model(tmp_path)
+
+
+def test_weights_that_lie_are_refused(saved):
+    source = saved / "model.safetensors"
+    arrays = load_arrays(source)
+    name = "policy.layers.1.kernel"
+    cases = {
+        "lacks the tensor": {key: array for key, array in arrays.items() if key != name},
+        "asks for float32": {**arrays, name: arrays[name][:-1]},
+        r"float64\[16, 16\]": {**arrays, name: arrays[name].astype(np.float64)},
+        "not finite": {**arrays, name: np.where(np.eye(16) > 0, np.nan, arrays[name]).astype(np.float32)},
+        "unexpected tensor": {**arrays, "../evil": arrays[name]},
+    }
+    for said, changed in cases.items():
+        save_arrays(source, changed)
+        with pytest.raises(RunError, match=said):
+            load_model(saved)
+    source.write_bytes(source.read_bytes()[:-10])
+    with pytest.raises(RunError):
+        load_model(saved)
+    source.unlink()
+    with pytest.raises(RunError):
+        load_model(saved)
+
+
+def test_planning_states_of_another_model_are_refused(saved):
+    nodes = np.random.default_rng(0).standard_normal((20, 5)).astype(np.float32)
+    good = {"observations": nodes, "embeddings": load_model(saved).embed(nodes)}
+    cases = {
+        "another model": {**good, "embeddings": good["embeddings"] + np.float32(0.1)},
+        "not fit": {**good, "embeddings": good["embeddings"][:-1]},
+        "not finite": {**good, "observations": np.full_like(nodes, np.nan)},
+        "does not hold observations": {"states": nodes},
+        "float32": {**good, "observations": nodes.astype(np.float64)},
+    }
+    for said, arrays in cases.items():
+        save_arrays(saved / "planner.safetensors", arrays)
+        with pytest.raises(RunError, match=said):
+            load_model(saved)
+    save_arrays(saved / "planner.safetensors", good)
+    assert len(load_model(saved).planner("asym-graph").states) == 20
+
+
+def test_manifest_is_believed_only_about_its_own_directory(saved):
+    facts = {name: file_facts(saved / name) for name in ("config.json", "model.safetensors")}
+
+    def write(files, version=1):
+        (saved / "manifest.json").write_text(json.dumps({"format": version, "files": files}))
+
+    write(facts)
+    load_model(saved)
+    for said, files, version in [
+        ("not the name of a file", {**facts, "../../secret": facts["config.json"]}, 1),
+        ("not listed", {"config.json": facts["config.json"]}, 1),
+        ("damaged", {**facts, "config.json": {**facts["config.json"], "sha256": "0" * 64}}, 1),
+        ("has format 9", facts, 9),
+        ("files", [], 1),
+    ]:
+        write(files, version)
+        with pytest.raises(RunError, match=said):
+            load_model(saved)
+
+
+def test_a_flipped_bit_is_found(saved):
+    facts = {name: file_facts(saved / name) for name in ("config.json", "model.safetensors")}
+    (saved / "manifest.json").write_text(json.dumps({"format": 1, "files": facts}))
+    generator = np.random.default_rng(0)
+    for name in facts:
+        whole = (saved / name).read_bytes()
+        for place in generator.integers(0, len(whole), 20):
+            broken = bytearray(whole)
+            broken[place] ^= 1 << int(generator.integers(8))
+            (saved / name).write_bytes(broken)
+            with pytest.raises(IELError):
+                load_model(saved)
+        (saved / name).write_bytes(whole)
+    load_model(saved)
+
+
+# ---------------------------------------------------------------- what earlier releases wrote
+
+
+def test_there_are_golden_files_of_both_formats():
+    formats = [json.loads((path / "config.json").read_text())["format"] for path in GOLDEN]
+    assert formats.count(1) >= 5 and formats.count(2) >= 7
+
+
+@pytest.mark.parametrize("directory", GOLDEN, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_golden_files_of_earlier_releases_still_mean_the_same(directory, tmp_path):
+    expected = load_arrays(directory / "expected.safetensors")
+    # A directory without the extra file is exactly what that release shipped.
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(directory / name, tmp_path)
+    model = load_model(tmp_path)
+    states, goals = expected["observations"], expected["goals"]
+    old = json.loads((tmp_path / "config.json").read_text())["format"] == 1
+    # Format 1 hid the goal of a goal-conditioned policy in a unit vector, and embedded every state to zero.
+    told = expected["directions"] if old else expected["commands"]
+    if old and model.steering.kind == "goal":
+        told = goals
+    else:
+        np.testing.assert_allclose(model.embed(states), expected["embed"], atol=1e-5)
+    np.testing.assert_allclose(model.act(states, told), expected["act"], atol=1e-5)
+    names = {"cost": "distance", "steps": "hitting_time"} if old else {"cost": "cost", "steps": "steps"}
+    assert (model.metric is not None) == (names["cost"] in expected)
+    if model.metric is not None:
+        ours = np.maximum(expected[names["cost"]], 1e-3)
+        np.testing.assert_allclose(model.cost(states, goals, goals), ours, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(model.steps(states, goals), expected[names["steps"]], rtol=1e-4, atol=1.1e-3)
+    if isinstance(model.metric, Displacement) and "omega" in model.networks and old:
+        np.testing.assert_allclose(model.omega(goals), expected["directions"], atol=1e-5)
+    if isinstance(model.steering, Waypoint):
+        assert model.steering == Waypoint((0, 1), (1.5, 2.0))
