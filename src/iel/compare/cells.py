@@ -132,15 +132,14 @@ def evaluate_cell(
         started = time.monotonic()
         made = make_planner(planner["planner"], model, data, **planner["settings"])
         rollouts = arena.rollout(model, made, planner["label"])
+        bands = {}
+        if far is not None:
+            away = Arena(job["env"], far, reference=data.observations[0]).rollout(model, made, planner["label"])
+            bands = {away.name_of(int(band)): scores for band, scores in _by_task(away).items()}
         before = {}
         for step, young in earlier.items():
             made = make_planner(planner["planner"], young, data, **planner["settings"])
             before[step] = _by_task(arena.rollout(young, made, f"{planner['label']}, step {step}"))
-        bands = {}
-        if far is not None:
-            made = make_planner(planner["planner"], model, data, **planner["settings"])
-            away = Arena(job["env"], far, reference=data.observations[0]).rollout(model, made, planner["label"])
-            bands = {away.name_of(int(band)): scores for band, scores in _by_task(away).items()}
         seconds = time.monotonic() - started
         times.add("evaluation", seconds)
         if job["draw"] and (maze := arena.envs[0].map) is not None:
