@@ -107,6 +107,8 @@ class HILP(Method):
     """alpha of AWR: how much better actions are preferred."""
     policy_norm: bool = False
     """Hidden layers Dense-GELU-LayerNorm in the policy, as in all other networks (published: Dense-ReLU)."""
+    policy_hidden: tuple[int, ...] = ()
+    """Widths of the policy's networks where they differ from `hidden` (published: they do not)."""
     future_share: float = 0.0
     """Share of the policy's directions that are where the trajectory itself went (published: none, all uniform)."""
     future_steps: int = 20
@@ -115,6 +117,8 @@ class HILP(Method):
     """`direction`: the policy follows directions of phi (the paper); `waypoint`: directions of the place columns."""
     place: tuple[int, ...] = ()
     """Columns that tell the place, for steering by waypoints; by default those that `iel data info` names."""
+    sees_place: bool = False
+    """Let a policy that is steered by waypoints see its own place, too: what it learns then holds in that place."""
     learner: Learner = "iql-awr"
     """How the policy is learned: by IQL and AWR (the paper), or by `cloning` what the data did in each direction."""
     decay: bool = False
@@ -122,14 +126,14 @@ class HILP(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "awr_temperature")
+        require_positive(self, "dimension", "awr_temperature", "policy_hidden")
         require_fraction(self, "discount", "expectile", "policy_discount", "policy_expectile")
         require_share(self, "embedding_share", "future_share")
         require_positive(self, "future_steps")
         if self.steering == "waypoint" and self.training == "joint":
             raise ConfigError("Steering by waypoints needs training='phased': the place is no part of the embedding.")
-        if self.place and self.steering == "direction":
-            raise ConfigError("place is for steering by waypoints; leave it out, or choose steering waypoint.")
+        if (self.place or self.sees_place) and self.steering == "direction":
+            raise ConfigError("place and sees_place are for steering by waypoints; choose steering waypoint.")
         _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property
@@ -166,7 +170,7 @@ class HILP(Method):
         """Fresh networks, the same as IEL's for the same key (whose first part is omega's)."""
         keys = jax.random.split(key, 5)[1:]
         embedding = ensemble(keys[0], 2, spec.observation_size, self.hidden, self.dimension)
-        shape = *skill_shape(spec, self.dimension), spec.action_size, self.hidden
+        shape = *skill_shape(spec, self.dimension, self.sees_place), spec.action_size, self.policy_hidden or self.hidden
         skills = new_skills(keys[1:], *shape, self.policy_norm, self.learner)
         moments = Optimisers(self.optimiser.init(embedding), self.policy_optimiser.init(skills))
         return State(embedding, embedding, skills, skills.critic, moments)
@@ -183,7 +187,7 @@ class HILP(Method):
         """The batch of one step; a joint step uses the same transitions for both losses."""
         if phase == "policy":
             assert tables is not None
-            return draw_skill_batch(key, data, tables, self.batch_size, self._ahead)
+            return draw_skill_batch(key, data, tables, self.batch_size, self._ahead, self.sees_place)
         draw = self.sampler(key, data, self.batch_size)
         future = None if self._ahead is None else data.observations[draw_future(key, data, draw.state, self._ahead)]
         return GoalBatch(
@@ -240,7 +244,7 @@ class HILP(Method):
         """Head 0 of phi and the policy; without omega, beta is 0."""
         networks = {
             "embedding": frozen(head(state.embedding, 0), "observation"),
-            "policy": shipped_policy(state.skills.policy, self.steering),
+            "policy": shipped_policy(state.skills.policy, self.steering, self.sees_place),
         }
         return Model(
             self.name,

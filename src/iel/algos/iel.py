@@ -134,6 +134,8 @@ class IEL(Method):
     """alpha of AWR: how much better actions are preferred."""
     policy_norm: bool = False
     """Hidden layers Dense-GELU-LayerNorm in the policy, as in all other networks (the paper: Dense-ReLU)."""
+    policy_hidden: tuple[int, ...] = ()
+    """Widths of the policy's networks where they differ from `hidden` (the paper: they do not)."""
     future_share: float = 0.0
     """Share of the policy's directions that are where the trajectory itself went (the paper: none, all uniform)."""
     future_steps: int = 20
@@ -142,6 +144,8 @@ class IEL(Method):
     """`direction`: the policy follows directions of phi (the paper); `waypoint`: directions of the place columns."""
     place: tuple[int, ...] = ()
     """Columns that tell the place, for steering by waypoints; by default those that `iel data info` names."""
+    sees_place: bool = False
+    """Let a policy that is steered by waypoints see its own place, too: what it learns then holds in that place."""
     learner: Learner = "iql-awr"
     """How the policy is learned: by IQL and AWR (the paper), or by `cloning` what the data did in each direction."""
     decay: bool = False
@@ -149,7 +153,7 @@ class IEL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "temperature", "max_steps")
+        require_positive(self, "dimension", "temperature", "max_steps", "policy_hidden")
         require_fraction(self, "discount", "expectile", "hitting_expectile", "policy_discount", "policy_expectile")
         require_share(self, "future_share")
         if self.future_steps < 1:
@@ -167,8 +171,8 @@ class IEL(Method):
                 f"omega_share {self.omega_share} and embedding_share {self.embedding_share} must not be negative and "
                 "may sum to at most 1."
             )
-        if self.place and self.steering == "direction":
-            raise ConfigError("place is for steering by waypoints; leave it out, or choose steering waypoint.")
+        if (self.place or self.sees_place) and self.steering == "direction":
+            raise ConfigError("place and sees_place are for steering by waypoints; choose steering waypoint.")
         _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property
@@ -201,7 +205,7 @@ class IEL(Method):
         keys = jax.random.split(key, 5)
         omega = MLP(keys[0], spec.observation_size, self.hidden, self.dimension)
         embedding = ensemble(keys[1], 2, spec.observation_size, self.hidden, self.dimension + self.residual)
-        shape = *skill_shape(spec, self.dimension), spec.action_size, self.hidden
+        shape = *skill_shape(spec, self.dimension, self.sees_place), spec.action_size, self.policy_hidden or self.hidden
         skills = new_skills(keys[2:], *shape, self.policy_norm, self.learner)
         moments = Optimisers(
             self.optimiser.init(omega), self.optimiser.init(embedding), self.policy_optimiser.init(skills)
@@ -224,7 +228,7 @@ class IEL(Method):
         if phase == "policy":
             assert tables is not None
             future = self.future_steps if self.future_share > 0 else None
-            return draw_skill_batch(key, data, tables, self.batch_size, future)
+            return draw_skill_batch(key, data, tables, self.batch_size, future, self.sees_place)
         draw = self.sampler(key, data, self.batch_size)
         state, goal = data.observations[draw.state], data.observations[draw.goal]
         intermediate = data.observations[draw.intermediate]
@@ -311,7 +315,7 @@ class IEL(Method):
         networks = {
             "embedding": frozen(head(state.embedding, 0), "observation"),
             "omega": frozen(state.omega, "observation"),
-            "policy": shipped_policy(state.skills.policy, self.steering),
+            "policy": shipped_policy(state.skills.policy, self.steering, self.sees_place),
         }
         return Model(
             self.name,

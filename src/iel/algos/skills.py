@@ -36,8 +36,15 @@ Steered = Literal["direction", "waypoint"]
 
 BODY: dict[str, Any] = {**JOINTS, "target_rate": 0.02, "policy_norm": True, "future_share": 1.0}
 """For robots with joints, whose gait hides the direction (docs/results.md)."""
-WALKING: dict[str, Any] = {**BODY, "steering": "waypoint", "learner": "cloning", "decay": True}
-"""The same, steered by the place of the next node."""
+WALKING: dict[str, Any] = {
+    **BODY,
+    "hidden": (128, 128, 128),
+    "policy_hidden": (256, 256, 256),
+    "steering": "waypoint",
+    "learner": "cloning",
+    "decay": True,
+}
+"""The same, steered by the place of the next node. The map of a maze asks for narrower networks than the legs do."""
 
 
 class Skills(NamedTuple):
@@ -77,9 +84,9 @@ def checked_place(place: tuple[int, ...], data: Trajectories) -> tuple[int, ...]
     return place
 
 
-def skill_shape(spec: Spec, dimension: int) -> tuple[int, int]:
+def skill_shape(spec: Spec, dimension: int, sees_place: bool = False) -> tuple[int, int]:
     """(columns of its state that the policy sees, size of a direction)."""
-    return spec.observation_size - len(spec.place), len(spec.place) or dimension
+    return spec.observation_size - (0 if sees_place else len(spec.place)), len(spec.place) or dimension
 
 
 def new_skills(
@@ -105,9 +112,10 @@ def skill_steering(spec: Spec, steering: Steered) -> Steering:
     return Waypoint(spec.place, (1.0,) * len(spec.place)) if steering == "waypoint" else Direction()
 
 
-def shipped_policy(policy: GaussianPolicy, steering: Steered) -> Network:
+def shipped_policy(policy: GaussianPolicy, steering: Steered, sees_place: bool = False) -> Network:
     """The policy as part of a model."""
-    return frozen_policy(policy, "blind" if steering == "waypoint" else "observation", "command", spread=True)
+    blind = steering == "waypoint" and not sees_place
+    return frozen_policy(policy, "blind" if blind else "observation", "command", spread=True)
 
 
 def policy_optimiser(learning_rate: float, steps: int, decay: bool) -> optax.GradientTransformation:
@@ -121,14 +129,20 @@ def place_table(data: DeviceData, phi: Callable[[], jax.Array]) -> jax.Array:
 
 
 def draw_skill_batch(
-    key: jax.Array, data: DeviceData, place: jax.Array, size: int, future_steps: int | None = None
+    key: jax.Array,
+    data: DeviceData,
+    place: jax.Array,
+    size: int,
+    future_steps: int | None = None,
+    sees_place: bool = False,
 ) -> SkillBatch:
     """Uniform transitions; `place` are the coordinates p of every state of the data."""
     rows = draw_states(key, data, size)
     displacement, future = place[rows + 1] - place[rows], None
     if future_steps is not None:
         future = place[draw_future(key, data, rows, future_steps)] - place[rows]
-    here, after = visible(data, data.observations[rows]), visible(data, data.observations[rows + 1])
+    show = (lambda states: states) if sees_place else (lambda states: visible(data, states))
+    here, after = show(data.observations[rows]), show(data.observations[rows + 1])
     return SkillBatch(here, data.actions[rows], after, displacement, future)
 
 

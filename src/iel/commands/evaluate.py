@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from iel.envs import World
     from iel.evaluation import Protocol, Rollouts
     from iel.evaluation.ask import Ask
+    from iel.model import Model
     from iel.training import Run
 
 
@@ -53,6 +54,8 @@ class Evaluate(Output):
     """Places to keep out of, as columns and ranges: 0=4:8,1=2:6 (graph planners)."""
     reward: tuple[str, ...] | None = None
     """Collect a reward to the horizon instead of going to goals: places and what a step in them is worth, 0=4:8@1."""
+    policy_of: Path | None = None
+    """Plan with RUN's distances, but act with the policy of this other run, which is steered by waypoints."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
     planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = field(default_factory=PlannerSettings)
@@ -67,7 +70,7 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
     from iel.evaluation.report import table
     from iel.model import Direction
     from iel.planning import PLANNERS, over_coreset, usual_planners
-    from iel.training import open_runs
+    from iel.training import open_run, open_runs
 
     ask = asked(options)
     runs = open_runs(options.run)
@@ -82,7 +85,10 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
     protocol = Protocol(
         options.episodes, options.tasks, options.seed, options.max_steps, options.action, ask, options.by_distance
     )  # fmt: skip
-    summary = evaluate_runs(runs, planners, protocol, options.planning, not options.no_pictures, world_of(options))
+    driver = None if options.policy_of is None else open_run(options.policy_of).model
+    summary = evaluate_runs(
+        runs, planners, protocol, options.planning, not options.no_pictures, world_of(options), driver
+    )
     if not options.json:
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")
@@ -116,8 +122,11 @@ def evaluate_runs(
     planning: PlannerSettings,
     pictures: bool = True,
     world: World | None = None,
+    driver: Model | None = None,
 ) -> dict[str, Any]:
     """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run.
+
+    With a `driver` it is this model's policy that acts.
 
     A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
     """
@@ -136,11 +145,13 @@ def evaluate_runs(
     results: dict[str, list[Rollouts]] = {name: [] for name in planners}
     for run, data in zip(runs, stored, strict=True):
         own: dict[str, Rollouts] = {}
+        model = run.model if driver is None else run.model.driven_by(driver)
         for name in planners:
-            planner = make_planner(name, run.model, data, **planner_settings(name, planning))
-            own[name] = arena.rollout(run.model, planner, name)
+            planner = make_planner(name, model, data, **planner_settings(name, planning))
+            own[name] = arena.rollout(model, planner, name)
             results[name].append(own[name])
         summary = summarise(env, arena, {name: [rollouts] for name, rollouts in own.items()})
+        summary |= {} if driver is None else {"policy_of": driver.algo}
         stamp = time.strftime("%Y%m%d-%H%M%S")
         largest = max((measured(earlier) for earlier in evaluations(run)), default=0)
         kind = "-distances" if protocol.by_distance else ""

@@ -16,8 +16,9 @@ one cell.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,9 +29,12 @@ from iel.evaluation import Arena, Protocol, Rollouts
 from iel.evaluation.distances import can_be_asked
 from iel.files import locked, write_json
 from iel.loader import read_json
-from iel.training import train
+from iel.training import open_run, train
 from iel.training.loop import snapshot_model, snapshot_steps
 from iel.typed import Rule, check_table
+
+if TYPE_CHECKING:
+    from iel.model import Model
 
 FORMAT = 1
 PATIENCE = 60.0
@@ -59,6 +63,7 @@ def write_job(directory: Path, cell: Cell, data_fingerprint: str, draw: bool) ->
                 "label": variant.label,
                 "planner": variant.planner,
                 "settings": variant.settings,
+                "policy_of": cell.driver(variant.policy_of).directory(data_fingerprint) if variant.policy_of else "",
                 "fingerprint": cell.evaluation_fingerprint(data_fingerprint, variant),
             }
             for variant in cell.planners
@@ -115,7 +120,7 @@ def run_cell(directory: Path) -> None:
 
 
 def evaluate_cell(
-    directory: Path, job: dict[str, Any], model: Any, earlier: dict[int, Any], data: Trajectories, times: Times
+    directory: Path, job: dict[str, Any], model: Model, earlier: dict[int, Model], data: Trajectories, times: Times
 ) -> None:
     """Measure the planners whose results are not there yet: with the last model, and with those of earlier steps."""
     from iel.planning import make_planner
@@ -130,14 +135,16 @@ def evaluate_cell(
             continue
         arena = arena or Arena(job["env"], Protocol(**protocol), reference=data.observations[0])
         started = time.monotonic()
-        made = make_planner(planner["planner"], model, data, **planner["settings"])
-        rollouts = arena.rollout(model, made, planner["label"])
+        drive = _driver(directory.parent, planner.get("policy_of", ""))
+        driven = drive(model)
+        made = make_planner(planner["planner"], driven, data, **planner["settings"])
+        rollouts = arena.rollout(driven, made, planner["label"])
         bands = {}
         if far is not None:
-            away = Arena(job["env"], far, reference=data.observations[0]).rollout(model, made, planner["label"])
+            away = Arena(job["env"], far, reference=data.observations[0]).rollout(driven, made, planner["label"])
             bands = {away.name_of(int(band)): scores for band, scores in _by_task(away).items()}
         before = {}
-        for step, young in earlier.items():
+        for step, young in ((step, drive(young)) for step, young in earlier.items()):
             made = make_planner(planner["planner"], young, data, **planner["settings"])
             before[step] = _by_task(arena.rollout(young, made, f"{planner['label']}, step {step}"))
         seconds = time.monotonic() - started
@@ -148,6 +155,14 @@ def evaluate_cell(
             draw_rollouts(file.with_suffix(".png"), maze, {planner["label"]: rollouts})
         scores = _scores(job, planner, rollouts, seconds)
         write_json(file, {**scores, "step": job["steps"], "earlier": before, "bands": bands})
+
+
+def _driver(cells: Path, other: str) -> Callable[[Model], Model]:
+    """Puts the policy of another cell's training into a model; nothing to do where its own policy acts."""
+    if not other:
+        return lambda model: model
+    driver = open_run(cells / other / "run").model
+    return lambda model: model.driven_by(driver)
 
 
 def _far(env: str, protocol: dict[str, Any]) -> Protocol | None:

@@ -98,13 +98,17 @@ def execute(
         for job in waiting:
             write_job(job.directory, job.cell, job.fingerprint, draw=job.cell.seed == grid.seeds[0])
         on_start(len(waiting))
+        # Those that are driven by the policy of another cell come after all others.
+        waves = [[job for job in waiting if bool(job.cell.drivers) == driven] for driven in (False, True)]
         if cluster is not None and waiting:
             with cluster, Board(jobs, cluster.places, quiet) as board:
-                _run_on(cluster, waiting, board)
+                for wave in waves:
+                    _run_on(cluster, wave, board)
             return jobs
         lanes = min(lanes or len(usable_cores()), max(len(waiting), 1))
         with Board(jobs, lanes, quiet) as board:
-            _run(waiting, _shares(lanes), board)
+            for wave in waves:
+                _run(wave, _shares(lanes), board)
     return jobs
 
 

@@ -20,6 +20,10 @@
     planner = "asym-graph"
     nodes = 4096
 
+    [planners.common]               # with the policy that another method of the grid trained with the same seed
+    planner = "sym-graph"
+    policy_of = "IEL waypoint"
+
     [[methods]]
     algo = "iel"
     label = "IEL"                   # default: the algorithm's name
@@ -43,7 +47,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +75,8 @@ class Variant:
     label: str
     planner: str
     settings: dict[str, Any]
+    policy_of: str = ""
+    """Method of the grid whose policy acts; empty: the method's own."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,12 @@ class Cell:
     data: dict[str, Any]
     planners: tuple[Variant, ...]
     protocol: dict[str, Any]
+    drivers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Methods whose policies act in some of the planners: `algo` and `settings` of each."""
+
+    def driver(self, method: str) -> Cell:
+        """The training of another method with the same data and seed."""
+        return replace(self, method=method, **self.drivers[method], planners=(), drivers={})
 
     @property
     def checkpoints(self) -> int:
@@ -106,7 +118,10 @@ class Cell:
         if not protocol.get("distances"):  # as before there were any
             protocol.pop("distances", None)
         trained = self.training_fingerprint(data_fingerprint)
-        return _digest((trained, variant.planner, variant.settings, protocol, "last"))
+        parts = [trained, variant.planner, variant.settings, protocol, "last"]
+        if variant.policy_of:
+            parts.append(self.driver(variant.policy_of).training_fingerprint(data_fingerprint))
+        return _digest(parts)
 
     def directory(self, data_fingerprint: str) -> str:
         """Name of the cell's directory: readable, and another one for another training."""
@@ -236,8 +251,10 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: 
             settings = _settings(method, label, env, common, mistakes)
             if settings is not None:
                 cells += [Cell(env, label, method["algo"], settings, s, data[env], planners, protocol) for s in seeds]
+    _check_drivers(variants, chosen, mistakes)
     if mistakes.found:
         return None
+    cells = _with_drivers(cells)
     cells.sort(key=lambda cell: cell.seed)  # every method once before any a second time: something to see early
     title, published = str(table.get("title", name)), table.get("published")
     return Grid(
@@ -291,7 +308,7 @@ def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
     variants = {name: Variant(name, name, {}) for name in PLANNERS}
     for label, table in mistakes.expect(tables, dict, "planners").items():
         settings = dict(mistakes.expect(table, dict, f"planners.{label}"))
-        planner = str(settings.pop("planner", label))
+        planner, policy_of = str(settings.pop("planner", label)), str(settings.pop("policy_of", ""))
         if planner not in PLANNERS:
             mistakes.add(str(unknown_name("planner", planner, PLANNERS)))
             variants[label] = Variant(label, "direct", {})
@@ -300,8 +317,21 @@ def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
         for name, value in settings.items():
             if not isinstance(value, (str, bool)) and (expected := Rule(float, 0, LARGEST).complaint(value)):
                 mistakes.add(f"planners.{label}.{name} must be {expected}, but is {shown(value)}.")
-        variants[label] = Variant(label, planner, settings)
+        variants[label] = Variant(label, planner, settings, policy_of)
     return variants
+
+
+def _check_drivers(variants: Mapping[str, Variant], methods: Mapping[str, Any], mistakes: Mistakes) -> None:
+    for variant in variants.values():
+        if variant.policy_of and variant.policy_of not in methods:
+            mistakes.add(str(unknown_name("method", variant.policy_of, methods)))
+
+
+def _with_drivers(cells: list[Cell]) -> list[Cell]:
+    """Every cell with the trainings of the methods whose policies drive it."""
+    trained = {(cell.env, cell.method): {"algo": cell.algo, "settings": cell.settings} for cell in cells}
+    others = lambda cell: {v.policy_of for v in cell.planners if v.policy_of}  # noqa: E731
+    return [replace(cell, drivers={name: trained[cell.env, name] for name in sorted(others(cell))}) for cell in cells]
 
 
 def planner_fields(planner: str) -> list[str]:

@@ -10,19 +10,9 @@
 Needs numpy; planning also needs scipy.
 """
 
+from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.files import load_model, save_model
-from iel.model.model import (
-    Direction,
-    GoalState,
-    Measure,
-    MeasureCost,
-    Model,
-    Pack,
-    Steering,
-    Subgoal,
-    ValueCost,
-    Waypoint,
-)
+from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
 from iel.model.networks import Network, Norm, Perceptron
 
 __all__ = [

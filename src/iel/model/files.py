@@ -35,8 +35,9 @@ from iel.errors import ConfigError, RunError
 from iel.files import refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_json, read_safetensors
 from iel.metrics import Quasimetric
+from iel.model.costs import Measure
 from iel.model.format1 import as_format_2
-from iel.model.model import Direction, GoalState, Measure, Model, Pack, Steering, Subgoal, Waypoint
+from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray, Network, perceptron
 from iel.model.support import Outside, Support, View
 from iel.quasimetrics import check_groups

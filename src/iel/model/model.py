@@ -11,7 +11,8 @@ What a method ships, what a planner needs of it and what its policy is told are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -20,9 +21,10 @@ from numpy.typing import ArrayLike
 
 from iel import distances
 from iel.errors import ConfigError, GeometryError, RunError
-from iel.metrics import FLOOR, DirectedResidual, Displacement, Floats, LatentGoal, Metric, Quasimetric
+from iel.metrics import DirectedResidual, Displacement, Floats, Metric, Quasimetric
 from iel.metrics import unit as unit_or_else
-from iel.model.networks import FloatArray, Network, on_sphere, softplus, unit
+from iel.model.costs import Measure, MeasureCost, ValueCost
+from iel.model.networks import FloatArray, Network, in_blocks, on_sphere, unit
 from iel.model.support import Outside, Support, report
 from iel.quasimetrics import check_groups
 from iel.typed import plain_numbers
@@ -30,8 +32,6 @@ from iel.typed import plain_numbers
 if TYPE_CHECKING:
     from iel.planning import Planner, Target
 
-BLOCK = 8192
-"""Rows a network sees at once: bounds memory."""
 LOG_STD_RANGE = (-5.0, 2.0)
 """Log spreads of policies are clipped to this, in training and here."""
 
@@ -112,121 +112,6 @@ def _state_of(target: Target) -> FloatArray:
     return np.asarray(target.observation, np.float32)
 
 
-# ---------------------------------------------------------------- metrics of value networks
-
-
-class ValueCost(Metric):
-    """What a value network says of a state s and a target t, as a cost. The same for all goals.
-
-        -V                  V(s, t), the mean over its heads, or min_e Q_e(s, t, pi(s, t)) of a critic, counts steps
-        -log sigmoid(V)     V is a log-odds: how likely t lies ahead of s (without a discount: these are no steps)
-
-    A value may also be the product <v(s, a), w(t)> of two networks' features, `value` and `goal_features`. Embeddings
-    are the observations themselves, so rows of this metric are rows of a network: nothing can be pruned.
-    """
-
-    for_every_goal = True
-    spatial = False
-
-    def __init__(self, model: Model, discount: float | None):
-        self.model, self.discount = model, discount
-        self.value = model.networks["value"]
-        self.goal_features = model.networks.get("goal_features")
-        self.by_action = "action" in self.value.inputs
-
-    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
-        height = max(1, BLOCK // len(targets))  # pairs of so many sources fill a block of the network
-        return np.concatenate([self._table(sources[i : i + height], targets) for i in range(0, len(sources), height)])
-
-    def _table(self, sources: Floats, targets: Floats) -> Floats:
-        pairs = np.repeat(sources, len(targets), axis=0), np.tile(targets, (len(sources), 1))
-        return self._rows(*pairs).reshape(len(sources), len(targets))
-
-    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
-        return self._rows(sources, targets)
-
-    def _rows(self, states: Floats, goals: Floats) -> Floats:
-        rows = (np.asarray(part, np.float32) for part in (states, goals))
-        return np.maximum(in_blocks(self._cost, "distances", *rows).astype(np.float64), FLOOR)
-
-    def _cost(self, states: FloatArray, goals: FloatArray) -> FloatArray:
-        known = {"observation": states, "goal": goals}
-        if self.by_action:
-            known["action"] = self.model.mean_action(states, goals, self.model.actor)
-        values = self.value.features(self.model.inputs(self.value, **known))
-        if self.goal_features is not None:
-            values = values * self.goal_features.features(goals)
-        heads = values.sum(-1)
-        cost = -(heads.min(0) if self.by_action else heads.mean(0))
-        return softplus(cost) if self.value.logit else cost
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What a model's file says of a `MeasureCost`: gamma of the successor measure, which is not a unit of costs."""
-
-    decay: float
-    kind: ClassVar[str] = "measure"
-
-
-class MeasureCost(Metric):
-    """How late t is reached from s, by a successor measure M(s, t) = F(s, pi(s, z), z)^T z with z = B(t).
-
-    M(s, t) is how much more often than the data pi(., z) will be at t, discounted by gamma from the next step on. With
-    H the steps to the first visit, and d = ||B||^2 the density of a point as B sees it,
-
-        E[gamma^H] = p(s, t) = gamma M(s, t) / (d + gamma M(t, t)),        C = log p / log gamma,
-
-    were M exact: then C is the steps of a sure arrival that is worth as much. A learned M of rank d is not exact, so
-    these are no steps. It may even be negative: p is replaced by e log(1 + exp(p / e)) with e = 0.01, which keeps the
-    order. F is the mean of its heads.
-    """
-
-    for_every_goal = True
-    spatial = False
-    SMALL = 0.01
-
-    def __init__(self, model: Model, decay: float):
-        self.model, self.decay = model, decay
-        self.forward, self.backward = model.networks["forward"], model.networks["high"]
-
-    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
-        tasks, most = self._targets(targets)
-        height, count = max(1, BLOCK // len(targets)), len(targets)
-        blocks = (sources[i : i + height] for i in range(0, len(sources), height))
-        tables = [
-            self._rows(np.repeat(b, count, axis=0), np.tile(tasks, (len(b), 1)), np.tile(most, len(b))) for b in blocks
-        ]
-        return np.concatenate(tables).reshape(len(sources), count)
-
-    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
-        return self._rows(sources, *self._targets(targets))
-
-    def _targets(self, targets: Floats) -> tuple[FloatArray, FloatArray]:
-        """(z, d + gamma M(t, t)) of every target."""
-        rows = np.asarray(targets, np.float32)
-        tasks = self.tasks(rows)
-        own = in_blocks(self.measure, "measures", rows, tasks)
-        return tasks, tasks.shape[1] + self.decay * np.maximum(own, 0.0)
-
-    def _rows(self, states: Floats, tasks: FloatArray, most: FloatArray) -> Floats:
-        measures = in_blocks(self.measure, "measures", np.asarray(states, np.float32), tasks)
-        likely = self.decay * measures.astype(np.float64) / (most * self.SMALL)
-        # log(log(1 + exp(x))) is x where exp(x) is tiny
-        log = np.where(likely > -30.0, np.log(np.logaddexp(0.0, np.maximum(likely, -30.0))), likely)
-        return np.maximum((log + np.log(self.SMALL)) / np.log(self.decay), FLOOR)
-
-    def tasks(self, targets: FloatArray) -> FloatArray:
-        """z = B(t), of length sqrt(d)."""
-        return in_blocks(lambda rows: on_sphere(self.backward(rows)), "task vectors", targets)
-
-    def measure(self, states: FloatArray, tasks: FloatArray) -> FloatArray:
-        """F(s, pi(s, z), z)^T z, the mean over heads."""
-        action = self.model.mean_action(states, tasks, self.model.actor)
-        inputs = self.model.inputs(self.forward, observation=states, action=action, command=tasks)
-        return (self.forward.features(inputs) * tasks).sum(-1).mean(0)
-
-
 # ---------------------------------------------------------------- the model
 
 
@@ -270,7 +155,7 @@ class Model:
         something other than the goal). A `Measure` is made of `forward` and of `high`, which is B.
         """
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
-        self.networks, self.steering, self.pack = dict(networks), steering, pack
+        self.networks, self.pack = dict(networks), pack
         self.support = support
         """Where the training data was; None for models of older versions."""
         self.outside: Outside = "warn"
@@ -289,12 +174,37 @@ class Model:
             self.metric = DirectedResidual(residual, plain.beta, discount) if residual else plain
         elif "value" in self.networks:
             self.metric = ValueCost(self, discount)
+        self._set_steering(steering)
+
+    def _set_steering(self, steering: Steering) -> None:
+        self.steering = steering
         columns = set(steering.columns) if isinstance(steering, Waypoint) else set()
-        self.elsewhere = [column for column in range(observation_size) if column not in columns]
+        self.elsewhere = [column for column in range(self.observation_size) if column not in columns]
         """Columns that a blind policy sees: all but those it is steered by."""
         policy = self.networks["policy"]
-        seen = observation_size if "observation" in policy.inputs else len(self.elsewhere)
+        seen = self.observation_size if "observation" in policy.inputs else len(self.elsewhere)
         self._command_size = policy.heads[0].kernels[0].shape[0] - seen
+
+    def driven_by(self, other: Model) -> Model:
+        """These distances with the policy of another model, which must be steered by states: for comparing geometries.
+
+        A critic that asks what its own policy would do goes on asking that one.
+        """
+        if not isinstance(other.steering, (Waypoint, GoalState)):
+            raise ConfigError(
+                f"The policy of {other.algo} is steered by its own embedding ({other.steering.kind}) and can follow no "
+                "other distances; give one that is steered by waypoints."
+            )
+        ours, theirs = ((model.observation_size, model.action_size) for model in (self, other))
+        if ours != theirs:
+            raise ConfigError(
+                f"The two models have {ours} and {theirs} numbers in an observation and an action; give a policy of "
+                "the same robot."
+            )
+        driven = copy.copy(self)  # its metric stays that of this model, which keeps its own policy
+        driven.networks = {**self.networks, "policy": other.networks["policy"]}
+        driven._set_steering(other.steering)
+        return driven
 
     @property
     def dimension(self) -> int:
@@ -464,17 +374,3 @@ class Model:
             row = int(np.argmin(np.isfinite(rows).all(axis=1)))
             raise GeometryError(f"The {kind} hold a number that is not finite in row {row}; fix the input.")
         return rows
-
-
-def in_blocks(function: Callable[..., FloatArray], what: str, *arrays: FloatArray) -> FloatArray:
-    """Apply a row-wise function a block at a time; input so large that it overflows is refused, not passed on."""
-    rows = len(arrays[0])
-    if rows > BLOCK:
-        return np.concatenate(
-            [in_blocks(function, what, *(array[i : i + BLOCK] for array in arrays)) for i in range(0, rows, BLOCK)]
-        )
-    with np.errstate(over="ignore", invalid="ignore"):
-        result = function(*arrays)
-    if not np.isfinite(result).all():
-        raise GeometryError(f"The model's {what} are not finite for this input; its numbers are absurdly large.")
-    return result

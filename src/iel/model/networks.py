@@ -12,15 +12,19 @@ nothing is kept between calls and one network may be used from several threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from iel.errors import GeometryError
+
 FloatArray = NDArray[np.float32]
 
+BLOCK = 8192
+"""Rows a network sees at once: bounds memory."""
 LAYER_NORM_EPSILON = 1e-6
 GELU_SLOPE = math.sqrt(2.0 / math.pi)
 GELU_CUBIC = 0.044715
@@ -175,3 +179,17 @@ def on_sphere(x: FloatArray) -> FloatArray:
 def softplus(x: FloatArray) -> FloatArray:
     """log(1 + e^x), which does not overflow."""
     return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def in_blocks(function: Callable[..., FloatArray], what: str, *arrays: FloatArray) -> FloatArray:
+    """Apply a row-wise function a block at a time; input so large that it overflows is refused, not passed on."""
+    rows = len(arrays[0])
+    if rows > BLOCK:
+        return np.concatenate(
+            [in_blocks(function, what, *(array[i : i + BLOCK] for array in arrays)) for i in range(0, rows, BLOCK)]
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = function(*arrays)
+    if not np.isfinite(result).all():
+        raise GeometryError(f"The model's {what} are not finite for this input; its numbers are absurdly large.")
+    return result
