@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.runtime import KINDS
+from benchmarks.runtime import KINDS, random_model
 from iel.algos import ALGOS
 from iel.algos.contract import Spec
 from iel.distances import undiscounted_steps
@@ -26,6 +26,28 @@ def saved(tmp_path):
     """A small directed model on disk."""
     save_model(made("directed"), tmp_path / "model")
     return tmp_path / "model"
+
+
+# ---------------------------------------------------------------- distances of one, policy of another
+
+
+@pytest.mark.parametrize("kind", ["directed", "goal-value", "goal-critic", "hierarchy", "measure", "mrn"])
+def test_a_model_can_be_driven_by_the_policy_of_another(kind):
+    model, walker, (states, goals) = made(kind), made("waypoint", seed=1), inputs()
+    before = model.cost(states, goals, goals)
+    driven = model.driven_by(walker)
+    np.testing.assert_array_equal(driven.cost(states, goals, goals), before)  # a critic asks its own policy
+    np.testing.assert_array_equal(straight(driven, states, goals), straight(walker, states, goals))
+    commands = straight(walker, states, goals)
+    np.testing.assert_array_equal(driven.act(states, commands), walker.act(states, commands))
+    assert type(model.steering) is type(made(kind).steering) and model.command_size == made(kind).command_size
+
+
+def test_a_policy_that_reads_its_own_embedding_drives_nobody_else():
+    with pytest.raises(ConfigError, match="steered by waypoints"):
+        made("waypoint").driven_by(made("directed"))
+    with pytest.raises(ConfigError, match="same robot"):
+        random_model("goal", (8, 8), 4, 3, 8, 0).driven_by(made("waypoint"))
 
 
 # ---------------------------------------------------------------- numbers

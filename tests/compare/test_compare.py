@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,31 @@ def test_a_part_of_a_grid_is_run_and_the_rest_keeps_waiting(maze_data, tmp_path)
     entry = collect_grid(out).entries[maze_data.name, ("gcbc", "direct")]
     assert list(entry.bands)[:2] == ["1-2 cells", "3-5 cells"] and {len(seeds) for seeds in entry.bands.values()} == {2}
     assert "distances.png" in _report(out)["markdown"]
+
+
+def test_a_policy_drives_the_distances_of_others_once_it_is_trained(maze_data, tmp_path):
+    tiny = "steps = 60, hidden = [16, 16], batch_size = 16, dimension = 4"
+    grid = f"""{TINY}
+[planners.common]
+planner = "sym-graph"
+nodes = 64
+policy_of = "walker"
+[[methods]]
+algo = "hilp"
+label = "HILP"
+planners = ["common"]
+settings = {{ {tiny} }}
+[[methods]]
+algo = "iel"
+label = "walker"
+settings = {{ {tiny}, steering = "waypoint", learner = "cloning", future_share = 1.0 }}
+"""
+    table = tomllib.loads(grid)
+    table["seeds"] = [0]
+    jobs = execute(check_grid(table, "driven"), tmp_path / "out", quiet=True)
+    assert [(job.cell.method, job.state) for job in jobs] == [("HILP", "done"), ("walker", "done")], jobs
+    alone = execute(check_grid(table, "driven"), tmp_path / "alone", quiet=True, only=["*HILP*"])
+    assert alone[0].state == "failed" and "walker" in alone[0].error
 
 
 def _report(out: Path) -> dict[str, str]:

@@ -14,14 +14,17 @@ GOOD = {"environments": [MAZE], "seeds": [0, 1], "methods": [{"algo": "iel", "pl
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
-@pytest.mark.parametrize("name", ["antmaze", "kitchen", "paper-table-2", "paper-sensitivity", "pointmaze"])
+@pytest.mark.parametrize("name", ["antmaze", "geometries", "kitchen", "paper-table-2", "paper-sensitivity", "pointmaze"])
 def test_shipped_grids_are_sound_at_every_scale(name, scale):
     grid = read_grid(name, scale)
     assert name in shipped_grids() and grid.cells
-    assert grid.protocol["seed"] in (1000, 3000, 4000)  # settings were chosen with others
-    preset = "laptop-body" if scale == "laptop" and name in ("antmaze", "kitchen") else scale
+    assert grid.protocol["seed"] in (1000, 3000, 4000, 5000)  # settings were chosen with others
+    body = scale == "laptop" and name in ("antmaze", "kitchen")
     for cell in grid.cells:
-        assert cell.settings["hidden"] == list(ALGOS[cell.algo].config.preset(preset).hidden)
+        config = ALGOS[cell.algo].config
+        directions = name == "kitchen" and "laptop-body-directions" in config.presets
+        preset = ("laptop-body-directions" if directions else "laptop-body") if body else scale
+        assert cell.settings["hidden"] == list(config.preset(preset).hidden)
     assert len({cell.directory("x") for cell in grid.cells}) == len(grid.cells)
 
 
@@ -124,6 +127,24 @@ def test_fingerprints_follow_everything_that_decides_a_result():
         assert cell.evaluation_fingerprint("d", cell.planners[1]) != evaluation
     renamed = check_grid({**GOOD, "title": "other"}, "renamed").cells[0]
     assert renamed.evaluation_fingerprint("d", renamed.planners[1]) == evaluation
+
+
+def test_a_planner_may_be_driven_by_the_policy_of_another_method():
+    walker = {"algo": "iel", "label": "walker", "settings": {"steering": "waypoint", "learner": "cloning"}}
+    other = {"algo": "hilp", "planners": ["sym-graph", "common"]}
+    common = {"common": {"planner": "sym-graph", "policy_of": "walker"}}
+    table = {**GOOD, "planners": common, "methods": [walker, other]}
+    by = {(cell.method, cell.seed): cell for cell in check_grid(table, "g").cells}
+    driven, driver = by["hilp", 1], by["walker", 1]
+    assert driven.driver("walker").directory("d") == driver.directory("d") and not driver.drivers
+    own, common_one = (driven.evaluation_fingerprint("d", variant) for variant in driven.planners)
+    longer = {**table, "methods": [{**walker, "settings": {**walker["settings"], "steps": 9}}, other]}
+    changed = next(cell for cell in check_grid(longer, "g").cells if (cell.method, cell.seed) == ("hilp", 1))
+    assert changed.directory("d") == driven.directory("d")  # nothing is trained again but the walker
+    assert changed.evaluation_fingerprint("d", changed.planners[0]) == own
+    assert changed.evaluation_fingerprint("d", changed.planners[1]) != common_one
+    with pytest.raises(ConfigError, match="walkre"):
+        check_grid({**table, "planners": {"common": {"planner": "sym-graph", "policy_of": "walkre"}}}, "g")
 
 
 def test_the_best_checkpoint_is_each_seeds_own_and_never_below_the_last():

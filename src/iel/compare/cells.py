@@ -161,6 +161,8 @@ def _driver(cells: Path, other: str) -> Callable[[Model], Model]:
     """Puts the policy of another cell's training into a model; nothing to do where its own policy acts."""
     if not other:
         return lambda model: model
+    if not (cells / other / "run" / "model").is_dir():
+        raise RunError(f"The policy of {other} is to act here and is not trained yet; run that cell as well.")
     driver = open_run(cells / other / "run").model
     return lambda model: model.driven_by(driver)
 
