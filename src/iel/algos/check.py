@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from iel.algos.contract import Method, Metrics, Spec, State, config_dict, config_from_dict
+from iel.algos.scaling import spec_of
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.errors import ContractError, IELError
@@ -29,7 +30,7 @@ def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     """
     data = data or _random_walks()
     _demand(isinstance(algo, Method), "a method is a dataclass below iel.algos.contract.Method")
-    spec = Spec(data.observation_size, data.action_size, algo.place_of(data))
+    spec = spec_of(algo, data)
     arrays = to_device(data, spec.place)
     _demand(config_from_dict(type(algo), config_dict(algo)) == algo, "the configuration does not survive JSON")
     phases = algo.phases()

@@ -51,6 +51,8 @@ class Spec(NamedTuple):
     action_size: int
     place: tuple[int, ...] = ()
     """Columns that tell the place, for methods that ask for them (`Method.place_of`)."""
+    reach: float = 0.0
+    """How far away the waypoints of a policy that is steered by them are in training, on average."""
 
 
 class Phase(NamedTuple):

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from iel.algos.contract import Method, Spec
+from iel.data.slowness import typical_reach
 from iel.data.trajectories import Trajectories
 from iel.model import GoalState, Model, Network, Perceptron, Waypoint
 
@@ -32,6 +34,16 @@ def scaling_of(data: Trajectories) -> Scaling:
     """
     size = np.where(data.constant, np.maximum(1.0, np.abs(data.mean)), data.scale.astype(np.float64))
     return Scaling(data.mean, size)
+
+
+def spec_of(algo: Method, data: Trajectories, scaling: Scaling | None = None) -> Spec:
+    """What networks need to know about data that will be standardised so."""
+    place = algo.place_of(data)
+    if not place:
+        return Spec(data.observation_size, data.action_size)
+    spread = 1.0 if scaling is None else scaling.spread[list(place)]
+    reach = typical_reach(data, list(place), getattr(algo, "future_steps", 1), spread)
+    return Spec(data.observation_size, data.action_size, place, reach)
 
 
 def standardised(data: Trajectories, scaling: Scaling) -> Trajectories:

@@ -109,7 +109,7 @@ def new_skills(
 
 def skill_steering(spec: Spec, steering: Steered) -> Steering:
     """How a target becomes the policy's command."""
-    return Waypoint(spec.place, (1.0,) * len(spec.place)) if steering == "waypoint" else Direction()
+    return Waypoint(spec.place, (1.0,) * len(spec.place), spec.reach) if steering == "waypoint" else Direction()
 
 
 def shipped_policy(policy: GaussianPolicy, steering: Steered, sees_place: bool = False) -> Network:

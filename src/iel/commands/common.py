@@ -31,6 +31,8 @@ class PlannerSettings:
     """Cheapest edges kept out of every node."""
     coreset: Literal["farthest", "dpp"] | None = None
     """How nodes are chosen (default: the planner's own)."""
+    lookahead: float | None = None
+    """Head for the first node on the way that is this far ahead (default: as far as the policy was trained to)."""
     witnesses: float | None = None
     """Edges that no trajectory was seen to take cost so many times as much, e.g. 1000; inf takes them out."""
     data: Path | None = None

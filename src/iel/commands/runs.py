@@ -49,6 +49,7 @@ def planner_settings(name: str, planning: PlannerSettings) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "nodes": planning.nodes,
         "neighbours": planning.neighbours,
+        "lookahead": planning.lookahead,
         "witnesses": planning.witnesses,
     }
     return settings if planning.coreset is None else {**settings, "coreset": planning.coreset}

@@ -295,7 +295,8 @@ def _steering(given: Any, size: int, config: Path) -> Steering:
     if not isinstance(scale, list) or len(scale) != len(columns) or None in scale:
         raise RunError(f"{config}: the waypoint's scale must be one positive number per column; it is damaged.")
     numbers = [_number(value, "scale", config, 1e-30, 1e30) for value in scale]
-    return Waypoint(tuple(columns), tuple(float(value) for value in numbers if value is not None))
+    reach = _number(given.get("reach", 0.0), "reach", config, 0.0, 1e30) or 0.0
+    return Waypoint(tuple(columns), tuple(float(value) for value in numbers if value is not None), reach)
 
 
 def _metric(given: Any, networks: Mapping[str, Network], discount: float | None, config: Path) -> Quasimetric | None:

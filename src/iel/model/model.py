@@ -73,7 +73,13 @@ class Waypoint:
 
     columns: tuple[int, ...]
     scale: tuple[float, ...]
+    reach: float = 0.0
+    """How far away, in these units, the policy's waypoints were in training, on average (0: not known)."""
     kind: ClassVar[str] = "waypoint"
+
+    def places(self, observations: FloatArray) -> Floats:
+        """x[columns] / scale of many states."""
+        return observations[:, list(self.columns)].astype(np.float64) / np.array(self.scale)
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         chosen = list(self.columns)

@@ -45,6 +45,25 @@ class Field:
             hop[known] = metric.steps(self.hops[known])
         return along(hop, self.next_hop)
 
+    def beyond(self, lookahead: float, places: Floats | None = None) -> Integers:
+        """From every node, the first node on its way that is at least `lookahead` away; -1 if the goal comes before.
+
+        Away is meant in the nodes' `places`, if they have some, else in costs. What a reward is collected from is not
+        passed by: there it is the next hop.
+        """
+        ahead = self.next_hop.copy()
+        if lookahead <= 0.0 or self.goal.rewards is not None:
+            return ahead
+        while True:
+            if places is None:
+                away = self.distance - self.distance[ahead]
+            else:
+                away = np.linalg.norm(places[ahead] - places, axis=1)
+            near = np.flatnonzero((ahead != NO_HOP) & (away < lookahead))
+            if len(near) == 0:
+                return ahead
+            ahead[near] = self.next_hop[ahead[near]]
+
 
 def along(cost: Floats, next_hop: Integers) -> Floats:
     """The sum of a cost per node over all hops to come, by jumping twice as far in every round."""

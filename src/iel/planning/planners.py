@@ -41,13 +41,14 @@ from iel.planning.goals import (
 )
 from iel.planning.graph import PlanningGraph, without
 from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States, Target
-from iel.planning.pursuits import AlongGraph, Midpoints, Straight
+from iel.planning.pursuits import AlongGraph, Straight
 from iel.planning.rewards import READOUT_POOL, Landscape, reward_field
-from iel.planning.screen import affordable_screen
 from iel.planning.witness import Witnesses, factor_for, places_of, walked, window_for
 
-NODES_WITHOUT_STRUCTURE = 512
+FEW_NODES = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
+NODES_FOR_PLACES = 8192
+"""Default where the agent heads for places further on than the next node: near nodes have few wrong edges."""
 
 
 class Planner(ABC):
@@ -258,47 +259,19 @@ class Direct(Planner):
         return Straight(goals, self.metric)
 
 
-class RecMid(Planner):
-    """Recursive midpoints (HILP's planner): `rounds` halvings, each the mean of the `average` most central states."""
-
-    name = "rec-mid"
-
-    def __init__(
-        self,
-        model: Agent,
-        data: States,
-        *,
-        pool: int = 50_000,
-        rounds: int = 3,
-        average: int = 50,
-        seed: int = 0,
-    ):
-        super().__init__(model, data)
-        if self.metric is None or not self.metric.spatial:
-            raise GeometryError(
-                "This model has no embedding that midpoints could be taken in; use a graph planner or direct."
-            )
-        if rounds < 1 or average < 1:
-            raise ConfigError(f"rounds is {rounds} and average is {average}; both must be at least 1.")
-        self.states, self.points = self._embedded_pool(pool, seed)
-        self.rounds, self.average = rounds, min(average, len(self.points))
-        self.screen = affordable_screen(self.points, float(np.var(self.points, axis=0).sum()))
-
-    def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        return Midpoints(goals, self.metric, self.points, self.states, self.screen, self.rounds, self.average)
-
-
 class AsymGraph(Planner):
     """Shortest ways over the directed graph of a coreset (the paper's planner).
 
-    nodes       size of the coreset; by default 2048 (512 for a metric that must be asked for every pair), or as many
-                distinct states as there are
+    nodes       size of the coreset; by default 2048 (8192 where the policy is steered by places and looks ahead, 512
+                for a metric that must be asked for every pair), or as many distinct states as there are
     neighbours  cheapest out-edges kept per node
     pool        states drawn from the data, embedded, and offered to the coreset
     coreset     "farthest", "dpp", or "all" where the data is a coreset already
     sigma       the DPP's kernel width; by default half the mean pair distance
     beta        sharpness of a displacement; by default the model's
     hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
+    lookahead   head for the first node on the way that is this far from the matched one, by place where the policy is
+                steered by it, else by cost; by default as far as its waypoints were in training, else 0: the next node
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
     witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`); inf
@@ -322,6 +295,7 @@ class AsymGraph(Planner):
         sigma: float | None = None,
         beta: float | None = None,
         hysteresis: float = 0.0,
+        lookahead: float | None = None,
         cache: int = 64,
         metric: Metric | None = None,
         witnesses: float | None = None,
@@ -332,6 +306,10 @@ class AsymGraph(Planner):
         super().__init__(model, data, self._own_metric(model.metric if metric is None else metric, beta))
         if not 0.0 <= hysteresis < 1.0:
             raise ConfigError(f"hysteresis is {hysteresis}; give a fraction from 0 to below 1.")
+        steering: Any = getattr(model, "steering", None)
+        reach = float(getattr(steering, "reach", 0.0))
+        if lookahead is not None and not 0.0 <= lookahead < np.inf:
+            raise ConfigError(f"lookahead is {lookahead}; give a distance of 0 or more.")
         if unreachable not in ("error", "direct"):
             raise ConfigError(f"unreachable is '{unreachable}'; choose error or direct.")
         if nodes is not None and nodes > len(self.observations):
@@ -340,7 +318,7 @@ class AsymGraph(Planner):
                 "ask for fewer nodes."
             )
         chosen = self._distances("there is nothing to build a graph of")
-        usual = DEFAULT_NODES if isinstance(chosen, Displacement) else NODES_WITHOUT_STRUCTURE
+        usual = (NODES_FOR_PLACES if reach else DEFAULT_NODES) if isinstance(chosen, Displacement) else FEW_NODES
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
         # Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
         scale = 1.0 if chosen.spatial else np.maximum(embedded.std(axis=0), 1e-8)
@@ -361,7 +339,8 @@ class AsymGraph(Planner):
         )
         if self.graph.unseen > 1.0:
             self.graph.witnesses = self._witnesses(data, scale)
-        self.hysteresis = hysteresis
+        self.hysteresis, self.lookahead = hysteresis, reach if lookahead is None else lookahead
+        self.places = steering.places(self.observations[self.states]) if hasattr(steering, "places") else None
         self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
@@ -377,14 +356,15 @@ class AsymGraph(Planner):
 
     def _witnesses(self, data: States, scale: Any) -> Witnesses:
         """Who was seen where, by all trajectories of the data, or as it was exported."""
-        if (passages := getattr(data, "passages", None)) is not None and self.graph.count == len(self.observations):
-            return Witnesses(self.graph.count, **passages)
+        graph, exported = self.graph, getattr(data, "passages", None)
+        if exported is not None and graph.count == len(self.observations):
+            return Witnesses(graph.count, **exported)
         offsets = walked(data)
-        graph, axis = self.graph, np.eye(self.graph.dimension)[0]
-        goal = LatentGoal(graph.points[0], axis, self.observations[self.states[0]])
+        goal = LatentGoal(graph.points[0], np.eye(graph.dimension)[0], self.observations[self.states[0]])
         window = window_for(graph.metric.steps(graph.geometric(goal).cost))
-        if (places := places_of(self.model, self.observations)) is not None:
-            return Witnesses.of(places, offsets, places[self.states].astype(np.float64), window)
+        states = places_of(self.model, self.observations)
+        if states is not None:
+            return Witnesses.of(states, offsets, states[self.states].astype(np.float64), window)
         states = np.asarray(self._embedded(np.arange(len(self.observations))) / scale, np.float32)
         return Witnesses.of(states, offsets, self.coreset.points, window)
 
@@ -402,7 +382,8 @@ class AsymGraph(Planner):
         if off.all(axis=1).any():
             raise NoPath("Every node is switched off or avoided; switch some back on with switch_on(), or avoid less.")
         fields = [self._field(goal, mask if mask.any() else None) for goal, mask in zip(goals, off, strict=True)]
-        return AlongGraph(self.graph, self.states, fields, off if off.any() else None, self.hysteresis)
+        ways = self.hysteresis, self.lookahead, self.places
+        return AlongGraph(self.graph, self.states, fields, off if off.any() else None, *ways)
 
     @cached_property
     def landscape(self) -> Landscape:

@@ -126,13 +126,15 @@ class AlongGraph(Straight):
         fields: list[Field],
         nodes_off: np.ndarray | None,
         hysteresis: float,
+        lookahead: float = 0.0,
+        places: Floats | None = None,
     ):
         """`states` are the rows of the data that are the graph's nodes; `nodes_off` (m, N) those not used per goal."""
         super().__init__([field.goal for field in fields], graph.metric)
         self.graph, self.node_states, self.fields, self.hysteresis = graph, states, fields, hysteresis
         self.nodes_off = nodes_off
         self.projections = np.stack([field.projection for field in fields])
-        self.next_hops = np.stack([field.next_hop for field in fields])
+        self.next_hops = np.stack([field.beyond(lookahead, places) for field in fields])
         self.distances = np.stack([field.distance for field in fields])
         self.goal_nodes = np.array([field.node for field in fields])
         self.last_costs = np.array([field.last_cost for field in fields])

@@ -6,8 +6,9 @@ from typing import Any
 
 from iel.errors import ConfigError, unknown_name
 from iel.planning.clusters import GasGraph
+from iel.planning.midpoints import RecMid
 from iel.planning.plan import Agent, States
-from iel.planning.planners import AsymGraph, Direct, Planner, RecMid, SymGraph
+from iel.planning.planners import AsymGraph, Direct, Planner, SymGraph
 
 PLANNERS: dict[str, type[Planner]] = {
     planner.name: planner for planner in (Direct, RecMid, SymGraph, AsymGraph, GasGraph)

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.algos.contract import Batch, Method, Metrics, Spec, State, config_dict
-from iel.algos.scaling import for_raw_observations, scaling_of
+from iel.algos.contract import Batch, Method, Metrics, State, config_dict
+from iel.algos.scaling import for_raw_observations, scaling_of, spec_of
 from iel.data.examine import judge
 from iel.data.jumps import cut_at_jumps
 from iel.data.rests import cut_rests
@@ -191,8 +191,8 @@ class Trainer:
         self.support = support_of(data)
         data = cut_at_jumps(data).data if algo.cut_jumps else data
         data = cut_rests(data) if algo.cut_rests else data
-        self.spec = Spec(data.observation_size, data.action_size, algo.place_of(data))
         self.scaling = scaling_of(data) if algo.standardise else None
+        self.spec = spec_of(algo, data, self.scaling)
         self.step, self.phase = 0, algo.phases()[0].name
         self.each = each or seed_map(len(seeds))
         self.source = source_of(data, algo, self.spec, self.scaling, self.each)
