@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 from iel.data import Trajectories, load
 from iel.data.make import make_collector, recipe
-from iel.data.slowness import orientation_columns, place_columns, slow_directions, slowness
+from iel.data.slowness import orientation_columns, place_columns, slow_directions, slowness, typical_reach
 from iel.errors import DataError
 
 KITCHEN = Path(os.environ.get("IEL_DATA", "")) / "kitchen-partial-reconstructed.hdf5"
@@ -31,6 +31,14 @@ def test_the_ratio_of_known_processes():
     assert walk == pytest.approx(40.0, rel=0.1) and scaled == pytest.approx(walk, rel=1e-3)
     assert speed == pytest.approx(1600.0, rel=1e-3)
     assert still == 0.0
+
+
+def test_the_reach_of_a_policys_waypoints():
+    line = np.stack([3.0 * np.arange(1000), np.zeros(1000)], 1)  # 3 units a step, one long episode
+    assert typical_reach(store(line), [0, 1], 20) == pytest.approx(3.0 * 10.5, rel=0.02)  # the end shortens a few
+    assert typical_reach(store(line), [0, 1], 20, [3.0, 1.0]) == pytest.approx(10.5, rel=0.02)
+    short = typical_reach(store(line, 250), [0], 20)  # four states: min(k, 3), min(k, 2), 1 and 0 steps ahead
+    assert short == pytest.approx(3.0 * (2.85 + 1.95 + 1.0) / 4.0)
 
 
 def test_pairs_stay_within_an_episode_and_jumps_do_not_count():

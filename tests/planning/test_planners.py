@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from planning_worlds import Data, LinearModel, corridor
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import LatentGoal, directed_cost, lengths_between
+from iel.model import Pack
 from iel.planning import (
     PLANNERS,
     AsymGraph,
@@ -25,6 +27,7 @@ from iel.planning import (
     reference,
 )
 from iel.planning.pursuits import AlongGraph, smallest_columns
+from model_worlds import made
 
 START, END = np.array([1.0, 0.0], dtype=np.float32), np.array([1.0, 10.0], dtype=np.float32)
 BEND = np.array([20.0, 5.0], dtype=np.float32)
@@ -141,6 +144,36 @@ def test_hysteresis_stays_at_a_node_until_another_is_clearly_cheaper(model: Line
     assert changes[1] <= 2
     plans[1].reset()
     assert plans[1].memory[0] == -1
+
+
+def test_the_target_lies_as_far_ahead_as_asked_on_the_same_way(model: LinearModel) -> None:
+    near, far = (AsymGraph(model, corridor(), nodes=120, lookahead=away) for away in (0.0, 6.0))
+    for planner in (near, far):
+        planner.prepare(END)
+    way = near.path(START)
+    np.testing.assert_array_equal(far.path(START).nodes, way.nodes)  # it heads elsewhere, but plans the same
+    heading = [planner.target(START).observation[0] for planner in (near, far)]
+    targets = [int(np.flatnonzero((way.observations == state).all(axis=1))[0]) for state in heading]
+    costs = np.cumsum(way.costs[1:-1])  # from the first node to every later one
+    assert targets[0] == 1 and targets[1] == 1 + int(np.argmax(costs >= 6.0)) > 1
+    far.prepare(START + np.float32(1.0))  # the goal is nearer than that: head for it
+    assert far.target(START).is_goal.all()
+
+
+def test_places_decide_how_far_ahead_a_target_is_where_the_policy_is_steered_by_them() -> None:
+    model = made("waypoint")
+    model.steering = replace(model.steering, reach=0.5)
+    states = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
+    planner, blunt = (AsymGraph(model, Pack(states), nodes=64, **extra) for extra in ({}, {"lookahead": 0.0}))
+    assert planner.lookahead == 0.5 and blunt.lookahead == 0.0
+    pursuit, plain = (one.plan(states[:1]).pursuit for one in (planner, blunt))
+    places = model.steering.places(states[planner.states])
+    for node, (target, hop) in enumerate(zip(pursuit.next_hops[0], plain.next_hops[0], strict=True)):
+        way = [hop]
+        while way[-1] != target:
+            way.append(int(plain.next_hops[0, way[-1]]))
+        gaps = np.linalg.norm(places[way] - places[node], axis=1) if -1 not in way else None
+        assert gaps is None or (gaps[-1] >= 0.5 and (gaps[:-1] < 0.5).all())
 
 
 def test_a_state_on_its_goal_gets_a_finite_unit_direction(model: LinearModel) -> None:
@@ -327,7 +360,15 @@ def test_names_and_settings_that_do_not_exist_are_refused(model: LinearModel) ->
         AsymGraph(model, corridor(20), nodes=21)
     with pytest.raises(GeometryError, match="distinct"):
         AsymGraph(model, Data(np.zeros((20, 2), dtype=np.float32)), nodes=5)
-    for settings_ in ({"hysteresis": 1.0}, {"unreachable": "hope"}, {"pool": 0}, {"coreset": "best"}, {"beta": -1}):
+    wrong = (
+        {"hysteresis": 1.0},
+        {"lookahead": -1.0},
+        {"unreachable": "hope"},
+        {"pool": 0},
+        {"coreset": "best"},
+        {"beta": -1},
+    )
+    for settings_ in wrong:
         with pytest.raises(ConfigError):
             AsymGraph(model, corridor(20), **settings_)
     with pytest.raises(GeometryError, match="some rows"):
