@@ -26,7 +26,7 @@ class PlannerSettings:
     """How planners see the data."""
 
     nodes: int | None = None
-    """Nodes of the planning graph (default 2048, or as many as there are states)."""
+    """Nodes of the planning graph (default 2048, 8192 for policies that go to waypoints, 512 for value networks)."""
     neighbours: int = 10
     """Cheapest edges kept out of every node."""
     coreset: Literal["farthest", "dpp"] | None = None

@@ -32,7 +32,7 @@ class Listening(Output):
     data: Path | None = None
     """Take states from this file or folder instead of the data the run was trained on."""
     nodes: int | None = None
-    """Nodes of the planning graph (default 2048, or as many as there are states)."""
+    """Nodes of the planning graph (default: the planner's own, 512 to 8192)."""
     rate: float = 5000.0
     """Requests a second that one address may ask."""
 
