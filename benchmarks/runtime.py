@@ -86,7 +86,7 @@ def random_model(
     told = 2 if blind else {"subgoal": 4, "hierarchy": 4, "measure": 4, **latent}.get(kind, observations)
     size = observations - 2 * blind + told
     outputs = 2 * actions if kind == "goal-critic" else actions
-    policy = make.perceptron(size, outputs, blind)
+    policy = replace(make.perceptron(size, outputs, blind), smooth=kind in ("goal", "goal-value"))
     squash = kind == "goal-critic"
     log_std = make.draw(actions) if kind in ("directed", "euclidean", "waypoint") else None
     networks = {"policy": Network(("blind" if blind else "observation", "command"), (policy,), squash, log_std)}

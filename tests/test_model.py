@@ -264,7 +264,7 @@ def test_many_rows_are_the_rows_one_by_one(saved, monkeypatch):
     model = load_model(saved)
     states, _ = inputs()
     whole = model.embed(states)
-    monkeypatch.setattr("iel.model.model.BLOCK", 7)
+    monkeypatch.setattr("iel.model.networks.BLOCK", 7)
     np.testing.assert_allclose(model.embed(states), whole, atol=1e-6)
 
 

@@ -79,12 +79,13 @@ class LayerNorm(eqx.Module):
 class MLP(eqx.Module):
     """Hidden layers, then a linear output.
 
-    With `layer_norm`, a hidden layer is Dense -> GELU -> LayerNorm (values and embeddings); without, Dense -> ReLU
-    (policies).
+    With `layer_norm`, a hidden layer is Dense -> GELU -> LayerNorm (values and embeddings); without, Dense -> ReLU, or
+    with `gelu` Dense -> GELU (policies).
     """
 
     layers: tuple[Dense, ...]
     norms: tuple[LayerNorm, ...]
+    gelu: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class MLP(eqx.Module):
         outputs: int,
         *,
         layer_norm: bool = True,
+        gelu: bool = False,
         last_scale: float = 1.0,
     ):
         sizes = [inputs, *hidden, outputs]
@@ -101,11 +103,12 @@ class MLP(eqx.Module):
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(Dense(k, a, b, s) for k, a, b, s in zip(keys, sizes[:-1], sizes[1:], scales, strict=True))
         self.norms = tuple(LayerNorm(size) for size in hidden) if layer_norm else ()
+        self.gelu = gelu or layer_norm
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for index, layer in enumerate(self.layers[:-1]):
-            x = layer(x)
-            x = self.norms[index](jax.nn.gelu(x)) if self.norms else jax.nn.relu(x)
+            x = jax.nn.gelu(layer(x)) if self.gelu else jax.nn.relu(layer(x))
+            x = self.norms[index](x) if self.norms else x
         return self.layers[-1](x)
 
 
@@ -119,8 +122,17 @@ class GaussianPolicy(eqx.Module):
     mean: MLP
     log_std: jax.Array
 
-    def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int, *, layer_norm: bool = False):
-        self.mean = MLP(key, inputs, hidden, actions, layer_norm=layer_norm, last_scale=POLICY_SCALE)
+    def __init__(
+        self,
+        key: jax.Array,
+        inputs: int,
+        hidden: Sequence[int],
+        actions: int,
+        *,
+        layer_norm: bool = False,
+        gelu: bool = False,
+    ):
+        self.mean = MLP(key, inputs, hidden, actions, layer_norm=layer_norm, gelu=gelu, last_scale=POLICY_SCALE)
         self.log_std = jnp.zeros(actions)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -233,6 +245,7 @@ def _perceptron(network: Any) -> Perceptron:
         tuple(layer.kernel for layer in network.layers),
         tuple(layer.bias for layer in network.layers),
         tuple(Norm(norm.scale, norm.offset) for norm in network.norms),
+        network.gelu,
     )
 
 

@@ -120,7 +120,7 @@ class CMD(Steerable, Method):
         """Fresh networks; the mixture's odds start at 1."""
         encoder_key, potential_key, policy_key = jax.random.split(key, 3)
         size = spec.observation_size
-        policy = GaussianPolicy(policy_key, 2 * size, self.hidden, spec.action_size)
+        policy = GaussianPolicy(policy_key, 2 * size, self.hidden, spec.action_size, gelu=True)
         networks = Networks(
             ensemble(encoder_key, 2, size + spec.action_size, self.hidden, self.dimension),
             ensemble(potential_key, 2, size, self.hidden, 1) if self.potential else None,

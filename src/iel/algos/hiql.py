@@ -98,8 +98,8 @@ class HIQL(Steerable, Method):
         networks = Networks(
             MLP(keys[0], 2 * size, self.hidden, self.representation),
             ensemble(keys[1], 2, told, self.hidden, 1),
-            None if self.walks else GaussianPolicy(keys[2], 2 * size, self.hidden, self.representation),
-            None if self.walks else GaussianPolicy(keys[3], told, self.hidden, spec.action_size),
+            None if self.walks else GaussianPolicy(keys[2], 2 * size, self.hidden, self.representation, gelu=True),
+            None if self.walks else GaussianPolicy(keys[3], told, self.hidden, spec.action_size, gelu=True),
         )
         return State(networks, networks.value, self.optimiser.init(networks), self.new_walker(key, spec))
 

@@ -174,5 +174,5 @@ def shipped_actor(policy: MLP, noise: float) -> Network:
     wide = np.concatenate([kernel, np.zeros_like(kernel)], 1)
     # A squashed policy's log spread is its output less one.
     spread = np.concatenate([bias, np.full_like(bias, np.log(noise) + 1.0)])
-    widened = Perceptron((*head.kernels[:-1], wide), (*head.biases[:-1], spread), head.norms)
+    widened = Perceptron((*head.kernels[:-1], wide), (*head.biases[:-1], spread), head.norms, head.smooth)
     return Network(("observation", "command"), (widened,), squash=True)

@@ -108,7 +108,7 @@ class TMD(Steerable, Method):
         """Fresh networks; the mixture's odds start at 1."""
         state_key, action_key, policy_key = jax.random.split(key, 3)
         size = spec.observation_size
-        policy = GaussianPolicy(policy_key, 2 * size, self.hidden, spec.action_size)
+        policy = GaussianPolicy(policy_key, 2 * size, self.hidden, spec.action_size, gelu=True)
         networks = Networks(
             ensemble(state_key, 2, size, self.hidden, self.dimension),
             ensemble(action_key, 2, size + spec.action_size, self.hidden, self.dimension),

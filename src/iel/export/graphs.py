@@ -80,7 +80,7 @@ class Graph:
                 epsilon = networks.LAYER_NORM_EPSILON
                 x = self.add("LayerNormalization", self.gelu(x), scale, offset, axis=-1, epsilon=epsilon)
             else:
-                x = self.add("Relu", x)
+                x = self.gelu(x) if network.smooth else self.add("Relu", x)
         return x
 
     def gelu(self, x: str) -> str:

@@ -170,7 +170,7 @@ def _network(
     name: str, given: Any, widths: dict[str, int], arrays: dict[str, np.ndarray], config: Path, weights: Path
 ) -> Network:
     """One network as its description says; its tensors are checked, and taken out of `arrays`."""
-    flags = ("squash", "spread", "logit")
+    flags = ("squash", "spread", "logit", "gelu")
     known = {"inputs": None, "sizes": None, "norm": None, "heads": 1, **dict.fromkeys(flags, False)}
     if not isinstance(given, dict) or not {"inputs", "sizes", "norm"} <= given.keys() <= known.keys():
         raise RunError(f"{config}: the network {name} is not described by inputs, sizes and norm; it is damaged.")
@@ -182,7 +182,7 @@ def _network(
         raise RunError(f"{config}: sizes of {name} is not a list of 2 to 65 widths; it is damaged.")
     sizes = [_size(size, f"sizes of {name}", config) for size in sizes]
     if any(type(facts[flag]) is not bool for flag in ("norm", *flags)):
-        raise RunError(f"{config}: norm, squash, spread and logit of {name} must be true or false; it is damaged.")
+        raise RunError(f"{config}: norm, gelu, squash, spread and logit of {name} must be true or false; it is damaged.")
     needed = sum(widths.get(part, 0) for part in inputs)
     if sizes[0] < needed or (sizes[0] != needed and "command" not in inputs):
         raise RunError(f"{config}: {name} takes {sizes[0]} numbers, but its inputs have {needed}; it is damaged.")
@@ -212,7 +212,10 @@ def _network(
                 parts[f"norms.{index}.{part}"] = take(f"norms.{index}.{part}", (*several, pair[1]))
     made = tuple(
         perceptron(
-            {key: array[head] if several else array for key, array in parts.items()}, len(sizes) - 1, facts["norm"]
+            {key: array[head] if several else array for key, array in parts.items()},
+            len(sizes) - 1,
+            facts["norm"],
+            facts["gelu"],
         )
         for head in range(heads)
     )

@@ -1,7 +1,7 @@
 """Networks in numpy, for every machine that only runs a trained model.
 
     hidden layer with norm       y = LayerNorm(gelu(x W + b))
-    hidden layer without         y = max(x W + b, 0)
+    hidden layer without         y = max(x W + b, 0), or y = gelu(x W + b) where its description says so
     gelu(x)                      x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2
     LayerNorm(x)                 (x - mean) / sqrt(variance + 1e-6) * scale + offset
 
@@ -43,11 +43,14 @@ class Norm:
 
 @dataclass(frozen=True)
 class Perceptron:
-    """Hidden layers and a linear output; with norms a hidden layer is Dense-GELU-LayerNorm, without Dense-ReLU."""
+    """Hidden layers and a linear output; with norms a hidden layer is Dense-GELU-LayerNorm, without Dense-ReLU or
+    Dense-GELU."""
 
     kernels: tuple[FloatArray, ...]
     biases: tuple[FloatArray, ...]
     norms: tuple[Norm, ...] = ()
+    smooth: bool = False
+    """GELU where there is no norm (with norms it always is)."""
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """(n, inputs) -> (n, outputs)."""
@@ -62,6 +65,8 @@ class Perceptron:
                 x = normalise(gelu(x))
                 x *= norm.scale
                 x += norm.offset
+            elif self.smooth:
+                x = gelu(x)
             else:
                 np.maximum(x, 0.0, out=x)
         return x
@@ -110,6 +115,8 @@ class Network:
             facts["spread"] = True
         if self.logit:
             facts["logit"] = True
+        if self.heads[0].smooth and not self.has_norm:
+            facts["gelu"] = True
         return facts
 
     @property
@@ -133,12 +140,13 @@ def _named(head: Perceptron) -> dict[str, FloatArray]:
     return arrays
 
 
-def perceptron(arrays: Mapping[str, FloatArray], layers: int, norm: bool) -> Perceptron:
+def perceptron(arrays: Mapping[str, FloatArray], layers: int, norm: bool, smooth: bool = False) -> Perceptron:
     """The inverse of `Network.arrays` for one head; the arrays were checked by whoever read them."""
     return Perceptron(
         tuple(arrays[f"layers.{i}.kernel"] for i in range(layers)),
         tuple(arrays[f"layers.{i}.bias"] for i in range(layers)),
         tuple(Norm(arrays[f"norms.{i}.scale"], arrays[f"norms.{i}.offset"]) for i in range(layers - 1 if norm else 0)),
+        smooth or norm,
     )
 
 
