@@ -182,7 +182,8 @@ def _network(
         raise RunError(f"{config}: sizes of {name} is not a list of 2 to 65 widths; it is damaged.")
     sizes = [_size(size, f"sizes of {name}", config) for size in sizes]
     if any(type(facts[flag]) is not bool for flag in ("norm", *flags)):
-        raise RunError(f"{config}: norm, gelu, squash, spread and logit of {name} must be true or false; it is damaged.")
+        flagged = "norm, gelu, squash, spread and logit"
+        raise RunError(f"{config}: {flagged} of {name} must be true or false; it is damaged.")
     needed = sum(widths.get(part, 0) for part in inputs)
     if sizes[0] < needed or (sizes[0] != needed and "command" not in inputs):
         raise RunError(f"{config}: {name} takes {sizes[0]} numbers, but its inputs have {needed}; it is damaged.")
