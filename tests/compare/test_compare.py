@@ -293,6 +293,7 @@ settings = {{ {tiny}, steering = "waypoint", learner = "cloning", future_share =
     table["seeds"] = [0]
     jobs = execute(check_grid(table, "driven"), tmp_path / "out", quiet=True)
     assert [(job.cell.method, job.state) for job in jobs] == [("HILP", "done"), ("walker", "done")], jobs
+    assert "fields.png" in _report(tmp_path / "out")["markdown"]  # both have distances to be seen side by side
     alone = execute(check_grid(table, "driven"), tmp_path / "alone", quiet=True, only=["*HILP*"])
     assert alone[0].state == "failed" and "walker" in alone[0].error
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from iel.compare.results import THRESHOLDS, Comparison
+from iel.envs import make_env
+from iel.model import Model
+from iel.training import open_run
 from iel.training.trackers import read_losses
 from iel.viz.comparison import draw_bars, draw_by_distance, draw_learning, draw_profiles
+from iel.viz.pictures import draw_orders
 
 
 def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
@@ -42,7 +47,30 @@ def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
     if curves := _curves(comparison):
         pictures["Training losses"] = out / "learning.png"
         draw_learning(out / "learning.png", curves)
+    for number, env in enumerate(comparison.environments):
+        if fields := _fields(comparison, env, out / f"fields{number or ''}.png"):
+            pictures[f"What is near the goal, {env}"] = fields
     return pictures
+
+
+def _fields(comparison: Comparison, env_name: str, path: Path) -> Path | None:
+    """The order in which every method's distances have the points of a maze (first seed, first task, start's pose)."""
+    first: dict[str, Path] = {}
+    for (env, method, _), run in comparison.runs.items():
+        if env == env_name and (run / "model").is_dir():
+            first.setdefault(method, run)
+    models = {method: open_run(run).model for method, run in first.items()}
+    models = {method: model for method, model in models.items() if model.metric is not None}
+    if len(models) < 2 or "maze" not in env_name or (world := make_env(env_name)).map is None:
+        return None
+    start, info = world.reset(seed=0, options={"task_id": 1})
+    goal = np.asarray(info["goal"], np.float32)
+
+    def cost(model: Model) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda states: model.cost(states, *(np.tile(goal, (len(states), 1)) for _ in range(2)))
+
+    draw_orders(path, world.map, goal, {method: cost(model) for method, model in models.items()}, start)
+    return path
 
 
 def _success_curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]:

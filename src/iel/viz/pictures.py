@@ -47,17 +47,8 @@ def draw_field(
     `fields` are functions from observations (n, size) to steps (n,), by title; all panels share one scale of colours.
     `template` is an observation whose first two columns are replaced by the position (a point's are all there is).
     """
-    left, right, bottom, top = maze.extent
-    rows, columns = (RESOLUTION * n for n in maze.walls.shape)
-    x = left + (np.arange(columns) + 0.5) * (right - left) / columns
-    y = bottom + (np.arange(rows) + 0.5) * (top - bottom) / rows
-    points = np.stack(np.meshgrid(x, y), -1)
-    free = ~maze.walls[tuple(np.moveaxis(maze.cell_of(points), -1, 0))]
-    observations = np.tile(np.asarray(template, np.float32), (int(free.sum()), 1))
-    observations[:, :2] = points[free]
-
-    shape = (right - left) / (top - bottom)
-    with figure(path, 1, len(fields), size=((1.1 + 3.9 * shape) * len(fields), 4.2)) as axes:
+    x, y, free, observations = _everywhere(maze, template)
+    with figure(path, 1, len(fields), size=((1.1 + 3.9 * _shape(maze)) * len(fields), 4.2)) as axes:
         predicted = {title: predict(observations) for title, predict in fields.items()}
         highest = max(float(values[np.isfinite(values)].max(initial=1.0)) for values in predicted.values())
         for panel, (title, values) in zip(axes[0], predicted.items(), strict=True):
@@ -72,6 +63,52 @@ def draw_field(
             mark(panel, np.asarray(goal)[:2], "goal")
             panel.set_title(title)
             panel.figure.colorbar(image, ax=panel, shrink=0.8, label="steps")
+
+
+def draw_orders(
+    path: Path | str,
+    maze: MazeMap,
+    goal: ArrayLike,
+    fields: Mapping[str, Callable[[NDArray], NDArray]],
+    template: ArrayLike,
+    columns: int = 5,
+) -> None:
+    """The same for costs in units of their own: a point's colour is the share of points that are nearer to the goal."""
+    x, y, free, observations = _everywhere(maze, template)
+    rows = -(-len(fields) // columns)
+    width = min(columns, len(fields))
+    with figure(path, rows, width, size=((0.2 + 2.4 * _shape(maze)) * width, 2.8 * rows)) as axes:
+        for panel in axes.flat[len(fields) :]:
+            panel.axis("off")
+        for panel, (title, cost) in zip(axes.flat, fields.items(), strict=False):
+            values = cost(observations)
+            order = np.full(free.shape, np.nan)
+            order[free] = np.argsort(np.argsort(values, kind="stable"), kind="stable") / max(1, len(values) - 1)
+            panel.imshow(order, extent=maze.extent, origin="lower", cmap=FIELD_MAP, vmin=0, vmax=1, zorder=1)
+            panel.contour(
+                x, y, order, levels=np.linspace(0, 1, 11)[1:-1], colors="white", linewidths=0.5, alpha=0.7, zorder=1
+            )
+            draw_walls(panel, maze)
+            mark(panel, np.asarray(goal)[:2], "goal", 60.0)
+            panel.set_title(title, fontsize="medium")
+
+
+def _everywhere(maze: MazeMap, template: ArrayLike) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """Coordinates of a fine lattice, which of its points are free, and those as observations."""
+    left, right, bottom, top = maze.extent
+    rows, columns = (RESOLUTION * n for n in maze.walls.shape)
+    x = left + (np.arange(columns) + 0.5) * (right - left) / columns
+    y = bottom + (np.arange(rows) + 0.5) * (top - bottom) / rows
+    points = np.stack(np.meshgrid(x, y), -1)
+    free = ~maze.walls[tuple(np.moveaxis(maze.cell_of(points), -1, 0))]
+    observations = np.tile(np.asarray(template, np.float32), (int(free.sum()), 1))
+    observations[:, :2] = points[free]
+    return x, y, free, observations
+
+
+def _shape(maze: MazeMap) -> float:
+    left, right, bottom, top = maze.extent
+    return (right - left) / (top - bottom)
 
 
 def draw_graph(
