@@ -43,7 +43,9 @@ def test_a_model_can_be_driven_by_the_policy_of_another(kind):
     assert type(model.steering) is type(made(kind).steering) and model.command_size == made(kind).command_size
 
 
-def test_a_policy_that_reads_its_own_embedding_drives_nobody_else():
+def test_a_policy_that_reads_its_own_embedding_drives_nobody_else(tmp_path):
+    with pytest.raises(ConfigError, match="no file of its own"):
+        save_model(made("goal-critic").driven_by(made("waypoint")), tmp_path / "pair")
     with pytest.raises(ConfigError, match="steered by waypoints"):
         made("waypoint").driven_by(made("directed"))
     with pytest.raises(ConfigError, match="same robot"):

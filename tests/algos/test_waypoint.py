@@ -44,6 +44,22 @@ def test_both_methods_keep_the_contract_when_steered_by_waypoints(method):
     check_algo(method.preset("smoke", **WALKER, **{**TINY, "hidden": (8,), "batch_size": 16}, **phased), body())
 
 
+@pytest.mark.parametrize("method", [IEL, HILP])
+def test_a_policy_may_be_wider_than_the_map_and_may_see_its_place(method):
+    phased = {"training": "phased"} if method is HILP else {}
+    small = {**TINY, "hidden": (8,), "policy_hidden": (12, 12), "batch_size": 16, "sees_place": True}
+    algo = method.preset("smoke", **WALKER, **small, **phased)
+    check_algo(algo, body())
+    state = algo.init(jax.random.key(0), Spec(4, 2, (1, 2)))
+    policy, embedding = state.skills.policy.mean.layers, state.embedding.layers
+    assert [layer.kernel.shape for layer in policy] == [(4 + 2, 12), (12, 12), (12, 2)]  # all columns and the way
+    assert embedding[0].kernel.shape == (2, 4, 8)
+    with pytest.raises(ConfigError, match="steering waypoint"):
+        method.preset("smoke", sees_place=True)
+    with pytest.raises(ConfigError, match="policy_hidden must be positive"):
+        method.preset("smoke", policy_hidden=(8, 0))
+
+
 @pytest.mark.optimised
 def test_the_policy_goes_where_it_is_sent_and_does_not_know_where_it_is():
     data = body()
@@ -52,6 +68,7 @@ def test_the_policy_goes_where_it_is_sent_and_does_not_know_where_it_is():
     assert isinstance(model.steering, Waypoint) and model.steering.columns == (1, 2)
     spread = data.observations[:, 1:3].std(0)
     np.testing.assert_allclose(model.steering.scale, spread, rtol=1e-3)
+    assert 0.7 < model.steering.reach * spread.mean() < 20 * 0.7  # metres: between one step and twenty
     states = data.observations[::50]
     for way in np.array([[1.0, 0.0], [0.0, -1.0], [-0.6, 0.8]]):
         goals = states + np.float32([0.0, *(5.0 * way), 0.0])

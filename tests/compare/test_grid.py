@@ -143,6 +143,12 @@ def test_a_planner_may_be_driven_by_the_policy_of_another_method():
     assert changed.directory("d") == driven.directory("d")  # nothing is trained again but the walker
     assert changed.evaluation_fingerprint("d", changed.planners[0]) == own
     assert changed.evaluation_fingerprint("d", changed.planners[1]) != common_one
+    for change, said in (
+        ({"settings": {}}, "only a policy with steering waypoint"),
+        ({"planners": ["common"]}, "can have no policy_of"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            check_grid({**table, "methods": [{**walker, **change}, other]}, "g")
     with pytest.raises(ConfigError, match="walkre"):
         check_grid({**table, "planners": {"common": {"planner": "sym-graph", "policy_of": "walkre"}}}, "g")
 

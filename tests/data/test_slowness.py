@@ -37,8 +37,8 @@ def test_the_reach_of_a_policys_waypoints():
     line = np.stack([3.0 * np.arange(1000), np.zeros(1000)], 1)  # 3 units a step, one long episode
     assert typical_reach(store(line), [0, 1], 20) == pytest.approx(3.0 * 10.5, rel=0.02)  # the end shortens a few
     assert typical_reach(store(line), [0, 1], 20, [3.0, 1.0]) == pytest.approx(10.5, rel=0.02)
-    short = typical_reach(store(line, 250), [0], 20)  # four states: min(k, 3), min(k, 2), 1 and 0 steps ahead
-    assert short == pytest.approx(3.0 * (2.85 + 1.95 + 1.0) / 4.0)
+    short = typical_reach(store(line, 250), [0], 20)  # min(k, 3), min(k, 2) and 1 steps ahead; not from the last state
+    assert short == pytest.approx(3.0 * (2.85 + 1.95 + 1.0) / 3.0)
 
 
 def test_pairs_stay_within_an_episode_and_jumps_do_not_count():

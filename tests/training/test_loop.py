@@ -14,6 +14,7 @@ import pytest
 import iel.training.loop as loop
 import iel.training.seeds
 from iel.algos import IEL, get_algo
+from iel.algos.contract import Spec
 from iel.data import Trajectories
 from iel.errors import ConfigError, IELError, RunError
 from iel.files import sha256
@@ -127,7 +128,7 @@ def test_checkpoints_are_verified_directories(trained):
     root = trained.path / "checkpoints"
     assert sorted(path.name for path in root.iterdir()) == ["step_000000050", "step_000000060"]
     newest = latest_checkpoint(root)
-    like = jax.eval_shape(lambda key: TINY.init(key, loop.Spec(2, 2)), jax.random.key(0))
+    like = jax.eval_shape(lambda key: TINY.init(key, Spec(2, 2)), jax.random.key(0))
     state, facts = load_checkpoint(newest, like)
     length = (trained.path / "metrics.csv").stat().st_size
     assert facts.pop("metrics") == {"bytes": length, "sha256": sha256(trained.path / "metrics.csv")}

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from iel.envs import World
     from iel.evaluation import Protocol, Rollouts
     from iel.evaluation.ask import Ask
-    from iel.model import Model
     from iel.training import Run
 
 
@@ -74,10 +73,11 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
 
     ask = asked(options)
     runs = open_runs(options.run)
+    driver = None if options.policy_of is None else open_run(options.policy_of)
     planners = options.planners or usual_planners(runs[0].model)
     if options.planners is None and (ask.avoid is not None or ask.goal is not None):
         # Without a graph a reward is a direction, which only some policies can be told.
-        alone = ask.avoid is None and isinstance(runs[0].model.steering, Direction)
+        alone = ask.avoid is None and isinstance((driver or runs[0]).model.steering, Direction)
         planners = tuple(name for name in planners if over_coreset(name) or (alone and name == "direct"))
     for name in planners:
         if name not in PLANNERS:
@@ -85,7 +85,6 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
     protocol = Protocol(
         options.episodes, options.tasks, options.seed, options.max_steps, options.action, ask, options.by_distance
     )  # fmt: skip
-    driver = None if options.policy_of is None else open_run(options.policy_of).model
     summary = evaluate_runs(
         runs, planners, protocol, options.planning, not options.no_pictures, world_of(options), driver
     )
@@ -122,11 +121,11 @@ def evaluate_runs(
     planning: PlannerSettings,
     pictures: bool = True,
     world: World | None = None,
-    driver: Model | None = None,
+    driver: Run | None = None,
 ) -> dict[str, Any]:
     """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run.
 
-    With a `driver` it is this model's policy that acts.
+    With a `driver` it is that run's policy that acts; the summary says so, and such scores are not the run's own.
 
     A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
     """
@@ -145,13 +144,12 @@ def evaluate_runs(
     results: dict[str, list[Rollouts]] = {name: [] for name in planners}
     for run, data in zip(runs, stored, strict=True):
         own: dict[str, Rollouts] = {}
-        model = run.model if driver is None else run.model.driven_by(driver)
+        model = run.model if driver is None else run.model.driven_by(driver.model)
         for name in planners:
             planner = make_planner(name, model, data, **planner_settings(name, planning))
             own[name] = arena.rollout(model, planner, name)
             results[name].append(own[name])
-        summary = summarise(env, arena, {name: [rollouts] for name, rollouts in own.items()})
-        summary |= {} if driver is None else {"policy_of": driver.algo}
+        summary = _said_of(driver, summarise(env, arena, {name: [rollouts] for name, rollouts in own.items()}))
         stamp = time.strftime("%Y%m%d-%H%M%S")
         largest = max((measured(earlier) for earlier in evaluations(run)), default=0)
         kind = "-distances" if protocol.by_distance else ""
@@ -159,5 +157,13 @@ def evaluate_runs(
         if pictures and protocol.by_distance:
             draw_distances(run, summary)
         elif pictures:
-            draw_evaluation(run, arena, own, planner, data, "" if measured(summary) >= largest else f"-{stamp}")
-    return summarise(env, arena, results)
+            first = driver is None and measured(summary) >= largest
+            draw_evaluation(run, arena, own, planner, data, "" if first else f"-{stamp}")
+    return _said_of(driver, summarise(env, arena, results))
+
+
+def _said_of(driver: Run | None, summary: dict[str, Any]) -> dict[str, Any]:
+    """The summary, with whose policy acted if it was another run's."""
+    if driver is not None:
+        summary["protocol"]["policy_of"] = str(driver.path)
+    return summary

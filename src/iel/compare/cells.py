@@ -106,6 +106,8 @@ def run_cell(directory: Path) -> None:
     data = load(job["env"], episodes=job["data"]["episodes"], seed=job["data"]["seed"], make=False, progress=False)
     if data.fingerprint != job["data"]["fingerprint"]:
         raise RunError(f"The data of {job['env']} changed since this comparison looked at it; start it again.")
+    for planner in job["planners"]:  # a driver that is missing is said before the training, not after
+        _driver(directory.parent, planner.get("policy_of", ""))
     algo = config_from_dict(get_algo(job["algo"]), job["settings"])
     times = Times(directory / "times.json")
     started = time.monotonic()
@@ -161,9 +163,10 @@ def _driver(cells: Path, other: str) -> Callable[[Model], Model]:
     """Puts the policy of another cell's training into a model; nothing to do where its own policy acts."""
     if not other:
         return lambda model: model
-    if not (cells / other / "run" / "model").is_dir():
+    run = cells / other / "run"
+    if not run.is_dir() or (trained := open_run(run)).status != "finished":
         raise RunError(f"The policy of {other} is to act here and is not trained yet; run that cell as well.")
-    driver = open_run(cells / other / "run").model
+    driver = trained.model
     return lambda model: model.driven_by(driver)
 
 

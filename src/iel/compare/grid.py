@@ -251,10 +251,9 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: 
             settings = _settings(method, label, env, common, mistakes)
             if settings is not None:
                 cells += [Cell(env, label, method["algo"], settings, s, data[env], planners, protocol) for s in seeds]
-    _check_drivers(variants, chosen, mistakes)
+    cells = _with_drivers(cells, variants, chosen, mistakes)
     if mistakes.found:
         return None
-    cells = _with_drivers(cells)
     cells.sort(key=lambda cell: cell.seed)  # every method once before any a second time: something to see early
     title, published = str(table.get("title", name)), table.get("published")
     return Grid(
@@ -321,15 +320,21 @@ def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
     return variants
 
 
-def _check_drivers(variants: Mapping[str, Variant], methods: Mapping[str, Any], mistakes: Mistakes) -> None:
-    for variant in variants.values():
-        if variant.policy_of and variant.policy_of not in methods:
-            mistakes.add(str(unknown_name("method", variant.policy_of, methods)))
-
-
-def _with_drivers(cells: list[Cell]) -> list[Cell]:
+def _with_drivers(
+    cells: list[Cell], variants: Mapping[str, Variant], methods: Mapping[str, tuple[str, ...]], mistakes: Mistakes
+) -> list[Cell]:
     """Every cell with the trainings of the methods whose policies drive it."""
     trained = {(cell.env, cell.method): {"algo": cell.algo, "settings": cell.settings} for cell in cells}
+    drivers = {variant.policy_of for variant in variants.values() if variant.policy_of}
+    for name in sorted(drivers):
+        if name not in methods:
+            mistakes.add(str(unknown_name("method", name, methods)))
+        elif any(variants[label].policy_of for label in methods[name]):
+            mistakes.add(f"Method '{name}' drives others, so its own planners can have no policy_of.")
+        elif any(cell.settings.get("steering") != "waypoint" for cell in cells if cell.method == name):
+            mistakes.add(f"Method '{name}' is to drive others, which only a policy with steering waypoint can.")
+    if mistakes.found:
+        return cells
     others = lambda cell: {v.policy_of for v in cell.planners if v.policy_of}  # noqa: E731
     return [replace(cell, drivers={name: trained[cell.env, name] for name in sorted(others(cell))}) for cell in cells]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from iel.compare.results import THRESHOLDS, Comparison
 from iel.envs import make_env
+from iel.errors import IELError
 from iel.model import Model
 from iel.training import open_run
 from iel.training.trackers import read_losses
@@ -55,16 +56,23 @@ def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
 
 def _fields(comparison: Comparison, env_name: str, path: Path) -> Path | None:
     """The order in which every method's distances have the points of a maze (first seed, first task, start's pose)."""
-    first: dict[str, Path] = {}
-    for (env, method, _), run in comparison.runs.items():
-        if env == env_name and (run / "model").is_dir():
-            first.setdefault(method, run)
-    models = {method: open_run(run).model for method, run in first.items()}
-    models = {method: model for method, model in models.items() if model.metric is not None}
-    if len(models) < 2 or "maze" not in env_name or (world := make_env(env_name)).map is None:
+    models: dict[str, Model] = {}
+    try:
+        if "maze" not in env_name or (world := make_env(env_name)).map is None:
+            return None
+        for (env, method, _), path_of_run in comparison.runs.items():
+            if env == env_name and method not in models and (path_of_run / "model").is_dir():
+                run = open_run(path_of_run)
+                if run.status == "finished" and run.model.metric is not None:
+                    models[method] = run.model
+    except IELError:  # no simulator here, or a run that is damaged: the tables are what a report is for
+        return None
+    if len(models) < 2:
         return None
     start, info = world.reset(seed=0, options={"task_id": 1})
     goal = np.asarray(info["goal"], np.float32)
+    world.close()
+    assert world.map is not None
 
     def cost(model: Model) -> Callable[[np.ndarray], np.ndarray]:
         return lambda states: model.cost(states, *(np.tile(goal, (len(states), 1)) for _ in range(2)))

@@ -122,14 +122,19 @@ def place_columns(data: Rows, lag: int = LAG, ratios: ArrayLike | None = None) -
 def typical_reach(data: Rows, columns: list[int], steps: int, spread: ArrayLike = 1.0) -> float:
     """E ||p(x_{t+k}) - p(x_t)||, k uniform on 1..`steps` but not beyond the episode, p the columns over their spread.
 
-    From 10,000 states that are spread evenly over the data.
+    From up to 10,000 states that are spread evenly over the data (no last ones: nothing is learned there), and up to 20
+    values of k.
     """
     total = int(data.offsets[-1])
     rows = np.linspace(0, total - 1, min(total, 10_000)).astype(np.int64)
     final = np.asarray(data.offsets)[1:][np.searchsorted(data.offsets, rows, side="right") - 1] - 1
+    rows, final = rows[rows < final], final[rows < final]
     place = lambda chosen: data.observations[chosen][:, columns] / np.asarray(spread, np.float64)  # noqa: E731
     here = place(rows)
-    ahead = [np.linalg.norm(place(np.minimum(rows + k, final)) - here, axis=1) for k in range(1, steps + 1)]
+    ahead = [
+        np.linalg.norm(place(np.minimum(rows + int(k), final)) - here, axis=1)
+        for k in np.unique(np.linspace(1, steps, 20).round())
+    ]
     return float(np.mean(ahead))
 
 

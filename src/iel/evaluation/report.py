@@ -63,9 +63,10 @@ def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> 
 
 
 def evaluations(run: Run) -> list[dict[str, Any]]:
-    """All evaluations of a run on the tasks of its environment, oldest first."""
+    """All evaluations of a run and its own policy on the tasks of its environment, oldest first."""
     found = [read_json(file) for file in sorted((run.path / "evaluations").glob("*.json"))]
-    return [summary for summary in found if not summary.get("protocol", {}).get("by_distance")]
+    others = ("by_distance", "policy_of")
+    return [summary for summary in found if not any(summary.get("protocol", {}).get(kind) for kind in others)]
 
 
 def measured(summary: Mapping[str, Any]) -> int:
@@ -83,6 +84,7 @@ def table(summary: Mapping[str, Any]) -> Table:
         f"{protocol['training_seeds']} training seed(s), {protocol['action']}, brackets: {protocol['interval']}"
     )
     caption += f"; asked: {protocol['asked']}" if "asked" in protocol else ""
+    caption += f"; driven by the policy of {protocol['policy_of']}" if "policy_of" in protocol else ""
     result = Table(title=summary["env"], caption=caption, title_style="bold", caption_justify="left", pad_edge=False)
     result.add_column("planner")
     tasks = list(next(iter(summary["planners"].values()))["per_task"])

@@ -59,6 +59,8 @@ def save_model(model: Model, directory: Path | str) -> None:
     """Write `config.json`, `model.safetensors` and, if the model knows where its data was, `support.safetensors`."""
     from safetensors.numpy import save  # reading needs no package, writing does
 
+    if model.driven:
+        raise ConfigError("A model that another's policy drives has no file of its own; save the two it is made of.")
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     arrays = {f"{name}.{part}": array for name, own in model.networks.items() for part, array in own.arrays().items()}

@@ -67,8 +67,8 @@ class Direction:
 class Waypoint:
     """z = unit((target - x)[columns] / scale): the way to the target's own state, in the columns that tell the place.
 
-    Its policy does not see these columns of its own state (its input is `blind`): what it learns in one place holds in
-    every other.
+    Its policy usually does not see these columns of its own state (its input is `blind`): what it learns in one place
+    holds in every other.
     """
 
     columns: tuple[int, ...]
@@ -166,6 +166,8 @@ class Model:
         """Where the training data was; None for models of older versions."""
         self.outside: Outside = "warn"
         """What planners do about goals and observations far outside of it: warn, refuse or ignore."""
+        self.driven = False
+        """Whether the policy is another model's; such a pair has no file of its own."""
         self.metric: Metric | None = None
         self.residual = residual
         self.stated_metric = metric
@@ -209,6 +211,7 @@ class Model:
             )
         driven = copy.copy(self)  # its metric stays that of this model, which keeps its own policy
         driven.networks = {**self.networks, "policy": other.networks["policy"]}
+        driven.driven = True
         driven._set_steering(other.steering)
         return driven
 

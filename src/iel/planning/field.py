@@ -54,15 +54,16 @@ class Field:
         ahead = self.next_hop.copy()
         if lookahead <= 0.0 or self.goal.rewards is not None:
             return ahead
-        while True:
+        near = np.flatnonzero(ahead != NO_HOP)
+        while len(near):
             if places is None:
-                away = self.distance - self.distance[ahead]
+                away = self.distance[near] - self.distance[ahead[near]]
             else:
-                away = np.linalg.norm(places[ahead] - places, axis=1)
-            near = np.flatnonzero((ahead != NO_HOP) & (away < lookahead))
-            if len(near) == 0:
-                return ahead
+                away = np.linalg.norm(places[ahead[near]] - places[near], axis=1)
+            near = near[away < lookahead]
             ahead[near] = self.next_hop[ahead[near]]
+            near = near[ahead[near] != NO_HOP]
+        return ahead
 
 
 def along(cost: Floats, next_hop: Integers) -> Floats:

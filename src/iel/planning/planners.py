@@ -262,8 +262,7 @@ class Direct(Planner):
 class AsymGraph(Planner):
     """Shortest ways over the directed graph of a coreset (the paper's planner).
 
-    nodes       size of the coreset; by default 2048 (8192 where the policy is steered by places and looks ahead, 512
-                for a metric that must be asked for every pair), or as many distinct states as there are
+    nodes       size of the coreset; by default 2048 (8192 where the policy is steered by places, 512 for a metric that must be asked for every pair), or as many distinct states as there are
     neighbours  cheapest out-edges kept per node
     pool        states drawn from the data, embedded, and offered to the coreset
     coreset     "farthest", "dpp", or "all" where the data is a coreset already
@@ -271,7 +270,8 @@ class AsymGraph(Planner):
     beta        sharpness of a displacement; by default the model's
     hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
     lookahead   head for the first node on the way that is this far from the matched one, by place where the policy is
-                steered by it, else by cost; by default as far as its waypoints were in training, else 0: the next node
+                steered by it, else by cost; by default as far as its waypoints were in training, else 0: the next node,
+                as always where nodes are switched off or avoided
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
     witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`); inf
@@ -382,7 +382,8 @@ class AsymGraph(Planner):
         if off.all(axis=1).any():
             raise NoPath("Every node is switched off or avoided; switch some back on with switch_on(), or avoid less.")
         fields = [self._field(goal, mask if mask.any() else None) for goal, mask in zip(goals, off, strict=True)]
-        ways = self.hysteresis, self.lookahead, self.places
+        # A straight line to a node further on might cross what is to be avoided; the edge to the next one does not.
+        ways = self.hysteresis, 0.0 if off.any() else self.lookahead, self.places
         return AlongGraph(self.graph, self.states, fields, off if off.any() else None, *ways)
 
     @cached_property
