@@ -131,10 +131,8 @@ def typical_reach(data: Rows, columns: list[int], steps: int, spread: ArrayLike 
     rows, final = rows[rows < final], final[rows < final]
     place = lambda chosen: data.observations[chosen][:, columns] / np.asarray(spread, np.float64)  # noqa: E731
     here = place(rows)
-    ahead = [
-        np.linalg.norm(place(np.minimum(rows + int(k), final)) - here, axis=1)
-        for k in np.unique(np.linspace(1, steps, 20).round())
-    ]
+    later = np.unique(np.linspace(1, steps, 20).round().astype(int))
+    ahead = [np.linalg.norm(place(np.minimum(rows + k, final)) - here, axis=1) for k in later]
     return float(np.mean(ahead))
 
 

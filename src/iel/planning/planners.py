@@ -262,7 +262,8 @@ class Direct(Planner):
 class AsymGraph(Planner):
     """Shortest ways over the directed graph of a coreset (the paper's planner).
 
-    nodes       size of the coreset; by default 2048 (8192 where the policy is steered by places, 512 for a metric that must be asked for every pair), or as many distinct states as there are
+    nodes       size of the coreset; by default 2048 (8192 where the policy is steered by places, 512 for a metric that
+                must be asked for every pair), or as many distinct states as there are
     neighbours  cheapest out-edges kept per node
     pool        states drawn from the data, embedded, and offered to the coreset
     coreset     "farthest", "dpp", or "all" where the data is a coreset already
