@@ -20,7 +20,7 @@ class ExportCommand(Output):
     out: Path | None = None
     """Directory to write, which must not exist yet (default: RUN/export)."""
     nodes: int | None = None
-    """Take this many states of the training data along, so that graph planners need no data (2048 is usual)."""
+    """Take so many states of the data along, so that graph planners need none (2048; 8192 for waypoint policies)."""
     coreset: Literal["farthest", "dpp"] = "farthest"
     """How those states are chosen."""
     witnesses: float | None = None
