@@ -156,6 +156,9 @@ def test_the_target_lies_as_far_ahead_as_asked_on_the_same_way(model: LinearMode
     targets = [int(np.flatnonzero((way.observations == state).all(axis=1))[0]) for state in heading]
     costs = np.cumsum(way.costs[1:-1])  # from the first node to every later one
     assert targets[0] == 1 and targets[1] == 1 + int(np.argmax(costs >= 6.0)) > 1
+    far.switch_off(edges=[(int(far.graph.count) - 1, 0)])  # a straight line might cross what is closed: the next node
+    np.testing.assert_array_equal(far.target(START).observation[0], heading[0])
+    far.switch_on()
     far.prepare(START + np.float32(1.0))  # the goal is nearer than that: head for it
     assert far.target(START).is_goal.all()
 

@@ -272,7 +272,7 @@ class AsymGraph(Planner):
     hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
     lookahead   head for the first node on the way that is this far from the matched one, by place where the policy is
                 steered by it, else by cost; by default as far as its waypoints were in training, else 0: the next node,
-                as always where nodes are switched off or avoided
+                as always where nodes or edges are switched off or avoided
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
     witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`); inf
@@ -305,19 +305,10 @@ class AsymGraph(Planner):
         seed: int = 0,
     ):
         super().__init__(model, data, self._own_metric(model.metric if metric is None else metric, beta))
-        if not 0.0 <= hysteresis < 1.0:
-            raise ConfigError(f"hysteresis is {hysteresis}; give a fraction from 0 to below 1.")
         steering: Any = getattr(model, "steering", None)
         reach = float(getattr(steering, "reach", 0.0))
-        if lookahead is not None and not 0.0 <= lookahead < np.inf:
-            raise ConfigError(f"lookahead is {lookahead}; give a distance of 0 or more.")
-        if unreachable not in ("error", "direct"):
-            raise ConfigError(f"unreachable is '{unreachable}'; choose error or direct.")
-        if nodes is not None and nodes > len(self.observations):
-            raise GeometryError(
-                f"A coreset of {nodes} nodes was asked for but the data has only {len(self.observations)} states; "
-                "ask for fewer nodes."
-            )
+        self.hysteresis, self.lookahead = hysteresis, reach if lookahead is None else lookahead
+        self._check_settings(nodes, unreachable)
         chosen = self._distances("there is nothing to build a graph of")
         usual = (NODES_FOR_PLACES if reach else DEFAULT_NODES) if isinstance(chosen, Displacement) else FEW_NODES
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
@@ -340,13 +331,25 @@ class AsymGraph(Planner):
         )
         if self.graph.unseen > 1.0:
             self.graph.witnesses = self._witnesses(data, scale)
-        self.hysteresis, self.lookahead = hysteresis, reach if lookahead is None else lookahead
         self.places = steering.places(self.observations[self.states]) if hasattr(steering, "places") else None
         self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
         self._fields: OrderedDict[tuple[bytes, ...], Field] = OrderedDict()
         self._capacity = max(0, cache)
+
+    def _check_settings(self, nodes: int | None, unreachable: str) -> None:
+        if not 0.0 <= self.hysteresis < 1.0:
+            raise ConfigError(f"hysteresis is {self.hysteresis}; give a fraction from 0 to below 1.")
+        if not 0.0 <= self.lookahead < np.inf:
+            raise ConfigError(f"lookahead is {self.lookahead}; give a distance of 0 or more.")
+        if unreachable not in ("error", "direct"):
+            raise ConfigError(f"unreachable is '{unreachable}'; choose error or direct.")
+        if nodes is not None and nodes > len(self.observations):
+            raise GeometryError(
+                f"A coreset of {nodes} nodes was asked for but the data has only {len(self.observations)} states; "
+                "ask for fewer nodes."
+            )
 
     def _own_metric(self, metric: Metric | None, beta: float | None) -> Metric | None:
         if beta is None:
@@ -384,7 +387,8 @@ class AsymGraph(Planner):
             raise NoPath("Every node is switched off or avoided; switch some back on with switch_on(), or avoid less.")
         fields = [self._field(goal, mask if mask.any() else None) for goal, mask in zip(goals, off, strict=True)]
         # A straight line to a node further on might cross what is to be avoided; the edge to the next one does not.
-        ways = self.hysteresis, 0.0 if off.any() else self.lookahead, self.places
+        closed = off.any() or bool(self.edges_off)
+        ways = self.hysteresis, 0.0 if closed else self.lookahead, self.places
         return AlongGraph(self.graph, self.states, fields, off if off.any() else None, *ways)
 
     @cached_property
