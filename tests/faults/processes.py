@@ -41,11 +41,11 @@ class Lab:
         }
 
     def finish(self, out: Path, *options: object, **keywords) -> tuple[int, str]:
-        """Train to the end; returns the step it began at and what it said on stderr."""
+        """Train to the end; returns the step it began at (a finished run: its last) and what it said on stderr."""
         process = self.start(out, *options, **keywords)
         output, errors = ended(process)
         assert process.returncode == 0, errors
-        return int(output.split()[1]), errors
+        return int(output.split()[1]) if output else logged_step(out), errors
 
     def fail(self, out: Path, *options: object, **keywords) -> str:
         """Train until something goes wrong; returns the sentence on stderr."""

@@ -46,11 +46,15 @@ def killed_and_finished(lab, out, rng, kills: int) -> list[dict]:
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_ends_with_the_same_bits(lab, uninterrupted, tmp_path):
-    rng = np.random.default_rng(7)
-    history = killed_and_finished(lab, tmp_path / "run", rng, kills=2)
-    assert any(kill["killed"] for kill in history)
-    assert results(tmp_path / "run") == results(uninterrupted)
-    assert not unfinished(tmp_path / "run")
+    rng, killed = np.random.default_rng(7), 0
+    for attempt in range(5):  # on a busy machine a run may finish before its kill comes
+        out = tmp_path / f"run{attempt}"
+        killed += sum(kill["killed"] for kill in killed_and_finished(lab, out, rng, kills=2))
+        assert results(out) == results(uninterrupted)
+        assert not unfinished(out)
+        if killed:
+            break
+    assert killed
 
 
 @pytest.mark.slow
