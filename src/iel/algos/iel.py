@@ -46,7 +46,7 @@ from iel.nn import MLP, apply_heads, descend, ensemble, frozen, head, in_blocks,
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True},
+    "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True, "cut_rests": True},
     "laptop-body": {"steps": 48_000, **WALKING},
     "laptop-body-directions": {"steps": 60_000, "awr_temperature": 1.0, **BODY},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.

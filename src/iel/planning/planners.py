@@ -48,7 +48,8 @@ from iel.planning.witness import Witnesses, factor_for, places_of, walked, windo
 FEW_NODES = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
 NODES_FOR_PLACES = 8192
-"""Default where the agent heads for places further on than the next node: near nodes have few wrong edges."""
+"""Default where the agent heads for places further on than the next node: near nodes have few wrong edges. Not where
+witnesses are asked: of near nodes few pairs were passed by the same trajectory."""
 
 
 class Planner(ABC):
@@ -262,8 +263,8 @@ class Direct(Planner):
 class AsymGraph(Planner):
     """Shortest ways over the directed graph of a coreset (the paper's planner).
 
-    nodes       size of the coreset; by default 2048 (8192 where the policy is steered by places, 512 for a metric that
-                must be asked for every pair), or as many distinct states as there are
+    nodes       size of the coreset; by default 2048 (8192 where the policy is steered by places and no witnesses are
+                asked, 512 for a metric that must be asked for every pair), or as many as there are distinct states
     neighbours  cheapest out-edges kept per node
     pool        states drawn from the data, embedded, and offered to the coreset
     coreset     "farthest", "dpp", or "all" where the data is a coreset already
@@ -276,7 +277,8 @@ class AsymGraph(Planner):
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
     witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`); inf
-                takes it out, 1 asks nobody, which is the default but for exports that took them along
+                takes it out, 1 asks nobody, which is the default but for exports that took them along and for
+                data whose places jump (teleports; 1000)
     unreachable "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal
     """
 
@@ -310,7 +312,9 @@ class AsymGraph(Planner):
         self.hysteresis, self.lookahead = hysteresis, reach if lookahead is None else lookahead
         self._check_settings(nodes, unreachable)
         chosen = self._distances("there is nothing to build a graph of")
-        usual = (NODES_FOR_PLACES if reach else DEFAULT_NODES) if isinstance(chosen, Displacement) else FEW_NODES
+        unseen = factor_for(witnesses, data, getattr(steering, "columns", ()))
+        near = NODES_FOR_PLACES if reach and unseen == 1.0 else DEFAULT_NODES
+        usual = near if isinstance(chosen, Displacement) else FEW_NODES
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
         # Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
         scale = 1.0 if chosen.spatial else np.maximum(embedded.std(axis=0), 1e-8)
@@ -327,7 +331,7 @@ class AsymGraph(Planner):
             both_ways=self.both_ways,
             path=path,
             tree_points=self.coreset.points,
-            unseen=factor_for(witnesses, data),
+            unseen=unseen,
         )
         if self.graph.unseen > 1.0:
             self.graph.witnesses = self._witnesses(data, scale)

@@ -26,6 +26,7 @@ Passages are counted between *runs* of equal nodes, so standing still costs noth
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,8 @@ LONGEST = 64
 """No passage longer than this is looked for, in steps."""
 SLACK = 3.0
 """How many times slower than predicted a passage may be: drivers are noisy, and do not always take the best way."""
+AT_JUMPS = 1000.0
+"""The factor where places jump, unless another is given: what nobody did is a last resort."""
 ROWS = 256
 """States compared with their lists at a time: as many as a core's cache holds."""
 ROUNDS = 8
@@ -126,10 +129,14 @@ def window_for(predicted: Floats) -> int:
     return min(LONGEST, math.ceil(1.0 + SLACK * float(np.quantile(predicted, 0.99))))
 
 
-def factor_for(witnesses: float | None, data: Any) -> float:
-    """The factor of unseen edges: as given, else as it was exported; 1 asks nobody."""
+def factor_for(witnesses: float | None, data: Any, columns: Sequence[int] = ()) -> float:
+    """The factor of unseen edges: as given, else as it was exported, else `AT_JUMPS` if these columns of the data jump
+    (nobody walks over what teleports, so there is a gap that edges must not bridge); 1 asks nobody."""
     if witnesses is None:
-        witnesses = getattr(data, "witnesses", None) or 1.0
+        witnesses = getattr(data, "witnesses", None)
+    if witnesses is None:
+        walks = getattr(data, "offsets", None) is not None and getattr(data, "stored", None) is None
+        witnesses = AT_JUMPS if len(columns) and walks and len(jump_rows(data, list(columns))) else 1.0
     if not witnesses >= 1.0:
         raise ConfigError(f"witnesses is {witnesses}; give the factor (1 or more) of what nobody was seen to do.")
     return float(witnesses)
