@@ -10,7 +10,7 @@ from iel.errors import ConfigError
 from iel.metrics import Displacement, LatentGoal
 from iel.model import Waypoint
 from iel.planning import AsymGraph, PlanningGraph, SymGraph
-from iel.planning.witness import Witnesses, assign, connectivity, passages, places_of, walked
+from iel.planning.witness import AT_JUMPS, Witnesses, assign, connectivity, factor_for, passages, places_of, walked
 
 
 def walks(generator, episodes=7, dimension=3):
@@ -125,6 +125,13 @@ def test_nobody_walks_through_a_teleport():
     states = np.cumsum(steps, axis=1).astype(np.float32)
     data = Trajectories.from_episodes([(walk, np.zeros((599, 1))) for walk in states], trust=True)
     assert walked(data).tolist() == [0, 300, 600, 1200]
+    # So planners of policies that go to places ask who walked, without being told to; those of others do not.
+    assert factor_for(None, data, (0, 1)) == AT_JUMPS > 1.0
+    assert factor_for(1.0, data, (0, 1)) == factor_for(None, data) == 1.0
+    steps[0, 300] = 0.1
+    calm = np.cumsum(steps, axis=1).astype(np.float32)
+    data = Trajectories.from_episodes([(walk, np.zeros((599, 1))) for walk in calm], trust=True)
+    assert factor_for(None, data, (0, 1)) == 1.0
 
 
 def test_a_graph_without_witnesses_says_so_and_factors_are_checked():
