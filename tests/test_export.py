@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from iel.export import build_graphs, export_run
 from iel.export.directory import readme
 from iel.files import verify_seal
 from iel.loader import read_safetensors
-from iel.model import Model, Pack, load_model
+from iel.model import Model, Pack, load_model, save_model
 from iel.model.files import read_model
 from iel.planning import AsymGraph, Direct
 from iel.serial import save_arrays
@@ -78,6 +79,22 @@ def test_onnx_agrees_with_numpy(kind):
         if "omega.onnx" in graphs:
             (omega,) = session(graphs["omega.onnx"]).run(None, {"goal": goals})
             np.testing.assert_allclose(omega, model.omega(goals), atol=1e-5)
+
+
+def test_several_policies_act_by_their_mean_here_there_and_after_saving(tmp_path):
+    model, other = (random_model("iel", (16, 16), 5, 3, 8, seed) for seed in (0, 1))
+    policy = model.networks["policy"]
+    model.networks["policy"] = replace(policy, heads=(*policy.heads, *other.networks["policy"].heads))
+    states = np.random.default_rng(3).standard_normal((33, 5)).astype(np.float32)
+    command = np.random.default_rng(4).standard_normal((33, model.command_size)).astype(np.float32)
+    action = model.act(states, command)
+    x = np.concatenate([states, command], axis=1)
+    expected = (policy(x) + other.networks["policy"](x)) / 2
+    np.testing.assert_allclose(action, np.clip(expected, -1, 1), atol=1e-6)
+    (there,) = session(build_graphs(model)["act.onnx"]).run(None, {"observation": states, "command": command})
+    np.testing.assert_allclose(there, action, atol=1e-5)
+    save_model(model, tmp_path / "model")
+    np.testing.assert_array_equal(load_model(tmp_path / "model").act(states, command), action)
 
 
 def test_batch_axis_is_free_and_names_are_the_documented_ones():

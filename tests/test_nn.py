@@ -62,6 +62,20 @@ def test_gaussian_log_probability_is_scipys():
     np.testing.assert_allclose(policy.log_prob(x, action), norm.logpdf(action, policy(x), 1.0).sum(-1), rtol=1e-5)
 
 
+def test_a_policy_of_several_heads_acts_by_their_mean_and_each_learns_by_itself():
+    policy = GaussianPolicy(jax.random.key(0), 3, (8,), 2, heads=3)
+    x, action = jax.random.normal(jax.random.key(1), (6, 3)), jax.random.normal(jax.random.key(2), (6, 2))
+    means = np.stack([head(policy.mean, index)(x) for index in range(3)])
+    np.testing.assert_allclose(policy(x), means.mean(0), rtol=1e-5, atol=1e-6)
+    each = norm.logpdf(action, means, 1.0).sum(-1)
+    np.testing.assert_allclose(policy.log_prob(x, action), each.mean(0), rtol=1e-5)
+    # The gradient of one head does not depend on what the others answer.
+    gradient = jax.grad(lambda p: p.log_prob(x, action).sum())
+    moved = eqx.tree_at(lambda p: p.mean.layers[-1].bias, policy, policy.mean.layers[-1].bias.at[1:].add(1.0))
+    ours, theirs = (gradient(p).mean.layers[0].kernel[0] for p in (policy, moved))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 def test_unit_log_probability_ignores_the_learned_sigma():
     policy = eqx.tree_at(lambda p: p.log_std, GaussianPolicy(jax.random.key(0), 3, (8,), 2), jnp.ones(2))
     x, action = jnp.ones((1, 3)), jnp.array([[0.3, -0.4]])

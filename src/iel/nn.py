@@ -117,10 +117,14 @@ POLICY_SCALE = 0.1
 
 
 class GaussianPolicy(eqx.Module):
-    """pi(a | x) = N(mu(x), diag(sigma^2)) with one learned log sigma per action, clipped to [-5, 2]."""
+    """pi(a | x) = N(mu(x), diag(sigma^2)) with one learned log sigma per action, clipped to [-5, 2].
+
+    With several heads mu is the mean of mu_h, and each mu_h learns by itself: log pi is the mean of theirs.
+    """
 
     mean: MLP
     log_std: jax.Array
+    heads: int = eqx.field(static=True, default=1)
 
     def __init__(
         self,
@@ -131,23 +135,27 @@ class GaussianPolicy(eqx.Module):
         *,
         layer_norm: bool = False,
         gelu: bool = False,
+        heads: int = 1,
     ):
-        self.mean = MLP(key, inputs, hidden, actions, layer_norm=layer_norm, gelu=gelu, last_scale=POLICY_SCALE)
-        self.log_std = jnp.zeros(actions)
+        kind: dict[str, Any] = {"layer_norm": layer_norm, "gelu": gelu, "last_scale": POLICY_SCALE}
+        shape = inputs, hidden, actions
+        self.mean = MLP(key, *shape, **kind) if heads == 1 else ensemble(key, heads, *shape, **kind)
+        self.log_std, self.heads = jnp.zeros(actions), heads
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The mean action."""
-        return self.mean(x)
+        return self.mean(x) if self.heads == 1 else apply_heads(self.mean, x).mean(0)
 
     def log_prob(self, x: jax.Array, action: jax.Array) -> jax.Array:
         """log pi(a | x), summed over action dimensions."""
         log_std = jnp.clip(self.log_std, *LOG_STD_RANGE)
-        z = (action - self.mean(x)) * jnp.exp(-log_std)
-        return -0.5 * jnp.sum(jnp.square(z) + 2.0 * log_std + jnp.log(2.0 * jnp.pi), axis=-1)
+        z = (action - (self.mean(x) if self.heads == 1 else apply_heads(self.mean, x))) * jnp.exp(-log_std)
+        each = -0.5 * jnp.sum(jnp.square(z) + 2.0 * log_std + jnp.log(2.0 * jnp.pi), axis=-1)
+        return each if self.heads == 1 else each.mean(0)
 
     def unit_log_prob(self, x: jax.Array, action: jax.Array) -> jax.Array:
         """log N(a; mu(x), 1), up to a constant -||a - mu(x)||^2 / 2: the learned sigma plays no part."""
-        return -0.5 * jnp.sum(jnp.square(action - self.mean(x)) + jnp.log(2.0 * jnp.pi), axis=-1)
+        return -0.5 * jnp.sum(jnp.square(action - self(x)) + jnp.log(2.0 * jnp.pi), axis=-1)
 
 
 class TanhGaussianPolicy(eqx.Module):
@@ -188,9 +196,9 @@ def _squashed_log_prob(u: jax.Array, mean: jax.Array, log_std: jax.Array) -> jax
     return (gaussian - 2.0 * (jnp.log(2.0) - u - jax.nn.softplus(-2.0 * u))).sum(-1)
 
 
-def ensemble(key: jax.Array, heads: int, inputs: int, hidden: Sequence[int], outputs: int) -> MLP:
+def ensemble(key: jax.Array, heads: int, inputs: int, hidden: Sequence[int], outputs: int, **kind: Any) -> MLP:
     """`heads` independent MLPs as one MLP whose arrays have a leading axis of heads."""
-    return jax.vmap(lambda k: MLP(k, inputs, hidden, outputs))(jax.random.split(key, heads))
+    return jax.vmap(lambda k: MLP(k, inputs, hidden, outputs, **kind))(jax.random.split(key, heads))
 
 
 def apply_heads(heads: MLP, x: jax.Array) -> jax.Array:

@@ -60,6 +60,15 @@ def test_a_policy_may_be_wider_than_the_map_and_may_see_its_place(method):
         method.preset("smoke", policy_hidden=(8, 0))
 
 
+@pytest.mark.parametrize("method", [IEL, HILP])
+def test_both_methods_keep_the_contract_with_several_policies(method):
+    phased = {"training": "phased"} if method is HILP else {}
+    small = {**TINY, "hidden": (8,), "batch_size": 16, "policy_heads": 3, "learner": "cloning", "future_share": 1.0}
+    check_algo(method.preset("smoke", **small, **phased), body())
+    with pytest.raises(ConfigError, match="policy_heads must be positive"):
+        method.preset("smoke", policy_heads=0)
+
+
 @pytest.mark.optimised
 def test_the_policy_goes_where_it_is_sent_and_does_not_know_where_it_is():
     data = body()

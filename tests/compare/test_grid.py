@@ -22,8 +22,8 @@ def test_shipped_grids_are_sound_at_every_scale(name, scale):
     body = scale == "laptop" and name in ("ablation", "antmaze", "kitchen")
     for cell in grid.cells:
         config = ALGOS[cell.algo].config
-        directions = name == "kitchen" and "laptop-body-directions" in config.presets
-        preset = ("laptop-body-directions" if directions else "laptop-body") if body else scale
+        arm = name == "kitchen" and "laptop-arm" in config.presets
+        preset = ("laptop-arm" if arm else "laptop-body") if body else scale
         assert cell.settings["hidden"] == list(config.preset(preset).hidden)
     assert len({cell.directory("x") for cell in grid.cells}) == len(grid.cells)
 
@@ -75,7 +75,7 @@ MISTAKES = {
     "environments": [MAZE, "pointmaze-hugo-navigate-v0"],
     "seeds": [0, 0],
     "colour": "red",
-    "protocol": {"episodes": 0, "sed": 1},
+    "protocol": {"episodes": 0, "sed": 1, "action": "wave"},
     "planners": {"wide": {"planner": "asym-grap"}, "sym-graph": {"nods": 7}},
     "methods": [
         {"algo": "iel", "planners": ["direct", "rec-mit"], "settings": {"betta": 0.1}},
@@ -92,6 +92,7 @@ def test_all_mistakes_are_listed_at_once():
         check_grid(MISTAKES, "bad")
     for part in (
         "'pointmaze-hugo-navigate-v0'", "seeds must be", "'colour'", "protocol.episodes", "'protocol.sed'",
+        "protocol.action must be one of mean, sample, unstick",
         "'asym-grap'", "'planners.sym-graph.nods'", "'rec-mit'", "'betta'", "'gcbq'", "cannot drive method",
         "wrong kind", "strictly between", "Two methods are called 'hilp'",
     ):  # fmt: skip
@@ -121,7 +122,8 @@ def test_fingerprints_follow_everything_that_decides_a_result():
         cell = check_grid({**GOOD, **change}, "other").cells[0]
         assert cell.training_fingerprint("d") != train
     assert base.training_fingerprint("other data") != train
-    for change in ({"protocol": {"episodes": 3}}, {"protocol": {"seed": 1}}, {"planners": {"sym-graph": {"nodes": 9}}}):
+    other = {"episodes": 3}, {"seed": 1}, {"action": "sample"}
+    for change in (*({"protocol": part} for part in other), {"planners": {"sym-graph": {"nodes": 9}}}):
         cell = check_grid({**GOOD, **change}, "other").cells[0]
         assert cell.training_fingerprint("d") == train  # the model is the same and is not trained again
         assert cell.evaluation_fingerprint("d", cell.planners[1]) != evaluation

@@ -19,6 +19,7 @@ import optax
 
 from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.algos.skills import (
+    ARM,
     BODY,
     WALKING,
     Learner,
@@ -53,6 +54,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "laptop": {"steps": 21_000, **LAPTOP},
     "laptop-phased": {"steps": 42_000, "training": "phased", **LAPTOP},
     "laptop-body": {"steps": 48_000, "training": "phased", **WALKING},
+    "laptop-arm": {"steps": 36_000, "training": "phased", **ARM},
     "laptop-body-directions": {"steps": 60_000, "training": "phased", "awr_temperature": 1.0, **BODY},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
@@ -109,6 +111,8 @@ class HILP(Method):
     """Hidden layers Dense-GELU-LayerNorm in the policy, as in all other networks (published: Dense-ReLU)."""
     policy_hidden: tuple[int, ...] = ()
     """Widths of the policy's networks where they differ from `hidden` (published: they do not)."""
+    policy_heads: int = 1
+    """Policies cloned side by side, whose mean acts (published: 1)."""
     future_share: float = 0.0
     """Share of the policy's directions that are where the trajectory itself went (published: none, all uniform)."""
     future_steps: int = 20
@@ -126,7 +130,7 @@ class HILP(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "awr_temperature", "policy_hidden")
+        require_positive(self, "dimension", "awr_temperature", "policy_hidden", "policy_heads")
         require_fraction(self, "discount", "expectile", "policy_discount", "policy_expectile")
         require_share(self, "embedding_share", "future_share")
         require_positive(self, "future_steps")
@@ -171,7 +175,7 @@ class HILP(Method):
         keys = jax.random.split(key, 5)[1:]
         embedding = ensemble(keys[0], 2, spec.observation_size, self.hidden, self.dimension)
         shape = *skill_shape(spec, self.dimension, self.sees_place), spec.action_size, self.policy_hidden or self.hidden
-        skills = new_skills(keys[1:], *shape, self.policy_norm, self.learner)
+        skills = new_skills(keys[1:], *shape, self.policy_norm, self.learner, self.policy_heads)
         moments = Optimisers(self.optimiser.init(embedding), self.policy_optimiser.init(skills))
         return State(embedding, embedding, skills, skills.critic, moments)
 

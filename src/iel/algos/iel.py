@@ -19,6 +19,7 @@ import optax
 
 from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.algos.skills import (
+    ARM,
     BODY,
     WALKING,
     Learner,
@@ -48,6 +49,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True, "cut_rests": True},
     "laptop-body": {"steps": 48_000, **WALKING},
+    "laptop-arm": {"steps": 36_000, **ARM},
     "laptop-body-directions": {"steps": 60_000, "awr_temperature": 1.0, **BODY},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
@@ -85,9 +87,9 @@ class IEL(Method):
     nothing bounds d by ||D|| from above.
 
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (ten minutes, for robots with
-    joints: several departures from the paper, see `skills.WALKING`), `laptop-body-directions` (the same steered by
-    directions of phi), `smoke` (seconds, for tests), and `official` (the values of the authors' code where they differ
-    from the paper's table).
+    joints: several departures from the paper, see `skills.WALKING`), `laptop-arm` (for arms: directions of phi,
+    several cloned policies), `laptop-body-directions` (bodies steered by directions, by IQL and AWR), `smoke` (seconds,
+    for tests), and `official` (the values of the authors' code where they differ from the paper's table).
     """
 
     name = "iel"
@@ -136,6 +138,8 @@ class IEL(Method):
     """Hidden layers Dense-GELU-LayerNorm in the policy, as in all other networks (the paper: Dense-ReLU)."""
     policy_hidden: tuple[int, ...] = ()
     """Widths of the policy's networks where they differ from `hidden` (the paper: they do not)."""
+    policy_heads: int = 1
+    """Policies cloned side by side, whose mean acts (the paper: 1)."""
     future_share: float = 0.0
     """Share of the policy's directions that are where the trajectory itself went (the paper: none, all uniform)."""
     future_steps: int = 20
@@ -153,7 +157,7 @@ class IEL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "temperature", "max_steps", "policy_hidden")
+        require_positive(self, "dimension", "temperature", "max_steps", "policy_hidden", "policy_heads")
         require_fraction(self, "discount", "expectile", "hitting_expectile", "policy_discount", "policy_expectile")
         require_share(self, "future_share")
         if self.future_steps < 1:
@@ -206,7 +210,7 @@ class IEL(Method):
         omega = MLP(keys[0], spec.observation_size, self.hidden, self.dimension)
         embedding = ensemble(keys[1], 2, spec.observation_size, self.hidden, self.dimension + self.residual)
         shape = *skill_shape(spec, self.dimension, self.sees_place), spec.action_size, self.policy_hidden or self.hidden
-        skills = new_skills(keys[2:], *shape, self.policy_norm, self.learner)
+        skills = new_skills(keys[2:], *shape, self.policy_norm, self.learner, self.policy_heads)
         moments = Optimisers(
             self.optimiser.init(omega), self.optimiser.init(embedding), self.policy_optimiser.init(skills)
         )

@@ -45,6 +45,15 @@ WALKING: dict[str, Any] = {
     "decay": True,
 }
 """The same, steered by the place of the next node. The map of a maze asks for narrower networks than the legs do."""
+ARM: dict[str, Any] = {
+    **BODY,
+    "future_steps": 50,
+    "policy_heads": 5,
+    "learner": "cloning",
+    "decay": True,
+    "embedding_share": 0.5,
+}
+"""For arms, where nothing tells place from pose: directions of phi, and the mean of several cloned policies."""
 
 
 class Skills(NamedTuple):
@@ -97,13 +106,14 @@ def new_skills(
     hidden: tuple[int, ...],
     policy_norm: bool = False,
     learner: Learner = "iql-awr",
+    policy_heads: int = 1,
 ) -> Skills:
     """Fresh networks from three keys; values have LayerNorm, the policy has it if asked to."""
     inputs = seen + directions
     return Skills(
         MLP(keys[0], inputs, hidden, 1) if learner == "iql-awr" else None,
         ensemble(keys[1], 2, inputs + actions, hidden, 1) if learner == "iql-awr" else None,
-        GaussianPolicy(keys[2], inputs, hidden, actions, layer_norm=policy_norm),
+        GaussianPolicy(keys[2], inputs, hidden, actions, layer_norm=policy_norm, heads=policy_heads),
     )
 
 

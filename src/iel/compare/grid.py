@@ -5,7 +5,8 @@
     preset = "laptop"
 
     [protocol]                      # `episodes` per task, evaluation `seed`; also `tasks`, `max_steps`, `checkpoints`,
-    episodes = 20                   # and `distances`: episodes per band of distance, beside the tasks (default: none)
+    episodes = 20                   # `action` (mean, sample, unstick), and `distances`: episodes per band of distance,
+                                    # beside the tasks (default: none)
     seed = 1000
 
     [settings]                      # of every method, where it has no other of its own; they win over the preset
@@ -63,8 +64,17 @@ from iel.typed import LARGEST, SEEDS, Rule, check_settings, shown
 SHIPPED = Path(__file__).parent / "grids"
 SCALED = ("title", "environments", "seeds", "preset", "settings", "protocol", "data", "planners")
 KEYS = (*SCALED, "methods", "scales", "published")
-PROTOCOL = {"episodes": 20, "seed": 1000, "tasks": None, "max_steps": None, "checkpoints": 1, "distances": 0}
+PROTOCOL = {
+    "episodes": 20,
+    "seed": 1000,
+    "tasks": None,
+    "max_steps": None,
+    "action": "mean",
+    "checkpoints": 1,
+    "distances": 0,
+}
 """The evaluation seed is one that nobody used while choosing settings."""
+ACTIONS = ("mean", "sample", "unstick")
 DATA = {"episodes": None, "seed": 0}
 
 
@@ -115,8 +125,9 @@ class Cell:
     def evaluation_fingerprint(self, data_fingerprint: str, variant: Variant) -> str:
         """Hash of all that decides the measured scores."""
         protocol = {name: value for name, value in self.protocol.items() if name != "checkpoints"}
-        if not protocol.get("distances"):  # as before there were any
-            protocol.pop("distances", None)
+        for name in ("distances", "action"):  # as before there were any
+            if protocol.get(name, PROTOCOL[name]) == PROTOCOL[name]:
+                protocol.pop(name, None)
         trained = self.training_fingerprint(data_fingerprint)
         parts = [trained, variant.planner, variant.settings, protocol, "last"]
         if variant.policy_of:
@@ -275,17 +286,20 @@ def _environments(names: Any, mistakes: Mistakes) -> tuple[str, ...]:
 
 
 def _section(table: Mapping[str, Any], key: str, defaults: dict[str, Any], mistakes: Mistakes) -> dict[str, Any]:
-    """A table of whole numbers, completed by its defaults."""
+    """A table of whole numbers (and an action), completed by its defaults."""
     return {**defaults, **_numbers(table.get(key, {}), key, defaults, mistakes)}
 
 
 def _numbers(table: Any, where: str, known: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
-    """The whole numbers of a table that have a known name."""
+    """What a table has under known names: whole numbers, and how to act."""
     given = mistakes.expect(table, dict, where)
     mistakes.unknown("key", given, known, f"{where}.")
     for name, value in given.items():
         if name == "tasks":
             mistakes.numbers(value, f"{where}.tasks")
+        elif name == "action":
+            if value not in ACTIONS:
+                mistakes.add(f"{where}.action must be one of {', '.join(ACTIONS)}, not {shown(value)}.")
         elif name in known:
             low, high = (0, SEEDS - 1) if name == "seed" else (1, LARGEST)
             if Rule(int, low, high).complaint(value):

@@ -149,6 +149,13 @@ def _shares(interval: Any) -> str:
     return "–" if interval is None else f"[{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
+ACTING = {
+    "mean": "the policy's mean action",
+    "sample": "samples of the policy",
+    "unstick": "the policy's mean action with noise while stuck",
+}
+
+
 def protocol_text(comparison: Comparison) -> str:
     """How the numbers were measured, in a sentence or two."""
     protocol, counts = comparison.protocol, sorted({len(entry.seeds) for entry in comparison.entries.values()})
@@ -158,8 +165,8 @@ def protocol_text(comparison: Comparison) -> str:
     metric = "Success rate" if metrics <= {"success_rate"} else "Success rate (kitchen: fraction of subtasks)"
     return (
         f"{metric} in per cent: mean ± standard deviation over {seeds}, best mean in bold. "
-        f"{protocol.get('episodes')} episodes per task and seed{limit}, evaluation seed {protocol.get('seed')}, the "
-        "policy's mean action, the last checkpoint. "
+        f"{protocol.get('episodes')} episodes per task and seed{limit}, evaluation seed {protocol.get('seed')}, "
+        f"{ACTING[protocol.get('action', 'mean')]}, the last checkpoint. "
         f"Intervals: {SUCCESS_INTERVAL}; aggregates: corrected stratified bootstrap."
     )
 

@@ -143,7 +143,9 @@ class Graph:
 
     def action(self, model: Model, observation: str, command: str, policy: str = "policy") -> str:
         """The mean of a policy, within [-1, 1]."""
-        mean = self.network(model, policy, observation=observation, command=command, goal=command)
+        known = {"observation": observation, "command": command, "goal": command}
+        heads = [self.network(model, policy, head, **known) for head in range(len(model.networks[policy].heads))]
+        mean = heads[0] if len(heads) == 1 else self.add("Mean", *heads)
         if model.networks[policy].squash:
             mean = self.add("Tanh", self.part(mean, 0, model.action_size))
         return self.add("Clip", mean, self.number(-1.0), self.number(1.0))

@@ -356,14 +356,14 @@ class Model:
     def mean_action(self, rows: FloatArray, commands: FloatArray, policy: Network | None = None) -> FloatArray:
         """The action at the mean of the policy, or of another one that takes the same."""
         policy = policy or self.networks["policy"]
-        mean = policy(self.inputs(policy, observation=rows, command=commands, goal=commands))
+        mean = policy.mean(self.inputs(policy, observation=rows, command=commands, goal=commands))
         if policy.squash:
             mean = np.tanh(mean[:, : self.action_size])
         return np.clip(mean, -1.0, 1.0, out=mean)
 
     def _sample(self, rows: FloatArray, commands: FloatArray, noise: FloatArray) -> FloatArray:
         policy = self.networks["policy"]
-        answer = policy(self.inputs(policy, observation=rows, command=commands))
+        answer = policy.mean(self.inputs(policy, observation=rows, command=commands))
         if policy.squash:
             mean, log_std = np.split(answer, 2, axis=1)
             return np.tanh(mean + np.exp(np.clip(log_std - 1.0, *LOG_STD_RANGE)) * noise)

@@ -96,6 +96,10 @@ class Network:
         """The only head's answer, (n, inputs) -> (n, outputs)."""
         return self.heads[0](x)
 
+    def mean(self, x: FloatArray) -> FloatArray:
+        """The mean of all heads' answers, (n, inputs) -> (n, outputs)."""
+        return self(x) if len(self.heads) == 1 else self.features(x).mean(0)
+
     def features(self, x: FloatArray) -> FloatArray:
         """Every head's answer, (n, inputs) -> (heads, n, outputs)."""
         return np.stack([head(x) for head in self.heads])
