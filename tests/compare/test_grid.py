@@ -97,7 +97,7 @@ def test_all_mistakes_are_listed_at_once():
         "wrong kind", "strictly between", "Two methods are called 'hilp'",
     ):  # fmt: skip
         assert part in str(error.value), part
-    assert "14 mistakes" in str(error.value)
+    assert "15 mistakes" in str(error.value)
 
 
 def test_mistakes_stop_the_command_before_anything_is_written(tmp_path, capsys):
