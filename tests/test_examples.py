@@ -26,6 +26,13 @@ def test_own_logs_arrive():
     assert load("own_logs").main(steps=4000) < 1.5
 
 
+@pytest.mark.long
+@pytest.mark.optimised
+def test_luck_leads_to_the_other_room():
+    without, with_chance = load("two_rooms").main()
+    assert with_chance >= 0.9 > without
+
+
 @pytest.mark.slow
 def test_detour_costs_no_less(maze_data, tmp_path):
     algo = iel.IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16)

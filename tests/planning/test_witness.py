@@ -63,7 +63,6 @@ def test_passages_equal_those_of_the_definition(window):
     every = np.stack(np.meshgrid(np.arange(12), np.arange(12), indexing="ij"), -1).reshape(-1, 2)
     table = found.least(*every.T)
     assert all(table[n] == expected.get(tuple(pair), np.inf) for n, pair in enumerate(every.tolist()))
-    assert (found.passed >= 1).all()
 
 
 class Street:

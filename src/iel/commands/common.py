@@ -35,5 +35,7 @@ class PlannerSettings:
     """Head for the first node on the way that is this far ahead (default: as far as the policy was trained to)."""
     witnesses: float | None = None
     """Edges that no trajectory was seen to take cost so many times as much, e.g. 1000; inf takes them out."""
+    chance: bool = True
+    """Go through places that throw the agent elsewhere (teleports) where that is expected to be shorter."""
     data: Path | None = None
     """Take states from this file or folder instead of the data the run was trained on."""

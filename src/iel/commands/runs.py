@@ -51,5 +51,6 @@ def planner_settings(name: str, planning: PlannerSettings) -> dict[str, Any]:
         "neighbours": planning.neighbours,
         "lookahead": planning.lookahead,
         "witnesses": planning.witnesses,
+        "chance": planning.chance,
     }
     return settings if planning.coreset is None else {**settings, "coreset": planning.coreset}

@@ -15,11 +15,13 @@ from iel.planning.coreset import (
 from iel.planning.dpp import greedy_dpp
 from iel.planning.field import Field
 from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
-from iel.planning.graph import Edges, PlanningGraph
+from iel.planning.graph import PlanningGraph
 from iel.planning.midpoints import RecMid
 from iel.planning.plan import Acting, Agent, Pilot, Plan, Route, Target
-from iel.planning.planners import AsymGraph, Direct, Planner, SymGraph
+from iel.planning.planner import Planner
+from iel.planning.planners import AsymGraph, Direct, SymGraph
 from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for, usual_planners
+from iel.planning.search import Edges
 
 __all__ = [
     "PLANNERS",

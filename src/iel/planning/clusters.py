@@ -32,10 +32,11 @@ from iel.metrics import (
     floored_root,
 )
 from iel.planning.candidates import nearest_pairs
-from iel.planning.graph import NO_HOP, Edges, Field, search
+from iel.planning.field import NO_HOP, Field
 from iel.planning.plan import Agent, Aim, Pursuit, States
-from iel.planning.planners import Planner
+from iel.planning.planner import Planner
 from iel.planning.pursuits import Straight
+from iel.planning.search import Edges, search
 from iel.planning.tree import euclidean_tree
 
 BLOCK = 1024

@@ -25,7 +25,8 @@ class Field:
     distance: Floats
     """Cost of the shortest way from every node to `node`; infinite where there is none."""
     next_hop: Integers
-    """The next node on that way; -1 at `node` itself, where a reward is best collected, and where there is no way."""
+    """The next node on that way; -1 at `node` itself, where a reward is best collected, and where there is no way;
+    N + k where portal k is entered (`chance`)."""
     values: Floats | None = None
     """For a reward: what its discounted sum will be from every node."""
     hops: Floats | None = None
@@ -34,13 +35,14 @@ class Field:
     def steps(self, metric: Metric) -> Floats:
         """Predicted steps from every node to `node`: those of its hops, added up along the way.
 
-        s(i) = steps(C_i,next(i)) + s(next(i)).
+        s(i) = steps(C_i,next(i)) + s(next(i)). Where a portal is entered, all that is still to come is one hop.
         """
-        onward = np.where(self.next_hop == NO_HOP, np.arange(len(self.next_hop)), self.next_hop)
         known = np.isfinite(self.distance)
         hop = np.where(known, 0.0, np.inf)
         if self.hops is None:
-            hop[known] = metric.steps(self.distance[known] - self.distance[onward[known]])
+            onward = (self.next_hop != NO_HOP) & (self.next_hop < len(hop))
+            rest = np.where(onward, self.distance.take(self.next_hop, mode="clip"), 0.0)
+            hop[known] = metric.steps(self.distance[known] - rest[known])
         else:
             hop[known] = metric.steps(self.hops[known])
         return along(hop, self.next_hop)
@@ -54,7 +56,8 @@ class Field:
         ahead = self.next_hop.copy()
         if lookahead <= 0.0 or self.goal.rewards is not None:
             return ahead
-        near = np.flatnonzero(ahead != NO_HOP)
+        count = len(ahead)
+        near = np.flatnonzero((ahead != NO_HOP) & (ahead < count))
         while len(near):
             if places is None:
                 away = self.distance[near] - self.distance[ahead[near]]
@@ -62,16 +65,17 @@ class Field:
                 away = np.linalg.norm(places[ahead[near]] - places[near], axis=1)
             near = near[away < lookahead]
             ahead[near] = self.next_hop[ahead[near]]
-            near = near[ahead[near] != NO_HOP]
+            near = near[(ahead[near] != NO_HOP) & (ahead[near] < count)]
         return ahead
 
 
 def along(cost: Floats, next_hop: Integers) -> Floats:
     """The sum of a cost per node over all hops to come, by jumping twice as far in every round."""
-    onward = np.where(next_hop == NO_HOP, np.arange(len(next_hop)), next_hop)
-    total = cost.copy()
-    for _ in range(len(cost).bit_length()):  # a way has fewer hops than there are nodes
-        if (onward == onward[onward]).all():
+    end = len(cost)
+    onward = np.append(np.where((next_hop == NO_HOP) | (next_hop >= end), end, next_hop), end)
+    total = np.append(cost, 0.0)
+    for _ in range(end.bit_length()):  # a way has fewer hops than there are nodes
+        if (onward == end).all():
             break
         total, onward = total + total[onward], onward[onward]
-    return total
+    return total[:end]

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import dijkstra
 
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import (
@@ -41,8 +39,10 @@ from iel.metrics import (
     projections,
 )
 from iel.planning.candidates import Nearby, TooMany, nearest_pairs, typical_square
+from iel.planning.chance import Portals, chance_search
 from iel.planning.field import NO_HOP, Field
 from iel.planning.screen import BLOCK_ELEMENTS, WIDEN, Screen, places
+from iel.planning.search import Edges, search, without
 from iel.planning.tree import Pairs, euclidean_tree
 from iel.planning.witness import Connectivity, Witnesses, connectivity
 
@@ -52,18 +52,6 @@ MOST_CANDIDATES = 2e7
 
 CHUNK_ELEMENTS = 1 << 16
 """Candidate costs worked on at a time: small enough to stay in a core's cache."""
-
-
-@dataclass(frozen=True)
-class Edges:
-    """A directed graph as lists: source[e] -> target[e] at cost[e]."""
-
-    source: Integers
-    target: Integers
-    cost: Floats
-
-    def __len__(self) -> int:
-        return len(self.source)
 
 
 @dataclass
@@ -116,6 +104,7 @@ class PlanningGraph:
         self.neighbours = min(neighbours, self.count - 1)
         self.both_ways = both_ways
         self.witnesses, self.unseen = witnesses, unseen
+        self.portals: Portals | None = None
         self.report = Report()
         self.seconds: dict[str, float] = {}
         self._recent: OrderedDict[bytes, Edges] = OrderedDict()
@@ -275,16 +264,28 @@ class PlanningGraph:
             distance = np.full(self.count, np.inf)
             next_hop: Integers = np.full(self.count, NO_HOP)
         else:
-            distance, next_hop = search(edges, self.count, node)
+            distance, next_hop = self._search(edges, node, goal, nodes_off)
             if nodes_off is not None:
                 distance[nodes_off], next_hop[nodes_off] = np.inf, NO_HOP
         self.seconds["search"] = time.perf_counter() - started
-        hops = None if self.witnesses is None else self._hops(next_hop, goal)
+        hops = None if self.witnesses is None else self._hops(distance, next_hop, goal)
         return Field(goal, node, float(to_goal[node]), projection, distance, next_hop, hops=hops)
 
-    def _hops(self, next_hop: Integers, goal: LatentGoal) -> Floats:
-        """What the metric says of every next hop, whoever was seen to make it; 0 where there is none."""
-        costs, onward = np.zeros(self.count), np.flatnonzero(next_hop != NO_HOP)
+    def _search(
+        self, edges: Edges, node: int, goal: LatentGoal, nodes_off: np.ndarray | None
+    ) -> tuple[Floats, Integers]:
+        portals = self.portals
+        if portals is None:
+            return search(edges, self.count, node)
+        ends = self.points[portals.source], portals.points[portals.entered]
+        entering = checked_costs(self.metric.row_costs(*ends, [goal] * len(portals.source)), (len(portals.source),))
+        return chance_search(edges, self.count, node, portals, entering, nodes_off)
+
+    def _hops(self, distance: Floats, next_hop: Integers, goal: LatentGoal) -> Floats:
+        """What the metric says of every next hop, whoever was seen to make it; 0 where there is none, and where a
+        portal is entered all that is still to come."""
+        costs = np.where(next_hop < self.count, 0.0, distance)
+        onward = np.flatnonzero((next_hop != NO_HOP) & (next_hop < self.count))
         costs[onward] = self.edge_costs(onward, next_hop[onward], goal)
         return costs
 
@@ -305,41 +306,6 @@ class PlanningGraph:
         if not (np.isfinite(point).all() and np.isfinite(direction).all()):
             raise GeometryError("The goal's embedding or direction is not finite; check the model and the goal.")
         return LatentGoal(point, direction, goal.observation)
-
-
-# ---------------------------------------------------------------- searching
-
-
-def without(edges: Edges, count: int, nodes_off: np.ndarray | None, edges_off: Iterable[tuple[int, int]]) -> Edges:
-    """The graph less the switched-off nodes and edges."""
-    pairs = np.array(list(edges_off), dtype=np.int64).reshape(-1, 2)
-    if nodes_off is None and not len(pairs):
-        return edges
-    keep = np.ones(len(edges), dtype=bool)
-    if nodes_off is not None:
-        keep &= ~(nodes_off[edges.source] | nodes_off[edges.target])
-    if len(pairs):
-        keep &= ~np.isin(edges.source * np.int64(count) + edges.target, pairs[:, 0] * count + pairs[:, 1])
-    return Edges(edges.source[keep], edges.target[keep], edges.cost[keep])
-
-
-def search(edges: Edges, count: int, node: int) -> tuple[Floats, Integers]:
-    """Distances to `node` and next hops towards it, by Dijkstra's algorithm on the reversed graph."""
-    reverse = coo_array((edges.cost, (edges.target, edges.source)), shape=(count, count))
-    # No edge is listed twice, so there is nothing to sum: saves a sort.
-    reverse.has_canonical_format = True
-    distance, predecessor = dijkstra(reverse.tocsr(), directed=True, indices=node, return_predecessors=True)
-    here, onward = distance.take(edges.source), distance.take(edges.target)
-    best = np.flatnonzero(onward + edges.cost == here)
-    best = best[onward[best] < here[best]]
-    next_hop = np.full(count, count)
-    np.minimum.at(next_hop, edges.source[best], edges.target[best])
-    # Where a cost drowns in the distance's rounding no edge shortens it strictly: keep the search's own tree there,
-    # which says -9999 where there is no way.
-    left = np.flatnonzero(next_hop == count)
-    next_hop[left] = np.maximum(predecessor[left], NO_HOP)
-    next_hop[node] = NO_HOP
-    return distance, next_hop
 
 
 # ---------------------------------------------------------------- the k cheapest out-edges of every node

@@ -7,7 +7,7 @@ import numpy as np
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import LatentGoal
 from iel.planning.plan import Agent, Pursuit, States
-from iel.planning.planners import Planner
+from iel.planning.planner import Planner
 from iel.planning.pursuits import Midpoints
 from iel.planning.screen import affordable_screen
 

@@ -66,7 +66,7 @@ class Target(NamedTuple):
 
 
 class Aim(NamedTuple):
-    """What a pursuit answers for n states: points (n, d), the rows of the data they stand for (-1: the goal itself),
+    """What a pursuit answers for n states: points (n, d), the rows of `targets` they stand for (-1: the goal itself),
     the predicted cost to the goal (n,), and the matched nodes (n,).
 
     Where there is no way the cost is infinite and the target is the goal itself.
@@ -140,8 +140,8 @@ class Plan:
     ):
         """`numbers[e][s]` are the pursuit's goal numbers of the alternatives of stage s of episode e.
 
-        `observations` are those of the data. Where there is no way to a goal, `target` raises `NoPath`, or heads
-        straight for it if `pursue_blindly`.
+        `observations` are what an aim's states are rows of. Where there is no way to a goal, `target` raises `NoPath`,
+        or heads straight for it if `pursue_blindly`.
         """
         self.pursuit, self.observations = pursuit, observations
         self.pursue_blindly = pursue_blindly

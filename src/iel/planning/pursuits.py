@@ -129,12 +129,15 @@ class AlongGraph(Straight):
         lookahead: float = 0.0,
         places: Floats | None = None,
     ):
-        """`states` are the rows of the data that are the graph's nodes; `nodes_off` (m, N) those not used per goal."""
+        """`states` are the rows of the planner's `targets` that are the graph's nodes, and then its portals;
+        `nodes_off` (m, N) are the nodes not used per goal."""
         super().__init__([field.goal for field in fields], graph.metric)
-        self.graph, self.node_states, self.fields, self.hysteresis = graph, states, fields, hysteresis
+        self.graph, self.hop_states, self.fields, self.hysteresis = graph, states, fields, hysteresis
         self.nodes_off = nodes_off
         self.projections = np.stack([field.projection for field in fields])
         self.next_hops = np.stack([field.beyond(lookahead, places) for field in fields])
+        portals = np.empty((0, graph.dimension)) if graph.portals is None else graph.portals.points
+        self.hop_points = np.concatenate([graph.points, portals])
         self.distances = np.stack([field.distance for field in fields])
         self.goal_nodes = np.array([field.node for field in fields])
         self.last_costs = np.array([field.last_cost for field in fields])
@@ -157,8 +160,8 @@ class AlongGraph(Straight):
         place = goals * self.graph.count + nodes
         hops = self.next_hops.take(place)
         hops = np.where((hops == NO_HOP) & self.collects[goals], nodes, hops)  # a reward is best collected right here
-        targets = self.graph.points.take(hops, axis=0, mode="wrap")
-        rows = np.where(hops == NO_HOP, -1, self.node_states.take(hops, mode="wrap"))
+        targets = self.hop_points.take(hops, axis=0, mode="wrap")
+        rows = np.where(hops == NO_HOP, -1, self.hop_states.take(hops, mode="wrap"))
         totals = costs + self.distances.take(place) + self.last_costs[goals]
         last = np.flatnonzero(hops == NO_HOP)
         if len(last):

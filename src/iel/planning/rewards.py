@@ -27,7 +27,7 @@ from iel.errors import ConfigError, GeometryError
 from iel.metrics import Floats, Integers, LatentGoal, Metric, projections
 from iel.planning.field import NO_HOP, Field, along
 from iel.planning.goals import Reward, Weighted, observation_table
-from iel.planning.graph import Edges
+from iel.planning.search import Edges
 from iel.readout import affine_readout, unexplained
 
 READOUT_POOL = 20_000

@@ -76,8 +76,6 @@ class Witnesses:
     """Number of nodes."""
     codes: Integers
     steps: Integers
-    passed: Integers | None = None
-    """How often: pairs of runs within the window; an export does not say."""
 
     @classmethod
     def of(cls, states: Floats, offsets: Integers, points: Floats, window: int = LONGEST) -> Witnesses:
@@ -95,6 +93,11 @@ class Witnesses:
     def seen(self, sources: Integers, targets: Integers, predicted: Floats, slack: float = SLACK) -> np.ndarray:
         """Which edges are witnessed, given their predicted steps."""
         return self.least(sources, targets) <= 1.0 + slack * predicted
+
+
+def holds_walks(data: Any) -> bool:
+    """Whether the data has trajectories, and has them in memory."""
+    return getattr(data, "offsets", None) is not None and getattr(data, "stored", None) is None
 
 
 def walked(data: Any) -> Integers:
@@ -135,8 +138,7 @@ def factor_for(witnesses: float | None, data: Any, columns: Sequence[int] = ()) 
     if witnesses is None:
         witnesses = getattr(data, "witnesses", None)
     if witnesses is None:
-        walks = getattr(data, "offsets", None) is not None and getattr(data, "stored", None) is None
-        witnesses = AT_JUMPS if len(columns) and walks and len(jump_rows(data, list(columns))) else 1.0
+        witnesses = AT_JUMPS if len(columns) and holds_walks(data) and len(jump_rows(data, list(columns))) else 1.0
     if not witnesses >= 1.0:
         raise ConfigError(f"witnesses is {witnesses}; give the factor (1 or more) of what nobody was seen to do.")
     return float(witnesses)
@@ -213,7 +215,7 @@ def passages(nodes: Integers, offsets: Integers, count: int, window: int = LONGE
     last = np.append(first[1:], len(nodes)) - 1
     node = nodes[first].astype(np.int64)
     episode = np.searchsorted(offsets, first, side="right")
-    merged: Integers = np.empty((2, 0), np.int64)
+    merged: Integers = np.empty(0, np.int64)
     pending: list[Integers] = []
     for lag in range(1, len(first)):
         gap = first[lag:] - last[:-lag]
@@ -224,18 +226,7 @@ def passages(nodes: Integers, offsets: Integers, count: int, window: int = LONGE
         # One number to sort by: the pair, then the steps.
         pending.append((node[pair] * count + node[pair + lag]) * (window + 1) + gap[pair])
         if sum(map(len, pending)) > 1 << 23:
-            merged, pending = _merged(merged, pending), []
-    key, passed = _merged(merged, pending)
-    code, steps = np.divmod(key, window + 1)
+            merged, pending = np.unique(np.concatenate([merged, *pending])), []
+    code, steps = np.divmod(np.unique(np.concatenate([merged, *pending])), window + 1)
     begins = np.flatnonzero(np.diff(code, prepend=-1))
-    totals = np.add.reduceat(passed, begins) if len(begins) else passed
-    return Witnesses(count, code[begins], steps[begins], totals)
-
-
-def _merged(known: Integers, fresh: list[Integers]) -> Integers:
-    """Distinct keys in order and how often each came, (2, keys)."""
-    keys, counts = np.unique(np.concatenate([*fresh, np.empty(0, np.int64)]), return_counts=True)
-    if not known.shape[1]:
-        return np.stack([keys, counts])
-    both, place = np.unique(np.concatenate([known[0], keys]), return_inverse=True)
-    return np.stack([both, np.bincount(place, np.concatenate([known[1], counts]), len(both)).astype(np.int64)])
+    return Witnesses(count, code[begins], steps[begins])

@@ -1,0 +1,77 @@
+"""Across a wall by luck alone: two rooms without a door, and pads that throw whoever steps on them somewhere.
+
+python examples/two_rooms.py      (two minutes on two cores; docs/planning.md, "Chance edges")
+"""
+
+import gymnasium
+import numpy as np
+
+import iel
+
+PADS = ((3.0, 1.0), 0.8), ((3.0, 5.0), 0.2), ((9.0, 3.0), 0.0)
+"""Where they are, and how often they throw into the right room; otherwise one lands in the left one, far from them."""
+LEFT, RIGHT = ((0.0, 0.0), (4.0, 6.0)), ((6.0, 0.0), (10.0, 6.0))
+
+
+class TwoRooms(gymnasium.Env):
+    """A point that sees x and y and is told a step in both; it starts on the left, and its goal is on the right."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    horizon = 400
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.uniform((0.0, 0.0), (2.0, 6.0))
+        self.goal = self.np_random.uniform((6.0, 0.0), (8.0, 6.0))
+        return self.place.astype(np.float32), {"goal": self.goal.astype(np.float32)}
+
+    def step(self, action):
+        self.place = np.clip(self.place + 0.1 * np.clip(action, -1.0, 1.0), *(LEFT if self.place[0] < 5.0 else RIGHT))
+        thrown = False
+        for pad, across in PADS:
+            if np.linalg.norm(self.place - pad) < 0.5:
+                thrown = True
+                self.place = np.array([7.0, 3.0] if self.np_random.random() < across else [0.5, 3.0])
+        success = bool(np.linalg.norm(self.place - self.goal) < 0.4)
+        return self.place.astype(np.float32), 0.0, False, False, {"success": success, "thrown": thrown}
+
+
+def logs(episodes: int = 100, steps: int = 400) -> iel.Trajectories:
+    """Somebody walks from place to place in whichever room he is, and sometimes over a pad."""
+    rng, room, rows, pushes = np.random.default_rng(0), TwoRooms(), [], []
+    for episode in range(episodes):
+        room.reset(seed=episode)
+        thrown, wish = True, room.place
+        for _ in range(steps):
+            if thrown or np.linalg.norm(wish - room.place) < 0.3:
+                wish = rng.uniform(*(LEFT if room.place[0] < 5.0 else RIGHT))
+            way = (wish - room.place) / (np.linalg.norm(wish - room.place) + 1e-9)
+            push = np.clip(way + 0.3 * rng.standard_normal(2), -1.0, 1.0)
+            rows.append(room.place)
+            pushes.append(push)
+            thrown = room.step(push)[-1]["thrown"]
+    ends = np.arange(0, episodes * steps + 1, steps)
+    return iel.Trajectories(np.array(rows, np.float32), np.array(pushes, np.float32), ends)
+
+
+def main(steps: int = 8000) -> tuple[float, float]:
+    data = logs()
+    # Transitions over a pad teach nothing about walking: with `cut_jumps` (the default) the data is cut there.
+    settings = {"steering": "waypoint", "place": (0, 1), "learner": "cloning", "future_share": 1.0}
+    algo = iel.IEL.preset("laptop", steps=steps, omega_share=0.03, embedding_share=0.8, dimension=16, **settings)
+    model = iel.train(data, algo).model
+    rates = []
+    for chance in (False, True):
+        options = {"asym-graph": {"chance": chance, "nodes": 512}}
+        rollouts = iel.evaluate(model, data, TwoRooms, ("asym-graph",), settings=options)["asym-graph"]
+        rates.append(rollouts.summary()["success_rate"])
+        print(f"{'with' if chance else 'without'} chance edges: {rates[-1]:.0%} of the goals in the other room")
+    planner = iel.AsymGraph(model, data, nodes=512)
+    planner.prepare([7.0, 5.0])
+    print(f"predicted from (1, 3): {planner.predicted_steps([1.0, 3.0]):.0f} steps")
+    return rates[0], rates[1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Chance edges: ways across what throws the agent somewhere else (a teleport, a chute, a lift that stops anywhere).
+
+Data that jumps tells where one is thrown from and where to. Jumps that begin in the same place are one *portal* k. It
+can be entered from the nodes where they began, at the cost c_ik, and it was seen to lead to node j in the share p_kj of
+its jumps. Nobody chooses the exit, so what a portal is worth is an expectation:
+
+    V(i) = min( min_j C_ij + V(j),  min_k c_ik + Q_k ),         V(goal's node) = 0,
+    Q_k  = sum_j p_kj V(j).
+
+With D_g(i) and D_k(i) the costs of walking from i to the goal's node and into portal k, V(i) is the least of D_g(i) and
+D_k(i) + Q_k, so only the Q are unknown:
+
+    Q_k = sum_j p_kj min( D_g(j), min_l D_l(j) + Q_l ).
+
+Started from Q = 0 this rises to the least solution, which is the optimum. A portal has an infinite Q if some exit of it
+leads to where the goal cannot be reached from, walking or by portals that have a finite one.
+
+The agent enters a portal by heading for its `aim`: where those who jumped would have been two steps later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components, dijkstra
+from scipy.spatial import cKDTree
+
+from iel.data.jumps import jump_rows
+from iel.metrics import Booleans, Floats, Integers
+from iel.planning.field import NO_HOP
+from iel.planning.search import Edges
+
+FEWEST = 10
+"""Jumps from one place that make a portal: fewer may be a log that was put together wrongly."""
+AHEAD = 2.0
+"""How many steps beyond the last state before a jump the portal is entered at."""
+ACCURACY, ROUNDS = 1e-9, 100_000
+"""When expectations are good enough: no share of them changes by more in a round."""
+
+
+@dataclass(frozen=True)
+class Portals:
+    """What the data shows of K places that throw."""
+
+    aims: Floats
+    """(K, o) observations to head for to enter them."""
+    points: Floats
+    """(K, d) their embeddings."""
+    source: Integers
+    """Nodes that `entered` can be entered from, both (entries,)."""
+    entered: Integers
+    left: Integers
+    """Portal, node and share of every exit, all (exits,)."""
+    exits: Integers
+    shares: Floats
+
+    def __len__(self) -> int:
+        return len(self.aims)
+
+
+def find_portals(data: Any, columns: list[int], scale: Floats, nodes: Floats, embed: Any) -> Portals | None:
+    """The portals of data whose `columns`, each divided by its `scale`, tell the place; None if there are none.
+
+    `nodes` (N, columns) are the places of the graph's nodes in these units; `embed` maps observations to points.
+    """
+    rows = jump_rows(data, columns)
+    rows = rows[~np.isin(rows, data.offsets[:-1])]  # the step before tells the way
+    if len(rows) < FEWEST:
+        return None
+    table = np.asarray(data.observations)
+    before, here, after = (table[rows + step][:, columns].astype(np.float64) / scale for step in (-1, 0, 1))
+    steps = np.linalg.norm(here - before, axis=1)
+    near = 3.0 * float(np.quantile(steps, 0.9))  # what a few steps join is one place
+    inside = here + AHEAD * np.where(steps < near, 1.0, 0.0)[:, None] * (here - before)
+    pairs = cKDTree(here).query_pairs(near, output_type="ndarray")
+    graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(rows), len(rows)))
+    labels = connected_components(graph, directed=False)[1]
+    kept = np.flatnonzero(np.bincount(labels) >= FEWEST)
+    if not len(kept):
+        return None
+    aims = []
+    for portal in kept:
+        members = np.flatnonzero(labels == portal)
+        middle = inside[members].mean(axis=0)
+        aim = table[rows[members[np.argmin(np.linalg.norm(here[members] - middle, axis=1))]]].copy()
+        aim[columns] = middle * scale
+        aims.append(aim)
+    number = np.searchsorted(kept, labels)
+    chosen = np.isin(labels, kept)
+    nearest = cKDTree(nodes)
+    entries = np.unique(np.stack([nearest.query(here[chosen])[1], number[chosen]]), axis=1)
+    ends = np.stack([number[chosen], nearest.query(after[chosen])[1]])
+    exits, seen = np.unique(ends, axis=1, return_counts=True)
+    shares = seen / np.bincount(number[chosen])[exits[0]]
+    stacked = np.array(aims)
+    points = np.asarray(embed(stacked), np.float64)
+    return Portals(stacked, points, entries[0], entries[1], exits[0], exits[1], shares)
+
+
+def chance_search(
+    edges: Edges, count: int, node: int, portals: Portals, entering: Floats, off: Booleans | None = None
+) -> tuple[Floats, Integers]:
+    """V of every node, and its next hop: a node, or `count` + k to enter portal k. `entering` are the c_ik."""
+    usable = np.ones(len(entering), bool) if off is None else ~off[portals.source]
+    source = np.concatenate([edges.source, portals.source[usable]])
+    target = np.concatenate([edges.target, count + portals.entered[usable]])
+    cost = np.concatenate([edges.cost, entering[usable]])
+    reverse = coo_array((cost, (target, source)), shape=(count + len(portals),) * 2)
+    ends = np.concatenate([[node], count + np.arange(len(portals))])
+    walks, onward = dijkstra(reverse.tocsr(), directed=True, indices=ends, return_predecessors=True)
+    walks, onward = walks[:, :count], onward[:, :count]
+    totals = walks + np.concatenate([[0.0], expectations(walks[:, portals.exits], portals)])[:, None]
+    best, nodes = np.argmin(totals, axis=0), np.arange(count)
+    distance = totals[best, nodes]
+    next_hop = np.where(np.isfinite(distance), np.maximum(onward[best, nodes], NO_HOP), NO_HOP)
+    next_hop[node] = NO_HOP
+    return distance, next_hop
+
+
+def expectations(walks: Floats, portals: Portals) -> Floats:
+    """Q of every portal, from the costs of walking from every exit to the goal's node (row 0) and into portal k (row
+    k + 1)."""
+    to_goal, to_portal = walks[0], walks[1:]
+    certain = arriving(np.isfinite(to_goal), np.isfinite(to_portal), portals)
+    values = np.where(certain, 0.0, np.inf)
+    for _ in range(ROUNDS):
+        best = np.minimum(to_goal, (to_portal + values[:, None]).min(axis=0))
+        best = np.where(certain[portals.left], best, 0.0)
+        after = np.where(certain, np.bincount(portals.left, portals.shares * best, len(portals)), np.inf)
+        if (after[certain] - values[certain] <= ACCURACY * after[certain]).all():
+            return after
+        values = after
+    return values
+
+
+def arriving(to_goal: Booleans, to_portal: Booleans, portals: Portals) -> Booleans:
+    """Portals from which the goal can be reached for certain, sooner or later: the largest set of portals all of whose
+    exits lead to the goal or into the set, each with some chance of the former at last."""
+    kept = np.ones(len(portals), bool)
+    while True:
+        safe = to_goal | (to_portal & kept[:, None]).any(axis=0)
+        allowed = kept & (np.bincount(portals.left, ~safe, len(portals)) == 0)
+        some = np.zeros(len(portals), bool)
+        while True:
+            lucky = to_goal | (to_portal & some[:, None]).any(axis=0)
+            more = allowed & (np.bincount(portals.left, lucky, len(portals)) > 0)
+            if (more == some).all():
+                break
+            some = more
+        if (some == kept).all():
+            return kept
+        kept = some

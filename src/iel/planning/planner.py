@@ -1,0 +1,237 @@
+"""The planners behind one face: prepare a goal, then ask where to head for.
+
+planner = AsymGraph(model, data, nodes=8192)
+planner.prepare(goal)                 # once per goal, milliseconds
+action = planner.act(observation)     # every step
+print(planner.path(observation))      # for people
+
+plan = planner.plan(goals)            # many episodes at once
+embeddings = model.embed(observations)
+target = plan.target(embeddings)      # a latent point, and the state of the data it stands for
+actions = model.act(observations, model.command(observations, target, embeddings))
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from iel.errors import ConfigError, GeometryError, NoPath
+from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, checked_points
+from iel.model.support import Watch
+from iel.planning.goals import (
+    Goal,
+    Mixture,
+    Region,
+    Reward,
+    Sequence,
+    Weighted,
+    latent_wishes,
+    observation_table,
+)
+from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States, Target
+from iel.planning.rewards import READOUT_POOL, Landscape
+
+
+class Planner(ABC):
+    """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
+
+    name: ClassVar[str]
+    collects: ClassVar[bool] = False
+    """Whether rewards can be followed."""
+
+    def __init__(self, model: Agent, data: States, metric: Metric | None = None):
+        """`metric` replaces the model's own."""
+        observations = np.asarray(data.observations)
+        if observations.ndim != 2 or len(observations) == 0:
+            raise GeometryError(
+                f"The data's observations have shape {observations.shape}; a planner needs a table with some rows."
+            )
+        self.model = model
+        self.observations = observations
+        self.targets = observations
+        """What rows of an `Aim` are rows of: the states of the data, and on a graph the aims of portals."""
+        self.metric = model.metric if metric is None else metric
+        self.blind = self.metric is None
+        """Whether to head for a goal also where no way to it is known."""
+        self._plan: Plan | None = None
+        self._goal: Goal = None
+        self._watch = Watch(model)
+        self._pilot: Pilot
+
+    @property
+    def width(self) -> int:
+        """Numbers in one observation."""
+        return self.observations.shape[1]
+
+    def plan(self, goals: Any) -> Plan:
+        """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and other goals.
+
+        Goals far outside of the training data are reported, or refused if the model's `outside` says so.
+        """
+        wishes = latent_wishes(goals, self)
+        known = [g.observation for w in wishes for s in w.stages for g in s if g.observation is not None]
+        self._watch.check(known, "goal")
+        distinct: dict[tuple[bytes, ...], LatentGoal] = {}
+        for wish in wishes:
+            for stage in wish.stages:
+                for goal in stage:
+                    distinct.setdefault(goal.key, goal)
+        number = {key: position for position, key in enumerate(distinct)}
+        numbers = [[[number[goal.key] for goal in stage] for stage in wish.stages] for wish in wishes]
+        pursuit = self._pursuit(list(distinct.values()))
+        return Plan(pursuit, self.targets, wishes, numbers, pursue_blindly=self.blind)
+
+    @abstractmethod
+    def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
+        """How this planner approaches these goals."""
+
+    def twin(self) -> Self:
+        """Another planner over the same nodes, with a goal (and, on a graph, obstacles) of its own.
+
+        It takes no time. Both remember edges together, so they are for one thread.
+        """
+        twin = copy.copy(self)
+        twin._plan, twin._goal = None, None
+        return twin
+
+    @cached_property
+    def spread(self) -> Floats:
+        """Standard deviations of the data's columns."""
+        return self.observations.std(axis=0, dtype=np.float64)
+
+    @cached_property
+    def landscape(self) -> Landscape:
+        """States of the data that rewards are read off."""
+        self._distances("it has nothing to read a reward off")
+        return Landscape(self.model, self.observations, *self._embedded_pool(READOUT_POOL, seed=0))
+
+    def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
+        """The latent goal of a reward."""
+        if not self.collects:
+            raise GeometryError(f"The planner {self.name} cannot follow a reward; use direct, sym-graph or asym-graph.")
+        return self.landscape.attracted(prompt)
+
+    def avoided(self, places: Any) -> Booleans:
+        """Which nodes lie in places to avoid."""
+        raise GeometryError(f"The planner {self.name} knows no ways around places; use asym-graph or sym-graph.")
+
+    def prepare(self, goal: Goal, acting: Acting | None = None, seed: int = 0) -> None:
+        """Get ready for one goal: an observation, columns as in {0: 8.5}, or any goal of `iel.planning.goals`.
+
+        `acting` says how actions are taken from the policy (by default its mean); what is random follows from `seed`.
+        """
+        self._plan = self.plan([goal])
+        self._goal = goal
+        self._pilot = Pilot(self.model, self._plan, acting or Acting(), np.random.default_rng(seed))
+
+    def prepare_region(self, goals: Any) -> None:
+        """Get ready to reach any of these states."""
+        self.prepare(Region(goals))
+
+    def prepare_mixture(self, goals: Any, weights: Any = None) -> None:
+        """Get ready to reach the weighted blend of these states."""
+        self.prepare(Mixture(goals, weights))
+
+    def prepare_sequence(self, goals: Any, within: float | None = None) -> None:
+        """Get ready to visit these goals in order."""
+        self.prepare(Sequence(goals) if within is None else Sequence(goals, within))
+
+    @property
+    def prepared(self) -> Plan:
+        """The plan of the prepared goal."""
+        if self._plan is None:
+            raise ConfigError("No goal is prepared; call prepare(goal) before asking where to go.")
+        return self._plan
+
+    def target(self, observation: Any) -> Target:
+        """Where to head for from this observation: one row of everything."""
+        return self.prepared.target(self._embed(observation))
+
+    def act(self, observation: Any) -> Floats:
+        """The policy's action towards the target, (act_dim,).
+
+        An observation far outside of the training data is reported when the way leads there, not at every step.
+        """
+        plan = self.prepared
+        self._pilot.plan = plan  # it is another one after replanning
+        row = self._row(observation)
+        self._watch.step(row)
+        return np.asarray(self._pilot.act(row))[0]
+
+    def predicted_steps(self, observation: Any) -> float:
+        """Predicted steps to the goal of the current stage; infinite where no way leads there."""
+        plan = self.prepared
+        self._distances("it predicts no number of steps")
+        return float(plan.steps(self._embed(observation))[0])
+
+    def path(self, observation: Any) -> Route:
+        """The whole way from this observation, through all stages still to come."""
+        plan, metric = self.prepared, self._distances("it knows no ways")
+        row = self._row(observation)
+        self._watch.check(row, "start")
+        state = np.asarray(self.model.embed(row))[0].astype(np.float64)
+        plan.costs(state[None, :])  # brings the stage up to date
+        nodes: list[int] = []
+        costs: list[float] = []
+        begins = []
+        for stage in plan.alternatives[0][plan.stage[0] :]:
+            aim = plan.pursuit.aim(np.repeat(state[None, :], len(stage), axis=0), stage, np.full(len(stage), -1))
+            best = int(np.argmin(aim.costs))
+            if not np.isfinite(aim.costs[best]):
+                raise NoPath("No way leads to the goal; switch nodes or edges back on, avoid less, or choose another.")
+            begins.append(len(costs))
+            stage_nodes, stage_costs = self._way(plan.pursuit, state, int(stage[best]))
+            nodes.extend(stage_nodes)
+            costs.extend(stage_costs)
+            state = plan.pursuit.points[stage[best]]
+        way, parts = np.array(nodes, dtype=np.int64), np.array(costs)
+        states = self._node_states(way)
+        steps = np.full(len(parts), np.nan) if metric.discount is None else metric.steps(parts)
+        return Route(way, states, self.observations[states], parts, steps, begins)
+
+    def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+        """Nodes and costs of one stage; without a graph there is only the straight way."""
+        return [], [float(pursuit.direct_costs(state[None, :], np.array([goal]))[0])]
+
+    def _node_states(self, nodes: Integers) -> Integers:
+        """Rows of the data that are these nodes."""
+        return nodes
+
+    def _distances(self, lack: str) -> Metric:
+        if self.metric is None:
+            raise GeometryError(f"This model learned no distances, so {lack}; it can only act.")
+        return self.metric
+
+    def _embed(self, observation: Any) -> Floats:
+        return np.asarray(self.model.embed(self._row(observation)))
+
+    def _row(self, observation: Any) -> Floats:
+        """One observation as a checked row."""
+        rows = observation_table(observation, self.width, "observation")
+        if len(rows) != 1:
+            raise GeometryError(f"One observation was expected, not {len(rows)}; use plan(goals) for many episodes.")
+        return rows
+
+    def _embedded_pool(self, pool: int, seed: int) -> tuple[Integers, Floats]:
+        """Rows of the data drawn without replacement (all of them if there are no more), and their embeddings."""
+        if pool < 1:
+            raise ConfigError(f"pool is {pool}; a planner needs at least one state.")
+        total = len(self.observations)
+        if pool < total:
+            rows = np.sort(np.random.default_rng(seed).choice(total, size=pool, replace=False))
+        else:
+            rows = np.arange(total)
+        return rows, self._embedded(rows)
+
+    def _embedded(self, rows: Integers) -> Floats:
+        """Embeddings of these rows of the data."""
+        embedded = [
+            np.asarray(self.model.embed(self.observations[rows[start : start + 16384]]))
+            for start in range(0, len(rows), 16384)
+        ]
+        return checked_points(np.concatenate(embedded), "embeddings of the data")
