@@ -155,6 +155,21 @@ def test_a_planner_may_be_driven_by_the_policy_of_another_method():
         check_grid({**table, "planners": {"common": {"planner": "sym-graph", "policy_of": "walkre"}}}, "g")
 
 
+def test_a_planner_may_be_asked_for_some_columns_of_the_goals_by_environment():
+    parts = {"planner": "sym-graph", "goal_columns": {"*-medium-*": [1]}}
+    table = {**GOOD, "planners": {"parts": parts}}
+    table["methods"] = [{"algo": "iel", "planners": ["sym-graph", "parts"]}]
+    cell = check_grid(table, "g").cells[0]
+    whole, part = cell.planners
+    assert whole.columns_in(cell.env) is None
+    assert part.columns_in("pointmaze-medium-navigate-v0") == [1] and part.columns_in("antmaze-large-v0") is None
+    matched = "medium" in cell.env
+    prints = [cell.evaluation_fingerprint("d", variant) for variant in cell.planners]
+    assert (prints[0] != prints[1]) == matched
+    with pytest.raises(ConfigError, match="goal_columns"):
+        check_grid({**table, "planners": {"parts": {**parts, "goal_columns": {"*": [-1]}}}}, "g")
+
+
 def test_the_best_checkpoint_is_each_seeds_own_and_never_below_the_last():
     last, earlier = np.array([[0.2, 0.4], [0.6, 0.6]]), {100: np.array([[0.5, 0.5], [0.1, 0.1]])}
     entry = Entry((0, 1), last, 10, 50.0, curve=earlier)

@@ -26,6 +26,7 @@ from iel.compare.grid import Cell, Variant
 from iel.data import Trajectories, load
 from iel.errors import RunError
 from iel.evaluation import Arena, Protocol, Rollouts
+from iel.evaluation.ask import Ask
 from iel.evaluation.distances import can_be_asked
 from iel.files import locked, write_json
 from iel.loader import read_json
@@ -64,6 +65,7 @@ def write_job(directory: Path, cell: Cell, data_fingerprint: str, draw: bool) ->
                 "planner": variant.planner,
                 "settings": variant.settings,
                 "policy_of": cell.driver(variant.policy_of).directory(data_fingerprint) if variant.policy_of else "",
+                "goal_columns": variant.columns_in(cell.env),
                 "fingerprint": cell.evaluation_fingerprint(data_fingerprint, variant),
             }
             for variant in cell.planners
@@ -130,12 +132,16 @@ def evaluate_cell(
     protocol = {**job["protocol"], "tasks": tuple(job["protocol"]["tasks"] or ()) or None}
     protocol.pop("checkpoints", None)
     far = _far(job["env"], protocol)
-    arena: Arena | None = None
+    arenas: dict[tuple[int, ...] | None, Arena] = {}
     for planner in job["planners"]:
         file = evaluation_file(directory, planner["label"])
         if file.exists() and _holds(file, planner["fingerprint"]):
             continue
-        arena = arena or Arena(job["env"], Protocol(**protocol), reference=data.observations[0])
+        columns = tuple(planner.get("goal_columns") or ()) or None
+        if columns not in arenas:
+            asked = Protocol(**protocol, ask=Ask(columns))
+            arenas[columns] = Arena(job["env"], asked, reference=data.observations[0])
+        arena = arenas[columns]
         started = time.monotonic()
         drive = _driver(directory.parent, planner.get("policy_of", ""))
         driven = drive(model)

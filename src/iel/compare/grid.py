@@ -25,6 +25,10 @@
     planner = "sym-graph"
     policy_of = "IEL waypoint"
 
+    [planners.parts]                # asked for these columns of each goal, whatever the others, by environment
+    planner = "asym-graph"
+    goal_columns = { "kitchen-partial-*" = [17, 19, 22, 23] }
+
     [[methods]]
     algo = "iel"
     label = "IEL"                   # default: the algorithm's name
@@ -87,6 +91,12 @@ class Variant:
     settings: dict[str, Any]
     policy_of: str = ""
     """Method of the grid whose policy acts; empty: the method's own."""
+    goal_columns: Mapping[str, list[int]] = field(default_factory=dict)
+    """Pattern of environments -> columns of each goal that are asked for; elsewhere it is the whole goal."""
+
+    def columns_in(self, env: str) -> list[int] | None:
+        """The columns asked for in an environment; None: all."""
+        return next((columns for pattern, columns in self.goal_columns.items() if fnmatch.fnmatch(env, pattern)), None)
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,8 @@ class Cell:
         parts = [trained, variant.planner, variant.settings, protocol, "last"]
         if variant.policy_of:
             parts.append(self.driver(variant.policy_of).training_fingerprint(data_fingerprint))
+        if (columns := variant.columns_in(self.env)) is not None:
+            parts.append({"goal_columns": columns})
         return _digest(parts)
 
     def directory(self, data_fingerprint: str) -> str:
@@ -322,6 +334,7 @@ def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
     for label, table in mistakes.expect(tables, dict, "planners").items():
         settings = dict(mistakes.expect(table, dict, f"planners.{label}"))
         planner, policy_of = str(settings.pop("planner", label)), str(settings.pop("policy_of", ""))
+        columns = _goal_columns(settings.pop("goal_columns", {}), f"planners.{label}.goal_columns", mistakes)
         if planner not in PLANNERS:
             mistakes.add(str(unknown_name("planner", planner, PLANNERS)))
             variants[label] = Variant(label, "direct", {})
@@ -330,8 +343,13 @@ def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
         for name, value in settings.items():
             if not isinstance(value, (str, bool)) and (expected := Rule(float, 0, LARGEST).complaint(value)):
                 mistakes.add(f"planners.{label}.{name} must be {expected}, but is {shown(value)}.")
-        variants[label] = Variant(label, planner, settings, policy_of)
+        variants[label] = Variant(label, planner, settings, policy_of, columns)
     return variants
+
+
+def _goal_columns(table: Any, where: str, mistakes: Mistakes) -> dict[str, list[int]]:
+    given = mistakes.expect(table, dict, where)
+    return {pattern: list(mistakes.numbers(columns, f"{where}.{pattern}")) for pattern, columns in given.items()}
 
 
 def _with_drivers(
