@@ -20,8 +20,8 @@ import numpy as np
 from jax.extend import core
 
 from benchmarks import print_rows
+from iel.algos import ALGOS, get_algo
 from iel.algos.contract import Spec
-from iel.algos.iel import IEL
 from iel.commands.common import Output
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
@@ -43,30 +43,35 @@ class Options(Output):
     """Batch sizes, paired with --widths."""
     seconds: float = 6.0
     """Time spent on each number."""
+    methods: tuple[str, ...] = ("iel",)
+    """Methods to measure, with the shapes of their preset `paper`; `all` for every one."""
 
 
 def run(
-    sizes: Sequence[tuple[int, int]] = SIZES, *, seconds: float = 6.0, algo: Any = None, progress: bool = True
+    sizes: Sequence[tuple[int, int]] = SIZES,
+    *,
+    seconds: float = 6.0,
+    methods: Sequence[str] = ("iel",),
+    algo: Any = None,
+    progress: bool = True,
 ) -> dict:
-    """Measure every phase at every size. About `seconds` are spent on each number."""
+    """Measure every phase of every method (or of `algo` alone) at every size. About `seconds` go to each number."""
     data = to_device(synthetic_data())
     spec = Spec(data.observations.shape[1], data.actions.shape[1])
-    base = algo or IEL.preset("paper")
+    bases = {name: get_algo(name).preset("paper") for name in methods} if algo is None else {algo.name: algo}
+    cases = [
+        (name, width, batch, dataclasses.replace(base, hidden=(width,) * len(base.hidden), batch_size=batch))
+        for name, base in bases.items()
+        for width, batch in sizes
+    ]
     rows = []
-    with Progress("bench training", len(sizes) * len(base.phases()), unit="cases", show=progress) as bar:
-        for width, batch in sizes:
-            case = dataclasses.replace(base, hidden=(width,) * len(base.hidden), batch_size=batch)
+    with Progress("bench training", sum(len(case.phases()) for *_, case in cases), unit="cases", show=progress) as bar:
+        for name, width, batch, case in cases:
             state = jax.jit(lambda key, case=case: case.init(key, spec))(jax.random.key(0))
             for phase in case.phases():
-                rows.append(
-                    {
-                        "phase": phase.name,
-                        "width": width,
-                        "batch": batch,
-                        **_measure(case, phase.name, state, data, seconds),
-                    }
-                )
-                bar.advance(1, f"{phase.name} {rows[-1]['steps_per_second']:.1f} steps/s")
+                measured = _measure(case, phase.name, state, data, seconds)
+                rows.append({"method": name, "phase": phase.name, "width": width, "batch": batch, **measured})
+                bar.advance(1, f"{name} {phase.name} {rows[-1]['steps_per_second']:.1f} steps/s")
     return {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": rows}
 
 
@@ -173,7 +178,8 @@ def command(options: Options) -> dict[str, Any]:
     """`iel bench training`."""
     if len(options.widths) != len(options.batches):
         raise ConfigError("--widths and --batches are paired, so give equally many of both.")
-    result = run(list(zip(options.widths, options.batches, strict=True)), seconds=options.seconds)
+    methods = sorted(ALGOS) if options.methods == ("all",) else options.methods
+    result = run(list(zip(options.widths, options.batches, strict=True)), seconds=options.seconds, methods=methods)
     if not options.json:
         print_rows(result["rows"])
     return result

@@ -53,10 +53,11 @@ def test_both_libraries_agree_with_a_slow_float64_version(head):
     np.testing.assert_allclose(ours, expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dimension", [16, 64], ids=["few", "many"])  # coordinates of a group
 @pytest.mark.parametrize("head", HEADS)
-def test_all_pairs_in_jax_are_the_pairs_one_by_one_with_their_gradients(head):
+def test_all_pairs_in_jax_are_the_pairs_one_by_one_with_their_gradients(head, dimension):
     """37 rows: two blocks and a rest."""
-    x, y = (jnp.asarray(points(seed, 2 * rows)).reshape(2, rows, 16) for seed, rows in ((10, 37), (11, 5)))
+    x, y = (jnp.asarray(points(seed, 2 * n, dimension)).reshape(2, n, dimension) for seed, n in ((10, 37), (11, 5)))
     weight = jax.random.normal(jax.random.key(0), (2, 37, 5))
     plain = lambda x, y: distance(head, x[:, :, None], y[:, None], GROUPS, MIX)  # noqa: E731
     blocks = lambda x, y: pairwise(head, x, y, GROUPS, MIX)  # noqa: E731

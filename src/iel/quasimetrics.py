@@ -11,6 +11,8 @@ group's distance is the length of the union of its intervals; the groups are mix
     d   = a mean_groups(u) + (1 - a) max_groups(u)
 
 where `before` is the order of left ends x (among equal ones, of positions): k adds what those before it left uncovered.
+Moving an end of the union by one changes u by one, and moving anything else changes nothing: du/dy_k = 1 where y_k is a
+right end of the union, du/dx_k = -1 where x_k is a left one. The gradient is taken from that, not from the maxima.
 
 `mrn` (metric residual network): the first half of a group costs only downwards, the second is a Euclidean distance:
 
@@ -48,8 +50,21 @@ def union_lengths(left: Array, right: Array) -> Array:
         start = left[..., j : j + 1]
         before = (start < left) | ((start == left) & (j < position))
         covered = xp.maximum(covered, xp.where(before, right[..., j : j + 1], left))
-    added = right - covered
-    return xp.where(added > 0, added, 0.0).sum(-1)
+    adds = right > covered
+    length = xp.where(adds, right - covered, 0.0).sum(-1)
+    if isinstance(left, np.ndarray):
+        return length
+    begins, ends = adds & (covered == left), adds
+    for j in position:  # y_k is no end of the union if an interval that adds something was covered up to y_k
+        ends = ends & ~((adds & ~begins)[..., j : j + 1] & (covered[..., j : j + 1] == right))
+    return _with_gradient(length, (xp.where(ends, right, 0.0) - xp.where(begins, left, 0.0)).sum(-1))
+
+
+def _with_gradient(value: Array, other: Array) -> Array:
+    """`value`, with the gradient of an `other` expression of the same thing that is cheaper to differentiate."""
+    from jax.lax import stop_gradient  # only training needs gradients
+
+    return stop_gradient(value) + (other - stop_gradient(other))
 
 
 def mrn(source: Array, target: Array, groups: int) -> Array:
@@ -77,6 +92,8 @@ NUMBERS = 1 << 18
 """Differences held at once in a numpy table: few enough to stay in a core's cache, and bounds memory."""
 ROWS = 16
 """Sources at once in a JAX table."""
+FEW = 4
+"""Of no more coordinates than these the gradient of the largest is cheaper by looking at all."""
 
 
 def table(head: Head, sources: np.ndarray, targets: np.ndarray, groups: int, mix: float = 0.5) -> np.ndarray:
@@ -111,29 +128,62 @@ def pairwise(head: Head, sources: Array, targets: Array, groups: int, mix: Array
 
 
 def _block(head: Head, sources: Array, targets: Array, groups: int, mix: Array) -> Array:
-    """All pairs at once; coordinates come first, so that every operation runs along the targets.
+    """All pairs at once; coordinates come first, so that every operation runs along the targets."""
+    x, y = (_grouped(part, groups).swapaxes(-1, -3).swapaxes(-2, -3) for part in (sources, targets))
+    if head == "mrn":  # x is (..., groups, size, n), y (..., groups, size, m)
+        return _mrn_block(x, y).mean(-3)
+    lengths = _iqe_block(x, y)
+    return mix * lengths.mean(-3) + (1.0 - mix) * lengths.max(-3)
+
+
+def _mrn_block(x: Array, y: Array) -> Array:
+    """max_k (x_k - y_k)_+ + ||x - y|| of all pairs of columns.
+
+    Both gradients have shorter ways than through the differences: that of the largest is in one coordinate, and that
+    of ||x||^2 + ||y||^2 - 2 <x, y> is two matrix products. The values are those of the differences.
+    """
+    xp, half = x.__array_namespace__(), x.shape[-2] // 2
+    differences = [x[..., k, :, None] - y[..., k, None, :] for k in range(2 * half)]
+    down, squares = reduce(xp.maximum, differences[:half]), sum(map(xp.square, differences[half:]))
+    if not isinstance(x, np.ndarray) and half > FEW:
+        best: Array = 0
+        for k in reversed(range(half)):
+            best = xp.where(differences[k] == down, k, best)
+        (fall_x, near_x), (fall_y, near_y) = (xp.split(part.swapaxes(-1, -2), 2, axis=-1) for part in (x, y))
+        there = xp.take_along_axis(fall_y, best.swapaxes(-1, -2), axis=-1).swapaxes(-1, -2)
+        down = _with_gradient(down, xp.take_along_axis(fall_x, best, axis=-1) - there)
+        long_x, long_y = xp.square(near_x).sum(-1)[..., :, None], xp.square(near_y).sum(-1)[..., None, :]
+        squares = _with_gradient(squares, long_x + long_y - 2.0 * xp.matmul(near_x, near_y.swapaxes(-1, -2)))
+    return _residual(xp, down, squares)
+
+
+def _iqe_block(x: Array, y: Array) -> Array:
+    """|union_k [x_k, y_k]| of all pairs of columns.
 
     The order of `before` depends on the source alone: with its intervals sorted, and the targets' ends put in the same
     order by a product with a permutation, one pass over the coordinates is enough.
     """
-    xp = sources.__array_namespace__()
-    x, y = (_grouped(part, groups).swapaxes(-1, -3).swapaxes(-2, -3) for part in (sources, targets))
-    size = x.shape[-2]  # x is (..., groups, size, n), y (..., groups, size, m)
-    if head == "mrn":
-        differences = [x[..., k, :, None] - y[..., k, None, :] for k in range(size)]
-        down = reduce(xp.maximum, differences[: size // 2])
-        return _residual(xp, down, sum(map(xp.square, differences[size // 2 :]))).mean(-3)
+    xp, size = x.__array_namespace__(), x.shape[-2]
     order = xp.argsort(x, axis=-2, stable=True)
     x = xp.take_along_axis(x, order, axis=-2)
     permutation = (order[..., None] == np.arange(size)).astype(y.dtype)
     ends = xp.matmul(permutation, y[..., None, :, :])
     covered: Array = x[..., 0, :, None]
     length: Array = 0.0
+    intervals = []
     for k in range(size):
-        added = ends[..., k, :, :] - xp.maximum(covered, x[..., k, :, None])
+        start, end = x[..., k, :, None], ends[..., k, :, :]
+        added = end - xp.maximum(covered, start)
         length = length + xp.where(added > 0, added, 0.0)
-        covered = xp.maximum(covered, ends[..., k, :, :])
-    return mix * length.mean(-3) + (1.0 - mix) * length.max(-3)
+        intervals.append((start, end, added > 0, covered <= start))
+        covered = xp.maximum(covered, end)
+    if isinstance(x, np.ndarray):
+        return length
+    total, last = 0.0, True
+    for start, end, adds, begins in reversed(intervals):  # an end of the union is followed by a beginning, or none
+        total = total + xp.where(adds & last, end, 0.0) - xp.where(adds & begins, start, 0.0)
+        last = xp.where(adds, begins, last)
+    return _with_gradient(length, total)
 
 
 def groups_of(dimension: int, size: int) -> int:
