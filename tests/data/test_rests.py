@@ -67,7 +67,7 @@ def test_short_rests_go_where_they_are_most_of_the_data():
     data = stored(*(walk((30, 0.1), (50, 0.0)) for _ in range(30)))
     assert len(rest_rows(data, [0])) == 0
     pieces = cut_rests(data, [0])
-    assert len(pieces) == 30 and 25 * 30 < pieces.num_states < 36 * 30
+    assert len(pieces) == 30 and 20 * 30 < pieces.num_states < 36 * 30
 
 
 @pytest.mark.parametrize("pause", [0, LONG.shortest - 41])
