@@ -312,10 +312,10 @@ def test_report_writes_the_papers_layout_and_a_page_that_needs_nothing_else(whol
     assert "| *published* | *9 ± 6* |  |" in text and "were not measured here" in text
     assert "`iel compare smoke.toml --jobs 2`" in text and "last checkpoint" in text
     assert re.search(r"\| pointmaze-medium-navigate-v0 \| GCBC \| direct \| 2 \| [\d.]+ ± [\d.]+ \| \[", text)
-    for picture in ("success", "profiles", "learning"):
+    for picture in ("success", "time", "profiles", "learning"):
         assert (whole / "report" / f"{picture}.png").stat().st_size > 5000
     assert not re.search(r"""(src|href)=['"](?!data:)""", page) and "http" not in page and "@import" not in page
-    assert page.count("data:image/png;base64,") == 3 + 2  # three pictures and a rollout of every method and planner
+    assert page.count("data:image/png;base64,") == 4 + 2  # four pictures and a rollout of every method and planner
     assert 'addEventListener("click"' in page and "<th>GCBC<br>direct</th>" in page and "<em>9 ± 6</em>" in page
     assert page.count("<circle") == 2 and "<code>iel compare smoke.toml --jobs 2</code>" in page  # a bar per interval
     cells = re.findall("<t[hd]>([^<[]*)", page)
@@ -343,7 +343,7 @@ def test_report_fills_its_place_in_a_document_and_nothing_else(whole, tmp_path):
     assert text.startswith(f"# Mine — ß\n\n{begin}\n\n## tiny\n") and text.endswith(f"{end}\n\nafter\n")
     assert "### Every result" in text and "\nold\n" not in text
     linked = [str(tmp_path / name) for name in re.findall(r"\]\((images/tiny-\w+\.png)\)", text)]
-    assert first["inserted"] == [str(document), *linked] and len(linked) == len(first["pictures"]) == 3
+    assert first["inserted"] == [str(document), *linked] and len(linked) == len(first["pictures"]) == 4
     assert all(Path(name).stat().st_size > 5000 for name in linked)
     report_command(command)
     assert document.read_text(encoding="utf-8") == text

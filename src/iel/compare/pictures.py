@@ -14,7 +14,7 @@ from iel.errors import IELError
 from iel.model import Model
 from iel.training import open_run
 from iel.training.trackers import read_losses
-from iel.viz.comparison import draw_bars, draw_by_distance, draw_learning, draw_profiles
+from iel.viz.comparison import draw_bars, draw_by_distance, draw_by_time, draw_learning, draw_profiles
 from iel.viz.pictures import draw_orders
 
 
@@ -38,6 +38,9 @@ def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
     if bands := {env: entries for env, entries in bands.items() if entries}:
         pictures["Success by distance"] = out / "distances.png"
         draw_by_distance(out / "distances.png", comparison.columns, bands)
+    if times := _by_time(comparison):
+        pictures["Success against the time of training"] = out / "time.png"
+        draw_by_time(out / "time.png", times)
     if comparison.complete:
         profiles = {column: comparison.profile(column) for column in comparison.complete}
         pictures["Performance profiles"] = out / "profiles.png"
@@ -52,6 +55,16 @@ def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
         if fields := _fields(comparison, env, out / f"fields{number or ''}.png"):
             pictures[f"What is near the goal, {env}"] = fields
     return pictures
+
+
+def _by_time(comparison: Comparison) -> dict[str, dict[str, tuple[float, np.ndarray]]]:
+    """Minutes of training and scores of the seeds under its best planner, by environment and method."""
+    panels: dict[str, dict[str, tuple[float, np.ndarray]]] = {}
+    for (env, method), seconds in comparison.seconds.items():
+        own = [e.scores for (other, column), e in comparison.entries.items() if (other, column[0]) == (env, method)]
+        if own and "training" in seconds:
+            panels.setdefault(env, {})[method] = seconds["training"] / 60, max(own, key=np.mean)
+    return {env: methods for env, methods in panels.items() if len(methods) > 1}
 
 
 def _fields(comparison: Comparison, env_name: str, path: Path) -> Path | None:

@@ -114,8 +114,8 @@ class Comparison:
     runs: dict[tuple[str, str, int], Path] = field(default_factory=dict)
     """(environment, method, seed) -> directory of its training run."""
     pictures: dict[tuple[str, Column], Path] = field(default_factory=dict)
-    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Method -> mean seconds of training and evaluation of a cell."""
+    seconds: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+    """(environment, method) -> mean seconds of training and evaluation of a cell."""
     sessions: list[dict[str, Any]] = field(default_factory=list)
 
     def groups(self, column: Column) -> list[NDArray[np.float64]] | None:
@@ -206,7 +206,7 @@ def collect_grid(out: Path) -> Comparison:
     pictures: dict[tuple[str, Column], Path] = {}
     runs: dict[tuple[str, str, int], Path] = {}
     errors: dict[str, str] = {}
-    spent: dict[str, list[dict[str, float]]] = {}
+    spent: dict[tuple[str, str], list[dict[str, float]]] = {}
     jobs = list_jobs(grid, out, fingerprints)
     for job in jobs:
         cell = job.cell
@@ -215,7 +215,7 @@ def collect_grid(out: Path) -> Comparison:
         if (job.directory / "run" / "config.json").exists():
             runs[cell.env, cell.method, cell.seed] = job.directory / "run"
         if job.state == "done" and (job.directory / "times.json").exists():
-            spent.setdefault(cell.method, []).append(read_json(job.directory / "times.json"))
+            spent.setdefault((cell.env, cell.method), []).append(read_json(job.directory / "times.json"))
         for variant in cell.planners if job.fingerprint else ():
             result = read_evaluation(job.directory, cell, job.fingerprint, variant)
             if result is not None:
@@ -239,7 +239,7 @@ def collect_grid(out: Path) -> Comparison:
         unfinished=sum(job.state != "done" for job in jobs),
         runs=runs,
         pictures=pictures,
-        seconds={method: _mean_times(times) for method, times in spent.items()},
+        seconds={key: mean_times(times) for key, times in spent.items()},
         sessions=sessions,
     )
 
@@ -324,7 +324,8 @@ def published_numbers(
     return numbers, f"{tables[name]['source']}: {tables[name]['note']}"
 
 
-def _mean_times(times: list[dict[str, float]]) -> dict[str, float]:
+def mean_times(times: list[dict[str, float]]) -> dict[str, float]:
+    """By what it was spent on."""
     kinds = dict.fromkeys(kind for entry in times for kind in entry)
     return {kind: float(np.mean([entry.get(kind, 0.0) for entry in times])) for kind in kinds}
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from iel.compare.progress import clock
-from iel.compare.results import Column, Comparison, Entry, label_of
+from iel.compare.results import Column, Comparison, Entry, label_of, mean_times
 from iel.cores import usable_cores
 from iel.evaluation.stats import SUCCESS_INTERVAL, mean_and_deviation
 
@@ -187,7 +187,8 @@ def session_lines(comparison: Comparison) -> list[str]:
         seconds = session.get("seconds")
         took = "stopped before its end" if seconds is None else clock(seconds) or "under a second"
         lines.append(f"`{session['command']}` ({session['jobs']} at a time, {session['ran']} cells to do: {took})")
-    for method, times in comparison.seconds.items():
+    for method in dict.fromkeys(method for _, method in comparison.seconds):
+        times = mean_times([spent for (_, other), spent in comparison.seconds.items() if other == method])
         parts = " and ".join(f"{clock(seconds) or '0 s'} of {kind}" for kind, seconds in times.items())
         lines.append(f"{method}: {parts} per cell on average")
     return lines

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
+import matplotlib.ticker
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -63,6 +64,26 @@ def draw_bars(
             panel.set_xlabel("success, per cent" + ("   (◇ published)" if (published or {}).get(env) else ""))
             panel.grid(axis="x", color=EDGE, alpha=0.25, linewidth=0.6, zorder=0)
             panel.tick_params(axis="y", length=0)
+
+
+def draw_by_time(path: Path | str, panels: Mapping[str, Mapping[str, tuple[float, NDArray]]]) -> None:
+    """One panel per environment: success against minutes of training; a dot per seed, a ring at each method's mean."""
+    methods = list(dict.fromkeys(method for entries in panels.values() for method in entries))
+    with figure(path, 1, len(panels), size=(1.2 + 4.6 * len(panels), 4.2)) as axes:
+        for panel, (env, entries) in zip(axes[0], panels.items(), strict=True):
+            for method, (minutes, scores) in entries.items():
+                number = methods.index(method)
+                style = {"color": LINES[number % len(LINES)], "zorder": 3}
+                marker = "osD^v"[number // len(LINES) % 5]
+                values = 100 * np.asarray(scores, np.float64)
+                panel.scatter(np.full(len(values), minutes), values, s=14, alpha=0.5, linewidth=0, **style)
+                panel.scatter(minutes, values.mean(), s=70, marker=marker, label=method, **style)
+            panel.set(xscale="log", ylim=(-3, 103), title=env.removesuffix("-v0"))
+            panel.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))
+            panel.xaxis.set_minor_formatter(matplotlib.ticker.LogFormatter(minor_thresholds=(2, 0.5)))
+            panel.set(xlabel="training of one seed, minutes", ylabel="success, per cent")
+            panel.grid(color=EDGE, alpha=0.25, linewidth=0.6, which="both")
+            panel.legend(fontsize=8, loc="best")
 
 
 def draw_profiles(
