@@ -210,7 +210,7 @@ def data_info_command(options: DataInfo) -> dict[str, Any]:
 def _motion(data: Any) -> dict[str, Any]:
     """What the columns do: how slow each is, which tell the place, how often it jumps and how much it rests."""
     from iel.data.jumps import jump_rows
-    from iel.data.rests import rest_rows
+    from iel.data.rests import LONG, SHORT, rest_rows
     from iel.data.slowness import place_columns, slowness
 
     try:
@@ -223,8 +223,10 @@ def _motion(data: Any) -> dict[str, Any]:
     except DataError as problem:
         return {**facts, "place_columns": None, "jumps": 0, "note": str(problem)}
     place = facts["place_columns"]
-    resting = round(len(rest_rows(data, place)) / len(data.observations), 3)
-    return {**facts, "jumps": len(jump_rows(data, place)), "resting_share": resting}
+    jumps = jump_rows(data, place)
+    pieces = data.cut(jumps) if len(jumps) else data  # as in training: a jump is no motion
+    shares = [round(len(rest_rows(pieces, place, kind)) / pieces.num_states, 3) for kind in (LONG, SHORT)]
+    return {**facts, "jumps": len(jumps), "resting_share": shares[0], "short_rests_share": shares[1]}
 
 
 def _few_digits(values: Any, digits: int = 4) -> list[float]:
