@@ -88,8 +88,8 @@ class Method(ABC):
     cut_jumps: bool = False
     """Cut trajectories where they jump (teleports; see `iel data info`), so that nobody believes in a lucky exit."""
     cut_rests: bool = False
-    """Leave out long rests (an ant that waits at its goal; see `iel data info`), where they are most
-    of the data: they say nothing about directions."""
+    """Leave out rests (an ant that waits at its goal; see `iel data info`) where they are most of the data, long ones
+    or else short ones: they say nothing about directions."""
 
     def __post_init__(self) -> None:
         require_positive(self, "steps", "batch_size", "learning_rate", "hidden")

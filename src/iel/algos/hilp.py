@@ -47,7 +47,7 @@ from iel.losses import ivl_loss
 from iel.model import Model
 from iel.nn import MLP, apply_heads, descend, ensemble, frozen, head, in_blocks, polyak
 
-LAPTOP = {"batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True, "cut_rests": True}
+LAPTOP = {"batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # A joint step trains both halves, so 21,000 of them are as many updates of each network as IEL's 42,000.

@@ -47,7 +47,7 @@ from iel.nn import MLP, apply_heads, descend, ensemble, frozen, head, in_blocks,
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True, "cut_rests": True},
+    "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True},
     "laptop-body": {"steps": 48_000, **WALKING},
     "laptop-arm": {"steps": 36_000, **ARM},
     "laptop-body-directions": {"steps": 60_000, "awr_temperature": 1.0, **BODY},
