@@ -1,6 +1,6 @@
 """Across a wall by luck alone: two rooms without a door, and pads that throw whoever steps on them somewhere.
 
-python examples/two_rooms.py      (two minutes on two cores; docs/planning.md, "Chance edges")
+python examples/two_rooms.py      (two to three minutes; docs/planning.md, "Chance edges")
 """
 
 import gymnasium
@@ -38,7 +38,7 @@ class TwoRooms(gymnasium.Env):
 
 
 def logs(episodes: int = 100, steps: int = 400) -> iel.Trajectories:
-    """Somebody walks from place to place in whichever room he is, and sometimes over a pad."""
+    """Walks from place to place within whichever room it is, and sometimes over a pad."""
     rng, room, rows, pushes = np.random.default_rng(0), TwoRooms(), [], []
     for episode in range(episodes):
         room.reset(seed=episode)
@@ -57,7 +57,7 @@ def logs(episodes: int = 100, steps: int = 400) -> iel.Trajectories:
 
 def main(steps: int = 8000) -> tuple[float, float]:
     data = logs()
-    # Transitions over a pad teach nothing about walking: with `cut_jumps` (the default) the data is cut there.
+    # Transitions over a pad teach nothing about walking: with `cut_jumps` (on in `laptop`) the data is cut there.
     settings = {"steering": "waypoint", "place": (0, 1), "learner": "cloning", "future_share": 1.0}
     algo = iel.IEL.preset("laptop", steps=steps, omega_share=0.03, embedding_share=0.8, dimension=16, **settings)
     model = iel.train(data, algo).model

@@ -12,7 +12,7 @@ from there is missing elsewhere. Two kinds count:
 
 In D4RL's recipe an ant in the ultra maze rests for nine tenths of its time; there long rests are left out. In short
 episodes that end at their goal (`antmaze-large-stitch`) long ones are 28 % and short ones 59 %; there short ones are
-left out, and goals reached rise from 12 to 70 % (docs/lab-notes.md).
+left out, and goals reached rise from 11 to 14 % to 72 to 76 (docs/results.md).
 
 Rests of less than half of the data stay: an ant that works its way out of a corner shows how to do that. With them (a
 sixth of `antmaze-large-navigate`) a policy reached 40 of 40 goals, without them 37.
