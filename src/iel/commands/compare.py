@@ -25,8 +25,8 @@ class CompareCommand(Output):
     """Train and evaluate a grid of environments, methods, planners and seeds; goes on where it was stopped."""
 
     grid: tyro.conf.Positional[str]
-    """A TOML file (docs/comparing.md) or a shipped grid: antmaze, kitchen, paper-table-2, paper-sensitivity,
-    pointmaze."""
+    """A TOML file (docs/comparing.md) or a shipped grid: ablation, antmaze, geometries, kitchen, paper-table-2,
+    paper-sensitivity, pointmaze."""
     out: Path | None = None
     """Directory of the results (default: runs/compare-GRID-SCALE)."""
     scale: str | None = None
