@@ -24,7 +24,7 @@ from iel.compare.grid import Cell, Grid, Variant
 from iel.compare.progress import Board
 from iel.cores import environment_for, usable_cores
 from iel.data import load
-from iel.data.catalogue import data_directory
+from iel.data.catalogue import data_directory, file_name
 from iel.errors import ConfigError, IELError, RunError
 from iel.files import locked, open_in_place, write_json
 from iel.loader import os_errors, read_json
@@ -122,8 +122,9 @@ def prepare_data(cells: Sequence[Cell], quiet: bool = False) -> tuple[dict[str, 
     fingerprints, errors = {}, {}
     for cell in {cell.env: cell for cell in cells}.values():
         try:
-            with _one_at_a_time(data_directory() / f".{cell.env}.lock"):
-                data = load(cell.env, episodes=cell.data["episodes"], seed=cell.data["seed"], progress=not quiet)
+            episodes, seed = cell.data["episodes"], cell.data["seed"]
+            with _one_at_a_time(data_directory() / f".{Path(file_name(cell.env, episodes, seed)).stem}.lock"):
+                data = load(cell.env, episodes=episodes, seed=seed, progress=not quiet)
             fingerprints[cell.env] = data.fingerprint
         except IELError as error:
             errors[cell.env] = str(error)
