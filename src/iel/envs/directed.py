@@ -88,78 +88,86 @@ def directed_maze(create: Callable[..., Any], world: World, **settings: Any) -> 
 @cache
 def _directed_class(create: Callable[..., Any], body: str, kind: str) -> Any:
     """OGBench makes its classes inside a function, so one instance is made to learn the class."""
-    base: Any = type(create(body, kind, maze_type="medium"))
+    return type("DirectedMaze", (_Directed, type(create(body, kind, maze_type="medium"))), {"body": body})
 
-    class DirectedMaze(base):
-        def __init__(self, world: World, **settings: Any):
-            self.world = world
-            super().__init__(**settings)
-            # MuJoCo's own arrays: writing to them opens and shuts doors.
-            self._doors = [self.model.geom(f"door_{number}").id for number in range(len(world.doors))]
-            cells = np.array(world.doors, float).reshape(-1, 2, 2)
-            xy = (cells[..., ::-1] * self._maze_unit) - (self._offset_x, self._offset_y)
-            self._door_middle = xy.mean(axis=1)
-            self._door_normal = (xy[:, 1] - xy[:, 0]) / self._maze_unit
-            self._shut = np.zeros(len(self._doors), bool)
-            self._winds = {cell: np.array(wind) for cell, wind in world.winds}
-            self._torso = self.model.body("torso").id
-            # A point starts every step at rest: from F / m = 2 s / t^2 it goes s in t.
-            seconds = self.model.opt.timestep * self.frame_skip
-            self._push = 0.2 * 2.0 * self.model.body_mass[self._torso] / seconds**2 if body == "point" else ANT_WIND
 
-        def update_tree(self, tree: Any) -> None:
-            super().update_tree(tree)
-            unit, height = self._maze_unit, self._maze_height / 2 * self._maze_unit
-            for number, (front, back) in enumerate(self.world.doors):
-                (x, y), (across_x, across_y) = (
-                    np.mean([self.ij_to_xy(front), self.ij_to_xy(back)], axis=0),
-                    np.where(np.array(front) == np.array(back), unit / 2, DOOR_HALF_WIDTH)[::-1],
-                )
-                ET.SubElement(
-                    tree.find(".//worldbody"), "geom", name=f"door_{number}", type="box", contype="1", conaffinity="1",
-                    pos=f"{x} {y} {height}", size=f"{across_x} {across_y} {height}", rgba="0 0 0 1",
-                )  # fmt: skip
+_Maze: Any = object
+"""Stands for OGBench's class, which comes after `_Directed` in the order of bases."""
 
-        def set_tasks(self) -> None:
-            self.task_infos = [
-                {"task_name": f"task{number}", "init_ij": start, "goal_ij": goal}
-                for number, (start, goal) in enumerate(self.world.tasks, 1)
-            ]
-            for task in self.task_infos:
-                task |= {"init_xy": self.ij_to_xy(task["init_ij"]), "goal_xy": self.ij_to_xy(task["goal_ij"])}
-            if self._reward_task_id == 0:
-                self._reward_task_id: Any = 1
 
-        def set_xy(self, xy: Any) -> None:
-            super().set_xy(xy)
-            self._move_doors(np.asarray(xy), placed=True)
+class _Directed(_Maze):
+    """What a world adds to a maze of OGBench."""
 
-        def step(self, action: Any) -> Any:
-            xy = self.get_xy()
-            self._move_doors(xy)
-            self._blow(xy)
-            return super().step(action)
+    body: str
 
-        def _behind(self, xy: Any) -> Any:
-            """s of every door."""
-            return ((xy - self._door_middle) * self._door_normal).sum(axis=1)
+    def __init__(self, world: World, **settings: Any):
+        self.world = world
+        super().__init__(**settings)
+        # MuJoCo's own arrays: writing to them opens and shuts doors.
+        self._doors = [self.model.geom(f"door_{number}").id for number in range(len(world.doors))]
+        cells = np.array(world.doors, float).reshape(-1, 2, 2)
+        xy = (cells[..., ::-1] * self._maze_unit) - (self._offset_x, self._offset_y)
+        self._door_middle = xy.mean(axis=1)
+        self._door_normal = (xy[:, 1] - xy[:, 0]) / self._maze_unit
+        self._shut = np.zeros(len(self._doors), bool)
+        self._winds = {cell: np.array(wind) for cell, wind in world.winds}
+        self._torso = self.model.body("torso").id
+        # A point starts every step at rest: from F / m = 2 s / t^2 it goes s in t.
+        seconds = self.model.opt.timestep * self.frame_skip
+        drift = 0.2 * 2.0 * self.model.body_mass[self._torso] / seconds**2
+        self._push = drift if self.body == "point" else ANT_WIND
 
-        def _move_doors(self, xy: Any, placed: bool = False) -> None:
-            """Shut the doors behind the torso, open those in front of it; one that is `placed` finds none ajar."""
-            behind = self._behind(xy)
-            shut = np.where(behind < 0, False, self._shut | (behind > (0.0 if placed else CLEARANCE[body])))
-            for door in np.flatnonzero((shut != self._shut) | placed):
-                geom = self._doors[door]
-                self.model.geom_contype[geom] = self.model.geom_conaffinity[geom] = int(shut[door])
-                self.model.geom_rgba[geom] = DOOR_COLOURS[bool(shut[door])]
-            self._shut = shut
+    def update_tree(self, tree: Any) -> None:
+        super().update_tree(tree)
+        unit, height = self._maze_unit, self._maze_height / 2 * self._maze_unit
+        for number, (front, back) in enumerate(self.world.doors):
+            (x, y), (across_x, across_y) = (
+                np.mean([self.ij_to_xy(front), self.ij_to_xy(back)], axis=0),
+                np.where(np.array(front) == np.array(back), unit / 2, DOOR_HALF_WIDTH)[::-1],
+            )
+            ET.SubElement(
+                tree.find(".//worldbody"), "geom", name=f"door_{number}", type="box", contype="1", conaffinity="1",
+                pos=f"{x} {y} {height}", size=f"{across_x} {across_y} {height}", rgba="0 0 0 1",
+            )  # fmt: skip
 
-        def _blow(self, xy: Any) -> None:
-            """The wind of this cell, and the push of a door that one stands in."""
-            wind = self._winds.get(self.xy_to_ij(xy), np.zeros(2))
-            behind, away = self._behind(xy), np.abs(xy - self._door_middle).max(axis=1)
-            inside = (behind >= 0) & (behind <= CLEARANCE[body]) & (away < self._maze_unit / 2)
-            wind = wind + PUSH[body] * inside @ self._door_normal
-            self.data.xfrc_applied[self._torso, :2] = self._push * wind
+    def set_tasks(self) -> None:
+        self.task_infos = [
+            {"task_name": f"task{number}", "init_ij": start, "goal_ij": goal}
+            for number, (start, goal) in enumerate(self.world.tasks, 1)
+        ]
+        for task in self.task_infos:
+            task |= {"init_xy": self.ij_to_xy(task["init_ij"]), "goal_xy": self.ij_to_xy(task["goal_ij"])}
+        if self._reward_task_id == 0:
+            self._reward_task_id: Any = 1
 
-    return DirectedMaze
+    def set_xy(self, xy: Any) -> None:
+        super().set_xy(xy)
+        self._move_doors(np.asarray(xy), placed=True)
+
+    def step(self, action: Any) -> Any:
+        xy = self.get_xy()
+        self._move_doors(xy)
+        self._blow(xy)
+        return super().step(action)
+
+    def _behind(self, xy: Any) -> Any:
+        """s of every door."""
+        return ((xy - self._door_middle) * self._door_normal).sum(axis=1)
+
+    def _move_doors(self, xy: Any, placed: bool = False) -> None:
+        """Shut the doors behind the torso, open those in front of it; one that is `placed` finds none ajar."""
+        behind = self._behind(xy)
+        shut = np.where(behind < 0, False, self._shut | (behind > (0.0 if placed else CLEARANCE[self.body])))
+        for door in np.flatnonzero((shut != self._shut) | placed):
+            geom = self._doors[door]
+            self.model.geom_contype[geom] = self.model.geom_conaffinity[geom] = int(shut[door])
+            self.model.geom_rgba[geom] = DOOR_COLOURS[bool(shut[door])]
+        self._shut = shut
+
+    def _blow(self, xy: Any) -> None:
+        """The wind of this cell, and the push of a door that one stands in."""
+        wind = self._winds.get(self.xy_to_ij(xy), np.zeros(2))
+        behind, away = self._behind(xy), np.abs(xy - self._door_middle).max(axis=1)
+        inside = (behind >= 0) & (behind <= CLEARANCE[self.body]) & (away < self._maze_unit / 2)
+        wind = wind + PUSH[self.body] * inside @ self._door_normal
+        self.data.xfrc_applied[self._torso, :2] = self._push * wind

@@ -281,23 +281,6 @@ def _add_playground(app: FastAPI, server: Server) -> None:
         session, ask = Session(stage), stage.engine.ask
         walking = asyncio.Event()
 
-        async def walk() -> None:
-            while True:
-                await walking.wait()
-                started = asyncio.get_running_loop().time()
-                try:
-                    frame = await ask(session.advance)
-                except Busy:
-                    await asyncio.sleep(0.1)
-                    continue
-                if frame is None:
-                    walking.clear()
-                    continue
-                await socket.send_json(frame)
-                # Whoever has arrived waits for another goal.
-                rest = 1.0 / FRAMES if frame["state"] == "walking" else 0.15
-                await asyncio.sleep(max(0.0, rest - (asyncio.get_running_loop().time() - started)))
-
         async def reply(text: str) -> None:
             message = parse(PlayMessage, text)
             if message.strokes is not None:
@@ -316,13 +299,33 @@ def _add_playground(app: FastAPI, server: Server) -> None:
                     await socket.send_json(await ask(session.reset))
                 walking.set()
 
-        walker = asyncio.create_task(walk())
+        walker = asyncio.create_task(_walk(socket, session, walking))
         try:
             await _converse(server, socket, reply)
         finally:
             walker.cancel()
             with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError, IELError):
                 await walker
+
+
+async def _walk(socket: WebSocket, session: Session, walking: asyncio.Event) -> None:
+    """Frames of the agent for as long as it walks; it may be set off again at any time."""
+    now = asyncio.get_running_loop().time
+    while True:
+        await walking.wait()
+        started = now()
+        try:
+            frame = await session.stage.engine.ask(session.advance)
+        except Busy:
+            await asyncio.sleep(0.1)
+            continue
+        if frame is None:
+            walking.clear()
+            continue
+        await socket.send_json(frame)
+        # Whoever has arrived waits for another goal.
+        rest = 1.0 / FRAMES if frame["state"] == "walking" else 0.15
+        await asyncio.sleep(max(0.0, rest - (now() - started)))
 
 
 # ---------------------------------------------------------------- pages
