@@ -62,7 +62,7 @@ from iel.algos.contract import config_dict, config_from_dict
 from iel.envs.registry import canonical_name
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.loader import read_toml
-from iel.planning import PLANNERS
+from iel.planning import ACTION_KINDS, PLANNERS
 from iel.typed import LARGEST, SEEDS, Rule, check_settings, shown
 
 SHIPPED = Path(__file__).parent / "grids"
@@ -78,7 +78,6 @@ PROTOCOL = {
     "distances": 0,
 }
 """The evaluation seed is one that nobody used while choosing settings."""
-ACTIONS = ("mean", "sample", "unstick")
 DATA = {"episodes": None, "seed": 0}
 
 
@@ -310,8 +309,8 @@ def _numbers(table: Any, where: str, known: Mapping[str, Any], mistakes: Mistake
         if name == "tasks":
             mistakes.numbers(value, f"{where}.tasks")
         elif name == "action":
-            if value not in ACTIONS:
-                mistakes.add(f"{where}.action must be one of {', '.join(ACTIONS)}, not {shown(value)}.")
+            if value not in ACTION_KINDS:
+                mistakes.add(f"{where}.action must be one of {', '.join(ACTION_KINDS)}, not {shown(value)}.")
         elif name in known:
             low, high = (0, SEEDS - 1) if name == "seed" else (1, LARGEST)
             if Rule(int, low, high).complaint(value):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from iel.evaluation.ask import Ask
 from iel.evaluation.distances import bands_of
 from iel.evaluation.stats import EPISODE_INTERVAL, bootstrap_interval, success_interval
 from iel.model import Model
-from iel.planning import Acting, Pilot, Planner, Where, make_planner, planners_for
+from iel.planning import Acting, ActionKind, Pilot, Planner, Where, make_planner, planners_for
 from iel.progress import Progress
 
 ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
@@ -49,7 +49,7 @@ class Protocol:
     max_steps: int | None = None
     """Steps an episode may take, never more than the environment's own limit, which is what None means."""
 
-    action: Literal["mean", "sample", "unstick"] = "mean"
+    action: ActionKind = "mean"
     """How the policy acts (`iel.planning.Acting`); what is random follows from the seed as well."""
     ask: Ask = field(default_factory=Ask)
     """What the agent is asked for, if not each task's goal."""

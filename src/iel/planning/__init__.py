@@ -17,15 +17,17 @@ from iel.planning.field import Field
 from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
 from iel.planning.graph import PlanningGraph
 from iel.planning.midpoints import RecMid
-from iel.planning.plan import Acting, Agent, Pilot, Plan, Route, Target
+from iel.planning.plan import ACTION_KINDS, Acting, ActionKind, Agent, Pilot, Plan, Route, Target
 from iel.planning.planner import Planner
 from iel.planning.planners import AsymGraph, Direct, SymGraph
 from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for, usual_planners
 from iel.planning.search import Edges
 
 __all__ = [
+    "ACTION_KINDS",
     "PLANNERS",
     "Acting",
+    "ActionKind",
     "Agent",
     "AsymGraph",
     "Avoid",

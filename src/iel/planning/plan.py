@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
@@ -248,6 +248,10 @@ class Plan:
 # ---------------------------------------------------------------- acting
 
 
+ActionKind = Literal["mean", "sample", "unstick"]
+ACTION_KINDS: tuple[ActionKind, ...] = get_args(ActionKind)
+
+
 @dataclass(frozen=True)
 class Acting:
     """How actions are taken from the policy: by its `mean`, by a `sample`, or `unstick`: by its mean, with noise only
@@ -258,14 +262,14 @@ class Acting:
     step over the last `patience` steps; it then gets N(0, `noise`^2) on every action for `burst` steps.
     """
 
-    kind: Literal["mean", "sample", "unstick"] = "mean"
+    kind: ActionKind = "mean"
     noise: float = 0.4
     patience: int = 30
     burst: int = 20
     progress: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.kind not in ("mean", "sample", "unstick"):
+        if self.kind not in ACTION_KINDS:
             raise ConfigError(f"action is '{self.kind}'; choose mean, sample or unstick.")
 
 
