@@ -149,6 +149,32 @@ def test_an_export_knows_who_passed_where(trained, walks, tmp_path):
         read_model(tmp_path / "out")
 
 
+def test_an_export_knows_what_throws_one_elsewhere(tmp_path):
+    """A belt with a pad at 100: six of ten who step on it start again, the others are thrown to its far end."""
+    walk = np.arange(250, dtype=np.float32)
+    thrown = [np.concatenate([walk[:100], walk[:100] if n % 5 < 3 else walk[150:]]) for n in range(30)]
+    table = [np.stack([place + 0.01 * n, np.full(len(place), 0.1 * n)], 1) for n, place in enumerate(thrown)]
+    data = Trajectories.from_episodes([(rows, np.sin(rows[1:, :1])) for rows in table], "belt")
+    settings = {"hidden": (16, 16), "batch_size": 16, "dimension": 4, "steering": "waypoint", "place": (0,)}
+    train(data, IEL.preset("smoke", steps=60, cut_jumps=False, **settings), [0], out=tmp_path / "run", progress=False)
+    run = open_run(tmp_path / "run")
+    export_run(run, tmp_path / "out", data=data, nodes=40, onnx=False)
+    ours, theirs = load_model(tmp_path / "out").planner("asym-graph"), AsymGraph(run.model, data, nodes=40)
+    for name in ("aims", "source", "entered", "left", "exits", "shares"):
+        assert np.array_equal(getattr(ours.graph.portals, name), getattr(theirs.graph.portals, name)), name
+    starts = data.observations[::7]
+    ways = [p.plan([data.observations[-1]] * len(starts)).steps(p.model.embed(starts)) for p in (ours, theirs)]
+    np.testing.assert_allclose(*ways, rtol=1e-4)
+    arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
+    (tmp_path / "out" / "manifest.json").unlink()
+    for name, wrong in {"source": 40, "entered": 1, "left": -1, "exits": 40, "shares": 0.0, "aims": np.nan}.items():
+        broken = arrays[f"portals.{name}"].copy()
+        broken.flat[0] = wrong
+        save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, f"portals.{name}": broken})
+        with pytest.raises(RunError, match="portals that do not fit"):
+            read_model(tmp_path / "out")
+
+
 def test_the_same_run_exports_the_same_bytes(trained, walks, tmp_path):
     for name in ("a", "b"):
         export_run(trained, tmp_path / name, data=walks, nodes=8)

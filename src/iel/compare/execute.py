@@ -94,19 +94,20 @@ def execute(
         fingerprints = {**(read_recorded(out)[1] if only and (out / "grid.json").exists() else {}), **fingerprints}
         write_grid(out, grid, fingerprints)
         jobs = list_jobs(grid, out, fingerprints, errors)
-        waiting = [job for job in jobs if job.state == "waiting" and chosen(job.cell, only)]
+        shown = [job for job in jobs if chosen(job.cell, only)]
+        waiting = [job for job in shown if job.state == "waiting"]
         for job in waiting:
             write_job(job.directory, job.cell, job.fingerprint, draw=job.cell.seed == grid.seeds[0])
         on_start(len(waiting))
         # Those that are driven by the policy of another cell come after all others.
         waves = [[job for job in waiting if bool(job.cell.drivers) == driven] for driven in (False, True)]
         if cluster is not None and waiting:
-            with cluster, Board(jobs, cluster.places, quiet) as board:
+            with cluster, Board(shown, cluster.places, quiet) as board:
                 for wave in waves:
                     _run_on(cluster, wave, board)
             return jobs
         lanes = min(lanes or len(usable_cores()), max(len(waiting), 1))
-        with Board(jobs, lanes, quiet) as board:
+        with Board(shown, lanes, quiet) as board:
             for wave in waves:
                 _run(wave, _shares(lanes), board)
     return jobs

@@ -27,7 +27,7 @@ from iel.export.agreement import measure
 from iel.export.graphs import IR_VERSION, OPSET, build_graphs, require_onnx, signatures
 from iel.files import partial_name, seal, write_json
 from iel.model import Model, save_model
-from iel.model.files import MANIFEST_FORMAT, read_model
+from iel.model.files import MANIFEST_FORMAT, PORTALS, read_model
 from iel.planning import AsymGraph
 from iel.planning.plan import States
 from iel.serial import save_arrays
@@ -47,7 +47,7 @@ def export_run(
     onnx: bool = True,
 ) -> dict[str, Any]:
     """Write the run's model to `out` and return its card; with `nodes`, states of `data` are taken along, and who was
-    seen to pass between them (`witnesses` as of `AsymGraph`).
+    seen to pass between them (`witnesses` as of `AsymGraph`) and what throws one elsewhere.
     """
     if onnx:
         require_onnx()  # said before anything is written
@@ -72,6 +72,8 @@ def export_run(
                 size = np.int32 if len(observations) ** 2 < 2**31 else np.int64
                 pack |= {"codes": seen.codes.astype(size), "steps": seen.steps.astype(np.uint8)}
                 pack["witnesses"] = np.array([states.graph.unseen])
+            if (portals := states.graph.portals) is not None:
+                pack |= {f"portals.{name}": getattr(portals, name) for name in PORTALS}
             save_arrays(partial / "planner.safetensors", pack)
         written = read_model(partial)
         graphs = build_graphs(written) if onnx else {}

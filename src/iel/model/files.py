@@ -53,6 +53,8 @@ REQUIRED = {"algo", "observation_size", "action_size", "steering", "networks"}
 UNITS = ("beta", "discount", "residual")
 OPTIONAL = {*UNITS, "metric"}
 PASSAGES = ("codes", "steps")
+PORTALS = ("aims", "source", "entered", "left", "exits", "shares")
+"""Fields of `iel.planning.chance.Portals`; in files they are called `portals.aims` and so on."""
 
 
 def save_model(model: Model, directory: Path | str) -> None:
@@ -369,7 +371,9 @@ def _number(value: Any, name: str, config: Path, low: float, high: float) -> flo
 def _pack(model: Model, source: Path) -> Pack:
     """The states to plan over."""
     arrays = read_safetensors(source)
-    if "observations" not in arrays or not arrays.keys() <= {"observations", "embeddings", *PASSAGES, "witnesses"}:
+    named = {f"portals.{name}": name for name in PORTALS}
+    known = {"observations", "embeddings", *PASSAGES, "witnesses", *named}
+    if "observations" not in arrays or not arrays.keys() <= known:
         raise RunError(f"{source} does not hold observations; export the run again.")
     observations = arrays["observations"]
     if observations.ndim != 2 or observations.shape[1] != model.observation_size or len(observations) == 0:
@@ -380,9 +384,10 @@ def _pack(model: Model, source: Path) -> Pack:
         raise RunError(f"{source} holds a number that is not finite; export the run again.")
     if "embeddings" in arrays:
         _same_model(model, observations, arrays["embeddings"], source)
-    if "witnesses" not in arrays:
-        return Pack(observations)
-    return Pack(observations, *_passages(arrays, len(observations), source))
+    passages, factor = _passages(arrays, len(observations), source) if "witnesses" in arrays else (None, None)
+    found = {name: arrays[stored] for stored, name in named.items() if stored in arrays}
+    portals = _portals(found, observations.shape, source) if found else None
+    return Pack(observations, passages, factor, portals)
 
 
 def _passages(arrays: Mapping[str, np.ndarray], nodes: int, source: Path) -> tuple[dict[str, np.ndarray], float]:
@@ -394,6 +399,26 @@ def _passages(arrays: Mapping[str, np.ndarray], nodes: int, source: Path) -> tup
     if not (sound and ((codes >= 0) & (codes < nodes**2)).all() and (np.diff(codes) > 0).all() and (steps > 0).all()):
         raise RunError(f"{source} holds passages that do not fit its states; export the run again.")
     return {"codes": codes, "steps": steps}, float(factor[0])
+
+
+def _portals(portals: dict[str, np.ndarray], states: tuple[int, ...], source: Path) -> dict[str, np.ndarray]:
+    """Places that throw the agent somewhere else: where to head for, from which nodes, and where they lead."""
+    error = RunError(f"{source} holds portals that do not fit its states; export the run again.")
+    if portals.keys() != set(PORTALS) or portals["aims"].ndim != 2 or portals["aims"].shape[1] != states[1]:
+        raise error
+    limits = {"source": states[0], "entered": len(portals["aims"]), "left": len(portals["aims"]), "exits": states[0]}
+    for name, limit in limits.items():
+        numbers = portals[name]
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not ((numbers >= 0) & (numbers < limit)).all():
+            raise error
+    lengths = {len(portals["source"]) - len(portals["entered"]), len(portals["left"]) - len(portals["exits"])}
+    shares = portals["shares"]
+    if lengths != {0} or shares.shape != portals["left"].shape or shares.dtype.kind != "f":
+        raise error
+    total = np.bincount(portals["left"], shares, limits["left"])
+    if not ((shares > 0).all() and np.allclose(total, 1.0, atol=1e-4) and np.isfinite(portals["aims"]).all()):
+        raise error
+    return {name: numbers.astype(np.int64) if name in limits else numbers for name, numbers in portals.items()}
 
 
 def _support_arrays(support: Support) -> dict[str, np.ndarray]:

@@ -131,6 +131,8 @@ class Pack:
     """Who was seen to pass between them (`iel.planning.witness`): `codes`, `steps`."""
     witnesses: float | None = None
     """How much dearer the other edges are."""
+    portals: Mapping[str, Any] | None = None
+    """Places that throw the agent somewhere else (`iel.planning.chance`): what `Portals` is made of but `points`."""
 
 
 class Model:

@@ -12,7 +12,7 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric
-from iel.planning.chance import find_portals
+from iel.planning.chance import Portals, find_portals
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
 from iel.planning.field import NO_HOP, Field
 from iel.planning.goals import inside, observation_table
@@ -121,7 +121,7 @@ class AsymGraph(Planner):
             self.graph.witnesses = self._witnesses(data, scale)
         self.places = steering.places(self.observations[self.states]) if hasattr(steering, "places") else None
         self.hop_states = self.states
-        if chance and holds_walks(data):
+        if chance:
             self._find_portals(data)
         self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
@@ -164,11 +164,13 @@ class AsymGraph(Planner):
         return Witnesses.of(states, offsets, self.coreset.points, window)
 
     def _find_portals(self, data: Any) -> None:
-        """Portals that the data's jumps show; their aims are rows beyond those of the data."""
+        """Portals that the data's jumps show, or that were exported; their aims are rows beyond those of the data."""
         steering: Any = getattr(self.model, "steering", None)
-        if self.places is None:
-            return
-        portals = find_portals(data, list(steering.columns), np.array(steering.scale), self.places, self.model.embed)
+        portals, exported, embed = None, getattr(data, "portals", None), self.model.embed
+        if exported is not None and self.graph.count == len(self.observations):
+            portals = Portals(points=np.asarray(embed(exported["aims"]), np.float64), **exported)
+        elif self.places is not None and holds_walks(data):
+            portals = find_portals(data, list(steering.columns), np.array(steering.scale), self.places, embed)
         if portals is None:
             return
         self.graph.portals = portals
