@@ -4,7 +4,7 @@
       config.json           sizes, networks, steering                (required)
       model.safetensors     weights                                  (required)
       planner.safetensors   states to plan over                      (with `iel export --nodes`)
-      support.safetensors   where the training data was              (models since 0.3)
+      support.safetensors   where the training data was              (models since 0.2)
       manifest.json         sha256 and size of every file            (checked where it is there)
 
 config.json (format 2) describes every network, so that reading it needs to know no method:
