@@ -105,11 +105,12 @@ def test_the_policy_of_qrl_goes_where_distances_are_short(batch, extraction):
 # ---------------------------------------------------------------- CMD
 
 
-def logits_by_hand(algo, networks, batch, without: int) -> tuple[np.ndarray, np.ndarray]:
-    action = np.array(batch.action)
-    action[:without] = 0.0
+def logits_by_hand(algo, networks, batch, rows=(), goals=()) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and goals whose actions are left out."""
+    action, others = np.array(batch.action), np.roll(batch.action, 1, 0)
+    action[list(rows)], others[list(goals)] = 0.0, 0.0
     here = apply_heads(networks.encoder, np.concatenate([batch.state, action], -1))
-    there = apply_heads(networks.encoder, np.concatenate([batch.goal, np.roll(action, 1, 0)], -1))
+    there = apply_heads(networks.encoder, np.concatenate([batch.goal, others], -1))
     cost = all_pairs(algo, here, there)
     potential = wide(apply_heads(networks.potential, batch.goal))[..., 0] if algo.potential else np.zeros((2, 6))
     return (potential[:, None, :] - cost) / np.sqrt(8), cost
@@ -120,7 +121,7 @@ def test_cmd_asks_which_goal_and_whose_goal(batch):
     algo = CMD.preset("smoke", **TINY, components=2, state_share=0.5)
     networks = start(algo, 2.0).networks
     loss, _ = jax.jit(algo.distance_loss)(networks, batch)
-    logits, cost = logits_by_hand(algo, networks, batch, 3)
+    logits, cost = logits_by_hand(algo, networks, batch, rows=(0, 1, 2), goals=(0, 2, 4))
 
     def cross_entropy(logits):
         own = np.diagonal(logits, axis1=1, axis2=2)
@@ -136,10 +137,25 @@ def test_cmd_as_a_baseline_asks_yes_or_no_and_has_no_potential(batch):
     networks = start(algo, 2.0).networks
     assert networks.potential is None
     loss, _ = jax.jit(algo.distance_loss)(networks, batch)
-    logits, _ = logits_by_hand(algo, networks, batch, 0)
+    logits, _ = logits_by_hand(algo, networks, batch)
     right = np.eye(6)
     expected = (right * np.log1p(np.exp(-logits)) + (1 - right) * np.log1p(np.exp(logits))).mean()
     assert float(loss) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.9, 1.0])
+def test_a_missing_action_does_not_tell_whose_goal_it_is(share):
+    """Among rows without their action as many goals lack theirs as among all rows."""
+    algo = CMD.preset("smoke", state_share=share)
+    rows, goals = (np.asarray(part)[:, 0] for part in algo.left_out())
+    assert rows.sum() == goals.sum() == round(share * algo.batch_size)
+    assert goals[rows].mean() == pytest.approx(share, abs=0.05) if share else not goals.any()
+
+
+def test_the_baselines_distances_are_no_steps():
+    for preset, discount in (("smoke", 1.0), ("ogbench", None)):
+        algo = CMD.preset(preset, **TINY, components=2)
+        assert algo.model(start(algo), Spec(2, 2)).metric.discount == discount
 
 
 def test_the_policy_of_cmd_goes_where_distances_are_short(batch):

@@ -73,8 +73,9 @@ class CLearning(Steerable, Method):
     published loss; it learns faster and stitches less)."""
     bc_weight: float = 0.1
     """alpha of cloning; 0 is the published actor, which is for data that the policy itself collects."""
-    actor_p_trajectory: float = 1.0
-    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
+    actor_p_trajectory: float = 0.5
+    """Share of the actor's goals from the same trajectory (uniform); the others are random states, as the recursion
+    asks what the policy would do about them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

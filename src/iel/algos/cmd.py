@@ -34,7 +34,7 @@ from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
 SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "state_share": 0.5, "cut_jumps": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {"steps": 21_000, "hidden": (128, 128, 128), **SHORT},
+    "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
     "laptop-body": {"steps": 24_000, **SHORT, **JOINTS},
     "laptop-body-waypoints": {**SHORT, **WAYPOINTS},
     "smoke": {
@@ -55,7 +55,7 @@ class CMD(Steerable, Method):
 
     Let p(g | x, a) be the discounted density of the states that follow. The successor distance
 
-        d(x, a, g) = log p(g | g) - log p(g | x, a) = -log E[gamma^(H - 1)],     H steps until g is first reached
+        d(x, a, g) = log p(g | g) - log p(g | x, a) = -log E[gamma^H],           H steps until g is first reached
 
     obeys the triangle inequality, so a quasimetric can be it: with g_i a later state of x_i (geometric) and
 
@@ -139,18 +139,27 @@ class CMD(Steerable, Method):
 
     # ---------------------------------------------------------------- losses
 
-    def ends(self, networks: Networks, action: jax.Array, batch: Relabelled, goal: jax.Array) -> tuple[jax.Array, ...]:
-        """phi(x, a) and phi(g, a'), (heads, batch, dim); a' is the data's action of the row before."""
-        others = jnp.roll(batch.action, 1, axis=0)
-        rows = jnp.concatenate([batch.state, goal]), jnp.concatenate([action, others])
+    def ends(
+        self, networks: Networks, state: jax.Array, action: jax.Array, goal: jax.Array, others: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        """phi(x, a) and phi(g, a'), (heads, batch, dim)."""
+        rows = jnp.concatenate([state, goal]), jnp.concatenate([action, others])
         here, there = jnp.split(apply_heads(networks.encoder, jnp.concatenate(rows, -1)), 2, axis=1)
         return here, there
 
+    def left_out(self) -> tuple[jax.Array, jax.Array]:
+        """Rows and goals, (batch, 1) each, whose actions are left out: the first ones, and as many that are spread
+        evenly, so that the absence of an action does not tell whose goal it is.
+        """
+        rows, without = jnp.arange(self.batch_size)[:, None], round(self.state_share * self.batch_size)
+        return rows < without, rows * without % self.batch_size < without
+
     def distance_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
         """Contrast of later states with those of other rows; arrays are (heads, states, goals)."""
-        without = round(self.state_share * self.batch_size)
-        batch = batch._replace(action=batch.action.at[:without].set(0.0))
-        here, there = self.ends(networks, batch.action, batch, batch.goal)
+        here_out, there_out = self.left_out()
+        action = jnp.where(here_out, 0.0, batch.action)
+        others = jnp.where(there_out, 0.0, jnp.roll(batch.action, 1, axis=0))
+        here, there = self.ends(networks, batch.state, action, batch.goal, others)
         cost = pairwise(self.head, here, there, self.groups, jax.nn.sigmoid(networks.mix_logit))
         potential = 0.0 if networks.potential is None else scalars(networks.potential, batch.goal)[:, None, :]
         logits = (potential - cost) / math.sqrt(self.dimension)
@@ -170,7 +179,8 @@ class CMD(Steerable, Method):
         assert networks.policy is not None
         critic = jax.lax.stop_gradient(networks)
         pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
-        here, there = self.ends(critic, jnp.clip(networks.policy(pair), -1.0, 1.0), batch, batch.actor_goal)
+        mean, others = jnp.clip(networks.policy(pair), -1.0, 1.0), jnp.roll(batch.action, 1, axis=0)
+        here, there = self.ends(critic, batch.state, mean, batch.actor_goal, others)
         mix = jax.nn.sigmoid(critic.mix_logit)
         q = -distance(self.head, here, there, self.groups, mix).max(0)
         loss = ddpg_bc_loss(q, networks.policy.unit_log_prob(pair, batch.action), self.bc_weight)
@@ -196,13 +206,15 @@ class CMD(Steerable, Method):
     # ---------------------------------------------------------------- what is shipped
 
     def model(self, state: State, spec: Spec) -> Model:
-        """phi(x, 0) of head 0 and the quasimetric, in steps; and the policy."""
+        """phi(x, 0) of head 0 and the quasimetric, in steps if it says nothing else; and the policy."""
         policy, steering = self.steered(state.networks.policy, state.walker, spec)
         encoder = without_action(head(state.networks.encoder, 0), spec.observation_size)
         networks = {"embedding": frozen(encoder, "observation"), "policy": policy}
         mix = float(jax.nn.sigmoid(state.networks.mix_logit))
         unit = math.sqrt(self.dimension) * math.log(1.0 / self.discount)
-        metric = Quasimetric(self.head, self.groups, mix, scale=1.0 / unit)
+        # Yes-or-no questions without c leave log(batch - 1) and how common a goal is in the distance: no steps.
+        counts = self.contrast == "symmetric" and self.potential
+        metric = Quasimetric(self.head, self.groups, mix, scale=1.0 / unit, discount=1.0 if counts else None)
         sizes = spec.observation_size, spec.action_size
         return Model(self.name, *sizes, networks, steering, discount=metric.discount, metric=metric)
 

@@ -110,6 +110,11 @@ class Method(ABC):
         return ()
 
     @property
+    def waypoint_steps(self) -> int:
+        """How many steps ahead a policy that is steered by places looks in training; 0 if its way is no future."""
+        return 0
+
+    @property
     def optimiser(self) -> optax.GradientTransformation:
         """Adam, for every network."""
         return optax.adam(self.learning_rate)

@@ -36,7 +36,7 @@ from iel.algos.waypoints import WAYPOINTS, Walker
 from iel.data.goals import DeviceData
 from iel.losses import orthonormality_loss
 from iel.model import Model
-from iel.nn import MLP, descend, ensemble, polyak
+from iel.nn import MLP, POLICY_SCALE, descend, ensemble, polyak
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -100,7 +100,7 @@ class FB(Tasked, Method):
         networks = Networks(
             ensemble(forward_key, 2, told + spec.action_size, self.hidden, self.dimension),
             MLP(backward_key, spec.observation_size, self.hidden, self.dimension),
-            MLP(policy_key, told, self.hidden, spec.action_size, layer_norm=False, last_scale=1e-2),
+            MLP(policy_key, told, self.hidden, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
         )
         target = Targets(networks.forward, networks.backward)
         return State(networks, target, self.optimiser.init(networks), self.new_walker(key, spec))

@@ -235,7 +235,7 @@ class GAS(Steerable, Method):
 
     def model(self, state: State, spec: Spec) -> Model:
         """Head 0 of psi, and the policy that follows its directions, or the waypoint policy."""
-        steering: Steering = Direction()
+        steering: Steering = Direction(self.reach)
         if state.skills is not None:
             policy = frozen_policy(state.skills.policy, "observation", "command")
         else:

@@ -160,8 +160,9 @@ class HILP(Method):
         return checked_place(self.place, data) or tuple(place_columns(data))
 
     @property
-    def _ahead(self) -> int | None:
-        return self.future_steps if self.future_share > 0 else None
+    def waypoint_steps(self) -> int:
+        """As far as directions of the future look; 0 if there are none."""
+        return self.future_steps if self.future_share > 0 else 0
 
     def phases(self) -> tuple[Phase, ...]:
         """One phase `joint`, or `embedding` and `policy`."""
@@ -191,9 +192,10 @@ class HILP(Method):
         """The batch of one step; a joint step uses the same transitions for both losses."""
         if phase == "policy":
             assert tables is not None
-            return draw_skill_batch(key, data, tables, self.batch_size, self._ahead, self.sees_place)
+            return draw_skill_batch(key, data, tables, self.batch_size, self.waypoint_steps or None, self.sees_place)
         draw = self.sampler(key, data, self.batch_size)
-        future = None if self._ahead is None else data.observations[draw_future(key, data, draw.state, self._ahead)]
+        ahead = self.waypoint_steps
+        future = data.observations[draw_future(key, data, draw.state, ahead)] if ahead else None
         return GoalBatch(
             state=data.observations[draw.state],
             action=data.actions[draw.state],

@@ -193,6 +193,11 @@ class IEL(Method):
     def policy_optimiser(self) -> optax.GradientTransformation:
         return policy_optimiser(self.learning_rate, self.phases()[-1].steps, self.decay)
 
+    @property
+    def waypoint_steps(self) -> int:
+        """As far as directions of the future look; 0 if there are none."""
+        return self.future_steps if self.future_share > 0 else 0
+
     def place_of(self, data: Trajectories) -> tuple[int, ...]:
         """The place columns given, or those that are clearly slower than all others."""
         if self.steering == "direction":
@@ -231,7 +236,7 @@ class IEL(Method):
         """The batch of one step."""
         if phase == "policy":
             assert tables is not None
-            future = self.future_steps if self.future_share > 0 else None
+            future = self.waypoint_steps or None
             return draw_skill_batch(key, data, tables, self.batch_size, future, self.sees_place)
         draw = self.sampler(key, data, self.batch_size)
         state, goal = data.observations[draw.state], data.observations[draw.goal]

@@ -37,13 +37,14 @@ from iel.algos.waypoints import WAYPOINTS, Walker
 from iel.data.goals import DeviceData
 from iel.losses import orthonormality_loss
 from iel.model import Model
-from iel.nn import MLP, descend, ensemble, in_blocks, polyak
+from iel.nn import MLP, POLICY_SCALE, descend, ensemble, in_blocks, polyak
 
 CODE_BITS = 16
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {
         "steps": 28_000,
+        "basis_share": 0.5,  # the basis is frozen then: its copies must have seen the horizon
         "batch_size": 256,
         "hidden": (128, 128, 128),
         "dimension": 50,
@@ -117,7 +118,7 @@ class PSM(Tasked, Method):
         told = spec.observation_size + self.dimension
         skills = Skills(
             ensemble(keys[2], 2, acting + self.dimension, self.hidden, self.dimension),
-            MLP(keys[3], told, self.hidden, spec.action_size, layer_norm=False, last_scale=1e-2),
+            MLP(keys[3], told, self.hidden, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
         )
         moments = Optimisers(self.optimiser.init(proto), self.optimiser.init(skills))
         return State(proto, proto, skills, skills.forward, moments, self.new_walker(key, spec))

@@ -27,7 +27,7 @@ from iel.model import Model
 from iel.nn import MLP, GaussianPolicy, descend, frozen
 from iel.quasimetrics import Head, check_groups, distance, groups_of
 
-# The multiplier's own step size, as in the authors' code: with the networks' it would still be rising at the end.
+# The multiplier has its own step size, as in the authors' code: with the networks' it would still rise at the end.
 SHORT: dict[str, Any] = {"dimension": 64, "dual_learning_rate": 1e-2, "cut_jumps": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},

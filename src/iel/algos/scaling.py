@@ -42,8 +42,7 @@ def spec_of(algo: Method, data: Trajectories, scaling: Scaling | None = None) ->
     if not place:
         return Spec(data.observation_size, data.action_size)
     spread = 1.0 if scaling is None else scaling.spread[list(place)]
-    ahead = getattr(algo, "future_steps", 0) if getattr(algo, "future_share", 1.0) > 0.0 else 0
-    reach = typical_reach(data, list(place), ahead, spread) if ahead else 0.0
+    reach = typical_reach(data, list(place), algo.waypoint_steps, spread) if algo.waypoint_steps else 0.0
     return Spec(data.observation_size, data.action_size, place, reach)
 
 

@@ -33,7 +33,7 @@ from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
 SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "cut_jumps": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {"steps": 21_000, "hidden": (128, 128, 128), **SHORT},
+    "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
     "laptop-body": {"steps": 24_000, **SHORT, **JOINTS},
     "laptop-body-waypoints": {**SHORT, **WAYPOINTS},
     "smoke": {"steps": 1_000, "batch_size": 64, "hidden": (64, 64), "dimension": 32, "learning_rate": 1e-3},

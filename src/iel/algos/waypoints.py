@@ -91,6 +91,11 @@ class Steerable:
         """Whether there is a waypoint policy."""
         return self.steering == "waypoint"
 
+    @property
+    def waypoint_steps(self) -> int:
+        """As far as its directions look."""
+        return self.future_steps
+
     def place_of(self, data: Trajectories) -> tuple[int, ...]:
         """The place columns given, or those that are clearly slower than all others."""
         return (checked_place(self.place, data) or tuple(place_columns(data))) if self.walks else ()

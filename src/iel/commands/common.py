@@ -37,5 +37,7 @@ class PlannerSettings:
     """Edges that no trajectory was seen to take cost so many times as much, e.g. 1000; inf takes them out."""
     chance: bool = True
     """Go through places that throw the agent elsewhere (teleports) where that is expected to be shorter."""
+    reach: float | None = None
+    """gas-graph: how far apart joined nodes may be, in the model's unit (default: as the policy was trained, or 8)."""
     data: Path | None = None
     """Take states from this file or folder instead of the data the run was trained on."""

@@ -41,11 +41,11 @@ def world_of(options: Any) -> World | None:
 
 
 def planner_settings(name: str, planning: PlannerSettings) -> dict[str, Any]:
-    """Only planners over a coreset have one to configure."""
-    from iel.planning import over_coreset
+    """Only planners over a coreset have one to configure, and only GAS's graph has a reach."""
+    from iel.planning import GasGraph, over_coreset
 
     if not over_coreset(name):
-        return {}
+        return {"reach": planning.reach} if name == GasGraph.name else {}
     settings: dict[str, Any] = {
         "nodes": planning.nodes,
         "neighbours": planning.neighbours,

@@ -294,6 +294,8 @@ def _steering(given: Any, size: int, config: Path) -> Steering:
     if not isinstance(given, dict) or given.get("kind") not in STEERINGS:
         raise RunError(f"{config}: steering must be one of {', '.join(STEERINGS)}; it is damaged.")
     kind = STEERINGS[given["kind"]]
+    if kind is Direction:
+        return Direction(_number(given.get("ahead", 0.0), "ahead", config, 0.0, 1e30) or 0.0)
     if kind is not Waypoint:
         return kind()
     columns, scale = given.get("columns"), given.get("scale")

@@ -55,6 +55,8 @@ class Direction:
     A state that sits on its target heads for phi(g); one that sits on that as well follows omega_g.
     """
 
+    ahead: float = 0.0
+    """The furthest that states were which the policy was sent to in training, in the metric's unit (0: no limit)."""
     kind: ClassVar[str] = "direction"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:

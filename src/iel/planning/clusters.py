@@ -42,6 +42,7 @@ from iel.planning.tree import euclidean_tree
 BLOCK = 1024
 """States that are clustered together."""
 MOST_NODES = 20_000
+USUAL_REACH = 8.0
 ARRIVING = -2
 """In place of a node: the goal itself is pursued for the rest of the episode."""
 
@@ -241,7 +242,8 @@ def distances_of_rows(metric: Metric | None, sources: Floats, targets: Floats) -
 class GasGraph(Planner):
     """Shortest ways over clusters of efficient states (GAS).
 
-    reach       H: how far apart joined nodes may be, and how far ahead to head for, in the metric's unit
+    reach       H: how far apart joined nodes may be, and how far ahead to head for, in the metric's unit; by default
+                what the policy was trained with, or 8
     efficiency  least cosine of a kept state; -1 keeps all. Data without trajectories (an export's states) is kept whole
     pool        states, in whole trajectories, that are drawn from the data and embedded
     """
@@ -253,7 +255,7 @@ class GasGraph(Planner):
         model: Agent,
         data: States,
         *,
-        reach: float = 8.0,
+        reach: float | None = None,
         efficiency: float = 0.99,
         pool: int = 100_000,
         seed: int = 0,
@@ -262,6 +264,8 @@ class GasGraph(Planner):
         super().__init__(model, data, None if own is None else own.symmetric())
         if self.metric is None or not (self.metric.spatial and self.metric.for_every_goal):
             raise GeometryError("This model has no embedding whose states could be clustered; use another planner.")
+        if reach is None:
+            reach = getattr(getattr(model, "steering", None), "ahead", 0.0) or USUAL_REACH
         if not reach > 0.0 or not -1.0 <= efficiency <= 1.0:
             raise ConfigError(f"reach is {reach} and efficiency {efficiency}; give more than 0, and a cosine.")
         rows, final = self._trajectories(data, pool, seed)
