@@ -25,6 +25,13 @@ from iel.nn import MLP, TanhGaussianPolicy, descend, ensemble, frozen, frozen_po
 
 LARGEST_CAUTION = 1e6
 
+# With the networks' step size the logarithm of a price could rise by 6 in a short training, and fall no further.
+SHORT: dict[str, Any] = {
+    "policy_learning_rate": 3e-4,
+    "price_learning_rate": 3e-3,
+    "action_samples": 2,
+    "target_rate": 0.05,
+}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
@@ -32,11 +39,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 21_000,
         "batch_size": 256,
         "hidden": (128, 128, 128),
-        "policy_learning_rate": 3e-4,
-        "action_samples": 2,
-        "target_rate": 0.05,
+        **SHORT,
     },
-    "laptop-body": {"steps": 24_000, **JOINTS, "policy_learning_rate": 3e-4, "action_samples": 2, "target_rate": 0.05},
+    "laptop-body": {"steps": 24_000, **JOINTS, **SHORT},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 1_500,
@@ -73,6 +78,8 @@ class GCCQL(Method):
     """Share of the steps in which the policy clones the data while the critic already learns; 0 for none."""
     policy_learning_rate: float = 1e-4
     """Adam's step size for the policy."""
+    price_learning_rate: float = 3e-4
+    """Adam's step size for the logarithms of both prices."""
     discount: float = 0.99
     """gamma, for values and goals."""
     target_rate: float = 0.005
@@ -100,7 +107,7 @@ class GCCQL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "policy_learning_rate", "action_samples")
+        require_positive(self, "policy_learning_rate", "price_learning_rate", "action_samples")
         require_positive(self, "conservative_temperature", "reward_scale")
         require_fraction(self, "discount")
         require_share(self, "warmup_share")
@@ -117,6 +124,10 @@ class GCCQL(Method):
     def policy_optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.policy_learning_rate)
 
+    @property
+    def price_optimiser(self) -> optax.GradientTransformation:
+        return optax.adam(self.price_learning_rate)
+
     def phases(self) -> tuple[Phase, ...]:
         """4 % of cloning by default, then the policy climbs Q."""
         warmup = round(self.steps * self.warmup_share)
@@ -130,7 +141,7 @@ class GCCQL(Method):
         policy = TanhGaussianPolicy(policy_key, pair, self.hidden, spec.action_size)
         prices = Prices(jnp.zeros(()), jnp.zeros(()))
         moments = Optimisers(
-            self.optimiser.init(critic), self.policy_optimiser.init(policy), self.optimiser.init(prices)
+            self.optimiser.init(critic), self.policy_optimiser.init(policy), self.price_optimiser.init(prices)
         )
         return State(critic, critic, policy, prices, moments)
 
@@ -226,7 +237,7 @@ class GCCQL(Method):
         policy, policy_moments, metrics = descend(self.policy_optimiser, actor_loss, state.policy, moments.policy)
         surplus = -metrics["actor/entropy"], critic_metrics["critic/excess"], batch.action.shape[-1]
         prices, price_moments, price_metrics = descend(
-            self.optimiser, self.price_loss, state.prices, moments.prices, *surplus
+            self.price_optimiser, self.price_loss, state.prices, moments.prices, *surplus
         )
         target = polyak(state.target, state.critic, self.target_rate)
         loss = critic_metrics["critic/loss"] + metrics["actor/loss"]
