@@ -71,6 +71,8 @@ class Metric(ABC):
     """Costs are discounted steps with this gamma; 1 for plain steps, None where costs are not steps at all."""
     spatial: ClassVar[bool] = True
     """Whether Euclidean distances between embeddings mean something (recursive midpoints and coresets use them)."""
+    dear: bool = False
+    """Whether every single cost is a network's answer: then planners ask for few of them."""
 
     @abstractmethod
     def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
@@ -198,6 +200,10 @@ class Symmetric(Metric):
     @property
     def spatial(self) -> bool:  # type: ignore[override]
         return self.other.spatial
+
+    @property
+    def dear(self) -> bool:  # type: ignore[override]
+        return self.other.dear
 
     def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
         return 0.5 * (self.other.costs(sources, targets, goal) + self.other.costs(targets, sources, goal).T)

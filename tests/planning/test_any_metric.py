@@ -11,6 +11,7 @@ from iel.planning import (
     Acting,
     AsymGraph,
     Direct,
+    Edges,
     Mixture,
     Pilot,
     PlanningGraph,
@@ -21,6 +22,8 @@ from iel.planning import (
     make_planner,
     planners_for,
 )
+from iel.planning.candidates import around
+from iel.planning.pursuits import AlongGraph
 
 START, END = np.array([1.0, 0.0], dtype=np.float32), np.array([1.0, 10.0], dtype=np.float32)
 
@@ -267,3 +270,50 @@ def test_a_new_stage_is_no_lack_of_progress_and_nothing_known_is_none_either() -
     blind = Pilot(Told(), Direct(Told(), Data(far[None])).plan(far[None]), Acting("unstick"), np.random.default_rng(0))
     first = blind.act(np.float32([[99.5, 0.0]]))
     assert all(np.array_equal(blind.act(np.float32([[99.5, 0.0]])), first) for _ in range(80))
+
+
+class Dear(PairValue):
+    """The same, and every cost is asked of a network."""
+
+    dear = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = 0
+
+    def costs(self, sources: np.ndarray, targets: np.ndarray, goal: LatentGoal) -> np.ndarray:
+        self.answers += len(sources) * len(targets)
+        return super().costs(sources, targets, goal)
+
+    def row_costs(self, sources: np.ndarray, targets: np.ndarray, goals: list[LatentGoal]) -> np.ndarray:
+        self.answers += len(sources)
+        ahead = targets - sources
+        return discounted_steps(2.0 * np.linalg.norm(ahead, axis=-1) + 3.0 * np.maximum(0.0, -ahead[:, 0]), 0.99)
+
+
+def test_a_dear_metric_is_asked_about_the_nodes_around_the_last_one() -> None:
+    """Walks across a square: the same nodes at the same costs as among all, from few answers; after a jump, too."""
+    generator, metric = np.random.default_rng(0), Dear()
+    points = generator.uniform(0.0, 30.0, (1000, 2))
+    goals = [LatentGoal(point, np.eye(2)[0], point) for point in points[:3]]
+    graph = PlanningGraph(points, metric, neighbours=10)
+    assert graph.vicinity.shape == (1000, 64) and (graph.vicinity == np.arange(1000)[:, None]).any(axis=1).all()
+    pursuit = AlongGraph(graph, np.arange(1000), [graph.field(goal) for goal in goals], None, 0.0)
+    states, wanted = generator.uniform(0.0, 30.0, (9, 2)), np.arange(9) % 3
+    memory = pursuit.match(states, wanted, np.full(9, -1))[0]
+    for step in range(40):
+        states = generator.uniform(0.0, 30.0, (9, 2)) if step == 20 else states + generator.normal(0.0, 0.4, (9, 2))
+        metric.answers = 0
+        memory, costs = pursuit.match(states, wanted, memory)
+        assert step == 20 or metric.answers <= 9 * 64 * 4
+        everything = metric.costs(states, points, goals[0])
+        assert np.array_equal(memory, everything.argmin(axis=1)) and np.allclose(costs, everything.min(axis=1))
+    off = np.zeros((3, 1000), bool)
+    off[:, memory] = True  # what is switched off is not matched, and everything is asked again
+    closed = AlongGraph(graph, np.arange(1000), [graph.field(goal) for goal in goals], off, 0.0)
+    assert not np.isin(closed.match(states, wanted, memory)[0], memory).any()
+
+
+def test_a_list_around_a_node_is_filled_up_with_itself() -> None:
+    edges = Edges(np.array([0, 1]), np.array([1, 2]), np.array([1.0, 2.0]))
+    assert around(edges, 4, 2).tolist() == [[0, 1], [0, 1], [1, 2], [3, 3]]

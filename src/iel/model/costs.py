@@ -24,7 +24,7 @@ class ValueCost(Metric):
     are the observations themselves, so rows of this metric are rows of a network: nothing can be pruned.
     """
 
-    for_every_goal = True
+    for_every_goal, dear = True, True
     spatial = False
 
     def __init__(self, model: Model, discount: float | None):
@@ -81,7 +81,7 @@ class MeasureCost(Metric):
     order. F is the mean of its heads.
     """
 
-    for_every_goal = True
+    for_every_goal, dear = True, True
     spatial = False
     SMALL = 0.01
 

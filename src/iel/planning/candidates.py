@@ -14,10 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import dijkstra
 
 from iel.metrics import FLOOR, Floats, Integers, pair_lengths
 from iel.planning.boxes import SIZE, Boxes
 from iel.planning.screen import WIDEN, Screen, affordable_screen, places, rounded_up
+from iel.planning.search import Edges
 from iel.planning.tree import Pairs
 
 MANY = 20_000
@@ -153,3 +156,20 @@ class Nearby:
         nodes[:, :-1][inside] = near.second[(starts[:-1, None] + place)[inside]]
         nodes.sort(axis=1)
         return cls(nodes, np.where(sizes <= width, radii, -1.0), (nodes < everyone[:, None]).sum(axis=1))
+
+
+def around(edges: Edges, count: int, width: int = 64) -> Integers:
+    """The `width` nodes that are nearest to each one along a graph, there or back, itself among them: (N, width).
+
+    Ascending; where fewer can be reached, i itself fills the row up.
+    """
+    width, everyone = min(width, count), np.arange(count)
+    graph = coo_array((edges.cost, (edges.source, edges.target)), shape=(count, count)).tocsr()
+    nodes = np.empty((count, width), np.int64)
+    for start in range(0, count, 256):  # no N^2 numbers are held
+        rows = everyone[start : start + 256]
+        ways = dijkstra(graph, directed=False, indices=rows)
+        order = np.argsort(ways, axis=1, kind="stable")[:, :width]
+        nodes[rows] = np.where(np.isfinite(np.take_along_axis(ways, order, axis=1)), order, rows[:, None])
+    nodes.sort(axis=1)
+    return nodes

@@ -19,6 +19,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from iel.metrics import (
     pair_lengths,
     projections,
 )
-from iel.planning.candidates import Nearby, TooMany, nearest_pairs, typical_square
+from iel.planning.candidates import Nearby, TooMany, around, nearest_pairs, typical_square
 from iel.planning.chance import Portals, chance_search
 from iel.planning.field import NO_HOP, Field
 from iel.planning.screen import BLOCK_ELEMENTS, WIDEN, Screen, places
@@ -158,6 +159,14 @@ class PlanningGraph:
             near, radii = nearest_pairs(tree_points, self.neighbours, 1.0, math.inf)
         self.tree = euclidean_tree(tree_points, near, radii)
         report.seconds["total"] = time.perf_counter() - started
+
+    @cached_property
+    def vicinity(self) -> Integers | None:
+        """Lists of the nodes around every node, along the graph, where costs are dear and the same for all goals."""
+        if not (self.metric.dear and self.metric.for_every_goal) or self.count == 1:
+            return None
+        anywhere = LatentGoal(self.points[0], np.eye(self.dimension)[0], self.points[0])
+        return around(self.edges(anywhere), self.count)
 
     def edges(self, goal: LatentGoal) -> Edges:
         """The directed graph for one goal, remembered for a while; one for all goals where costs are."""

@@ -112,9 +112,13 @@ class Midpoints(Straight):
 class AlongGraph(Straight):
     """Next hops of prepared fields, re-matched at every call.
 
-    Matching is exact. With a `Displacement`, d(x, x_i; g) is least among the nodes with l <= e^{2 beta} l_min: a state
+    With a `Displacement` matching is exact: d(x, x_i; g) is least among the nodes with l <= e^{2 beta} l_min. A state
     near the node v it was matched to last time is compared with the list of v first; if that list provably holds the
-    best node, nothing else is looked at. Any other metric is asked for the costs to all nodes.
+    best node, nothing else is looked at.
+
+    Where every cost is a network's answer, a state is compared with the nodes around v along the graph, then with
+    those around the best of them, until a node is the best of all around it. The first match looks at all nodes, as
+    every match does with any other metric.
 
     With hysteresis h an episode stays at its node until another one is cheaper by more than the fraction h.
     """
@@ -188,7 +192,7 @@ class AlongGraph(Straight):
     def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
         """argmin_i d(x, x_i; g) over the nodes in use, the smallest index among equals, and its cost."""
         if self.graph.beta is None:
-            return self._match_rows(states, goals)
+            return self._match_around(states, goals, memory)
         # A switched-off node makes the least length larger than the distance to it: then look everywhere.
         if self.graph.near is None or self.nodes_off is not None:
             return self._match_anywhere(states, goals)
@@ -251,6 +255,25 @@ class AlongGraph(Straight):
         heights = row_products(states, self.directions[goals])
         rises = self.projections[goals[row], node] - heights[row]
         return directed_cost(row_lengths(states[row], self.graph.points[node]), rises, self.beta)
+
+    def _match_around(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
+        """From the remembered node to better and better ones, until none around is better; the best of all at first."""
+        near = self.graph.vicinity if self.nodes_off is None else None
+        moving, first = np.flatnonzero(memory >= 0), np.flatnonzero(memory < 0)
+        if near is None or not len(moving):
+            return self._match_rows(states, goals)
+        nodes, costs = memory.copy(), np.empty(len(states))
+        if len(first):
+            nodes[first], costs[first] = self._match_rows(states[first], goals[first])
+        while len(moving):
+            listed, rows = near[nodes[moving]], np.arange(len(moving))
+            pairs = np.repeat(moving, listed.shape[1]), listed.ravel()
+            table = self._costs(states, goals, *pairs).reshape(listed.shape)
+            best = table.argmin(axis=1)
+            before, nodes[moving] = nodes[moving], listed[rows, best]
+            costs[moving] = table[rows, best]
+            moving = moving[nodes[moving] != before]
+        return nodes, costs
 
     def _match_rows(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
         """From rows of any metric: one call for all states where goals do not matter, otherwise one per goal."""
