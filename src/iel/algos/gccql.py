@@ -25,7 +25,7 @@ from iel.nn import MLP, TanhGaussianPolicy, descend, ensemble, frozen, frozen_po
 
 LARGEST_CAUTION = 1e6
 
-# With the networks' step size the logarithm of a price could rise by 6 in a short training, and fall no further.
+# With the networks' step size the logarithm of a price could not move by more than 6 in a short training.
 SHORT: dict[str, Any] = {
     "policy_learning_rate": 3e-4,
     "price_learning_rate": 3e-3,

@@ -21,7 +21,7 @@ class ValueCost(Metric):
         -log sigmoid(V)     V is a log-odds: how likely t lies ahead of s (without a discount: these are no steps)
 
     A value may also be the product <v(s, a), w(t)> of two networks' features, `value` and `goal_features`. Embeddings
-    are the observations themselves, so rows of this metric are rows of a network: nothing can be pruned.
+    are the observations themselves, so rows of this metric are rows of a network.
     """
 
     for_every_goal, dear = True, True
