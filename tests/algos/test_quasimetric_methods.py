@@ -267,7 +267,7 @@ def test_the_model_measures_with_the_trained_head_in_steps(name):
 FAST = {"hidden": (64, 64), "batch_size": 64}
 EXACT = {
     "qrl": (grid, SQUARE, grid_steps, {"steps": 600, "learning_rate": 3e-3, "dual_learning_rate": 0.05}),
-    "cmd": (one_way, CIRCLE, one_way_steps, {"steps": 2000, "learning_rate": 3e-3, "components": 1, "discount": 0.8}),
+    "cmd": (one_way, CIRCLE, one_way_steps, {"steps": 8000, "learning_rate": 3e-3, "components": 1, "discount": 0.8}),
     "tmd": (
         both_ways,
         PLACES[:12],
@@ -285,7 +285,9 @@ def test_distances_rank_states_as_the_exact_steps_do(name):
     world, places, exact, settings = EXACT[name]
     model = train(world(), ALGOS[name].config.preset("smoke", **FAST, **settings), progress=False).model
     i, j = np.nonzero(exact())
-    assert spearman(model.cost(places[i], places[j], places[j]), exact()[i, j]) >= 0.95
+    found = spearman(model.cost(places[i], places[j], places[j]), exact()[i, j])
+    print(name, found)
+    assert found >= 0.95
 
 
 @pytest.mark.parametrize(
