@@ -3,12 +3,13 @@
 import json
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from benchmarks.runtime import KINDS, random_model
-from iel.algos import IEL
+from iel.algos import GCIVL, IEL
 from iel.cli import run as iel_command
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
@@ -18,6 +19,7 @@ from iel.files import verify_seal
 from iel.loader import read_safetensors
 from iel.model import Model, Pack, load_model, save_model
 from iel.model.files import read_model
+from iel.model.model import STEPS_AHEAD
 from iel.planning import AsymGraph, Direct
 from iel.serial import save_arrays
 from iel.training import open_run, train
@@ -227,3 +229,23 @@ def test_planning_states_need_distances(tmp_path):
 
     with pytest.raises(ConfigError, match="without --nodes"):
         export_run(GoalRun(), tmp_path / "out", data=object(), nodes=4)
+
+
+def test_an_export_knows_how_far_ahead_to_send_a_policy_that_is_sent_to_states(walks, tmp_path):
+    algo = GCIVL.preset("smoke", steps=30, hidden=(16, 16), batch_size=16)
+    train(walks, algo, [0], out=tmp_path / "run", progress=False)
+    run = open_run(tmp_path / "run")
+    model = run.model
+    export_run(run, tmp_path / "out", data=walks, nodes=40, onnx=False)
+    planner = load_model(tmp_path / "out").planner("asym-graph")
+    known = AsymGraph(model, walks, nodes=40)
+    starts = np.concatenate([np.arange(a, b - STEPS_AHEAD) for a, b in pairwise(walks.offsets)])
+    each = model.metric.row_costs(walks.observations[starts], walks.observations[starts + STEPS_AHEAD], [])
+    assert planner.lookahead == known.lookahead == pytest.approx(np.median(each), rel=0.02)
+    assert AsymGraph(model, Pack(walks.observations), nodes=40).lookahead == 0.0  # states alone do not tell
+    assert AsymGraph(model, walks, nodes=40, lookahead=0.0).lookahead == 0.0
+    arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
+    (tmp_path / "out" / "manifest.json").unlink()
+    save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, "lookahead": np.array([-1.0])})
+    with pytest.raises(RunError, match="how far ahead"):
+        read_model(tmp_path / "out")

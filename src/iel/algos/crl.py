@@ -28,9 +28,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.1.
     # A step trains critic and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "latent": 64, "bc_weight": 0.03},
-    "laptop-body": {"steps": 24_000, **JOINTS, "latent": 64},
-    "laptop-body-waypoints": {**WAYPOINTS, "latent": 64},
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "learning_rate": 1e-3, "bc_weight": 0.03},
+    "laptop-body": {"steps": 24_000, **JOINTS},
+    "laptop-body-waypoints": WAYPOINTS,
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "latent": 16, "learning_rate": 1e-3},
 }
 

@@ -374,7 +374,7 @@ def _pack(model: Model, source: Path) -> Pack:
     """The states to plan over."""
     arrays = read_safetensors(source)
     named = {f"portals.{name}": name for name in PORTALS}
-    known = {"observations", "embeddings", *PASSAGES, "witnesses", *named}
+    known = {"observations", "embeddings", *PASSAGES, "witnesses", "lookahead", *named}
     if "observations" not in arrays or not arrays.keys() <= known:
         raise RunError(f"{source} does not hold observations; export the run again.")
     observations = arrays["observations"]
@@ -389,7 +389,10 @@ def _pack(model: Model, source: Path) -> Pack:
     passages, factor = _passages(arrays, len(observations), source) if "witnesses" in arrays else (None, None)
     found = {name: arrays[stored] for stored, name in named.items() if stored in arrays}
     portals = _portals(found, observations.shape, source) if found else None
-    return Pack(observations, passages, factor, portals)
+    ahead = arrays.get("lookahead", np.zeros(1))
+    if ahead.shape != (1,) or not 0.0 <= ahead[0] < np.inf:
+        raise RunError(f"{source} does not say how far ahead to head; export the run again.")
+    return Pack(observations, passages, factor, portals, float(ahead[0]) if "lookahead" in arrays else None)
 
 
 def _passages(arrays: Mapping[str, np.ndarray], nodes: int, source: Path) -> tuple[dict[str, np.ndarray], float]:

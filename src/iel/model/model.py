@@ -89,10 +89,16 @@ class Waypoint:
         return unit_or_else(ahead / np.array(self.scale))
 
 
+STEPS_AHEAD = 10
+"""Targets of policies that are sent to states are at least so many steps ahead, where a planner knows what steps cost.
+Of their goals in training hardly any was nearer: sent to the next node of a fine graph, some stand still."""
+
+
 @dataclass(frozen=True)
 class GoalState:
     """The target's own state, as it is: for policies pi(a | x, g)."""
 
+    steps_ahead: ClassVar[int] = STEPS_AHEAD
     kind: ClassVar[str] = "goal"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
@@ -103,6 +109,7 @@ class GoalState:
 class Subgoal:
     """What a high-level network makes of the target: high(x, target) or high(target), scaled to length sqrt(c)."""
 
+    steps_ahead: ClassVar[int] = STEPS_AHEAD
     kind: ClassVar[str] = "subgoal"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
@@ -135,6 +142,8 @@ class Pack:
     """How much dearer the other edges are."""
     portals: Mapping[str, Any] | None = None
     """Places that throw the agent somewhere else (`iel.planning.chance`): what `Portals` is made of but `points`."""
+    lookahead: float | None = None
+    """How far ahead to head, as trajectories told, where the policy is sent to states."""
 
 
 class Model:

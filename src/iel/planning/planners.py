@@ -13,6 +13,7 @@ import numpy as np
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric
 from iel.planning.chance import Portals, find_portals
+from iel.planning.clusters import distances_of_rows
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
 from iel.planning.field import NO_HOP, Field
 from iel.planning.goals import inside, observation_table
@@ -29,6 +30,9 @@ FEW_NODES = 512
 NODES_FOR_PLACES = 8192
 """Default where the agent heads for places further on than the next node: near nodes have few wrong edges. Not where
 witnesses are asked: of near nodes few pairs were passed by the same trajectory."""
+
+SAMPLED = 1024
+"""Pairs of the data that tell what a number of steps costs."""
 
 
 class Direct(Planner):
@@ -53,8 +57,9 @@ class AsymGraph(Planner):
     beta        sharpness of a displacement; by default the model's
     hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
     lookahead   head for the first node on the way that is this far from the matched one, by place where the policy is
-                steered by it, else by cost; by default as far as its waypoints were in training, else 0: the next node,
-                as always where nodes or edges are switched off or avoided
+                steered by it, else by cost; by default as far as its waypoints were in training, or for a policy that
+                is sent to states what 10 steps of the data cost, else 0: the next node, as always where nodes or edges
+                are switched off or avoided
     cache       how many recent goals to remember
     metric      costs of your own instead of the model's (`iel.metrics.Metric`)
     witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`); inf
@@ -92,12 +97,12 @@ class AsymGraph(Planner):
     ):
         super().__init__(model, data, self._own_metric(model.metric if metric is None else metric, beta))
         steering: Any = getattr(model, "steering", None)
-        reach = float(getattr(steering, "reach", 0.0))
-        self.hysteresis, self.lookahead = hysteresis, reach if lookahead is None else lookahead
-        self._check_settings(nodes, unreachable)
+        self.hysteresis = hysteresis
+        self._check_settings(nodes, lookahead, unreachable)
         chosen = self._distances("there is nothing to build a graph of")
+        self.lookahead = self._ahead(data, steering, chosen) if lookahead is None else lookahead
         unseen = factor_for(witnesses, data, getattr(steering, "columns", ()))
-        near = NODES_FOR_PLACES if reach and unseen == 1.0 else DEFAULT_NODES
+        near = NODES_FOR_PLACES if getattr(steering, "reach", 0.0) and unseen == 1.0 else DEFAULT_NODES
         usual = near if isinstance(chosen, Displacement) else FEW_NODES
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
         # Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
@@ -129,11 +134,11 @@ class AsymGraph(Planner):
         self._fields: OrderedDict[tuple[bytes, ...], Field] = OrderedDict()
         self._capacity = max(0, cache)
 
-    def _check_settings(self, nodes: int | None, unreachable: str) -> None:
+    def _check_settings(self, nodes: int | None, lookahead: float | None, unreachable: str) -> None:
         if not 0.0 <= self.hysteresis < 1.0:
             raise ConfigError(f"hysteresis is {self.hysteresis}; give a fraction from 0 to below 1.")
-        if not 0.0 <= self.lookahead < np.inf:
-            raise ConfigError(f"lookahead is {self.lookahead}; give a distance of 0 or more.")
+        if lookahead is not None and not 0.0 <= lookahead < np.inf:
+            raise ConfigError(f"lookahead is {lookahead}; give a distance of 0 or more.")
         if unreachable not in ("error", "direct"):
             raise ConfigError(f"unreachable is '{unreachable}'; choose error or direct.")
         if nodes is not None and nodes > len(self.observations):
@@ -141,6 +146,20 @@ class AsymGraph(Planner):
                 f"A coreset of {nodes} nodes was asked for but the data has only {len(self.observations)} states; "
                 "ask for fewer nodes."
             )
+
+    def _ahead(self, data: Any, steering: Any, metric: Metric) -> float:
+        """How far ahead to head: as far as waypoints were in training; for a policy that is sent to states, the median
+        cost of so many steps of the data, or as it was exported."""
+        steps, exported = getattr(steering, "steps_ahead", 0), getattr(data, "lookahead", None)
+        if not steps or exported is not None:
+            return float(getattr(steering, "reach", 0.0) if exported is None else exported)
+        offsets = np.asarray(getattr(data, "offsets", [0]))
+        rows = np.unique(np.linspace(0, max(0, len(self.observations) - 1 - steps), SAMPLED).astype(int))
+        trajectory = [np.searchsorted(offsets, ends, side="right") for ends in (rows, rows + steps)]
+        rows = rows[trajectory[0] == trajectory[1]]
+        if len(offsets) < 2 or not len(rows):
+            return 0.0  # states without an order, or trajectories shorter than that
+        return float(np.median(distances_of_rows(metric, self._embedded(rows), self._embedded(rows + steps))))
 
     def _own_metric(self, metric: Metric | None, beta: float | None) -> Metric | None:
         if beta is None:
