@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError, IELError, RunError
 from iel.metrics import LatentGoal
 from iel.model import Pack, load_model, save_model
+from iel.model.networks import products
 from iel.nn import apply_heads, head, scalars, unit
 from iel.planning import Mixture, Region, Sequence, make_planner, planners_for
 from iel.serial import save_arrays
@@ -248,6 +250,7 @@ def test_acts_and_plans_without_jax(tmp_path):
     absent = ["jax", "jaxlib", "equinox", "optax", "safetensors", "tyro", "gymnasium", "mujoco", "matplotlib", "h5py"]
     code = f"""
 import sys
+from dataclasses import replace
 sys.modules.update(dict.fromkeys({absent}))
 import numpy as np
 from iel import load_model
@@ -314,3 +317,12 @@ def test_wrong_shapes_are_named(saved):
         model.act(np.zeros((2, 5)), np.zeros((2, 7)))
     with pytest.raises(RunError, match="--nodes"):
         model.planner("asym-graph")
+
+
+def test_products_of_features_are_those_of_every_row() -> None:
+    first, second = (made("waypoint", seed=seed).networks["embedding"] for seed in (0, 1))
+    first, second = (replace(network, heads=network.heads * 2) for network in (first, second))
+    states, goals = inputs()
+    goals = goals[np.arange(64) % 7]  # few goals, many times
+    slow = (first.features(states).astype(np.float64) * second.features(goals)).sum(-1)
+    np.testing.assert_allclose(products(first, states, second, goals), slow, rtol=1e-5, atol=1e-5)

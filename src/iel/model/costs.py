@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from iel.metrics import FLOOR, Floats, LatentGoal, Metric
-from iel.model.networks import BLOCK, FloatArray, in_blocks, on_sphere, softplus
+from iel.model.networks import BLOCK, FloatArray, in_blocks, on_sphere, products, softplus
 
 if TYPE_CHECKING:
     from iel.model.model import Model
@@ -52,10 +52,11 @@ class ValueCost(Metric):
         known = {"observation": states, "goal": goals}
         if self.by_action:
             known["action"] = self.model.mean_action(states, goals, self.model.actor)
-        values = self.value.features(self.model.inputs(self.value, **known))
-        if self.goal_features is not None:
-            values = values * self.goal_features.features(goals)
-        heads = values.sum(-1)
+        given = self.model.inputs(self.value, **known)
+        if self.goal_features is None:
+            heads = self.value.features(given).sum(-1)
+        else:
+            heads = products(self.value, given, self.goal_features, goals)
         cost = -(heads.min(0) if self.by_action else heads.mean(0))
         return softplus(cost) if self.value.logit else cost
 

@@ -54,12 +54,15 @@ class Perceptron:
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """(n, inputs) -> (n, outputs)."""
-        last = len(self.kernels) - 1
-        for index, (kernel, bias) in enumerate(zip(self.kernels, self.biases, strict=True)):
+        x = self.hidden(x) @ self.kernels[-1]
+        x += self.biases[-1]
+        return x
+
+    def hidden(self, x: FloatArray) -> FloatArray:
+        """What the last layer is given, (n, inputs) -> (n, width)."""
+        for index, (kernel, bias) in enumerate(zip(self.kernels[:-1], self.biases[:-1], strict=True)):
             x = x @ kernel
             x += bias
-            if index == last:
-                break
             if self.norms:
                 norm = self.norms[index]
                 x = normalise(gelu(x))
@@ -186,6 +189,21 @@ def unit(x: FloatArray) -> FloatArray:
 def on_sphere(x: FloatArray) -> FloatArray:
     """Rows of c numbers scaled to length sqrt(c), so that their numbers are of size one."""
     return np.sqrt(np.float32(x.shape[-1])) * unit(x)
+
+
+def products(first: Network, x: FloatArray, second: Network, y: FloatArray) -> FloatArray:
+    """<first(x), second(y)> row by row, of every head, (heads, n).
+
+    With first(x) = W h(x) + b it is <h(x), W^T second(y)> + <b, second(y)>, and the part of y is computed once for
+    every distinct row: planners ask about few targets many times.
+    """
+    distinct, which = np.unique(y, axis=0, return_inverse=True)
+    found = np.empty((len(first.heads), len(x)), np.float32)
+    for row, head, other in zip(found, first.heads, second.heads, strict=True):
+        features = other(distinct)
+        row[:] = np.einsum("nd,nd->n", head.hidden(x), (features @ head.kernels[-1].T)[which])
+        row += (features @ head.biases[-1])[which]
+    return found
 
 
 def softplus(x: FloatArray) -> FloatArray:
