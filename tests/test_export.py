@@ -17,11 +17,13 @@ from iel.export import build_graphs, export_run
 from iel.export.directory import readme
 from iel.files import verify_seal
 from iel.loader import read_safetensors
+from iel.metrics import Displacement
 from iel.model import Model, Pack, load_model, save_model
 from iel.model.files import read_model
 from iel.model.model import STEPS_AHEAD
-from iel.planning import AsymGraph, Direct
+from iel.planning import AsymGraph, Direct, SymGraph
 from iel.serial import save_arrays
+from iel.serving.source import open_served
 from iel.training import open_run, train
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -241,11 +243,15 @@ def test_an_export_knows_how_far_ahead_to_send_a_policy_that_is_sent_to_states(w
     known = AsymGraph(model, walks, nodes=40)
     starts = np.concatenate([np.arange(a, b - STEPS_AHEAD) for a, b in pairwise(walks.offsets)])
     each = model.metric.row_costs(walks.observations[starts], walks.observations[starts + STEPS_AHEAD], [])
-    assert planner.lookahead == known.lookahead == pytest.approx(np.median(each), rel=0.02)
+    assert planner.lookahead == known.lookahead == pytest.approx(np.median(each), rel=1e-6)
+    both_ways = SymGraph(model, walks, nodes=40).lookahead
+    assert load_model(tmp_path / "out").planner("sym-graph").lookahead == pytest.approx(both_ways) != known.lookahead
+    assert open_served(tmp_path / "out")[0].planner("asym-graph").lookahead == known.lookahead
+    assert AsymGraph(model, load_model(tmp_path / "out").pack, metric=Displacement(0.0)).lookahead == 0.0
     assert AsymGraph(model, Pack(walks.observations), nodes=40).lookahead == 0.0  # states alone do not tell
     assert AsymGraph(model, walks, nodes=40, lookahead=0.0).lookahead == 0.0
     arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
     (tmp_path / "out" / "manifest.json").unlink()
-    save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, "lookahead": np.array([-1.0])})
+    save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, "lookahead": np.array([1.0, -1.0])})
     with pytest.raises(RunError, match="how far ahead"):
         read_model(tmp_path / "out")

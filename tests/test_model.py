@@ -250,7 +250,6 @@ def test_acts_and_plans_without_jax(tmp_path):
     absent = ["jax", "jaxlib", "equinox", "optax", "safetensors", "tyro", "gymnasium", "mujoco", "matplotlib", "h5py"]
     code = f"""
 import sys
-from dataclasses import replace
 sys.modules.update(dict.fromkeys({absent}))
 import numpy as np
 from iel import load_model

@@ -26,13 +26,15 @@ class PlannerSettings:
     """How planners see the data."""
 
     nodes: int | None = None
-    """Nodes of the planning graph (default 2048, 8192 for policies that go to waypoints, 512 for value networks)."""
+    """Nodes of the planning graph (default 2048, 8192 for policies that go to waypoints, 512 without an
+    embedding that is a space: value networks, QRL, CMD, TMD)."""
     neighbours: int = 10
     """Cheapest edges kept out of every node."""
     coreset: Literal["farthest", "dpp"] | None = None
     """How nodes are chosen (default: the planner's own)."""
     lookahead: float | None = None
-    """Head for the first node on the way that is this far ahead (default: as far as the policy was trained to)."""
+    """Head for the first node on the way that is this far ahead (default: as far as waypoints were in training; for
+    policies that are sent to states what ten steps of the data cost; else 0, the next node)."""
     witnesses: float | None = None
     """Edges that no trajectory was seen to take cost so many times as much, e.g. 1000; inf takes them out."""
     chance: bool = True

@@ -72,8 +72,9 @@ def export_run(
                 size = np.int32 if len(observations) ** 2 < 2**31 else np.int64
                 pack |= {"codes": seen.codes.astype(size), "steps": seen.steps.astype(np.uint8)}
                 pack["witnesses"] = np.array([states.graph.unseen])
-            if hasattr(model.steering, "steps_ahead"):
-                pack["lookahead"] = np.array([states.lookahead])
+            if steps := getattr(model.steering, "steps_ahead", 0):
+                both_ways = states.cost_of_steps(data, steps, states.graph.metric.symmetric())
+                pack["lookahead"] = np.array([states.lookahead, both_ways])
             if (portals := states.graph.portals) is not None:
                 pack |= {f"portals.{name}": getattr(portals, name) for name in PORTALS}
             save_arrays(partial / "planner.safetensors", pack)

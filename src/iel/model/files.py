@@ -389,10 +389,11 @@ def _pack(model: Model, source: Path) -> Pack:
     passages, factor = _passages(arrays, len(observations), source) if "witnesses" in arrays else (None, None)
     found = {name: arrays[stored] for stored, name in named.items() if stored in arrays}
     portals = _portals(found, observations.shape, source) if found else None
-    ahead = arrays.get("lookahead", np.zeros(1))
-    if ahead.shape != (1,) or not 0.0 <= ahead[0] < np.inf:
+    ahead = arrays.get("lookahead", np.zeros(2))
+    if ahead.shape != (2,) or not ((ahead >= 0.0) & (ahead < np.inf)).all():
         raise RunError(f"{source} does not say how far ahead to head; export the run again.")
-    return Pack(observations, passages, factor, portals, float(ahead[0]) if "lookahead" in arrays else None)
+    lookahead = (float(ahead[0]), float(ahead[1])) if "lookahead" in arrays else None
+    return Pack(observations, passages, factor, portals, lookahead)
 
 
 def _passages(arrays: Mapping[str, np.ndarray], nodes: int, source: Path) -> tuple[dict[str, np.ndarray], float]:

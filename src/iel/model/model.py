@@ -90,8 +90,8 @@ class Waypoint:
 
 
 STEPS_AHEAD = 10
-"""Targets of policies that are sent to states are at least so many steps ahead, where a planner knows what steps cost.
-Of their goals in training hardly any was nearer: sent to the next node of a fine graph, some stand still."""
+"""A graph sends policies that are sent to states about so many steps ahead, where the data tells what steps cost.
+Few of their goals in training were nearer: sent to the next node of a fine graph, some stand still."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class Pack:
     """How much dearer the other edges are."""
     portals: Mapping[str, Any] | None = None
     """Places that throw the agent somewhere else (`iel.planning.chance`): what `Portals` is made of but `points`."""
-    lookahead: float | None = None
-    """How far ahead to head, as trajectories told, where the policy is sent to states."""
+    lookahead: tuple[float, float] | None = None
+    """How far ahead `asym-graph` and `sym-graph` head, as trajectories told, where the policy is sent to states."""
 
 
 class Model:

@@ -197,7 +197,8 @@ def products(first: Network, x: FloatArray, second: Network, y: FloatArray) -> F
     With first(x) = W h(x) + b it is <h(x), W^T second(y)> + <b, second(y)>, and the part of y is computed once for
     every distinct row: planners ask about few targets many times.
     """
-    distinct, which = np.unique(y, axis=0, return_inverse=True)
+    distinct, inverse = np.unique(y, axis=0, return_inverse=True)
+    which = inverse.reshape(-1)  # numpy 2.0.0 gives it a second axis
     found = np.empty((len(first.heads), len(x)), np.float32)
     for row, head, other in zip(found, first.heads, second.heads, strict=True):
         features = other(distinct)

@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric
+from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, checked_costs
 from iel.planning.chance import Portals, find_portals
-from iel.planning.clusters import distances_of_rows
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
 from iel.planning.field import NO_HOP, Field
 from iel.planning.goals import inside, observation_table
@@ -33,6 +32,15 @@ witnesses are asked: of near nodes few pairs were passed by the same trajectory.
 
 SAMPLED = 1024
 """Pairs of the data that tell what a number of steps costs."""
+
+
+def rows_before(offsets: Integers, steps: int, count: int) -> Integers:
+    """Rows whose trajectory goes on for so many steps: all of them, or `count` drawn evenly."""
+    room = np.maximum(np.diff(offsets) - steps, 0)
+    ends, total = np.cumsum(room), int(room.sum())
+    few = np.random.default_rng(0).choice(total, count, replace=False) if total > count else np.arange(total)
+    trajectory = np.searchsorted(ends, few, side="right")
+    return offsets[trajectory] + few - (ends - room)[trajectory]
 
 
 class Direct(Planner):
@@ -100,7 +108,8 @@ class AsymGraph(Planner):
         self.hysteresis = hysteresis
         self._check_settings(nodes, lookahead, unreachable)
         chosen = self._distances("there is nothing to build a graph of")
-        self.lookahead = self._ahead(data, steering, chosen) if lookahead is None else lookahead
+        own = metric is None and beta is None
+        self.lookahead = self._ahead(data, chosen, own) if lookahead is None else lookahead
         unseen = factor_for(witnesses, data, getattr(steering, "columns", ()))
         near = NODES_FOR_PLACES if getattr(steering, "reach", 0.0) and unseen == 1.0 else DEFAULT_NODES
         usual = near if isinstance(chosen, Displacement) else FEW_NODES
@@ -147,19 +156,27 @@ class AsymGraph(Planner):
                 "ask for fewer nodes."
             )
 
-    def _ahead(self, data: Any, steering: Any, metric: Metric) -> float:
-        """How far ahead to head: as far as waypoints were in training; for a policy that is sent to states, the median
-        cost of so many steps of the data, or as it was exported."""
-        steps, exported = getattr(steering, "steps_ahead", 0), getattr(data, "lookahead", None)
-        if not steps or exported is not None:
-            return float(getattr(steering, "reach", 0.0) if exported is None else exported)
-        offsets = np.asarray(getattr(data, "offsets", [0]))
-        rows = np.unique(np.linspace(0, max(0, len(self.observations) - 1 - steps), SAMPLED).astype(int))
-        trajectory = [np.searchsorted(offsets, ends, side="right") for ends in (rows, rows + steps)]
-        rows = rows[trajectory[0] == trajectory[1]]
-        if len(offsets) < 2 or not len(rows):
-            return 0.0  # states without an order, or trajectories shorter than that
-        return float(np.median(distances_of_rows(metric, self._embedded(rows), self._embedded(rows + steps))))
+    def _ahead(self, data: Any, metric: Metric, own: bool) -> float:
+        """How far ahead to head: as far as waypoints were in training; for a policy that is sent to states, what some
+        steps of the data cost, as an export says for the model's `own` metric."""
+        steering: Any = getattr(self.model, "steering", None)
+        exported = getattr(data, "lookahead", None)
+        if not (steps := getattr(steering, "steps_ahead", 0)):
+            return float(getattr(steering, "reach", 0.0))
+        if exported is not None:
+            return float(exported[self.both_ways]) if own else 0.0
+        return self.cost_of_steps(data, steps, metric)
+
+    def cost_of_steps(self, data: Any, steps: int, metric: Metric) -> float:
+        """The median cost of so many steps of the data's trajectories; 0 where none is that long, or there are none."""
+        offsets = getattr(data, "offsets", None)
+        rows = np.zeros(0, int) if offsets is None else rows_before(np.asarray(offsets), steps, SAMPLED)
+        if not len(rows):
+            return 0.0
+        later = self.observations[rows + steps]
+        goals = [LatentGoal(*goal) for goal in zip(*self.model.goals(later), later, strict=True)]
+        costs = metric.row_costs(self._embedded(rows), self._embedded(rows + steps), goals)
+        return float(np.median(checked_costs(costs, (len(rows),))))
 
     def _own_metric(self, metric: Metric | None, beta: float | None) -> Metric | None:
         if beta is None:

@@ -144,7 +144,8 @@ class Engine:
         if len(goals) == 1:
             distinct, owner = wanted[:1], np.zeros(len(rows), np.int64)
         else:
-            distinct, owner = np.unique(wanted, axis=0, return_inverse=True)
+            distinct, inverse = np.unique(wanted, axis=0, return_inverse=True)
+            owner = inverse.reshape(-1)  # numpy 2.0.0 gives it a second axis
         if len(distinct) > self.goal_limit and chosen.name.endswith("graph"):
             raise ConfigError(
                 f"There are {len(distinct)} different goals, but {chosen.name} searches for at most {self.goal_limit} "

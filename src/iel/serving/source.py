@@ -37,6 +37,10 @@ class Served:
     """Who was seen to pass between the states, where an export says so."""
     witnesses: float | None = None
     """How much dearer other edges are there."""
+    portals: Any = None
+    """What throws the agent elsewhere, where an export says so."""
+    lookahead: tuple[float, float] | None = None
+    """How far ahead graphs head, where an export says so."""
 
     @property
     def planners(self) -> tuple[str, ...]:
@@ -131,7 +135,7 @@ def _exported(path: Path, data: Path | None, nodes: int | None) -> Served:
     if model.pack is None:
         return Served(name, model, **facts)
     # What was taken along is a coreset already.
-    facts |= {"passages": model.pack.passages, "witnesses": model.pack.witnesses}
+    facts |= {name: getattr(model.pack, name) for name in ("passages", "witnesses", "portals", "lookahead")}
     return Served(name, model, model.pack.observations, planning={"coreset": "all"}, **facts)
 
 
