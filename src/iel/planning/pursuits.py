@@ -3,7 +3,7 @@
 Straight:    the target is phi(g).
 Midpoints:   starting from t = phi(g), repeat R times: among all states w take the 50 that are smallest in
              max(||phi(w) - phi(x)||, ||phi(w) - t||) and let t be their mean (the planner of HILP).
-Graph:       match x to the node argmin_i d(x, x_i; g), head for the node's next hop; at the goal's own node for phi(g).
+Graph:       match x to the node argmin_i d(x, x_i; g), head for its next hop or a later one; at the goal's for phi(g).
 """
 
 from __future__ import annotations
