@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from iel.metrics import FLOOR, Floats, LatentGoal, Metric
-from iel.model.networks import BLOCK, FloatArray, in_blocks, on_sphere, products, softplus
+from iel.model.networks import BLOCK, FloatArray, distinct_rows, in_blocks, on_sphere, products, softplus
 
 if TYPE_CHECKING:
     from iel.model.model import Model
@@ -103,11 +103,11 @@ class MeasureCost(Metric):
         return self._rows(sources, *self._targets(targets))
 
     def _targets(self, targets: Floats) -> tuple[FloatArray, FloatArray]:
-        """(z, d + gamma M(t, t)) of every target."""
-        rows = np.asarray(targets, np.float32)
+        """(z, d + gamma M(t, t)) of every target; planners ask about few of them many times."""
+        rows, which = distinct_rows(np.asarray(targets, np.float32))
         tasks = self.tasks(rows)
         own = in_blocks(self.measure, "measures", rows, tasks)
-        return tasks, tasks.shape[1] + self.decay * np.maximum(own, 0.0)
+        return tasks[which], (tasks.shape[1] + self.decay * np.maximum(own, 0.0))[which]
 
     def _rows(self, states: Floats, tasks: FloatArray, most: FloatArray) -> Floats:
         measures = in_blocks(self.measure, "measures", np.asarray(states, np.float32), tasks)

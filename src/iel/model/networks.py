@@ -191,14 +191,19 @@ def on_sphere(x: FloatArray) -> FloatArray:
     return np.sqrt(np.float32(x.shape[-1])) * unit(x)
 
 
+def distinct_rows(rows: FloatArray) -> tuple[FloatArray, NDArray[np.intp]]:
+    """The different rows, and for every row which of them it is."""
+    distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
+    return distinct, inverse.reshape(-1)  # numpy 2.0.0 gives it a second axis
+
+
 def products(first: Network, x: FloatArray, second: Network, y: FloatArray) -> FloatArray:
     """<first(x), second(y)> row by row, of every head, (heads, n).
 
     With first(x) = W h(x) + b it is <h(x), W^T second(y)> + <b, second(y)>, and the part of y is computed once for
     every distinct row: planners ask about few targets many times.
     """
-    distinct, inverse = np.unique(y, axis=0, return_inverse=True)
-    which = inverse.reshape(-1)  # numpy 2.0.0 gives it a second axis
+    distinct, which = distinct_rows(y)
     found = np.empty((len(first.heads), len(x)), np.float32)
     for row, head, other in zip(found, first.heads, second.heads, strict=True):
         features = other(distinct)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.errors import ConfigError, GeometryError, IELError, unknown_name
+from iel.model.networks import distinct_rows
 from iel.planning import Acting, AsymGraph, Planner
 from iel.planning.goals import observation_table
 from iel.planning.plan import Plan
@@ -144,8 +145,7 @@ class Engine:
         if len(goals) == 1:
             distinct, owner = wanted[:1], np.zeros(len(rows), np.int64)
         else:
-            distinct, inverse = np.unique(wanted, axis=0, return_inverse=True)
-            owner = inverse.reshape(-1)  # numpy 2.0.0 gives it a second axis
+            distinct, owner = distinct_rows(wanted)
         if len(distinct) > self.goal_limit and chosen.name.endswith("graph"):
             raise ConfigError(
                 f"There are {len(distinct)} different goals, but {chosen.name} searches for at most {self.goal_limit} "
