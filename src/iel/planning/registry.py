@@ -21,6 +21,8 @@ def planners_for(model: Agent) -> tuple[str, ...]:
     if metric is None:
         return ("direct",)
     missing = set() if metric.spatial else {"rec-mid", "gas-graph"}
+    if not metric.symmetric().for_every_goal:
+        missing.add("gas-graph")  # clusters are the same for all goals
     return tuple(name for name in PLANNERS if name not in missing)
 
 
