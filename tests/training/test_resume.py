@@ -98,7 +98,7 @@ def test_every_method_is_resumed_to_the_same_bits(walks, tmp_path, monkeypatch, 
 @pytest.mark.long
 @pytest.mark.parametrize("each", [Separate(2), Stacked()], ids=["threads", "vmap"])
 def test_several_seeds_are_resumed_together(walks, tmp_path, monkeypatch, each):
-    monkeypatch.setattr(loop, "seed_map", lambda count: each)
+    monkeypatch.setattr(loop, "seed_map", lambda *_: each)
     out = tmp_path / "run"
     fit(walks, tmp_path / "two", seeds=(3, 0))
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
