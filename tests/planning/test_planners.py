@@ -26,6 +26,7 @@ from iel.planning import (
     make_planner,
     reference,
 )
+from iel.planning.planners import rows_before
 from iel.planning.pursuits import AlongGraph, smallest_columns
 from model_worlds import made
 
@@ -428,3 +429,12 @@ def test_a_broken_model_is_named(model: LinearModel) -> None:
 def test_planning_never_imports_jax() -> None:
     code = "import sys, iel.planning; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_rows_that_go_on_are_all_of_them_or_drawn_evenly() -> None:
+    offsets = np.array([0, 3, 30, 30, 41, 2000])  # one too short, one empty
+    everyone = np.concatenate([np.arange(a, b - 10) for a, b in ((3, 30), (30, 41), (41, 2000))])
+    np.testing.assert_array_equal(rows_before(offsets, 10, 5000), everyone)
+    some = rows_before(offsets, 10, 500)
+    assert len(set(some)) == 500 and set(some) <= set(everyone) and abs(np.mean(some) - np.mean(everyone)) < 60
+    assert len(rows_before(offsets[:2], 10, 500)) == 0
