@@ -71,6 +71,36 @@ def test_common_settings_hold_where_a_method_has_none_of_its_own():
         check_grid({**table, "settings": 5}, "g")
 
 
+def test_a_method_may_have_planners_and_settings_of_its_own_at_one_scale():
+    own = {"planners": ["direct"], "settings": {"steps": 9}}
+    method = {
+        "algo": "iel",
+        "planners": ["sym-graph"],
+        "settings": {"beta": 0.3, "steps": 50},
+        "scales": {"short": own},
+    }
+    table = {**GOOD, "methods": [method], "settings": {"steps": 7}, "scales": {"long": {}, "short": {"seeds": [4]}}}
+    long, short = (check_grid(table, "g", scale) for scale in ("long", "short"))
+    for grid, planners, steps in ((long, ("sym-graph",), 50), (short, ("direct",), 9)):
+        assert grid.variants["iel"] == planners
+        assert {(cell.settings["beta"], cell.settings["steps"]) for cell in grid.cells} == {(0.3, steps)}
+    for wrong, word in (({"shrt": own}, "shrt"), ({"short": {"episodes": 3}}, "episodes"), ({"short": 3}, "table")):
+        with pytest.raises(ConfigError, match=word):
+            check_grid({**table, "methods": [{**method, "scales": wrong}]}, "g", "long")
+
+
+def test_the_ant_at_laptop_scale_has_maps_of_equal_length():
+    cells = [cell for cell in read_grid("geometries", "laptop-ant").cells if cell.method != "common policy"]
+    for cell in cells:
+        phases = ALGOS[cell.algo].config.preset("paper", **_tuples(cell.settings)).phases()
+        maps = sum(phase.steps for phase in phases if phase.name not in ("policy", "skills"))
+        assert maps == (16_000 if cell.algo == "psm" else 12_000), cell.method  # PSM: a basis, then what it is worth
+
+
+def _tuples(settings):
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+
+
 MISTAKES = {
     "environments": [MAZE, "pointmaze-hugo-navigate-v0"],
     "seeds": [0, 0],

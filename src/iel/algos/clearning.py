@@ -99,7 +99,7 @@ class CLearning(Steerable, Method):
         pair = 2 * spec.observation_size
         networks = Networks(
             ensemble(classifier_key, 2, pair + spec.action_size, self.hidden, 1),
-            TanhGaussianPolicy(policy_key, pair, self.hidden, spec.action_size),
+            TanhGaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size),
         )
         return State(networks, networks.classifier, self.optimiser.init(networks), self.new_walker(key, spec))
 

@@ -35,8 +35,8 @@ SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "state_share": 0.5,
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
-    "laptop-body": {"steps": 24_000, **SHORT, **JOINTS},
-    "laptop-body-waypoints": {**SHORT, **WAYPOINTS},
+    "laptop-body": {"steps": 24_000, **JOINTS, **SHORT},
+    "laptop-body-waypoints": {**WAYPOINTS, **SHORT},
     "smoke": {
         "steps": 1_000,
         "batch_size": 64,
@@ -120,7 +120,7 @@ class CMD(Steerable, Method):
         """Fresh networks; the mixture's odds start at 1."""
         encoder_key, potential_key, policy_key = jax.random.split(key, 3)
         size = spec.observation_size
-        policy = GaussianPolicy(policy_key, 2 * size, self.hidden, spec.action_size, gelu=True)
+        policy = GaussianPolicy(policy_key, 2 * size, self.policy_widths, spec.action_size, gelu=True)
         networks = Networks(
             ensemble(encoder_key, 2, size + spec.action_size, self.hidden, self.dimension),
             ensemble(potential_key, 2, size, self.hidden, 1) if self.potential else None,

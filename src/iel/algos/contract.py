@@ -35,13 +35,15 @@ Metrics = dict[str, jax.Array]
 
 JOINTS: dict[str, Any] = {
     "batch_size": 256,
-    "hidden": (256, 256, 256),
+    "hidden": (128, 128, 128),
+    "policy_hidden": (256, 256, 256),
     "learning_rate": 1e-3,
     "standardise": True,
     "cut_jumps": True,
     "cut_rests": True,
 }
-"""Part of every preset `laptop-body`: columns of very different spreads, worlds that teleport, bodies that wait."""
+"""Part of every preset `laptop-body`: columns of very different spreads, worlds that teleport, bodies that wait, and
+mazes whose map asks for narrower networks than legs do."""
 
 
 class Spec(NamedTuple):
@@ -82,6 +84,8 @@ class Method(ABC):
     """Adam's step size."""
     hidden: tuple[int, ...] = (512, 512, 512)
     """Widths of the hidden layers of every network."""
+    policy_hidden: tuple[int, ...] = ()
+    """Widths of the policy's networks where they differ from `hidden` (published: they do not)."""
     standardise: bool = False
     """Train on observations with mean 0 and spread 1 in every column (published: as they are)."""
 
@@ -92,7 +96,7 @@ class Method(ABC):
     or else short ones: they say nothing about directions."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "steps", "batch_size", "learning_rate", "hidden")
+        require_positive(self, "steps", "batch_size", "learning_rate", "hidden", "policy_hidden")
 
     @classmethod
     def preset(cls, name: str = "paper", **settings: Any) -> Self:
@@ -108,6 +112,11 @@ class Method(ABC):
     def place_of(self, data: Trajectories) -> tuple[int, ...]:
         """The columns of the data that tell the place; none, unless a method steers by them."""
         return ()
+
+    @property
+    def policy_widths(self) -> tuple[int, ...]:
+        """Widths of the hidden layers of a policy."""
+        return self.policy_hidden or self.hidden
 
     @property
     def waypoint_steps(self) -> int:

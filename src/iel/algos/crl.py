@@ -88,7 +88,7 @@ class CRL(Steerable, Method):
         networks = Networks(
             ensemble(phi_key, 2, size + actions, self.hidden, self.latent),
             ensemble(psi_key, 2, size, self.hidden, self.latent),
-            GaussianPolicy(policy_key, 2 * size, self.hidden, actions, gelu=True),
+            GaussianPolicy(policy_key, 2 * size, self.policy_widths, actions, gelu=True),
         )
         return State(networks, self.optimiser.init(networks), self.new_walker(key, spec))
 

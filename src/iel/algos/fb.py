@@ -100,7 +100,7 @@ class FB(Tasked, Method):
         networks = Networks(
             ensemble(forward_key, 2, told + spec.action_size, self.hidden, self.dimension),
             MLP(backward_key, spec.observation_size, self.hidden, self.dimension),
-            MLP(policy_key, told, self.hidden, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
+            MLP(policy_key, told, self.policy_widths, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
         )
         target = Targets(networks.forward, networks.backward)
         return State(networks, target, self.optimiser.init(networks), self.new_walker(key, spec))

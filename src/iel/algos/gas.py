@@ -144,7 +144,7 @@ class GAS(Steerable, Method):
             else Skills(
                 ensemble(keys[1], 1, told, self.hidden, 1),
                 ensemble(keys[2], 2, told + spec.action_size, self.hidden, 1),
-                GaussianPolicy(keys[3], told, self.hidden, spec.action_size, gelu=True),
+                GaussianPolicy(keys[3], told, self.policy_widths, spec.action_size, gelu=True),
             )
         )
         moments = Optimisers(self.optimiser.init(embedding), self.optimiser.init(skills))

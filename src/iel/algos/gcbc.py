@@ -55,7 +55,7 @@ class GCBC(Method):
 
     def init(self, key: jax.Array, spec: Spec) -> State:
         """A fresh policy."""
-        policy = GaussianPolicy(key, 2 * spec.observation_size, self.hidden, spec.action_size, gelu=True)
+        policy = GaussianPolicy(key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True)
         return State(policy, self.optimiser.init(policy))
 
     def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Batch:

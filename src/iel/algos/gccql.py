@@ -138,7 +138,7 @@ class GCCQL(Method):
         critic_key, policy_key = jax.random.split(key)
         pair = 2 * spec.observation_size
         critic = ensemble(critic_key, 2, pair + spec.action_size, self.hidden, 1)
-        policy = TanhGaussianPolicy(policy_key, pair, self.hidden, spec.action_size)
+        policy = TanhGaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size)
         prices = Prices(jnp.zeros(()), jnp.zeros(()))
         moments = Optimisers(
             self.optimiser.init(critic), self.policy_optimiser.init(policy), self.price_optimiser.init(prices)

@@ -105,7 +105,7 @@ class GCIQL(Steerable, Method):
         networks = Networks(
             ensemble(value_key, 1, pair, self.hidden, 1),
             ensemble(critic_key, 2, pair + spec.action_size, self.hidden, 1),
-            None if self.walks else GaussianPolicy(policy_key, pair, self.hidden, spec.action_size, gelu=True),
+            None if self.walks else GaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size, gelu=True),
         )
         return State(networks, networks.critic, self.optimiser.init(networks), self.new_walker(key, spec))
 

@@ -85,7 +85,7 @@ class GCIVL(Steerable, Method):
         pair = 2 * spec.observation_size
         networks = Networks(
             ensemble(value_key, 2, pair, self.hidden, 1),
-            None if self.walks else GaussianPolicy(policy_key, pair, self.hidden, spec.action_size, gelu=True),
+            None if self.walks else GaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size, gelu=True),
         )
         return State(networks, networks.value, self.optimiser.init(networks), self.new_walker(key, spec))
 

@@ -95,11 +95,12 @@ class HIQL(Steerable, Method):
         """Fresh networks and a target equal to the value."""
         keys = jax.random.split(key, 4)
         size, told = spec.observation_size, spec.observation_size + self.representation
+        widths = self.policy_widths
         networks = Networks(
             MLP(keys[0], 2 * size, self.hidden, self.representation),
             ensemble(keys[1], 2, told, self.hidden, 1),
-            None if self.walks else GaussianPolicy(keys[2], 2 * size, self.hidden, self.representation, gelu=True),
-            None if self.walks else GaussianPolicy(keys[3], told, self.hidden, spec.action_size, gelu=True),
+            None if self.walks else GaussianPolicy(keys[2], 2 * size, widths, self.representation, gelu=True),
+            None if self.walks else GaussianPolicy(keys[3], told, widths, spec.action_size, gelu=True),
         )
         return State(networks, networks.value, self.optimiser.init(networks), self.new_walker(key, spec))
 

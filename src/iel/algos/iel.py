@@ -20,7 +20,7 @@ import optax
 from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.algos.skills import (
     ARM,
-    BODY,
+    DIRECTED,
     WALKING,
     Learner,
     Skills,
@@ -50,7 +50,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True},
     "laptop-body": {"steps": 48_000, **WALKING},
     "laptop-arm": {"steps": 36_000, **ARM},
-    "laptop-body-directions": {"steps": 60_000, "awr_temperature": 1.0, **BODY},
+    "laptop-body-directions": {"steps": 60_000, **DIRECTED},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 3_000,
@@ -136,8 +136,6 @@ class IEL(Method):
     """alpha of AWR: how much better actions are preferred."""
     policy_norm: bool = False
     """Hidden layers Dense-GELU-LayerNorm in the policy, as in all other networks (the paper: Dense-ReLU)."""
-    policy_hidden: tuple[int, ...] = ()
-    """Widths of the policy's networks where they differ from `hidden` (the paper: they do not)."""
     policy_heads: int = 1
     """Policies cloned side by side, whose mean acts (the paper: 1)."""
     future_share: float = 0.0
@@ -157,7 +155,7 @@ class IEL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "temperature", "max_steps", "policy_hidden", "policy_heads")
+        require_positive(self, "dimension", "temperature", "max_steps", "policy_heads")
         require_fraction(self, "discount", "expectile", "hitting_expectile", "policy_discount", "policy_expectile")
         require_share(self, "future_share")
         if self.future_steps < 1:
@@ -214,7 +212,7 @@ class IEL(Method):
         keys = jax.random.split(key, 5)
         omega = MLP(keys[0], spec.observation_size, self.hidden, self.dimension)
         embedding = ensemble(keys[1], 2, spec.observation_size, self.hidden, self.dimension + self.residual)
-        shape = *skill_shape(spec, self.dimension, self.sees_place), spec.action_size, self.policy_hidden or self.hidden
+        shape = *skill_shape(spec, self.dimension, self.sees_place), spec.action_size, self.policy_widths
         skills = new_skills(keys[2:], *shape, self.policy_norm, self.learner, self.policy_heads)
         moments = Optimisers(
             self.optimiser.init(omega), self.optimiser.init(embedding), self.policy_optimiser.init(skills)

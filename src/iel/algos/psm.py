@@ -53,7 +53,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "standardise": True,
         **MAZES,
     },
-    "laptop-body": {"steps": 32_000, **JOINTS, "dimension": 50, **MAZES},
+    "laptop-body": {"steps": 32_000, "basis_share": 0.5, **JOINTS, "dimension": 50, **MAZES},
     "laptop-body-waypoints": {**WAYPOINTS, "dimension": 50, **MAZES},
     "smoke": {
         "steps": 2_000,
@@ -118,7 +118,7 @@ class PSM(Tasked, Method):
         told = spec.observation_size + self.dimension
         skills = Skills(
             ensemble(keys[2], 2, acting + self.dimension, self.hidden, self.dimension),
-            MLP(keys[3], told, self.hidden, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
+            MLP(keys[3], told, self.policy_widths, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
         )
         moments = Optimisers(self.optimiser.init(proto), self.optimiser.init(skills))
         return State(proto, proto, skills, skills.forward, moments, self.new_walker(key, spec))

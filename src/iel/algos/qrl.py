@@ -120,7 +120,7 @@ class QRL(Steerable, Method):
     def init(self, key: jax.Array, spec: Spec) -> State:
         """Fresh networks; lambda and the mixture's odds start at 1."""
         encoder_key, dynamics_key, policy_key = jax.random.split(key, 3)
-        policy = GaussianPolicy(policy_key, 2 * spec.observation_size, self.hidden, spec.action_size, gelu=True)
+        policy = GaussianPolicy(policy_key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True)
         networks = Networks(
             MLP(encoder_key, spec.observation_size, self.hidden, self.dimension),
             jnp.zeros(()),

@@ -34,8 +34,8 @@ SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "cut_jumps": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
-    "laptop-body": {"steps": 24_000, **SHORT, **JOINTS},
-    "laptop-body-waypoints": {**SHORT, **WAYPOINTS},
+    "laptop-body": {"steps": 24_000, **JOINTS, **SHORT},
+    "laptop-body-waypoints": {**WAYPOINTS, **SHORT},
     "smoke": {"steps": 1_000, "batch_size": 64, "hidden": (64, 64), "dimension": 32, "learning_rate": 1e-3},
 }
 
@@ -108,7 +108,7 @@ class TMD(Steerable, Method):
         """Fresh networks; the mixture's odds start at 1."""
         state_key, action_key, policy_key = jax.random.split(key, 3)
         size = spec.observation_size
-        policy = GaussianPolicy(policy_key, 2 * size, self.hidden, spec.action_size, gelu=True)
+        policy = GaussianPolicy(policy_key, 2 * size, self.policy_widths, spec.action_size, gelu=True)
         networks = Networks(
             ensemble(state_key, 2, size, self.hidden, self.dimension),
             ensemble(action_key, 2, size + spec.action_size, self.hidden, self.dimension),

@@ -114,7 +114,7 @@ class Steerable:
         if not self.walks:
             return None
         keys = jax.random.split(jax.random.fold_in(key, WALKER_KEY), 3)
-        shape = *skill_shape(spec, 0), spec.action_size, self.hidden
+        shape = *skill_shape(spec, 0), spec.action_size, self.policy_widths
         skills = new_skills(keys, *shape, policy_norm=True, learner="cloning")
         return Walker(skills, self._walker_optimiser().init(skills))
 

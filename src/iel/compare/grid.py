@@ -37,6 +37,8 @@
     presets = { laptop = "smoke" }  # this method takes another preset than the grid's
     [methods.where."*-stitch-*"]    # settings only in environments that match
     beta = 0.1
+    [methods.scales.smoke]          # planners and settings at this scale only
+    planners = ["direct"]
 
     [scales.smoke]                  # anything above but methods, replaced when this scale is chosen
     seeds = [0]
@@ -68,6 +70,7 @@ from iel.typed import LARGEST, SEEDS, Rule, check_settings, shown
 SHIPPED = Path(__file__).parent / "grids"
 SCALED = ("title", "environments", "seeds", "preset", "settings", "protocol", "data", "planners")
 KEYS = (*SCALED, "methods", "scales", "published")
+METHOD = ("algo", "label", "planners", "presets", "settings", "where", "scales")
 PROTOCOL = {
     "episodes": 20,
     "seed": 1000,
@@ -204,10 +207,26 @@ def check_grid(table: Mapping[str, Any], name: str, scale: str | None = None) ->
             }
         else:
             mistakes.add(str(unknown_name("scale", scale, scales)) if scales else f"There is no scale '{scale}' in it.")
+    if isinstance(table.get("methods"), list):
+        chosen["methods"] = [_at_scale(method, scale, scales, mistakes) for method in table["methods"]]
     grid = _assemble(chosen, name, scale, mistakes)
     mistakes.raise_for(name)
     assert grid is not None
     return grid
+
+
+def _at_scale(method: Any, scale: str | None, scales: Mapping[str, Any], mistakes: Mistakes) -> Any:
+    """A method with what it has at this scale only; its other settings stay."""
+    if not isinstance(method, dict) or "scales" not in method:
+        return method
+    where = f"methods.{method.get('label', method.get('algo'))}.scales"
+    tables = mistakes.expect(method["scales"], dict, where)
+    mistakes.unknown("scale", tables, scales, f"{where}.")
+    for name, table in tables.items():
+        mistakes.unknown("key", mistakes.expect(table, dict, f"{where}.{name}"), ("planners", "settings"), f"{where}.")
+    own = tables.get(scale, {})
+    settings = [mistakes.expect(part.get("settings", {}), dict, where) for part in (method, own)]
+    return {**method, **own, "settings": {**settings[0], **settings[1]}}
 
 
 class Mistakes:
@@ -407,7 +426,7 @@ def _settings(
     method: Mapping[str, Any], label: str, env: str, common: Mapping[str, Any], mistakes: Mistakes
 ) -> dict[str, Any] | None:
     """The full settings of a method in an environment, or None with the reason among the mistakes."""
-    mistakes.unknown("key", method, ("algo", "label", "planners", "presets", "settings", "where"), f"methods.{label}.")
+    mistakes.unknown("key", method, METHOD, f"methods.{label}.")
     algo = str(method.get("algo", ""))
     if algo not in ALGOS:
         mistakes.add(str(unknown_name("method", algo, ALGOS)))
