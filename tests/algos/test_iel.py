@@ -35,7 +35,13 @@ def world():
 
 @pytest.mark.parametrize("name", ALGOS)
 def test_contract(name):
-    check_algo(ALGOS[name].config.preset("smoke", hidden=(16,), batch_size=16))
+    algo = ALGOS[name].config.preset("smoke", hidden=(16,), policy_hidden=(12, 8), batch_size=16)
+    check_algo(algo)
+    spec = Spec(2, 2)
+    networks = algo.model(jax.tree.map(np.asarray, algo.init(jax.random.key(0), spec)), spec).networks
+    acting = ("policy", "high") if name == "hiql" else ("policy",)  # its high level is a policy too
+    for kind, network in networks.items():
+        assert network.sizes[1:-1] == ((12, 8) if kind in acting else (16,)), kind
 
 
 def test_check_algo_finds_a_broken_method():
