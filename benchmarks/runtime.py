@@ -5,6 +5,9 @@ hidden layers, 29 observations, 8 actions, 32 latent dimensions: the ant with th
 
 Agreement is the largest difference of ONNX from numpy over 500 inputs and a random model of every kind at width 128:
 actions as they are, costs relative to max(1, cost).
+
+Planners on values ask about thousands of pairs at once. Blocks: a value of two heads on 8,192 pairs, so many rows at a
+time; `ratio` is to all of them at once.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from iel.model.networks import FloatArray
 from iel.planning import make_planner
 
 SCALES = (1.0, 30.0, 1000.0)
+PAIRS = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,13 +139,17 @@ def random_model(
 
 
 def run(widths: Sequence[int] = (128, 256, 512), repeats: int = 2000, nodes: int = 2048) -> dict[str, Any]:
-    """{"rows": [{width, act_ms, act_99_ms, plan_act_ms, onnx_ms}], "agreement": [...]}: medians, and the 99th
-    percentile of act; then {scale, actions, costs} by size of the inputs.
+    """{"rows": [{width, act_ms, act_99_ms, plan_act_ms, onnx_ms}], "agreement": [...], "blocks": [...]}: medians, and
+    the 99th percentile of act; then {scale, actions, costs} by size of the inputs, and {width, block, ms, ratio}.
 
     `plan_act_ms` is a whole step of asym-graph in numpy: embed, find the node, choose the hop, act. `onnx_ms` is None
     without onnxruntime.
     """
-    return {"rows": [_row(width, repeats, nodes) for width in widths], "agreement": [agreement(s) for s in SCALES]}
+    return {
+        "rows": [_row(width, repeats, nodes) for width in widths],
+        "agreement": [agreement(s) for s in SCALES],
+        "blocks": [row for width in widths for row in _blocks(width)],
+    }
 
 
 def _row(width: int, repeats: int, nodes: int) -> dict[str, Any]:
@@ -177,6 +185,18 @@ def agreement(scale: float, rows: int = 500) -> dict[str, Any]:
             relative = np.abs(answers[1] - costs) / np.maximum(1.0, costs)
             worst["costs"] = max(worst.get("costs", 0.0), float(relative.max()))
     return {"scale": scale, "actions": worst.get("actions"), "costs": worst.get("costs")}
+
+
+def _blocks(width: int, sizes: Sequence[int] = (PAIRS, 2048, 1024, 256)) -> list[dict[str, Any]]:
+    from threadpoolctl import threadpool_limits
+
+    value = random_model("goal-value", (width,) * 3, 29, 8, 32).networks["value"]
+    pairs = np.random.default_rng(0).standard_normal((PAIRS, 58)).astype(np.float32)
+    with threadpool_limits(1, "blas"):  # as in rollouts
+        best = [_times(lambda b=b: [value.features(pairs[i : i + b]) for i in range(0, PAIRS, b)], 10) for b in sizes]
+    times = [float(taken.min()) for taken in best]
+    rows = zip(sizes, times, strict=True)
+    return [{"width": width, "block": b, "ms": round(1e3 * t, 1), "ratio": round(t / times[0], 2)} for b, t in rows]
 
 
 def _onnx(model: Model, one: np.ndarray, command: np.ndarray, repeats: int) -> float | None:
@@ -223,4 +243,6 @@ def command(options: Options) -> dict[str, Any]:
         print_rows(
             [{name: f"{value:.0e}" if value else value for name, value in row.items()} for row in result["agreement"]]
         )
+        print(f"\na value of {PAIRS} pairs, in blocks of rows")
+        print_rows(result["blocks"])
     return result

@@ -23,8 +23,8 @@ from iel.errors import GeometryError
 
 FloatArray = NDArray[np.float32]
 
-BLOCK = 8192
-"""Rows a network sees at once: bounds memory."""
+BLOCK = 1024
+"""Rows a network sees at once: their activations stay in the processor's cache (`iel bench runtime`)."""
 LAYER_NORM_EPSILON = 1e-6
 GELU_SLOPE = math.sqrt(2.0 / math.pi)
 GELU_CUBIC = 0.044715
