@@ -305,7 +305,7 @@ def test_a_dear_metric_is_asked_about_the_nodes_around_the_last_one() -> None:
         states = generator.uniform(0.0, 30.0, (9, 2)) if step == 20 else states + generator.normal(0.0, 0.4, (9, 2))
         metric.answers = 0
         memory, costs = pursuit.match(states, wanted, memory)
-        assert step == 20 or metric.answers <= 9 * 64 * 4
+        assert step == 20 or metric.answers <= 9 * 64 * 2  # a second list has few nodes that were not in the first
         everything = metric.costs(states, points, goals[0])
         assert np.array_equal(memory, everything.argmin(axis=1)) and np.allclose(costs, everything.min(axis=1))
     off = np.zeros((3, 1000), bool)

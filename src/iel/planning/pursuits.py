@@ -265,14 +265,18 @@ class AlongGraph(Straight):
         nodes, costs = memory.copy(), np.empty(len(states))
         if len(first):
             nodes[first], costs[first] = self._match_rows(states[first], goals[first])
-        while len(moving):
-            listed, rows = near[nodes[moving]], np.arange(len(moving))
-            pairs = np.repeat(moving, listed.shape[1]), listed.ravel()
-            table = self._costs(states, goals, *pairs).reshape(listed.shape)
-            best = table.argmin(axis=1)
-            before, nodes[moving] = nodes[moving], listed[rows, best]
-            costs[moving] = table[rows, best]
-            moving = moving[nodes[moving] != before]
+        costs[moving], listed = np.inf, near[nodes[moving]]
+        fresh = np.ones(listed.shape, bool)
+        while fresh.any():
+            row, column = np.nonzero(fresh)
+            table = np.full(listed.shape, np.inf)
+            table[row, column] = self._costs(states, goals, moving[row], listed[row, column])
+            best, least = table.argmin(axis=1), table.min(axis=1)
+            better = np.flatnonzero(least < costs[moving])
+            before, moving = listed[better], moving[better]
+            nodes[moving], costs[moving] = before[np.arange(len(better)), best[better]], least[better]
+            listed = near[nodes[moving]]
+            fresh = (listed[:, :, None] != before[:, None, :]).all(axis=2)  # those just asked about are not better
         return nodes, costs
 
     def _match_rows(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
