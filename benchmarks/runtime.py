@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -192,9 +193,13 @@ def _blocks(width: int, sizes: Sequence[int] = (PAIRS, 2048, 1024, 256)) -> list
 
     value = random_model("goal-value", (width,) * 3, 29, 8, 32).networks["value"]
     pairs = np.random.default_rng(0).standard_normal((PAIRS, 58)).astype(np.float32)
+
+    def answer(block: int) -> None:
+        for start in range(0, PAIRS, block):
+            value.features(pairs[start : start + block])
+
     with threadpool_limits(1, "blas"):  # as in rollouts
-        best = [_times(lambda b=b: [value.features(pairs[i : i + b]) for i in range(0, PAIRS, b)], 10) for b in sizes]
-    times = [float(taken.min()) for taken in best]
+        times = [float(_times(partial(answer, block), 10).min()) for block in sizes]
     rows = zip(sizes, times, strict=True)
     return [{"width": width, "block": b, "ms": round(1e3 * t, 1), "ratio": round(t / times[0], 2)} for b, t in rows]
 
