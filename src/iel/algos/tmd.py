@@ -35,7 +35,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
     "laptop-body": {"steps": 24_000, **JOINTS, **SHORT},
-    "laptop-body-waypoints": {**WAYPOINTS, **SHORT},
+    "laptop-body-waypoints": {**SHORT, **WAYPOINTS},
     "smoke": {"steps": 1_000, "batch_size": 64, "hidden": (64, 64), "dimension": 32, "learning_rate": 1e-3},
 }
 
