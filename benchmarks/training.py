@@ -2,7 +2,8 @@
 
 The baseline of a phase is one compiled call that does all the matrix products of its gradient step, of the same shapes,
 and nothing else. `fraction_of_matmul` = (time of those products alone) / (time of the whole step): 1 would mean that
-sampling, activations, losses and the optimiser cost nothing.
+sampling, activations, losses and the optimiser cost nothing. With `--bare` the same step is also measured with ReLU in
+place of GELU and LayerNorm: `bare_fraction` is what would be reached without them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +22,10 @@ import numpy as np
 from jax.extend import core
 
 from benchmarks import print_rows
+from iel import nn
 from iel.algos import ALGOS, get_algo
 from iel.algos.contract import Spec
-from iel.commands.common import Output
+from iel.commands.common import Flag, Output
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
@@ -45,6 +48,8 @@ class Options(Output):
     """Time spent on each number."""
     methods: tuple[str, ...] = ("iel",)
     """Methods to measure, with the shapes of their preset `paper`; `all` for every one."""
+    bare: Flag = False
+    """Measure each step also without GELU and LayerNorm: what do they cost?"""
 
 
 def run(
@@ -53,6 +58,7 @@ def run(
     seconds: float = 6.0,
     methods: Sequence[str] = ("iel",),
     algo: Any = None,
+    bare: bool = False,
     progress: bool = True,
 ) -> dict:
     """Measure every phase of every method (or of `algo` alone) at every size. About `seconds` go to each number."""
@@ -69,13 +75,13 @@ def run(
         for name, width, batch, case in cases:
             state = jax.jit(lambda key, case=case: case.init(key, spec))(jax.random.key(0))
             for phase in case.phases():
-                measured = _measure(case, phase.name, state, data, seconds)
+                measured = _measure(case, phase.name, state, data, seconds, bare)
                 rows.append({"method": name, "phase": phase.name, "width": width, "batch": batch, **measured})
                 bar.advance(1, f"{name} {phase.name} {rows[-1]['steps_per_second']:.1f} steps/s")
     return {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": rows}
 
 
-def _measure(case: Any, phase: str, state: Any, data: DeviceData, seconds: float) -> dict[str, float]:
+def _measure(case: Any, phase: str, state: Any, data: DeviceData, seconds: float, bare: bool) -> dict[str, float]:
     tables = jax.jit(lambda state: case.tables(phase, state, data))(state)
     key = jax.random.key(1)
 
@@ -86,26 +92,47 @@ def _measure(case: Any, phase: str, state: Any, data: DeviceData, seconds: float
     products = matrix_products(jax.make_jaxpr(one_step)(state, key).jaxpr)
     flops = sum(product_flops(product) for product in products)
     baseline = _products_alone(products)
-    chunk = jax.jit(many_steps(case, phase, lambda state, tables, data, offset: (data, tables)), donate_argnums=0)
     count = max(1, math.ceil(0.1 * seconds / _best_time(baseline, seconds / 10)))
-    fresh = jax.tree.map(jnp.copy, state)
 
-    def steps() -> None:
-        nonlocal fresh
-        fresh, metrics = chunk(fresh, key, tables, data, 0, count)
-        jax.block_until_ready((fresh, metrics))
+    def steps() -> Callable[[], None]:
+        chunk = jax.jit(many_steps(case, phase, lambda state, tables, data, offset: (data, tables)), donate_argnums=0)
+        fresh = jax.tree.map(jnp.copy, state)
 
-    # The two are measured in turn, so that a machine that slows down slows both.
-    step_time, product_time = math.inf, math.inf
+        def run_chunk() -> None:
+            nonlocal fresh
+            fresh, metrics = chunk(fresh, key, tables, data, 0, count)
+            jax.block_until_ready((fresh, metrics))
+
+        run_chunk()  # compiled now, with the layers as they are now
+        return run_chunk
+
+    timed = {"step": steps(), "products": baseline}
+    if bare:
+        with bare_layers():
+            timed["bare"] = steps()
+    # They are measured in turn, so that a machine that slows down slows all.
+    best = dict.fromkeys(timed, math.inf)
     for _ in range(4):
-        step_time = min(step_time, _best_time(steps, seconds / 8) / count)
-        product_time = min(product_time, _best_time(baseline, seconds / 8))
+        for name, function in timed.items():
+            best[name] = min(best[name], _best_time(function, seconds / 8) / (1 if name == "products" else count))
     return {
-        "steps_per_second": round(1.0 / step_time, 2),
-        "fraction_of_matmul": round(product_time / step_time, 3),
-        "gflops": round(flops / step_time / 1e9, 1),
-        "matmul_gflops": round(flops / product_time / 1e9, 1),
+        "steps_per_second": round(1.0 / best["step"], 2),
+        "fraction_of_matmul": round(best["products"] / best["step"], 3),
+        **({"bare_fraction": round(best["products"] / best["bare"], 3)} if bare else {}),
+        "gflops": round(flops / best["step"] / 1e9, 1),
+        "matmul_gflops": round(flops / best["products"] / 1e9, 1),
     }
+
+
+@contextmanager
+def bare_layers() -> Iterator[None]:
+    """Hidden layers traced meanwhile are Dense and ReLU."""
+    gelu, normalise = jax.nn.gelu, nn.normalise
+    jax.nn.gelu, nn.normalise = jax.nn.relu, lambda x: x  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        jax.nn.gelu, nn.normalise = gelu, normalise
 
 
 # ---------------------------------------------------------------- the matrix products of a step
@@ -179,7 +206,8 @@ def command(options: Options) -> dict[str, Any]:
     if len(options.widths) != len(options.batches):
         raise ConfigError("--widths and --batches are paired, so give equally many of both.")
     methods = sorted(ALGOS) if options.methods == ("all",) else options.methods
-    result = run(list(zip(options.widths, options.batches, strict=True)), seconds=options.seconds, methods=methods)
+    sizes = list(zip(options.widths, options.batches, strict=True))
+    result = run(sizes, seconds=options.seconds, methods=methods, bare=options.bare)
     if not options.json:
         print_rows(result["rows"])
     return result
