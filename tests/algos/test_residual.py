@@ -16,7 +16,7 @@ from iel.distances import directed, rise
 from iel.errors import ConfigError
 from iel.metrics import DirectedResidual, LatentGoal
 from iel.model import load_model, save_model
-from iel.planning import make_planner
+from iel.planning import make_planner, planners_for
 from iel.training import train
 
 TINY = IEL.preset("smoke", hidden=(16, 16), batch_size=32, dimension=4, residual=16)
@@ -82,6 +82,13 @@ def test_without_a_residual_nothing_changes():
     state = plain.init(jax.random.key(0), Spec(2, 2))
     assert state.embedding.layers[-1].bias.shape[-1] == 4
     assert not hasattr(plain.model(state, Spec(2, 2)).metric, "residual")
+
+
+def test_clusters_that_serve_all_goals_are_not_offered_with_a_residual():
+    for residual, offered in ((0, True), (16, False)):
+        algo = dataclasses.replace(TINY, residual=residual)
+        model = algo.model(jax.tree.map(np.asarray, algo.init(jax.random.key(0), Spec(2, 2))), Spec(2, 2))
+        assert ("gas-graph" in planners_for(model)) == offered
 
 
 @pytest.mark.long
