@@ -68,13 +68,17 @@ def _by_time(comparison: Comparison) -> dict[str, dict[str, tuple[float, np.ndar
 
 
 def _fields(comparison: Comparison, env_name: str, path: Path) -> Path | None:
-    """The order in which every method's distances have the points of a maze (first seed, first task, start's pose)."""
+    """The order in which every method's distances have the points of a maze (first seed, first task, start's pose).
+
+    Of methods that were only sent straight to their goals, whose distances nobody asked for, there is none.
+    """
     models: dict[str, Model] = {}
+    planned = {method for method, planner in comparison.columns if planner != "direct"}
     try:
         if "maze" not in env_name or (world := make_env(env_name)).map is None:
             return None
         for (env, method, _), path_of_run in comparison.runs.items():
-            if env == env_name and method not in models and (path_of_run / "model").is_dir():
+            if env == env_name and method in planned - models.keys() and (path_of_run / "model").is_dir():
                 run = open_run(path_of_run)
                 if run.status == "finished" and run.model.metric is not None:
                     models[method] = run.model
