@@ -35,15 +35,14 @@ Metrics = dict[str, jax.Array]
 
 JOINTS: dict[str, Any] = {
     "batch_size": 256,
-    "hidden": (128, 128, 128),
-    "policy_hidden": (256, 256, 256),
+    "hidden": (256, 256, 256),
     "learning_rate": 1e-3,
     "standardise": True,
     "cut_jumps": True,
     "cut_rests": True,
 }
-"""Part of every preset `laptop-body`: columns of very different spreads, worlds that teleport, bodies that wait, and
-mazes whose map asks for narrower networks than legs do."""
+"""Part of every preset `laptop-body`: columns of very different spreads, worlds that teleport, bodies that wait. Half
+the width is too little for QRL (docs/lab-notes.md)."""
 
 
 class Spec(NamedTuple):

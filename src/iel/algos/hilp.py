@@ -20,7 +20,7 @@ import optax
 from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.algos.skills import (
     ARM,
-    DIRECTED,
+    BODY,
     WALKING,
     Learner,
     SkillBatch,
@@ -55,7 +55,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "laptop-phased": {"steps": 42_000, "training": "phased", **LAPTOP},
     "laptop-body": {"steps": 48_000, "training": "phased", **WALKING},
     "laptop-arm": {"steps": 36_000, "training": "phased", **ARM},
-    "laptop-body-directions": {"steps": 60_000, "training": "phased", **DIRECTED},
+    "laptop-body-directions": {"steps": 60_000, "training": "phased", "awr_temperature": 1.0, **BODY},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 1_500,

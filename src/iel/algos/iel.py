@@ -20,7 +20,7 @@ import optax
 from iel.algos.contract import Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
 from iel.algos.skills import (
     ARM,
-    DIRECTED,
+    BODY,
     WALKING,
     Learner,
     Skills,
@@ -50,7 +50,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "laptop": {"steps": 42_000, "batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True},
     "laptop-body": {"steps": 48_000, **WALKING},
     "laptop-arm": {"steps": 36_000, **ARM},
-    "laptop-body-directions": {"steps": 60_000, **DIRECTED},
+    "laptop-body-directions": {"steps": 60_000, "awr_temperature": 1.0, **BODY},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 3_000,

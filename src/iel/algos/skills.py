@@ -36,13 +36,17 @@ Steered = Literal["direction", "waypoint"]
 
 BODY: dict[str, Any] = {**JOINTS, "target_rate": 0.02, "policy_norm": True, "future_share": 1.0}
 """For robots with joints, whose gait hides the direction (docs/results.md)."""
-DIRECTED: dict[str, Any] = {**BODY, "hidden": (256, 256, 256), "awr_temperature": 1.0}
-"""The same with the paper's directions of phi, whose values and critics are as wide as the policy."""
-WALKING: dict[str, Any] = {**BODY, "steering": "waypoint", "learner": "cloning", "decay": True}
-"""The same, steered by the place of the next node."""
+WALKING: dict[str, Any] = {
+    **BODY,
+    "hidden": (128, 128, 128),
+    "policy_hidden": (256, 256, 256),
+    "steering": "waypoint",
+    "learner": "cloning",
+    "decay": True,
+}
+"""The same, steered by the place of the next node. The map of a maze asks for narrower networks than the legs do."""
 ARM: dict[str, Any] = {
     **BODY,
-    "hidden": (256, 256, 256),
     "future_steps": 50,
     "policy_heads": 5,
     "learner": "cloning",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from iel.errors import ConfigError, GeometryError, NoPath
+from iel.data.slowness import place_columns
+from iel.errors import ConfigError, DataError, GeometryError, NoPath
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, checked_costs
 from iel.planning.chance import Portals, find_portals
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
@@ -114,8 +116,7 @@ class AsymGraph(Planner):
         near = NODES_FOR_PLACES if getattr(steering, "reach", 0.0) and unseen == 1.0 else DEFAULT_NODES
         usual = near if isinstance(chosen, Displacement) else FEW_NODES
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
-        # Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
-        scale = 1.0 if chosen.spatial else np.maximum(embedded.std(axis=0), 1e-8)
+        scale = 1.0 if chosen.spatial else self._column_scale(data, chosen, embedded, nodes or usual)
         places = embedded / scale
         self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
         self.states = rows[self.coreset.indices]
@@ -155,6 +156,21 @@ class AsymGraph(Planner):
                 f"A coreset of {nodes} nodes was asked for but the data has only {len(self.observations)} states; "
                 "ask for fewer nodes."
             )
+
+    def _column_scale(self, data: Any, metric: Metric, embedded: Floats, nodes: int) -> Floats:
+        """Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
+
+        Where they are the observations themselves, columns that do not tell the place count nothing (their scale is
+        infinite): farthest points among all columns of a body are rare poses, of which its values know least.
+        """
+        scale = np.maximum(embedded.std(axis=0), 1e-8)
+        columns = list(getattr(getattr(self.model, "steering", None), "columns", ()))
+        if metric.dear and not columns and holds_walks(data):
+            with suppress(DataError):  # nothing separates place from pose
+                columns = place_columns(data)
+        if metric.dear and columns and len(np.unique(embedded[:, columns], axis=0)) >= nodes:
+            scale[np.setdiff1d(np.arange(len(scale)), columns)] = np.inf
+        return scale
 
     def _ahead(self, data: Any, metric: Metric, own: bool) -> float:
         """How far ahead to head: as far as waypoints were in training; for a policy that is sent to states, what some
