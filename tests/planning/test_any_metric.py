@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from planning_worlds import Data, LinearModel, corridor
 
+from iel.data import Trajectories
 from iel.distances import discounted_steps, undiscounted_steps
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Displacement, LatentGoal, Metric
@@ -23,6 +24,7 @@ from iel.planning import (
     planners_for,
 )
 from iel.planning.candidates import around
+from iel.planning.coreset import farthest_point
 from iel.planning.pursuits import AlongGraph
 
 START, END = np.array([1.0, 0.0], dtype=np.float32), np.array([1.0, 10.0], dtype=np.float32)
@@ -312,6 +314,38 @@ def test_a_dear_metric_is_asked_about_the_nodes_around_the_last_one() -> None:
     off[:, memory] = True  # what is switched off is not matched, and everything is asked again
     closed = AlongGraph(graph, np.arange(1000), [graph.field(goal) for goal in goals], off, 0.0)
     assert not np.isin(closed.match(states, wanted, memory)[0], memory).any()
+
+
+class Posed(Told):
+    """A body: two columns tell the place, six the pose, and a network knows what ways between places cost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric = Dear()
+
+    def goals(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return states, np.eye(8, dtype=np.float32)[np.zeros(len(states), int)]
+
+
+def test_nodes_of_a_dear_metric_are_spread_out_by_place_and_not_by_pose() -> None:
+    """Farthest points among all columns are rare poses and leave gaps between places; of a few places all columns."""
+    generator = np.random.default_rng(0)
+    steps = np.clip(generator.normal(generator.normal(0.0, 0.3, (20, 1, 2)), 0.2, (20, 200, 2)), -1.0, 1.0)
+    poses = generator.standard_t(3, (20, 201, 6))
+    episodes = []
+    for walk, pose in zip(steps, poses, strict=True):
+        places = np.concatenate([np.zeros((1, 2)), walk.cumsum(axis=0)])
+        episodes.append((np.concatenate([places, pose], axis=1).astype(np.float32), walk.astype(np.float32)))
+    data = Trajectories.from_episodes(episodes)
+    planner = AsymGraph(Posed(), data, nodes=100)
+    places, nodes = data.observations[:, :2], data.observations[planner.states, :2]
+    gap = lambda nodes: np.linalg.norm(places[:, None] - nodes[None], axis=2).min(axis=1).max()  # noqa: E731
+    among_all = farthest_point(data.observations / data.observations.std(axis=0), 100)
+    assert gap(nodes) < 0.5 * gap(places[among_all])
+    assert np.isinf(planner._column_scale(data, Dear(), data.observations, 100)[2:]).all()
+    few = np.concatenate([np.round(data.observations[:, :2] / 50.0), data.observations[:, 2:]], axis=1)
+    assert np.isfinite(planner._column_scale(data, Dear(), few, 100)).all()  # too few places to choose nodes from
+    assert np.isfinite(planner._column_scale(Data(few), Dear(), few, 100)).all()  # no walks, so nothing is slow
 
 
 def test_a_list_around_a_node_is_filled_up_with_itself() -> None:
