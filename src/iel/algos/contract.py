@@ -41,8 +41,8 @@ JOINTS: dict[str, Any] = {
     "cut_jumps": True,
     "cut_rests": True,
 }
-"""Part of every preset `laptop-body`: columns of very different spreads, worlds that teleport, bodies that wait. Half
-the width is too little for QRL (docs/lab-notes.md)."""
+"""Part of every preset `laptop-body`: columns of very different spreads, worlds that teleport, bodies that wait. With
+half the width QRL does not find the maze (docs/lab-notes.md)."""
 
 
 class Spec(NamedTuple):
