@@ -287,6 +287,7 @@ settings = {{ {tiny} }}
 [[methods]]
 algo = "iel"
 label = "walker"
+planners = ["direct", "sym-graph"]
 settings = {{ {tiny}, steering = "waypoint", learner = "cloning", future_share = 1.0 }}
 """
     table = tomllib.loads(grid)
@@ -294,6 +295,11 @@ settings = {{ {tiny}, steering = "waypoint", learner = "cloning", future_share =
     jobs = execute(check_grid(table, "driven"), tmp_path / "out", quiet=True)
     assert [(job.cell.method, job.state) for job in jobs] == [("HILP", "done"), ("walker", "done")], jobs
     assert "fields.png" in _report(tmp_path / "out")["markdown"]  # both have distances to be seen side by side
+    record = tmp_path / "out" / "grid.json"
+    lent = json.loads(record.read_text())
+    lent["variants"]["walker"] = ["direct"]  # one that is only sent straight to its goals is not drawn
+    record.write_text(json.dumps(lent))
+    assert "fields.png" not in _report(tmp_path / "out")["markdown"]
     alone = execute(check_grid(table, "driven"), tmp_path / "alone", quiet=True, only=["*HILP*"])
     assert alone[0].state == "failed" and "walker" in alone[0].error
 
