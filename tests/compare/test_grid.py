@@ -85,8 +85,9 @@ def test_a_method_may_have_planners_and_settings_of_its_own_at_one_scale():
         assert grid.variants["iel"] == planners
         assert {(cell.settings["beta"], cell.settings["steps"]) for cell in grid.cells} == {(0.3, steps)}
     for wrong, word in (({"shrt": own}, "shrt"), ({"short": {"episodes": 3}}, "episodes"), ({"short": 3}, "table")):
-        with pytest.raises(ConfigError, match=word):
-            check_grid({**table, "methods": [{**method, "scales": wrong}]}, "g", "long")
+        for scale in ("long", "short"):
+            with pytest.raises(ConfigError, match=word):
+                check_grid({**table, "methods": [{**method, "scales": wrong}]}, "g", scale)
 
 
 def test_the_ant_at_laptop_scale_has_maps_of_equal_length():

@@ -222,8 +222,9 @@ def _at_scale(method: Any, scale: str | None, scales: Mapping[str, Any], mistake
     where = f"methods.{method.get('label', method.get('algo'))}.scales"
     tables = mistakes.expect(method["scales"], dict, where)
     mistakes.unknown("scale", tables, scales, f"{where}.")
-    for name, table in tables.items():
-        mistakes.unknown("key", mistakes.expect(table, dict, f"{where}.{name}"), ("planners", "settings"), f"{where}.")
+    tables = {name: mistakes.expect(table, dict, f"{where}.{name}") for name, table in tables.items()}
+    for table in tables.values():
+        mistakes.unknown("key", table, ("planners", "settings"), f"{where}.")
     own = tables.get(scale, {})
     settings = [mistakes.expect(part.get("settings", {}), dict, where) for part in (method, own)]
     return {**method, **own, "settings": {**settings[0], **settings[1]}}
