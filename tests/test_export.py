@@ -233,7 +233,7 @@ def test_planning_states_need_distances(tmp_path):
         export_run(GoalRun(), tmp_path / "out", data=object(), nodes=4)
 
 
-def test_an_export_knows_how_far_ahead_to_send_a_policy_that_is_sent_to_states(walks, tmp_path):
+def test_an_export_plans_with_values_as_the_run_does(walks, tmp_path):
     algo = GCIVL.preset("smoke", steps=30, hidden=(16, 16), batch_size=16)
     train(walks, algo, [0], out=tmp_path / "run", progress=False)
     run = open_run(tmp_path / "run")
@@ -250,8 +250,13 @@ def test_an_export_knows_how_far_ahead_to_send_a_policy_that_is_sent_to_states(w
     assert AsymGraph(model, load_model(tmp_path / "out").pack, metric=Displacement(0.0)).lookahead == 0.0
     assert AsymGraph(model, Pack(walks.observations), nodes=40).lookahead == 0.0  # states alone do not tell
     assert AsymGraph(model, walks, nodes=40, lookahead=0.0).lookahead == 0.0
+    for exported in (planner, open_served(tmp_path / "out")[0].planner("asym-graph")):
+        np.testing.assert_array_equal(exported.node_scale, known.node_scale)
+        np.testing.assert_array_equal(exported.graph.tree.first, known.graph.tree.first)
+        np.testing.assert_array_equal(exported.graph.tree.second, known.graph.tree.second)
     arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
     (tmp_path / "out" / "manifest.json").unlink()
-    save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, "lookahead": np.array([1.0, -1.0])})
-    with pytest.raises(RunError, match="how far ahead"):
-        read_model(tmp_path / "out")
+    for name, wrong, said in (("lookahead", [1.0, -1.0], "far ahead"), ("node_scale", [0.0, 0.0], "far apart")):
+        save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, name: np.array(wrong)})
+        with pytest.raises(RunError, match=said):
+            read_model(tmp_path / "out")

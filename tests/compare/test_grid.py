@@ -72,7 +72,7 @@ def test_common_settings_hold_where_a_method_has_none_of_its_own():
 
 
 def test_a_method_may_have_planners_and_settings_of_its_own_at_one_scale():
-    own = {"planners": ["direct"], "settings": {"steps": 9}}
+    own = {"planners": ["direct"], "settings": {"steps": 9, "preset": "smoke"}}
     method = {
         "algo": "iel",
         "planners": ["sym-graph"],
@@ -84,6 +84,8 @@ def test_a_method_may_have_planners_and_settings_of_its_own_at_one_scale():
     for grid, planners, steps in ((long, ("sym-graph",), 50), (short, ("direct",), 9)):
         assert grid.variants["iel"] == planners
         assert {(cell.settings["beta"], cell.settings["steps"]) for cell in grid.cells} == {(0.3, steps)}
+    hidden = [grid.cells[0].settings["hidden"] for grid in (long, short)]
+    assert hidden[1] == list(ALGOS["iel"].config.preset("smoke").hidden) != hidden[0]
     for wrong, word in (({"shrt": own}, "shrt"), ({"short": {"episodes": 3}}, "episodes"), ({"short": 3}, "table")):
         for scale in ("long", "short"):
             with pytest.raises(ConfigError, match=word):

@@ -34,11 +34,11 @@
     label = "IEL"                   # default: the algorithm's name
     planners = ["direct", "wide"]
     settings = { beta = 0.3 }
-    presets = { laptop = "smoke" }  # this method takes another preset than the grid's
     [methods.where."*-stitch-*"]    # settings only in environments that match
     beta = 0.1
-    [methods.scales.smoke]          # planners and settings at this scale only
+    [methods.scales.smoke]          # planners and settings at this scale only; `preset` is one of them
     planners = ["direct"]
+    settings = { preset = "laptop" }
 
     [scales.smoke]                  # anything above but methods, replaced when this scale is chosen
     seeds = [0]
@@ -70,7 +70,7 @@ from iel.typed import LARGEST, SEEDS, Rule, check_settings, shown
 SHIPPED = Path(__file__).parent / "grids"
 SCALED = ("title", "environments", "seeds", "preset", "settings", "protocol", "data", "planners")
 KEYS = (*SCALED, "methods", "scales", "published")
-METHOD = ("algo", "label", "planners", "presets", "settings", "where", "scales")
+METHOD = ("algo", "label", "planners", "settings", "where", "scales")
 PROTOCOL = {
     "episodes": 20,
     "seed": 1000,
@@ -439,9 +439,6 @@ def _settings(
             mistakes.add(f"settings.{key} is no setting of {config.__name__}; give it to the methods that have it.")
     given = mistakes.expect(method.get("settings", {}), dict, f"methods.{label}.settings")
     given = {**{key: value for key, value in common.items() if key in fields}, **given}
-    instead = mistakes.expect(method.get("presets", {}), dict, f"methods.{label}.presets")
-    others = [other for name, other in instead.items() if name == given.get("preset")]
-    given = {**given, "preset": others[0]} if others else given
     for pattern, table in mistakes.expect(method.get("where", {}), dict, f"methods.{label}.where").items():
         special = mistakes.expect(table, dict, f"methods.{label}.where.{pattern}")
         mistakes.unknown(f"setting of {config.__name__}", special, fields, "")

@@ -66,18 +66,7 @@ def export_run(
         partial.mkdir(parents=True)
         save_model(model, partial)
         if states is not None:
-            observations = np.asarray(states.observations[states.states], np.float32)
-            pack: dict[str, Any] = {"observations": observations, "embeddings": model.embed(observations)}
-            if (seen := states.graph.witnesses) is not None:
-                size = np.int32 if len(observations) ** 2 < 2**31 else np.int64
-                pack |= {"codes": seen.codes.astype(size), "steps": seen.steps.astype(np.uint8)}
-                pack["witnesses"] = np.array([states.graph.unseen])
-            if steps := getattr(model.steering, "steps_ahead", 0):
-                both_ways = states.cost_of_steps(data, steps, states.graph.metric.symmetric())
-                pack["lookahead"] = np.array([states.lookahead, both_ways])
-            if (portals := states.graph.portals) is not None:
-                pack |= {f"portals.{name}": getattr(portals, name) for name in PORTALS}
-            save_arrays(partial / "planner.safetensors", pack)
+            save_arrays(partial / "planner.safetensors", _planner(states, model, data))
         written = read_model(partial)
         graphs = build_graphs(written) if onnx else {}
         for name, graph in graphs.items():
@@ -94,6 +83,24 @@ def export_run(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return card
+
+
+def _planner(states: AsymGraph, model: Model, data: Any) -> dict[str, Any]:
+    """The nodes of a graph, and what planners were told by data that stays behind."""
+    observations, graph = np.asarray(states.observations[states.states], np.float32), states.graph
+    pack: dict[str, Any] = {"observations": observations, "embeddings": model.embed(observations)}
+    if (seen := graph.witnesses) is not None:
+        size = np.int32 if len(observations) ** 2 < 2**31 else np.int64
+        pack |= {"codes": seen.codes.astype(size), "steps": seen.steps.astype(np.uint8)}
+        pack["witnesses"] = np.array([graph.unseen])
+    if steps := getattr(model.steering, "steps_ahead", 0):
+        both_ways = states.cost_of_steps(data, steps, graph.metric.symmetric())
+        pack["lookahead"] = np.array([states.lookahead, both_ways])
+    if not graph.metric.spatial:
+        pack["node_scale"] = states.node_scale
+    if (portals := graph.portals) is not None:
+        pack |= {f"portals.{name}": getattr(portals, name) for name in PORTALS}
+    return pack
 
 
 def versions() -> dict[str, str]:

@@ -374,7 +374,7 @@ def _pack(model: Model, source: Path) -> Pack:
     """The states to plan over."""
     arrays = read_safetensors(source)
     named = {f"portals.{name}": name for name in PORTALS}
-    known = {"observations", "embeddings", *PASSAGES, "witnesses", "lookahead", *named}
+    known = {"observations", "embeddings", *PASSAGES, "witnesses", "lookahead", "node_scale", *named}
     if "observations" not in arrays or not arrays.keys() <= known:
         raise RunError(f"{source} does not hold observations; export the run again.")
     observations = arrays["observations"]
@@ -393,7 +393,10 @@ def _pack(model: Model, source: Path) -> Pack:
     if ahead.shape != (2,) or not ((ahead >= 0.0) & (ahead < np.inf)).all():
         raise RunError(f"{source} does not say how far ahead to head; export the run again.")
     lookahead = (float(ahead[0]), float(ahead[1])) if "lookahead" in arrays else None
-    return Pack(observations, passages, factor, portals, lookahead)
+    scale = arrays.get("node_scale")
+    if scale is not None and (scale.shape != model.embed(observations[:1]).shape[1:] or not (scale > 0.0).all()):
+        raise RunError(f"{source} does not say how far apart its states are; export the run again.")
+    return Pack(observations, passages, factor, portals, lookahead, scale)
 
 
 def _passages(arrays: Mapping[str, np.ndarray], nodes: int, source: Path) -> tuple[dict[str, np.ndarray], float]:

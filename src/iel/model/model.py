@@ -144,6 +144,8 @@ class Pack:
     """Places that throw the agent somewhere else (`iel.planning.chance`): what `Portals` is made of but `points`."""
     lookahead: tuple[float, float] | None = None
     """How far ahead `asym-graph` and `sym-graph` head, as trajectories told, where the policy is sent to states."""
+    node_scale: FloatArray | None = None
+    """Where embeddings are no space: what each of their columns is divided by to tell how far apart nodes are."""
 
 
 class Model:

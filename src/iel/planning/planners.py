@@ -116,8 +116,9 @@ class AsymGraph(Planner):
         near = NODES_FOR_PLACES if getattr(steering, "reach", 0.0) and unseen == 1.0 else DEFAULT_NODES
         usual = near if isinstance(chosen, Displacement) else FEW_NODES
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
-        scale = 1.0 if chosen.spatial else self._column_scale(data, chosen, embedded, nodes or usual)
-        places = embedded / scale
+        self.node_scale = np.ones(1) if chosen.spatial else self._column_scale(data, chosen, embedded, nodes or usual)
+        """What columns of embeddings are divided by to tell how far apart nodes are."""
+        places = embedded / self.node_scale
         self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
@@ -133,7 +134,7 @@ class AsymGraph(Planner):
             unseen=unseen,
         )
         if self.graph.unseen > 1.0:
-            self.graph.witnesses = self._witnesses(data, scale)
+            self.graph.witnesses = self._witnesses(data)
         self.places = steering.places(self.observations[self.states]) if hasattr(steering, "places") else None
         self.hop_states = self.states
         if chance:
@@ -161,8 +162,11 @@ class AsymGraph(Planner):
         """Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
 
         Where they are the observations themselves, columns that do not tell the place count nothing (their scale is
-        infinite): farthest points among all columns of a body are rare poses, of which its values know least.
+        infinite): farthest points among all columns of a body are rare poses, of which its values know least. An
+        export says what the data told.
         """
+        if (exported := getattr(data, "node_scale", None)) is not None:
+            return np.asarray(exported)
         scale = np.maximum(embedded.std(axis=0), 1e-8)
         columns = list(getattr(getattr(self.model, "steering", None), "columns", ()))
         if metric.dear and not columns and holds_walks(data):
@@ -201,7 +205,7 @@ class AsymGraph(Planner):
             raise ConfigError(f"beta is {beta}, but this model's distances have no beta; leave it out.")
         return replace(metric, beta=beta)
 
-    def _witnesses(self, data: States, scale: Any) -> Witnesses:
+    def _witnesses(self, data: States) -> Witnesses:
         """Who was seen where, by all trajectories of the data, or as it was exported."""
         graph, exported = self.graph, getattr(data, "passages", None)
         if exported is not None and graph.count == len(self.observations):
@@ -212,7 +216,7 @@ class AsymGraph(Planner):
         states = places_of(self.model, self.observations)
         if states is not None:
             return Witnesses.of(states, offsets, states[self.states].astype(np.float64), window)
-        states = np.asarray(self._embedded(np.arange(len(self.observations))) / scale, np.float32)
+        states = np.asarray(self._embedded(np.arange(len(self.observations))) / self.node_scale, np.float32)
         return Witnesses.of(states, offsets, self.coreset.points, window)
 
     def _find_portals(self, data: Any) -> None:

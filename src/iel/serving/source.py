@@ -41,6 +41,8 @@ class Served:
     """What throws the agent elsewhere, where an export says so."""
     lookahead: tuple[float, float] | None = None
     """How far ahead graphs head, where an export says so."""
+    node_scale: NDArray[np.float64] | None = None
+    """What columns are divided by to tell how far apart states are, where an export says so."""
 
     @property
     def planners(self) -> tuple[str, ...]:
@@ -135,7 +137,8 @@ def _exported(path: Path, data: Path | None, nodes: int | None) -> Served:
     if model.pack is None:
         return Served(name, model, **facts)
     # What was taken along is a coreset already.
-    facts |= {name: getattr(model.pack, name) for name in ("passages", "witnesses", "portals", "lookahead")}
+    told = "passages", "witnesses", "portals", "lookahead", "node_scale"
+    facts |= {name: getattr(model.pack, name) for name in told}
     return Served(name, model, model.pack.observations, planning={"coreset": "all"}, **facts)
 
 
