@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 1.0
 QUIET_SECONDS = 60.0
 ROWS = 24
+FORETELLS = 0.1
+"""From this share of its work on, a running cell says how long its method takes."""
 MARKS = {"done": "[green]done[/]", "failed": "[red]failed[/]", "running": "[cyan]running[/]", "waiting": "waiting"}
 
 
@@ -85,18 +87,23 @@ class Board:
         return Group(table, Text(f"{more}{self._left()}"))
 
     def _left(self) -> str:
-        """Done so far and a guess at the rest: cells of one method take the same time."""
+        """Done so far and a guess at the rest: cells of one method take the same time, others the mean of those known.
+
+        Finished cells say what their method takes, and those under way foretell it.
+        """
         done = [job for job in self.jobs if job.state == "done"]
-        timed = [job for job in done if job.seconds > 0]
-        text = f"{len(done)}/{len(self.jobs)} cells"
         pending = [job for job in self.jobs if job.state in ("running", "waiting")]
-        if not pending or not timed:
+        shares = {job.cell.name: stage_of(job)[1] for job in pending if job.state == "running"}
+        now, takes = time.monotonic(), {}
+        for job in pending:
+            if (share := shares.get(job.cell.name, 0.0)) >= FORETELLS:
+                takes[job.cell.method] = (now - job.started) / share
+        takes |= {job.cell.method: job.seconds for job in done if job.seconds > 0}
+        text = f"{len(done)}/{len(self.jobs)} cells"
+        if not pending or not takes:
             return text
-        mean = sum(job.seconds for job in timed) / len(timed)
-        own = {job.cell.method: job.seconds for job in timed}
-        work = sum(
-            own.get(t.cell.method, mean) * (1 - (stage_of(t)[1] if t.state == "running" else 0)) for t in pending
-        )
+        mean = sum(takes.values()) / len(takes)
+        work = sum(takes.get(job.cell.method, mean) * (1 - shares.get(job.cell.name, 0.0)) for job in pending)
         return f"{text}, about {clock(work / min(self.lanes, len(pending)))} left"
 
 
