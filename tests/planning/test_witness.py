@@ -109,6 +109,16 @@ def test_a_one_way_street_is_one_way(planner):
     assert gone.predicted_steps(np.array([15.0, 0.0])) == pytest.approx(10.0, abs=0.01)
 
 
+@pytest.mark.parametrize("planner", [AsymGraph, SymGraph])
+def test_costs_that_are_no_steps_have_witnesses_too(planner):
+    """Nothing says how many steps an edge should take: whoever made it within the window is believed."""
+    street, goal = Street(), LatentGoal(np.array([5.0, 0.0]), np.array([1.0, 0.0]), np.array([5.0, 0.0]))
+    street.metric = Displacement(0.0, None)
+    seen = planner(street, street, nodes=40, neighbours=2, witnesses=100.0)
+    assert seen.graph.field(goal).distance.max() > 15 + 10 * 100
+    assert seen.graph.witnessed(goal).components == 20
+
+
 def test_a_passage_slower_than_the_geometry_says_is_no_witness():
     points = np.array([[0.0], [1.0], [50.0]])
     states = np.array([[0.0]] + [[50.0]] * 20 + [[1.0]], np.float32)

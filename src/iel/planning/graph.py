@@ -45,7 +45,7 @@ from iel.planning.field import NO_HOP, Field
 from iel.planning.screen import BLOCK_ELEMENTS, WIDEN, Screen, places
 from iel.planning.search import Edges, search, without
 from iel.planning.tree import Pairs, euclidean_tree
-from iel.planning.witness import Connectivity, Witnesses, connectivity
+from iel.planning.witness import LONGEST, Connectivity, Witnesses, connectivity
 
 MOST_CANDIDATES = 2e7
 """Candidates kept at most when the path is chosen automatically: about 800 MB."""
@@ -110,6 +110,7 @@ class PlanningGraph:
         self.seconds: dict[str, float] = {}
         self._recent: OrderedDict[bytes, Edges] = OrderedDict()
         self._capacity = max(1, recent)
+        self._common: Edges | None = None
         self._table: NeighbourTable | None = None
         self._sources = np.repeat(np.arange(self.count), self.neighbours)
         self.near: Nearby | None = None
@@ -194,7 +195,11 @@ class PlanningGraph:
     def _seen(self, edges: Edges) -> np.ndarray:
         if self.witnesses is None:
             raise ConfigError("This graph has no witnesses; make its planner with witnesses=1000.")
-        return self.witnesses.seen(edges.source, edges.target, self.metric.steps(edges.cost))
+        return self.witnesses.seen(edges.source, edges.target, self.predicted(edges.cost))
+
+    def predicted(self, costs: Floats) -> Floats:
+        """The steps that edges are to take; as many as witnesses look for where the metric's costs are no steps."""
+        return np.full(len(costs), LONGEST) if self.metric.discount is None else self.metric.steps(costs)
 
     def witnessed(self, goal: LatentGoal) -> Connectivity:
         """How the graph of one goal hangs together by the edges that were seen."""
@@ -203,6 +208,14 @@ class PlanningGraph:
         return connectivity(self.count, edges.source, edges.target, seen)
 
     def geometric(self, goal: LatentGoal) -> Edges:
+        """The edges that costs give, whoever took them; asked for once where they are the same for all goals."""
+        if not self.metric.for_every_goal:
+            return self._geometric(goal)
+        if self._common is None:
+            self._common = self._geometric(goal)
+        return self._common
+
+    def _geometric(self, goal: LatentGoal) -> Edges:
         """Top-k out-edges, then the tree edges that are not among them, both ways; an edge in both appears once."""
         if self.count == 1:
             return Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))

@@ -212,7 +212,7 @@ class AsymGraph(Planner):
             return Witnesses(graph.count, **exported)
         offsets = walked(data)
         goal = LatentGoal(graph.points[0], np.eye(graph.dimension)[0], self.observations[self.states[0]])
-        window = window_for(graph.metric.steps(graph.geometric(goal).cost))
+        window = window_for(graph.predicted(graph.geometric(goal).cost))
         states = places_of(self.model, self.observations)
         if states is not None:
             return Witnesses.of(states, offsets, states[self.states].astype(np.float64), window)

@@ -10,7 +10,8 @@ and with s_ij the steps that the metric predicts for the edge i -> j,
 
     the edge is witnessed  iff  n(i, j) <= min(1 + slack * s_ij, window),
 
-where `window` is what 99 % of the edges need, and 64 steps at most. An unwitnessed edge costs `factor` times as much.
+where `window` is what 99 % of the edges need, and 64 steps at most. Costs that are no steps predict nothing: there any
+passage within 64 steps is a witness. An unwitnessed edge costs `factor` times as much.
 While the factor is finite the graph stays strongly connected, and a large one means: only where no witnessed way is
 known. With an infinite one the edge goes, and nodes may be cut off.
 
