@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import iel
+from iel.algos import ALGOS
 from iel.cli import run as main_run
-from iel.envs import World
+from iel.envs import MazeMap, World
 from iel.errors import ConfigError
-from iel.evaluation import Protocol
-from iel.evaluation.diagnosis import diagnose, fate
+from iel.evaluation import Protocol, Rollouts
+from iel.evaluation.diagnosis import diagnose, fate, ways_finding
 from iel.metrics import Displacement
 from tests.test_cli import call
 
@@ -305,6 +306,33 @@ def test_a_graph_of_two_rooms_falls_into_parts():
     assert graph_finding(iel.AsymGraph(Plane(), States(), neighbours=8))[1].good
 
 
+class Corridors(Plane):
+    """Two corridors side by side, joined at their right end; the wall between them is thin, or as long as it is."""
+
+    maze = MazeMap(np.array([[1] * 8, [1] + [0] * 6 + [1], [1] * 6 + [0, 1], [1] + [0] * 6 + [1], [1] * 8], bool))
+    observations = maze.centre(maze.free).astype(np.float32)
+
+    def __init__(self, thin):
+        self.thin = thin
+
+    def embed(self, states):
+        (x, y), (end, middle) = np.asarray(states, np.float32).T, self.maze.centre([2, 6])
+        unrolled = np.where(y > middle, 2 * end - x, x)
+        return np.stack([x, 0.4 * y] if self.thin else [unrolled, y], 1)
+
+
+@pytest.mark.parametrize("thin", [False, True])
+def test_ways_over_a_wall_are_found(thin):
+    world = Corridors(thin)
+    start, goal = world.maze.centre([[1, 1], [3, 1]]).astype(np.float32)
+    one = np.ones(1, int)
+    failed = Rollouts("asym-graph", one, one < 1, one, 0.0, 0.0, [start[None]], goal[None])
+    finding = ways_finding(iel.AsymGraph(world, world, neighbours=2), failed, world.maze)
+    assert finding.good != thin
+    assert finding.numbers["longest_hop"] == 12 if thin else finding.numbers["longest_hop"] <= 2
+    assert ("task1 hops over walls (12 moves" in str(finding)) == thin
+
+
 def test_convert_names_columns_and_stretches_actions(data, capsys, tmp_path):
     rows = ["run,x,y,battery,push_x,push_y"]
     for e, (states, actions) in enumerate(data):
@@ -331,3 +359,11 @@ def test_convert_names_columns_and_stretches_actions(data, capsys, tmp_path):
 def test_diagnose_needs_no_graph(data, homing):
     found = diagnose(homing, data, homing.support)
     assert [finding.topic for finding in found.findings] == ["policy"] and found.as_dict()["verdict"]
+
+
+def test_costs_that_are_no_steps_should_fall_as_well(data):
+    """A critic's log-odds: nobody says where they begin, but on the way to a later state they fall."""
+    algo = ALGOS["crl"].config.preset("smoke", steps=1, hidden=(16,), batch_size=16)
+    model = iel.train(data, algo, [0], progress=False).model
+    found = {finding.topic: finding for finding in diagnose(model, data, model.support).findings}
+    assert found["steps"].numbers.keys() == {"falling_share"}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnoseCommand(Output):
-    """Why does an agent fail? Coverage, graph, predicted steps, policy and episodes, each with a remedy."""
+    """Why does an agent fail? Coverage, graph, ways, predicted steps, policy and episodes, each with a remedy."""
 
     run: tyro.conf.Positional[Path]
     """Run directory."""
@@ -64,7 +64,7 @@ def diagnose_command(options: DiagnoseCommand) -> dict[str, Any]:
         arena = Arena(place, protocol, reference=data.observations[0])
         rollouts, maze = arena.rollout(model, planner, name), arena.envs[0].map
     graph = planner if name == "asym-graph" else None
-    diagnosis = diagnose(model, held, support, planner=graph, rollouts=rollouts, seed=options.seed)
+    diagnosis = diagnose(model, held, support, planner=graph, rollouts=rollouts, maze=maze, seed=options.seed)
     picture = options.picture or run.folder("plots") / "diagnosis.png"
     nodes = None if graph is None else graph.observations[graph.states]
     draw_diagnosis(picture, diagnosis, maze or ground(data), nodes, rollouts)

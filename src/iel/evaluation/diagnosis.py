@@ -1,13 +1,14 @@
-"""Why does an agent fail? Four questions to the data and the model, one to its episodes, each with a remedy.
+"""Why does an agent fail? Five questions to the data and the model, one to its episodes, each with a remedy.
 
     coverage   are starts and goals inside of the data?                       `iel.model.support`
     graph      do the cheapest edges alone connect the data, or only the tree that the planner adds?
-    steps      do predicted steps to a later state fall along logged ways?
+    ways       do planned ways keep to the maze, where there is one, or hop over its walls?
+    steps      do predicted steps (or costs) to a later state fall along logged ways?
     policy     does it repeat logged actions when told where the log went, and not when told something else?
     episodes   do failed episodes stand still, wander, leave the data, or run out of time?
 
 Everything is measured on states of the data that is given (held-out if there is any) and needs no simulator, except
-for the episodes.
+for the episodes and the ways.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from iel.data import Trajectories
+from iel.envs import MazeMap
 from iel.evaluation.rollout import Rollouts
 from iel.model import Model
 from iel.model.support import Support
 from iel.planning import AsymGraph, Target
 
+FAR = 2
+"""Moves from cell to cell that a hop of a planned way may stand for: round one corner."""
 STRETCH, MOVE = 30, 5
 """Steps of a logged stretch, and of a move along it."""
 AHEAD = 5
@@ -83,9 +87,11 @@ def diagnose(
     *,
     planner: AsymGraph | None = None,
     rollouts: Rollouts | None = None,
+    maze: MazeMap | None = None,
     seed: int = 0,
 ) -> Diagnosis:
-    """All findings. `rollouts` are episodes of `planner` (or of another way of acting) to explain, if there are any."""
+    """All findings. `rollouts` are episodes of `planner` (or of another way of acting) to explain, if there are any;
+    `maze` is where they took place."""
     generator = np.random.default_rng(seed)
     findings: list[Finding] = []
     if rollouts is not None:
@@ -94,6 +100,8 @@ def diagnose(
     if planner is not None:
         parts, found = graph_finding(planner)
         findings.append(found)
+        if rollouts is not None and maze is not None and planner.graph.portals is None:
+            findings.append(ways_finding(planner, rollouts, maze))
     falls = np.zeros(0)
     if model.metric is not None:
         falls, found = steps_finding(model, data, generator)
@@ -149,26 +157,54 @@ def graph_finding(planner: AsymGraph) -> tuple[NDArray[np.int64], Finding]:
     return labels, Finding("graph", False, text, numbers)
 
 
+def ways_finding(planner: AsymGraph, rollouts: Rollouts, maze: MazeMap) -> Finding:
+    """The planned way of each task's first episode: how many moves from cell to cell its longest hop stands for."""
+    longest: dict[str, float] = {}
+    for task, first in zip(*np.unique(rollouts.tasks, return_index=True), strict=True):
+        start, goal = rollouts.paths[first][0], rollouts.goals[first]
+        planner.prepare(goal)
+        way = np.concatenate([[start], planner.path(start).observations, [goal]])[:, :2]
+        cells = maze.number[tuple(maze.cell_of(way).T)]
+        cells = cells[cells >= 0]  # a body may lean over the edge of a wall
+        longest[rollouts.name_of(int(task))] = float(maze.cell_distances[cells[:-1], cells[1:]].max(initial=0.0))
+    over = [task for task, hop in longest.items() if hop > FAR]
+    numbers = {"longest_hop": max(longest.values()), "ways_over_walls": float(len(over))}
+    if not over:
+        text = f"the planned ways of all {len(longest)} tasks keep to the maze."
+        return Finding("ways", True, text, numbers)
+    text = (
+        f"the planned way of {', '.join(over)} hops over walls ({numbers['longest_hop']:g} moves from cell to cell at "
+        "once), so the distance takes places for near that are not; try --witnesses 1000, more --nodes, or train the "
+        "distance longer."
+    )
+    return Finding("ways", False, text, numbers)
+
+
 def steps_finding(
     model: Model, data: Trajectories, generator: np.random.Generator
 ) -> tuple[NDArray[np.float64], Finding]:
-    """Predicted steps from the states of a logged stretch to its end: they should fall all along."""
+    """Predicted steps from the states of a logged stretch to its end, or costs that are no steps: they should fall all
+    along."""
     length = min(STRETCH, int(np.diff(data.offsets).max()) - 1)
     rows = _rows_with(data, length)
     starts = rows[generator.integers(len(rows), size=min(200, len(rows)))]
     ways = starts[:, None] + np.arange(length + 1)
     goals = np.repeat(data.observations[ways[:, -1]], length + 1, axis=0)
-    predicted = model.steps(data.observations[ways.ravel()], goals).reshape(ways.shape)
+    states, counts = data.observations[ways.ravel()], model.metric is not None and model.metric.discount is not None
+    predicted = (model.steps(states, goals) if counts else model.cost(states, goals, goals)).reshape(ways.shape)
     moves = predicted[:, MOVE:] < predicted[:, :-MOVE]
     share = float(moves.mean()) if moves.size else float((predicted[:, -1] < predicted[:, 0]).mean())
-    ratio = float(np.median(predicted[:, 0]) / length)
-    numbers = {"falling_share": share, "predicted_over_logged": ratio}
+    numbers = {"falling_share": share}
+    begins = ""
+    if counts:
+        numbers["predicted_over_logged"] = float(np.median(predicted[:, 0]) / length)
+        begins = f" (and begin at {numbers['predicted_over_logged']:.1f} times the logged number)"
     falls = np.median(predicted / np.maximum(predicted[:, :1], 1e-9), axis=0)
-    text = f"along logged stretches of {length} steps, predictions fall in {share:.0%} of moves of {MOVE} steps "
+    text = f"along logged stretches of {length} steps, predictions fall in {share:.0%} of moves of {MOVE} steps"
     if share >= FALLS:
-        return falls, Finding("steps", True, f"{text}(and begin at {ratio:.1f} times the logged number).", numbers)
+        return falls, Finding("steps", True, f"{text}{begins}.", numbers)
     text += (
-        "only, so the distance does not know the way; train longer (--steps), set --standardise if columns have "
+        " only, so the distance does not know the way; train longer (--steps), set --standardise if columns have "
         "different units, or give more of the steps to the embedding."
     )
     return falls, Finding("steps", False, text, numbers)
