@@ -94,6 +94,10 @@ def test_theorem_3_5_its_last_step_is_attained_so_a_wrong_constant_would_show():
     assert found.coverage == pytest.approx(1.0)
     assert found.distance == pytest.approx(found.sharp_bound, rel=1e-9) and found.distance > 0.1
     assert 0.05 < found.distance / found.bound < 0.2
+    # Its encoder is one point, but for rounding: no displacement is learned, and all there is to find is missed.
+    assert np.abs(encoder).max() < 1e-9
+    alone = sample_bound(chain, law, np.zeros((2, 1)), reference.omegas, reference, measure, 0.0, 0.0)
+    assert alone.distance == pytest.approx(law.pairs[0, 1] + law.pairs[1, 0]) == pytest.approx(found.distance)
 
 
 @pytest.mark.parametrize("stay", [0.0, 0.5, 0.8])

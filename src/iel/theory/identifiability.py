@@ -47,11 +47,15 @@ def analysis_operator(features: np.ndarray, omegas: np.ndarray, measure: np.ndar
     weights = np.asarray(measure, dtype=np.float64)
     if weights.shape != (len(omegas),) or weights.min() < 0 or abs(weights.sum() - 1.0) > 1e-9:
         raise ChainError("The measure on goals must be one probability per state, summing to 1.")
-    basis = displacement_basis(features)
+    return operator_on(displacement_basis(features), omegas, weights)
+
+
+def operator_on(basis: np.ndarray, omegas: np.ndarray, weights: np.ndarray) -> AnalysisOperator:
+    """A on the span of orthonormal columns; without any (all states are one point) everything bounds it from below."""
     matrix = np.sqrt(weights)[:, None] * (omegas @ basis)
     singular = np.linalg.svd(matrix, compute_uv=False)
-    lower = float(singular[-1]) if len(singular) == basis.shape[1] else 0.0
-    return AnalysisOperator(basis, matrix, lower, float(singular[0]))
+    lower = float(singular.min(initial=np.inf)) if len(singular) == basis.shape[1] else 0.0
+    return AnalysisOperator(basis, matrix, lower, float(singular.max(initial=0.0)))
 
 
 def require_bounded_below(operator: AnalysisOperator, name: str) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from iel.errors import ChainError
 from iel.theory.chains import Matrix, as_chain, hitting_time_matrix, simulate
 from iel.theory.concentration import deviation_term
-from iel.theory.identifiability import AnalysisOperator, analysis_operator
+from iel.theory.identifiability import AnalysisOperator, analysis_operator, operator_on
 from iel.theory.operators import span_basis
 from iel.theory.recovery import Reference, transport
 
@@ -253,7 +253,4 @@ def sample_bound(
 def _learned_operator(encoder: np.ndarray, omegas: np.ndarray, measure: np.ndarray, law: TupleLaw) -> AnalysisOperator:
     """A_N on D_N, the span of the learned displacements of pairs that occur."""
     s, u = np.nonzero(law.pairs)
-    basis = span_basis(encoder[u] - encoder[s])
-    matrix = np.sqrt(measure)[:, None] * (omegas @ basis)
-    values = np.linalg.svd(matrix, compute_uv=False)
-    return AnalysisOperator(basis, matrix, float(values[-1]), float(values[0]))
+    return operator_on(span_basis(encoder[u] - encoder[s]), omegas, measure)
