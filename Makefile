@@ -26,7 +26,7 @@ play: $(STAMP)  ## open the playground on the newest demo's run
 	@run=$$(ls -dt runs/demo-*/ 2>/dev/null | head -n 1); [ -n "$$run" ] || { echo "run \`make demo\` first"; exit 2; }; \
 	  $(BIN)/iel play "$$run"
 
-test: $(STAMP)  ## lint, type-check and run the tests (about twelve minutes on two cores)
+test: $(STAMP)  ## lint, type-check and run the tests (eight to twelve minutes on two cores)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile
