@@ -22,6 +22,7 @@ from iel.commands.common import Output
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.planning import AsymGraph, SymGraph
+from iel.planning.node_costs import MetricMatcher
 from iel.planning.pursuits import AlongGraph
 from iel.training import open_run
 
@@ -47,7 +48,7 @@ def measure(planner: AsymGraph, data: Trajectories, options: Options) -> dict[st
     generator = np.random.default_rng(0)
     goals = data.observations[generator.choice(len(data.observations), GOALS)]
     pursuit = planner.plan(list(goals)).pursuit
-    assert isinstance(pursuit, AlongGraph)
+    assert isinstance(pursuit, AlongGraph) and isinstance(pursuit.matcher, MetricMatcher)
     wanted, memory = np.arange(options.agents) % GOALS, np.full(options.agents, -1)
     long_enough = np.flatnonzero(np.diff(data.offsets) > options.steps)
     if not len(long_enough):
@@ -57,9 +58,9 @@ def measure(planner: AsymGraph, data: Trajectories, options: Options) -> dict[st
     for step in range(options.steps):
         states = np.asarray(planner.model.embed(data.observations[starts + step]), np.float64)
         began = time.perf_counter()
-        cheapest, least = pursuit._match_rows(states, wanted)
+        cheapest, least = pursuit.matcher.match_rows(states, wanted)
         between = time.perf_counter()
-        memory, costs = pursuit.match(states, wanted, memory)
+        memory, costs = pursuit.matcher.match(states, wanted, memory)
         if step:
             seconds += between - began, time.perf_counter() - between
             same.append(cheapest == memory)

@@ -123,14 +123,14 @@ def fast_case(nodes: int, beta: float, data: str, goals: int) -> Row:
 
 def exact_rows(graph: PlanningGraph, goal: LatentGoal, sample: int = 50) -> float:
     """Share of a sample of nodes whose out-edges are the k cheapest of all pairs."""
-    assert graph.beta is not None
+    assert isinstance(graph.metric, Displacement)
     rows = np.unique(np.linspace(0, graph.count - 1, sample).astype(int))
     projection = graph.points @ goal.direction
     kept = graph.edges(goal).target[: graph.count * graph.neighbours].reshape(graph.count, -1)
     same = 0
     for row in rows:
         lengths = lengths_between(graph.points[row : row + 1], graph.points)
-        costs = directed_cost(lengths, projection[None, :] - projection[row], graph.beta)
+        costs = directed_cost(lengths, projection[None, :] - projection[row], graph.metric.beta)
         costs[0, row] = np.inf
         best = np.argsort(costs[0], kind="stable")[: graph.neighbours]
         same += set(best.tolist()) == set(kept[row].tolist())

@@ -12,6 +12,8 @@ norm, as in the published code) keeps every cost positive, also between duplicat
 in floating point as well. Its arithmetic is *elementwise*: a value depends on its own pair only, never on how pairs
 were batched. That is what lets the pruned graph and the dense reference agree to the last bit.
 
+`SupportFunction` is HTP's: the largest of many displacements, the same for every goal, with the triangle inequality.
+
 Any other metric is a table of costs and nothing is known about its bounds: `Quasimetric`, for the heads of
 `iel.quasimetrics`, and those of value networks (in `iel.model`).
 """
@@ -22,6 +24,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -181,6 +184,58 @@ class Quasimetric(Metric):
 
     def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
         return np.maximum(self.scale * distance(self.head, sources, targets, self.groups, self.mix), FLOOR)
+
+
+@dataclass(frozen=True, eq=False)
+class SupportFunction(Metric):
+    """d(x, y) = max_l <phi(y) - phi(x), w_l>, over the directions w_l of landmarks: HTP's metric, in steps.
+
+    It is the support function of the w_l, read at the displacement: d(x, x) = 0, and d(x, z) <= d(x, y) + d(y, z) for
+    any phi and w, because a maximum of linear functions is subadditive. Nothing bounds the ratio of both directions.
+    With the heights A = Phi W^T it is max_l (A_yl - A_xl), the same for every goal.
+    """
+
+    directions: Floats
+    """w_l, one row per landmark: (L, d)."""
+    discount: ClassVar[float | None] = 1.0  # type: ignore[misc]
+    kind: ClassVar[str] = "support"
+    for_every_goal: ClassVar[bool] = True  # type: ignore[misc]
+
+    def heights(self, points: Floats) -> Floats:
+        """<phi, w_l> for every point and landmark: (n, d) -> (n, L) float32."""
+        return (np.asarray(points, np.float64) @ self._columns).astype(np.float32)
+
+    @cached_property
+    def _columns(self) -> Floats:
+        return np.asarray(self.directions, np.float64).T
+
+    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
+        lower, upper = self.heights(sources), np.ascontiguousarray(self.heights(targets).T)
+        table = np.full((len(sources), len(targets)), FLOOR)
+        for row, heights in zip(table, lower, strict=True):
+            np.maximum(row, (upper - heights[:, None]).max(axis=0), out=row)
+        return table
+
+    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
+        return np.maximum(largest_rises(self.heights(sources), self.heights(targets)), FLOOR)
+
+    def symmetric(self) -> Metric:
+        """The longer of both directions, max(d(x, y), d(y, x)): a norm of the displacement."""
+        return SupportFunction(np.concatenate([self.directions, -self.directions]))
+
+
+def largest_rises(lower: Floats, upper: Floats) -> Floats:
+    """max_l (upper_l - lower_l) along the last axis; elementwise, so the same number however rows are batched."""
+    shape = np.broadcast_shapes(lower.shape, upper.shape)
+    if len(shape) != 2 or shape[0] <= RISING:
+        return (upper - lower).max(axis=-1)
+    lower, upper = np.broadcast_to(lower, shape), np.broadcast_to(upper, shape)
+    blocks = range(0, shape[0], RISING)
+    return np.concatenate([(upper[i : i + RISING] - lower[i : i + RISING]).max(axis=-1) for i in blocks])
+
+
+RISING = 512
+"""Rows of heights that are subtracted at a time: small enough to stay in a core's cache."""
 
 
 @dataclass(frozen=True)

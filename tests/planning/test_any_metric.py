@@ -42,7 +42,7 @@ class Manhattan(Metric):
 
 def test_any_metric_will_do() -> None:
     model = LinearModel()
-    planner = AsymGraph(model, corridor(), nodes=60, neighbours=5, metric=Manhattan(), hysteresis=0.1)
+    planner = AsymGraph(model, corridor(), nodes=60, neighbours=5, metric=Manhattan())
     planner.prepare(END)
     assert planner.path(START).observations[:, 0].max() > 18.0
     assert np.isfinite(planner.act(START)).all() and np.isfinite(planner.act(START)).all()
@@ -117,7 +117,7 @@ class Valued(Told):
 
 def test_a_value_over_pairs_is_planned_with_on_one_graph_for_all_goals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows come in blocks, never all pairs at once; predictions are in steps, added up along the way."""
-    monkeypatch.setattr("iel.planning.graph.BLOCK_ELEMENTS", 4000)
+    monkeypatch.setattr("iel.planning.node_costs.BLOCK_ELEMENTS", 4000)
     valued = Valued()
     assert planners_for(valued) == ("direct", "sym-graph", "asym-graph")
     planner = AsymGraph(valued, corridor(), nodes=120, neighbours=5)
@@ -300,20 +300,20 @@ def test_a_dear_metric_is_asked_about_the_nodes_around_the_last_one() -> None:
     goals = [LatentGoal(point, np.eye(2)[0], point) for point in points[:3]]
     graph = PlanningGraph(points, metric, neighbours=10)
     assert graph.vicinity.shape == (1000, 64) and (graph.vicinity == np.arange(1000)[:, None]).any(axis=1).all()
-    pursuit = AlongGraph(graph, np.arange(1000), [graph.field(goal) for goal in goals], None, 0.0)
+    pursuit = AlongGraph(graph, np.arange(1000), [graph.field(goal) for goal in goals], None)
     states, wanted = generator.uniform(0.0, 30.0, (9, 2)), np.arange(9) % 3
-    memory = pursuit.match(states, wanted, np.full(9, -1))[0]
+    memory = pursuit.matcher.match(states, wanted, np.full(9, -1))[0]
     for step in range(40):
         states = generator.uniform(0.0, 30.0, (9, 2)) if step == 20 else states + generator.normal(0.0, 0.4, (9, 2))
         metric.answers = 0
-        memory, costs = pursuit.match(states, wanted, memory)
+        memory, costs = pursuit.matcher.match(states, wanted, memory)
         assert step == 20 or metric.answers <= 9 * 64 * 2  # a second list has few nodes that were not in the first
         everything = metric.costs(states, points, goals[0])
         assert np.array_equal(memory, everything.argmin(axis=1)) and np.allclose(costs, everything.min(axis=1))
     off = np.zeros((3, 1000), bool)
     off[:, memory] = True  # what is switched off is not matched, and everything is asked again
-    closed = AlongGraph(graph, np.arange(1000), [graph.field(goal) for goal in goals], off, 0.0)
-    assert not np.isin(closed.match(states, wanted, memory)[0], memory).any()
+    closed = AlongGraph(graph, np.arange(1000), [graph.field(goal) for goal in goals], off)
+    assert not np.isin(closed.matcher.match(states, wanted, memory)[0], memory).any()
 
 
 class Posed(Told):

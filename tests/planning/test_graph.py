@@ -179,7 +179,7 @@ class Copy(Metric):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_metric_that_copies_ours_gives_our_graph(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iel.planning.graph.BLOCK_ELEMENTS", 100)  # several blocks of rows
+    monkeypatch.setattr("iel.planning.node_costs.BLOCK_ELEMENTS", 100)  # several blocks of rows
     generator = np.random.default_rng(5)
     points = degenerate_points(kind, 30, 3, generator)
     direction = generator.normal(size=3)

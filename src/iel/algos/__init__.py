@@ -20,6 +20,7 @@ from iel.algos.gciql import GCIQL
 from iel.algos.gcivl import GCIVL
 from iel.algos.hilp import HILP
 from iel.algos.hiql import HIQL
+from iel.algos.htp import HTP
 from iel.algos.iel import IEL
 from iel.algos.psm import PSM
 from iel.algos.qrl import QRL
@@ -53,6 +54,9 @@ EMBEDDED = ("direct", "rec-mid", "sym-graph", "asym-graph", "gas-graph")
 VALUED = ("direct", "sym-graph", "asym-graph")
 
 ALGOS: dict[str, Registered] = {
+    "htp": Registered(
+        HTP, Facts("hitting time", "hitting time", "support function", True, True, False, True), EMBEDDED
+    ),
     "iel": Registered(
         IEL, Facts("hitting time", "hitting time", "directed displacement", True, True, True, True), EMBEDDED
     ),
@@ -114,6 +118,7 @@ __all__ = [
     "GCIVL",
     "HILP",
     "HIQL",
+    "HTP",
     "IEL",
     "PSM",
     "QRL",

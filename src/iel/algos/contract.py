@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
+import numpy as np
 import optax
+from numpy.typing import NDArray
 
 from iel.data.goals import DeviceData
 from iel.data.trajectories import Trajectories
@@ -45,6 +47,13 @@ JOINTS: dict[str, Any] = {
 half the width QRL does not find the maze (docs/lab-notes.md)."""
 
 
+class Examples(NamedTuple):
+    """Transitions of the data in random order, for what is calibrated on it: (n, observation size) each."""
+
+    state: NDArray[np.float32]
+    next_state: NDArray[np.float32]
+
+
 class Spec(NamedTuple):
     """What networks need to know about the data."""
 
@@ -54,6 +63,8 @@ class Spec(NamedTuple):
     """Columns that tell the place, for methods that ask for them (`Method.place_of`)."""
     reach: float = 0.0
     """How far away the waypoints of a policy that is steered by them are in training, on average."""
+    examples: Examples | None = None
+    """Some transitions, for methods that ask for them (`Method.examples`)."""
 
 
 class Phase(NamedTuple):
@@ -74,6 +85,8 @@ class Method(ABC):
     name: ClassVar[str]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
     """Named sets of settings; `paper` is empty, as it is the defaults."""
+    examples: ClassVar[int] = 0
+    """How many transitions of the data its model is calibrated on."""
 
     steps: int = 1_000_000
     """Gradient steps of all phases together."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.algos.contract import Method, Spec
+from iel.algos.contract import Examples, Method, Spec
 from iel.data.slowness import typical_reach
 from iel.data.trajectories import Trajectories
 from iel.model import GoalState, Model, Network, Perceptron, Waypoint
@@ -39,11 +39,19 @@ def scaling_of(data: Trajectories) -> Scaling:
 def spec_of(algo: Method, data: Trajectories, scaling: Scaling | None = None) -> Spec:
     """What networks need to know about data that will be standardised so."""
     place = algo.place_of(data)
+    examples = draw_examples(data, algo.examples, scaling) if algo.examples else None
     if not place:
-        return Spec(data.observation_size, data.action_size)
+        return Spec(data.observation_size, data.action_size, examples=examples)
     spread = 1.0 if scaling is None else scaling.spread[list(place)]
     reach = typical_reach(data, list(place), algo.waypoint_steps, spread) if algo.waypoint_steps else 0.0
-    return Spec(data.observation_size, data.action_size, place, reach)
+    return Spec(data.observation_size, data.action_size, place, reach, examples)
+
+
+def draw_examples(data: Trajectories, count: int, scaling: Scaling | None) -> Examples:
+    """`count` transitions, or all there are, as training sees them; always the same ones."""
+    rows = np.random.default_rng(0).permutation(data.transitions)[:count]
+    pair = data.observations[rows], data.observations[rows + 1]
+    return Examples(*(pair if scaling is None else (scaled(part, scaling) for part in pair)))
 
 
 def standardised(data: Trajectories, scaling: Scaling) -> Trajectories:

@@ -20,7 +20,7 @@ import numpy as np
 import iel
 from iel import distances
 from iel.errors import ConfigError
-from iel.metrics import FLOOR, DirectedResidual, Displacement, Quasimetric
+from iel.metrics import FLOOR, DirectedResidual, Displacement, Quasimetric, SupportFunction
 from iel.model import Direction, MeasureCost, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
@@ -121,6 +121,8 @@ class Graph:
             first = np.eye(1, model.dimension, dtype=np.float32)[0]
             # a product with zeros gives the constant its batch axis
             return self.add("Add", self.add("MatMul", goal, self.weight("no_omega", pick)), self.weight("first", first))
+        if isinstance(model.metric, SupportFunction):
+            return self.network(model, "omega", observation=goal)
         omega = self.unit(self.network(model, "omega", observation=goal))
         if not model.residual:
             return omega
@@ -190,6 +192,10 @@ class Graph:
             exponent = self.add("Mul", self.add("Sub", self.number(1.0), cosine), self.number(model.metric.beta))
             cost = self.add("Mul", length, self.add("Exp", exponent))
             return self.add("Add", cost, self.rise(model, whole)) if model.residual else cost
+        if isinstance(model.metric, SupportFunction):
+            ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
+            rises = self.add("MatMul", ahead, self.weight("landmarks", model.metric.directions.T.astype(np.float32)))
+            return self.add("Max", self.add("ReduceMax", rises, axes=[-1], keepdims=0), self.number(FLOOR))
         if isinstance(model.metric, Quasimetric):
             ends = (self.embedding(model, x) for x in ("observation", "goal"))
             return self.quasimetric(model.metric, model.dimension, *ends)

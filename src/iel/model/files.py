@@ -14,7 +14,7 @@ config.json (format 2) describes every network, so that reading it needs to know
      "networks": {"embedding": {"inputs": ["observation"], "sizes": [2, 128, 128, 32], "norm": true}, ...}}
 
 A metric that the networks do not imply is described by `"metric": {"kind": "quasimetric", "head": "iqe", ...}` or
-`{"kind": "measure", "decay": 0.98}`.
+`{"kind": "measure", "decay": 0.98}`, or `{"kind": "support", "landmarks": 256}` with a tensor `metric.directions`.
 Tensors are called `NETWORK.layers.0.kernel`, `NETWORK.norms.0.scale`, `policy.log_std`; those of several heads have a
 leading axis. Files of format 1 are read too (`format1`).
 """
@@ -34,7 +34,7 @@ from iel.distances import GROUP
 from iel.errors import ConfigError, RunError
 from iel.files import refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_json, read_safetensors
-from iel.metrics import Quasimetric
+from iel.metrics import Quasimetric, SupportFunction
 from iel.model.costs import Measure
 from iel.model.format1 import as_format_2
 from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
@@ -66,6 +66,8 @@ def save_model(model: Model, directory: Path | str) -> None:
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     arrays = {f"{name}.{part}": array for name, own in model.networks.items() for part, array in own.arrays().items()}
+    if isinstance(model.metric, SupportFunction):
+        arrays["metric.directions"] = model.metric.directions
     content = save({name: np.require(array, np.float32, "C") for name, array in arrays.items()})
     write_bytes(directory / "model.safetensors", content)
     if model.support is not None:
@@ -73,7 +75,9 @@ def save_model(model: Model, directory: Path | str) -> None:
     steering = {"kind": model.steering.kind, **asdict(model.steering)}  # type: ignore[call-overload]
     metric: dict[str, Any] = {name: value for name in UNITS if (value := getattr(model.metric, name, None)) is not None}
     if (stated := model.stated_metric) is not None:
-        facts = {name: value for name, value in asdict(stated).items() if name not in UNITS}
+        facts: dict[str, Any] = {name: value for name, value in asdict(stated).items() if name not in UNITS}
+        if isinstance(stated, SupportFunction):
+            facts = {"landmarks": len(stated.directions)}
         metric["metric"] = {"kind": stated.kind, **facts}
     config = {
         "format": FORMAT,
@@ -152,6 +156,7 @@ def _model(config: Path, weights: Path) -> Model:
         networks[name] = _network(name, descriptions[name], widths, arrays, config, weights)
         if name == "representation":
             widths[name] = networks[name].sizes[-1]
+    directions = arrays.pop("metric.directions", None)
     if arrays:
         raise RunError(
             f"{weights} has the unexpected tensor {min(arrays)[:80]}; weights and config.json do not belong together."
@@ -161,8 +166,10 @@ def _model(config: Path, weights: Path) -> Model:
         raise RunError(f"{config}: a residual of {residual} columns does not fit the embedding; it is damaged.")
     _consistent(networks, steering, widths, beta, discount, residual, config)
     stated = settings.get("metric")
-    metric: Quasimetric | Measure | None
-    if "forward" in networks:
+    metric: Quasimetric | SupportFunction | Measure | None
+    if directions is not None:
+        metric = _support_function(stated, directions, networks, discount, config)
+    elif "forward" in networks:
         metric = _measure(stated, networks, steering, widths, config)
     else:
         metric = _metric(stated, networks, discount, config)
@@ -329,6 +336,19 @@ def _metric(given: Any, networks: Mapping[str, Network], discount: float | None,
     if mix is None or scale is None:
         raise RunError(f"{config}: mix and scale of the metric must be numbers; it is damaged.")
     return Quasimetric(given["head"], groups, mix, scale, discount)
+
+
+def _support_function(
+    given: Any, directions: np.ndarray, networks: Mapping[str, Network], discount: float | None, config: Path
+) -> SupportFunction:
+    """A support function: the directions of its landmarks must fit the embedding."""
+    known = {"kind": SupportFunction.kind, "landmarks": len(directions)}
+    if given != known or discount != SupportFunction.discount or not {"embedding", "omega"} <= networks.keys():
+        raise RunError(f"{config}: a support function has landmarks, steps, an embedding and omega; it is damaged.")
+    sound = directions.ndim == 2 and directions.shape[1:] == (networks["embedding"].sizes[-1],)
+    if not sound or not len(directions) or not _float32(directions):
+        raise RunError(f"{config}: the landmarks' directions do not fit the embedding; it is damaged.")
+    return SupportFunction(directions)
 
 
 def _measure(

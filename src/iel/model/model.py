@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from iel import distances
 from iel.errors import ConfigError, GeometryError, RunError
-from iel.metrics import DirectedResidual, Displacement, Floats, Metric, Quasimetric
+from iel.metrics import DirectedResidual, Displacement, Floats, Metric, Quasimetric, SupportFunction
 from iel.metrics import unit as unit_or_else
 from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.networks import FloatArray, Network, in_blocks, on_sphere, unit
@@ -162,7 +162,7 @@ class Model:
         beta: float | None = None,
         discount: float | None = None,
         residual: int = 0,
-        metric: Quasimetric | Measure | None = None,
+        metric: Quasimetric | SupportFunction | Measure | None = None,
         pack: Pack | None = None,
         support: Support | None = None,
     ):
@@ -191,7 +191,8 @@ class Model:
             self.metric = MeasureCost(self, metric.decay)
         elif metric is not None:
             self.metric = metric
-            check_groups(metric.head, self.dimension, metric.groups)
+            if isinstance(metric, Quasimetric):
+                check_groups(metric.head, self.dimension, metric.groups)
         elif "embedding" in self.networks:
             plain = Displacement(0.0 if beta is None else beta, discount)
             self.metric = DirectedResidual(residual, plain.beta, discount) if residual else plain
@@ -259,13 +260,18 @@ class Model:
         return rows if network is None else in_blocks(network, "embeddings", rows)
 
     def goals(self, states: ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """(phi(g), omega_g): (n, observation size) -> (n, dimension) twice; omega_g has length one."""
+        """(phi(g), omega_g): (n, observation size) -> (n, dimension) twice."""
         return self.embed(states), self.omega(states)
 
     def omega(self, goals: ArrayLike) -> FloatArray:
-        """omega_g; a method without directions answers the first axis, which changes no cost of its metric."""
+        """omega_g: of length one, except for a support function, where <phi(g) - phi(x), omega_g> is in steps.
+
+        Without a network for it the first axis, which changes no cost of the metric.
+        """
         rows = self._rows(goals, "goals")
         network = self.networks.get("omega")
+        if network is not None and isinstance(self.metric, SupportFunction):
+            return in_blocks(network, "goal directions", rows)
         if network is not None:
             omega = in_blocks(lambda x: unit(network(x)), "goal directions", rows)
             return np.pad(omega, ((0, 0), (0, self.residual))) if self.residual else omega

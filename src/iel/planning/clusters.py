@@ -177,7 +177,7 @@ class ClusterGraph:
             np.append(self._edges.cost, gaps[joined]),
         )
         distance, next_hop = search(edges, self.count + 1, self.count)
-        return Field(goal, self.count, 0.0, np.empty(0), distance, next_hop)
+        return Field(goal, self.count, 0.0, distance, next_hop)
 
 
 class AlongClusters(Straight):

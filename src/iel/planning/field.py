@@ -20,8 +20,6 @@ class Field:
     """The node that stands for the goal: argmin_i d(x_i, g; g); -1 for a reward, whose ways end in many places."""
     last_cost: float
     """d(node, g; g), the way from that node to the goal itself."""
-    projection: Floats
-    """p_i of every node."""
     distance: Floats
     """Cost of the shortest way from every node to `node`; infinite where there is none."""
     next_hop: Integers

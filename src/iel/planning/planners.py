@@ -13,7 +13,7 @@ import numpy as np
 
 from iel.data.slowness import place_columns
 from iel.errors import ConfigError, DataError, GeometryError, NoPath
-from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, checked_costs
+from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, SupportFunction, checked_costs
 from iel.planning.chance import Portals, find_portals
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
 from iel.planning.field import NO_HOP, Field
@@ -65,7 +65,6 @@ class AsymGraph(Planner):
     coreset     "farthest", "dpp", or "all" where the data is a coreset already
     sigma       the DPP's kernel width; by default half the mean pair distance
     beta        sharpness of a displacement; by default the model's
-    hysteresis  stay at a matched node until another is cheaper by more than this fraction (0: re-match freely)
     lookahead   head for the first node on the way that is this far from the matched one, by place where the policy is
                 steered by it, else by cost; by default as far as its waypoints were in training, or for a policy that
                 is sent to states what 10 steps of the data cost, else 0: the next node, as always where nodes or edges
@@ -95,7 +94,6 @@ class AsymGraph(Planner):
         coreset: str = "farthest",
         sigma: float | None = None,
         beta: float | None = None,
-        hysteresis: float = 0.0,
         lookahead: float | None = None,
         cache: int = 64,
         metric: Metric | None = None,
@@ -107,14 +105,13 @@ class AsymGraph(Planner):
     ):
         super().__init__(model, data, self._own_metric(model.metric if metric is None else metric, beta))
         steering: Any = getattr(model, "steering", None)
-        self.hysteresis = hysteresis
         self._check_settings(nodes, lookahead, unreachable)
         chosen = self._distances("there is nothing to build a graph of")
         own = metric is None and beta is None
         self.lookahead = self._ahead(data, chosen, own) if lookahead is None else lookahead
         unseen = factor_for(witnesses, data, getattr(steering, "columns", ()))
         near = NODES_FOR_PLACES if getattr(steering, "reach", 0.0) and unseen == 1.0 else DEFAULT_NODES
-        usual = near if isinstance(chosen, Displacement) else FEW_NODES
+        usual = near if isinstance(chosen, Displacement | SupportFunction) else FEW_NODES
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
         self.node_scale = np.ones(1) if chosen.spatial else self._column_scale(data, chosen, embedded, nodes or usual)
         """What columns of embeddings are divided by to tell how far apart nodes are."""
@@ -146,8 +143,6 @@ class AsymGraph(Planner):
         self._capacity = max(0, cache)
 
     def _check_settings(self, nodes: int | None, lookahead: float | None, unreachable: str) -> None:
-        if not 0.0 <= self.hysteresis < 1.0:
-            raise ConfigError(f"hysteresis is {self.hysteresis}; give a fraction from 0 to below 1.")
         if lookahead is not None and not 0.0 <= lookahead < np.inf:
             raise ConfigError(f"lookahead is {lookahead}; give a distance of 0 or more.")
         if unreachable not in ("error", "direct"):
@@ -249,8 +244,8 @@ class AsymGraph(Planner):
         fields = [self._field(goal, mask if mask.any() else None) for goal, mask in zip(goals, off, strict=True)]
         # A straight line to a node further on might cross what is to be avoided; the edge to the next one does not.
         closed = off.any() or bool(self.edges_off)
-        ways = self.hysteresis, 0.0 if closed else self.lookahead, self.places
-        return AlongGraph(self.graph, self.hop_states, fields, off if off.any() else None, *ways)
+        lookahead = 0.0 if closed else self.lookahead
+        return AlongGraph(self.graph, self.hop_states, fields, off if off.any() else None, lookahead, self.places)
 
     @cached_property
     def landscape(self) -> Landscape:
@@ -322,7 +317,7 @@ class AsymGraph(Planner):
         """From the state to its node, hop by hop to the goal's node, and on to the goal; or to a portal, with what is
         expected of it as the last cost."""
         assert isinstance(pursuit, AlongGraph)
-        matched, cost = pursuit.match(state[None, :], np.array([goal]), np.array([-1]))
+        matched, cost = pursuit.matcher.match(state[None, :], np.array([goal]), np.array([-1]))
         field = pursuit.fields[goal]
         nodes = [int(matched[0])]
         if nodes[0] == field.node:

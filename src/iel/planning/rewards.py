@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from iel.errors import ConfigError, GeometryError
-from iel.metrics import Floats, Integers, LatentGoal, Metric, projections
+from iel.metrics import Floats, Integers, LatentGoal, Metric
 from iel.planning.field import NO_HOP, Field, along
 from iel.planning.goals import Reward, Weighted, observation_table
 from iel.planning.search import Edges
@@ -235,7 +235,7 @@ def reward_field(points: Floats, edges: Edges, metric: Metric, goal: LatentGoal,
         distance[off], next_hop[off] = np.inf, NO_HOP
         values = np.where(off, -np.inf, values)
     best = goal._replace(point=points[int(np.argmax(values))])
-    return Field(best, -1, 0.0, projections(points, goal.direction), distance, next_hop, values)
+    return Field(best, -1, 0.0, distance, next_hop, values)
 
 
 def _best_ways(

@@ -161,7 +161,7 @@ class Engine:
 
 def is_quick(planner: Planner) -> bool:
     """Whether a target is found without asking a network about many pairs, or all states about midpoints."""
-    return planner.name == "direct" or (isinstance(planner, AsymGraph) and planner.graph.beta is not None)
+    return planner.name == "direct" or (isinstance(planner, AsymGraph) and not planner.graph.metric.dear)
 
 
 class Control:

@@ -1,0 +1,165 @@
+"""Costs of a support function over landmarks, d_ij = max_l (A_jl - A_il): exact nearest nodes without N^2 L numbers.
+
+A = Phi Omega^T is the table of heights (`iel.metrics.SupportFunction`). Leaving landmarks out makes a maximum smaller,
+so a few well chosen ones give a lower bound for every pair, and the nearest nodes of i are found in two passes:
+
+    1. b_ij = maximum over FEW landmarks <= d_ij, for all j
+    2. r_i  = the largest d_ij of the k nodes that are smallest in b_i: at least the k-th smallest of all
+    3. d_ij for all j with b_ij <= r_i; every other node is further than r_i
+
+Differences and maxima are elementwise, so a cost is the same number however pairs are batched, and the result is that
+of the full table to the last bit. d obeys the triangle inequality, which is what matching uses:
+
+    d(x, j) >= d(v, j) - d(v, x):  a list of all nodes within r of v holds the best node of x if d(v, x) + best <= r.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from iel.cores import usable_cores
+from iel.metrics import FLOOR, Booleans, Floats, Integers, LatentGoal, SupportFunction, largest_rises
+from iel.planning.node_costs import Cheapest, Matcher, NodeCosts
+from iel.planning.screen import Screen, places
+
+FEW = 24
+"""Landmarks of the lower bound."""
+LISTED = 32
+"""Nodes in the list of each node, for matching."""
+ROWS = 16
+"""Rows of the lower bound that are worked on at a time: 8,192 nodes then fit a core's cache."""
+SAMPLE, NEAR = 256, 32
+"""Nodes, and neighbours of each, on which the landmarks of the lower bound are chosen."""
+
+
+class SupportCosts(NodeCosts):
+    """Costs of a `SupportFunction`: the same for every goal."""
+
+    path = "support"
+
+    def __init__(self, points: Floats, metric: SupportFunction, neighbours: int):
+        super().__init__(points, metric, neighbours)
+        self.heights = metric.heights(points)
+        """A, (N, L) float32."""
+        self.few = self._chosen(points)
+        """The landmarks of the lower bound."""
+        self.bounding = np.ascontiguousarray(self.heights[:, self.few].T)
+        width = min(max(neighbours, LISTED), self.count - 1)
+        self.lists, self.list_costs = self._nearest(width)
+        """The nearest nodes of every node, nearest first, and their costs: (N, width)."""
+
+    def _chosen(self, points: Floats) -> Integers:
+        """The landmarks whose maximum is largest, summed over pairs of near nodes, one after the other."""
+        rows = np.unique(np.linspace(0, self.count - 1, min(SAMPLE, self.count)).astype(int))
+        screen = Screen(points)
+        squares = screen.left[rows] @ screen.right
+        near = np.argpartition(squares, min(NEAR, self.count - 1), axis=1)[:, : NEAR + 1]
+        rises = self.heights[near.ravel()] - np.repeat(self.heights[rows], near.shape[1], axis=0)
+        best = np.zeros(len(rises), np.float32)
+        chosen: list[int] = []
+        for _ in range(min(FEW, self.heights.shape[1])):
+            gains = np.maximum(rises - best[:, None], 0.0).sum(axis=0)
+            gains[chosen] = -1.0
+            chosen.append(int(gains.argmax()))
+            np.maximum(best, rises[:, chosen[-1]], out=best)
+        return np.array(chosen)
+
+    def _nearest(self, width: int) -> tuple[Integers, Floats]:
+        nodes, costs = np.empty((self.count, width), np.int64), np.empty((self.count, width))
+        kept = np.zeros(self.count, np.int64)
+
+        def work(start: int) -> None:
+            rows = np.arange(start, min(start + ROWS, self.count))
+            nodes[rows], costs[rows], kept[rows] = self.nearest(self.heights[rows], width, rows)
+
+        with ThreadPoolExecutor(len(usable_cores())) as pool:
+            list(pool.map(work, range(0, self.count, ROWS)))
+        self.candidates = int(kept.sum())
+        return nodes, np.maximum(costs, FLOOR)
+
+    def nearest(
+        self, heights: Floats, width: int, own: Integers | None = None, off: Booleans | None = None
+    ) -> tuple[Integers, Floats, Integers]:
+        """The `width` nearest nodes from some states, given their heights, by (cost, number); their costs, and how many
+        were evaluated. `own` is the node that each state is and that is left out, `off` (n, N) are more of them."""
+        count = len(heights)
+        bound = np.empty((count, self.count), np.float32)
+        work = np.empty_like(bound)
+        few = heights[:, self.few]
+        np.subtract(self.bounding[0], few[:, :1], out=bound)
+        for level, row in enumerate(self.bounding[1:], start=1):
+            np.subtract(row, few[:, level : level + 1], out=work)
+            np.maximum(bound, work, out=bound)
+        if own is not None:
+            bound[np.arange(count), own] = np.inf
+        if off is not None:
+            bound[off] = np.inf
+        first = np.argpartition(bound, width - 1, axis=1)[:, :width]
+        radius = largest_rises(heights[:, None, :], self.heights[first]).max(axis=1)
+        radius = np.where(np.isinf(np.take_along_axis(bound, first, axis=1)).any(axis=1), np.inf, radius)
+        row, column = places(bound <= radius[:, None])
+        exact = largest_rises(heights[row], self.heights[column])
+        exact[np.isinf(bound[row, column])] = np.inf
+        starts = np.searchsorted(row, np.arange(count + 1))
+        order = np.lexsort((column, exact, row))[starts[:-1, None] + np.arange(width)]
+        return column[order], exact[order], np.diff(starts)
+
+    def cheapest(self, goal: LatentGoal) -> Cheapest:
+        k = self.neighbours
+        order = np.argsort(self.lists[:, :k], axis=1)
+        targets = np.take_along_axis(self.lists[:, :k], order, axis=1)
+        return Cheapest(targets, np.take_along_axis(self.list_costs[:, :k], order, axis=1), self.list_costs[:, k - 1])
+
+    def pair_costs(self, sources: Integers, targets: Integers, goal: LatentGoal) -> Floats:
+        return np.maximum(largest_rises(self.heights[sources], self.heights[targets]), FLOOR)
+
+    def costs_to(self, goal: LatentGoal) -> Floats:
+        assert isinstance(self.metric, SupportFunction)
+        return np.maximum(largest_rises(self.heights, self.metric.heights(goal.point[None])), FLOOR)
+
+    def matcher(
+        self, goals: Sequence[LatentGoal], nodes_off: Booleans | None, around: Callable[[], Integers]
+    ) -> Matcher:
+        return SupportMatcher(self, nodes_off)
+
+
+SLACK = 1e-5
+"""Relative rounding of a sum of two costs, widened."""
+
+
+class SupportMatcher(Matcher):
+    """Exact matching: by the list of the last node where the triangle inequality proves it right, else by all nodes."""
+
+    def __init__(self, nodes: SupportCosts, nodes_off: Booleans | None):
+        self.nodes, self.nodes_off = nodes, nodes_off
+        assert isinstance(nodes.metric, SupportFunction)
+        self.metric = nodes.metric
+        everyone = np.arange(nodes.count)[:, None]
+        self.listed, self.radii = np.concatenate([everyone, nodes.lists], axis=1), nodes.list_costs[:, -1]
+
+    def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
+        heights = self.metric.heights(states)
+        found, costs = np.empty(len(states), np.int64), np.empty(len(states))
+        away = np.arange(len(states))
+        if self.nodes_off is None:
+            row = np.flatnonzero(memory >= 0)
+            listed, here = self.listed[memory[row]], heights[row]
+            table = largest_rises(here[:, None], self.nodes.heights[listed])
+            costs[row] = table.min(axis=1, initial=np.inf)
+            found[row] = np.where(table == costs[row, None], listed, self.nodes.count).min(
+                axis=1, initial=self.nodes.count
+            )
+            back = largest_rises(self.nodes.heights[memory[row]], here)
+            certain = (back + costs[row]) * (1.0 + SLACK) < self.radii[memory[row]]
+            away = np.setdiff1d(away, row[certain])
+        if len(away):
+            off = None if self.nodes_off is None else self.nodes_off[goals[away]]
+            best, least, _ = self.nodes.nearest(heights[away], 1, off=off)
+            found[away], costs[away] = best[:, 0], least[:, 0]
+        return found, np.maximum(costs, FLOOR)
+
+    def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
+        return np.maximum(largest_rises(self.metric.heights(states)[row], self.nodes.heights[node]), FLOOR)
