@@ -227,11 +227,11 @@ class SupportFunction(Metric):
 def largest_rises(lower: Floats, upper: Floats) -> Floats:
     """max_l (upper_l - lower_l) along the last axis; elementwise, so the same number however rows are batched."""
     shape = np.broadcast_shapes(lower.shape, upper.shape)
-    if len(shape) != 2 or shape[0] <= RISING:
-        return (upper - lower).max(axis=-1)
     lower, upper = np.broadcast_to(lower, shape), np.broadcast_to(upper, shape)
-    blocks = range(0, shape[0], RISING)
-    return np.concatenate([(upper[i : i + RISING] - lower[i : i + RISING]).max(axis=-1) for i in blocks])
+    rises = np.empty(shape[:-1])
+    for i in range(0, len(rises), RISING):
+        rises[i : i + RISING] = (upper[i : i + RISING] - lower[i : i + RISING]).max(axis=-1)
+    return rises
 
 
 RISING = 512

@@ -112,6 +112,8 @@ class HTP(Method):
 
     learning_rate: float = 2e-3
     """Adam's step size of the geometry."""
+    clip_norm: float = 100.0
+    """Largest norm of the geometry's gradient."""
     geometry_share: float = 2 / 3
     """Share of the steps given to phase `geometry`; the policy gets the rest."""
     dimension: int = 32
@@ -152,12 +154,17 @@ class HTP(Method):
         super().__post_init__()
         require_positive(self, "dimension", "landmarks", "max_steps", "push_offset", "push_scale", "epsilon")
         require_positive(self, "dual_learning_rate", "behind_steps", "future_steps", "policy_learning_rate")
-        require_positive(self, "policy_heads")
+        require_positive(self, "policy_heads", "clip_norm")
         require_share(self, "geometry_share", "p_ahead", "p_behind")
         if self.p_ahead + self.p_behind > 1.0:
             raise ConfigError(f"p_ahead {self.p_ahead} and p_behind {self.p_behind} may sum to at most 1.")
         if self.place and self.steering == "direction":
             raise ConfigError("place is for steering by waypoints; choose steering waypoint.")
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam on clipped gradients: a rare transition that is far too long must not undo the geometry."""
+        return optax.chain(optax.clip_by_global_norm(self.clip_norm), optax.adam(self.learning_rate))
 
     @property
     def dual_optimiser(self) -> optax.GradientTransformation:

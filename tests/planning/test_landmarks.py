@@ -1,0 +1,90 @@
+"""Support functions over landmarks: the axioms, and a graph that equals the full table to the last bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iel.metrics import FLOOR, LatentGoal, SupportFunction
+from iel.planning import PlanningGraph
+from iel.planning.landmarks import SupportCosts
+from iel.planning.pursuits import AlongGraph
+
+
+def instance(seed: int, count: int = 60, dimension: int = 4, landmarks: int = 40) -> tuple[np.ndarray, SupportFunction]:
+    generator = np.random.default_rng(seed)
+    points = generator.normal(size=(count, dimension)) * 10.0
+    points[count // 2] = points[0]  # a duplicate
+    return points, SupportFunction(generator.normal(size=(landmarks, dimension)))
+
+
+def full_table(points: np.ndarray, metric: SupportFunction) -> np.ndarray:
+    heights = metric.heights(points)
+    return (heights[None, :, :] - heights[:, None, :]).max(axis=-1).astype(float)
+
+
+def anywhere(points: np.ndarray) -> LatentGoal:
+    return LatentGoal(points[1], np.eye(points.shape[1])[0], None)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_a_support_function_is_a_quasimetric(seed: int) -> None:
+    points, metric = instance(seed, count=12)
+    table = metric.costs(points, points, anywhere(points))
+    assert (np.diagonal(table) == FLOOR).all() and (table > 0.0).all()
+    around = table[:, :, None] + table[None, :, :]
+    assert (table[:, None, :] <= around * (1 + 1e-5) + 1e-4).all(), "the triangle inequality"
+    rows = metric.row_costs(np.repeat(points, 12, 0), np.tile(points, (12, 1)), [])
+    assert np.allclose(rows.reshape(12, 12), table)
+    back = metric.symmetric().costs(points, points, anywhere(points))
+    assert np.allclose(back, np.maximum(table, table.T)) and np.allclose(back, back.T)
+
+
+@pytest.mark.parametrize(("count", "landmarks", "neighbours"), [(60, 40, 5), (60, 3, 5), (300, 200, 10), (20, 64, 19)])
+def test_the_nearest_nodes_are_those_of_the_full_table(count: int, landmarks: int, neighbours: int) -> None:
+    points, metric = instance(3, count, 4, landmarks)
+    nodes = SupportCosts(points, metric, neighbours)
+    table = full_table(points, metric)
+    table[np.arange(count), np.arange(count)] = np.inf
+    order = np.argsort(table, axis=1, kind="stable")[:, : nodes.lists.shape[1]]
+    assert np.array_equal(nodes.lists, order)
+    assert np.array_equal(nodes.list_costs, np.maximum(np.take_along_axis(table, order, axis=1).astype(float), FLOOR))
+    cheapest = nodes.cheapest(anywhere(points))
+    assert np.array_equal(np.sort(order[:, :neighbours], axis=1), cheapest.targets)
+
+
+def test_the_search_is_dijkstra_on_the_full_table() -> None:
+    """With every node a neighbour the graph is complete, and by the triangle inequality edges are shortest paths."""
+    points, metric = instance(5, 40)
+    graph = PlanningGraph(points, metric, neighbours=39)
+    table = np.maximum(full_table(points, metric), FLOOR)
+    goal = LatentGoal(points[7], np.eye(4)[0], None)
+    field = graph.field(goal)
+    assert field.node == 7 and field.last_cost == FLOOR
+    away = np.arange(40) != 7
+    assert (field.distance[away] <= table[away, 7]).all() and np.allclose(field.distance[away], table[away, 7], atol=0.05)
+    other = LatentGoal(points[9], np.eye(4)[1], None)
+    assert graph.edges(goal) is graph.edges(other), "one graph for all goals"
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_matching_from_memory_is_matching_from_scratch(seed: int, closed: bool) -> None:
+    """Along random walks with jumps, and with nodes switched off, the node is always argmin_i d(x, x_i)."""
+    generator = np.random.default_rng(seed)
+    points, metric = instance(seed % 1000, 120)
+    graph = PlanningGraph(points, metric, neighbours=8)
+    goals = [LatentGoal(points[i], np.eye(4)[0], None) for i in (3, 4)]
+    off = generator.random((2, 120)) < 0.3 if closed else None
+    pursuit = AlongGraph(graph, np.arange(120), [graph.field(goal) for goal in goals], off)
+    states, wanted, memory = generator.normal(size=(6, 4)) * 10.0, np.arange(6) % 2, np.full(6, -1)
+    for step in range(8):
+        states = states + (8.0 if step % 4 == 3 else 0.3) * generator.normal(size=states.shape)
+        memory, costs = pursuit.matcher.match(states, wanted, memory)
+        heights = metric.heights(states)
+        table = (graph.costs.heights[None] - heights[:, None]).max(axis=-1).astype(float)
+        if off is not None:
+            table[off[wanted]] = np.inf
+        assert np.array_equal(memory, table.argmin(axis=1))
+        assert np.array_equal(costs, np.maximum(table.min(axis=1), FLOOR))
