@@ -55,7 +55,7 @@ def test_flags_say_what_they_do(capsys):
     }
     assert "--no-pictures Draw nothing" in help_["evaluate"] and "--no-onnx Leave the ONNX files out" in help_["export"]
     out = call(capsys, "train", "--algo", "gccql", "--help-all")[1]
-    assert "--algo {iel,hilp," in out and "--preset {paper,laptop," in out and "--lagrange, --no-lagrange" in out
+    assert "--algo {htp,iel," in out and "--preset {paper,laptop," in out and "--lagrange, --no-lagrange" in out
     assert out.index("--resume") < out.index("settings options") < out.index("--discount")
 
 

@@ -37,7 +37,7 @@ def world():
 def test_contract(name):
     algo = ALGOS[name].config.preset("smoke", hidden=(16,), policy_hidden=(12, 8), batch_size=16)
     check_algo(algo)
-    spec = Spec(2, 2)
+    spec = spec_of(algo, walks())
     networks = algo.model(jax.tree.map(np.asarray, algo.init(jax.random.key(0), spec)), spec).networks
     acting = ("policy", "high") if name == "hiql" else ("policy",)  # its high level is a policy too
     for kind, network in networks.items():

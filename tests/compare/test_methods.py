@@ -38,7 +38,7 @@ def test_facts_are_the_papers():
     assert rows["[C-Learning](clearning.md)"][1:] == ["reachability", "classifier logit", "yes", "no", "yes", "no"]
     assert rows["[HIQL](hiql.md)"][:3] == ["reachability", "multi-step reachability", "value gap"]
     agnostic = {name for name, entry in ALGOS.items() if entry.facts.goal_agnostic_policy}
-    assert agnostic == {"iel", "hilp"}
+    assert agnostic == {"htp", "iel", "hilp"}
 
 
 def test_audits_fill_the_measured_columns(tmp_path, capsys):
