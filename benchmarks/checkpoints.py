@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks import print_rows
 from benchmarks.training import synthetic_data
-from iel.algos.iel import IEL
 from iel.commands.common import Output
+from iel.methods.iel import IEL
 from iel.progress import Progress
 from iel.training.checkpoint import state_bytes
 from iel.training.loop import CHUNK, SAVE_SECONDS, SAVE_SHARE, Trainer, run_config

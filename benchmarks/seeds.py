@@ -34,10 +34,10 @@ import jax
 
 from benchmarks import print_rows
 from benchmarks.training import synthetic_data
-from iel.algos.iel import IEL
 from iel.commands.common import Output
 from iel.cores import CAN_PIN, environment_for, keep_to, usable_cores
 from iel.errors import ConfigError, IELError
+from iel.methods.iel import IEL
 from iel.progress import Progress
 from iel.training.loop import CHUNK, Trainer
 from iel.training.seeds import SeedMap, Separate, Stacked

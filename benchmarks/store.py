@@ -25,12 +25,12 @@ import jax
 import numpy as np
 
 from benchmarks import in_own_process, peak_megabytes, print_rows
-from iel.algos.contract import Spec
-from iel.algos.iel import IEL
 from iel.commands.common import Output
 from iel.data.store import open_store, write_store
 from iel.data.trajectories import Rows
 from iel.files import require_space
+from iel.methods.contract import Spec
+from iel.methods.iel import IEL
 from iel.training.feed import CHUNK, Fed
 from iel.training.loop import Trainer
 from iel.training.seeds import Separate

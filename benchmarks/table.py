@@ -19,11 +19,11 @@ import numpy as np
 import tyro
 
 from benchmarks import print_rows
-from iel.algos import get_algo
-from iel.algos.contract import Method, config_from_dict
 from iel.commands.common import Output
 from iel.compare.grid import read_grid
 from iel.data.trajectories import Trajectories
+from iel.methods import get_algo
+from iel.methods.contract import Method, config_from_dict
 from iel.progress import Progress
 from iel.training.loop import Trainer
 

@@ -23,12 +23,12 @@ from jax.extend import core
 
 from benchmarks import print_rows
 from iel import nn
-from iel.algos import ALGOS, get_algo
-from iel.algos.contract import Spec
 from iel.commands.common import Flag, Output
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
+from iel.methods import ALGOS, get_algo
+from iel.methods.contract import Spec
 from iel.progress import Progress
 from iel.training.loop import many_steps
 

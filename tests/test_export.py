@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from benchmarks.runtime import KINDS, random_model
-from iel.algos import GCIVL, IEL
 from iel.cli import run as iel_command
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
@@ -17,6 +16,7 @@ from iel.export import build_graphs, export_run
 from iel.export.directory import readme
 from iel.files import verify_seal
 from iel.loader import read_safetensors
+from iel.methods import GCIVL, IEL
 from iel.metrics import Displacement
 from iel.model import Model, Pack, load_model, save_model
 from iel.model.files import read_model

@@ -19,7 +19,7 @@ RANKS = {
     "readout": 0,
     "data": 1, "envs": 1, "nn": 1, "losses": 1, "distances": 1, "quasimetrics": 1, "metrics": 1,
     "model": 1, "serial": 1, "theory": 1,
-    "planning": 2, "algos": 2, "training": 3, "evaluation": 3,
+    "planning": 2, "methods": 2, "training": 3, "evaluation": 3,
     "viz": 4, "compare": 4, "export": 4, "serving": 4,
     "commands": 5, "cli": 6,
 }  # fmt: skip
@@ -94,9 +94,9 @@ def test_dependencies_point_one_way():
     assert not wrong
 
 
-def test_planning_never_imports_algos():
+def test_planning_never_imports_methods():
     for path in (SOURCE / "planning").rglob("*.py"):
-        assert "iel.algos" not in path.read_text() and "import jax" not in path.read_text()
+        assert "iel.methods" not in path.read_text() and "import jax" not in path.read_text()
 
 
 def test_public_names_exist_and_are_few():

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from benchmarks.runtime import KINDS, random_model
-from iel.algos import ALGOS
-from iel.algos.contract import Spec
 from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError, IELError, RunError
+from iel.methods import ALGOS
+from iel.methods.contract import Spec
 from iel.metrics import LatentGoal
 from iel.model import Pack, load_model, save_model
 from iel.model.networks import products

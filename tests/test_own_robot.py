@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import iel
-from iel.algos import ALGOS
 from iel.cli import run as main_run
 from iel.envs import MazeMap, World
 from iel.errors import ConfigError
 from iel.evaluation import Protocol, Rollouts
 from iel.evaluation.diagnosis import diagnose, fate, ways_finding
+from iel.methods import ALGOS
 from iel.metrics import Displacement
 from tests.test_cli import call
 

@@ -18,27 +18,27 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from iel.algos import GCBC, GCCQL, GCIQL, GCIVL, HILP, IEL, check_algo
     from iel.data import Trajectories, load
     from iel.envs import make_env
     from iel.evaluation import evaluate
+    from iel.methods import GCBC, GCCQL, GCIQL, GCIVL, HILP, IEL, check_algo
     from iel.model import load_model
     from iel.planning import AsymGraph, Direct, RecMid, SymGraph
     from iel.training import open_run, train
 
 _HOMES = {
-    "GCBC": "iel.algos",
-    "GCCQL": "iel.algos",
-    "GCIQL": "iel.algos",
-    "GCIVL": "iel.algos",
-    "HILP": "iel.algos",
-    "IEL": "iel.algos",
+    "GCBC": "iel.methods",
+    "GCCQL": "iel.methods",
+    "GCIQL": "iel.methods",
+    "GCIVL": "iel.methods",
+    "HILP": "iel.methods",
+    "IEL": "iel.methods",
     "AsymGraph": "iel.planning",
     "Direct": "iel.planning",
     "RecMid": "iel.planning",
     "SymGraph": "iel.planning",
     "Trajectories": "iel.data",
-    "check_algo": "iel.algos",
+    "check_algo": "iel.methods",
     "evaluate": "iel.evaluation",
     "load": "iel.data",
     "load_model": "iel.model",

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from iel.algos import ALGOS
 from iel.cli import main
 from iel.compare.grid import check_grid, read_grid, shipped_grids
 from iel.compare.results import Entry, published_numbers
 from iel.errors import ConfigError
+from iel.methods import ALGOS
 
 MAZE = "pointmaze-medium-navigate-v0"
 GOOD = {"environments": [MAZE], "seeds": [0, 1], "methods": [{"algo": "iel", "planners": ["direct", "sym-graph"]}]}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from iel.algos import ALGOS
 from iel.cli import run as iel_command
 from iel.compare.insert import replaced
 from iel.compare.methods import NAME, read_measured, table
 from iel.errors import ConfigError, RunError
+from iel.methods import ALGOS
 
 DOCS = Path(__file__).parents[2] / "docs"
 AUDIT = {

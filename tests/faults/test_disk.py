@@ -10,8 +10,8 @@ import pytest
 from processes import ended, results, wait_for_step
 from trainee import STEPS
 
-from iel.algos import IEL
 from iel.errors import RunError
+from iel.methods import IEL
 from iel.training import train
 from iel.training.checkpoint import latest_checkpoint
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from processes import Command, ended
 
-from iel.algos import IEL
 from iel.data import load
 from iel.errors import IELError
 from iel.files import PARTIAL, sha256
+from iel.methods import IEL
 from iel.model import load_model
 from iel.training import open_run, train
 

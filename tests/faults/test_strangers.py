@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from test_damage import make_run, state
 
-from iel.algos import IEL
 from iel.compare.execute import summary_of
 from iel.compare.grid import check_grid
 from iel.compare.results import collect_runs
@@ -23,6 +22,7 @@ from iel.data import Trajectories, load
 from iel.data.store import convert
 from iel.errors import ConfigError, DataError, IELError, RunError
 from iel.files import MANIFEST, locked, notice, open_in_place, seal, verify_seal, write_json, write_text, writing
+from iel.methods import IEL
 from iel.model import load_model
 from iel.training import open_run
 from iel.training.checkpoint import prune, saved_steps

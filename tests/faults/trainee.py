@@ -14,8 +14,8 @@ import rich.progress  # noqa: F401  a process that has given up being root may n
 
 import iel.training.loop as loop
 from iel import files
-from iel.algos import IEL
 from iel.data import load
+from iel.methods import IEL
 from iel.training import checkpoint, train
 from iel.training.loop import Trainer
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from planning_worlds import LinearModel, corridor
 
-from iel.algos.gas import first_beyond as on_device
 from iel.data import Trajectories
 from iel.errors import ConfigError, GeometryError
+from iel.methods.gas import first_beyond as on_device
 from iel.metrics import Displacement, LatentGoal
 from iel.planning import GasGraph, make_planner, planners_for
 from iel.planning.clusters import ClusterGraph, clusters, efficient, first_beyond, means

@@ -13,7 +13,7 @@ from iel.training.seeds import Split, seed_map
 SCRIPT = """
 import json, sys
 import jax, numpy as np
-from iel.algos import GCBC, IEL
+from iel.methods import GCBC, IEL
 from iel.data import Trajectories
 from iel.training.loop import Trainer
 from iel.training.seeds import seed_map

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import iel
-from iel.algos import GCBC, GCCQL, IEL
-from iel.algos.contract import Spec
 from iel.data import Trajectories
 from iel.data.goals import to_device
 from iel.data.remote import Facts, Shape
 from iel.data.store import write_store
 from iel.data.trajectories import Rows
 from iel.errors import ContractError, DataError
+from iel.methods import GCBC, GCCQL, IEL
+from iel.methods.contract import Spec
 from iel.training.feed import CHUNK, Fed, step_keys
 from iel.training.loop import Trainer
 from iel.training.seeds import Separate, Stacked

@@ -13,11 +13,11 @@ import pytest
 
 import iel.training.loop as loop
 import iel.training.seeds
-from iel.algos import IEL, get_algo
-from iel.algos.contract import Spec
 from iel.data import Trajectories
 from iel.errors import ConfigError, IELError, RunError
 from iel.files import sha256
+from iel.methods import IEL, get_algo
+from iel.methods.contract import Spec
 from iel.model import load_model
 from iel.training import open_run, open_runs, train
 from iel.training.checkpoint import latest_checkpoint, load_checkpoint
@@ -173,7 +173,7 @@ def test_directories_that_are_no_runs(tmp_path, spoil, message):
 def test_signals_save_and_leave_a_readable_run(tmp_path, name):
     script = f"""
 import numpy as np
-from iel.algos import IEL
+from iel.methods import IEL
 from iel.data import Trajectories
 from iel.training import train
 states = np.random.default_rng(0).standard_normal((50, 2))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import iel.training.loop as loop
-from iel.algos import ALGOS, IEL, get_algo
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
 from iel.files import sha256
+from iel.methods import ALGOS, IEL, get_algo
 from iel.training import open_run, resume, train
 from iel.training.checkpoint import latest_checkpoint
 from iel.training.interrupt import Interrupted, StopRequest

@@ -46,13 +46,13 @@ def demo(out: Path | None = None, seed: int = 0, episodes: int = 10, quiet: bool
     import numpy as np
     from rich.console import Console
 
-    from iel.algos import IEL
     from iel.commands.evaluate import evaluate_runs
     from iel.commands.pictures import draw_plan
     from iel.data import load
     from iel.envs import make_env
     from iel.evaluation import Protocol
     from iel.evaluation.report import table
+    from iel.methods import IEL
     from iel.planning import make_planner
     from iel.training import train
     from iel.training.run import next_free

@@ -22,8 +22,8 @@ class MethodsCommand(Output):
 
 def methods_command(options: MethodsCommand) -> dict[str, Any]:
     """`iel methods`."""
-    from iel.algos import ALGOS
     from iel.compare.methods import table, write_page
+    from iel.methods import ALGOS
 
     if options.audits and options.page is None:
         raise ConfigError("Audits are kept beside a page; say which with --page.")

@@ -50,7 +50,7 @@ class Train(Output):
     @classmethod
     def for_arguments(cls, arguments: list[str]) -> type[Train]:
         """These options with the settings of the chosen method, whose defaults are the chosen preset's values."""
-        from iel.algos import ALGOS, get_algo
+        from iel.methods import ALGOS, get_algo
 
         named = Annotated[str, tyro.conf.arg(metavar=f"{{{','.join(ALGOS)}}}")]
         fields: list[Any] = []

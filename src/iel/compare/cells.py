@@ -100,8 +100,8 @@ def missing(directory: Path, cell: Cell, data_fingerprint: str) -> list[Variant]
 
 def run_cell(directory: Path) -> None:
     """Do what is not done yet of a cell."""
-    from iel.algos import get_algo
-    from iel.algos.contract import config_from_dict
+    from iel.methods import get_algo
+    from iel.methods.contract import config_from_dict
     from iel.model import load_model
 
     job = read_json(directory / "job.json")

@@ -59,11 +59,11 @@ from pathlib import Path
 from typing import Any
 
 import iel
-from iel.algos import ALGOS
-from iel.algos.contract import config_dict, config_from_dict
 from iel.envs.registry import canonical_name
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.loader import read_toml
+from iel.methods import ALGOS
+from iel.methods.contract import config_dict, config_from_dict
 from iel.planning import ACTION_KINDS, PLANNERS
 from iel.typed import LARGEST, SEEDS, Rule, check_settings, shown
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from iel.algos import ALGOS
 from iel.compare.insert import replaced, require_place
 from iel.errors import ConfigError
 from iel.files import write_json, write_text
 from iel.loader import read_json
+from iel.methods import ALGOS
 
 NAME = "methods"
 """What the marks in the page call the table."""

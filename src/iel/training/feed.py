@@ -24,13 +24,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.algos.contract import Method, Spec, State, Tables
-from iel.algos.scaling import Scaling, scaled, standardised
 from iel.data.goals import DeviceData, to_device
 from iel.data.remote import Facts, Shape
 from iel.data.store import FILES, RowReader
 from iel.data.trajectories import Trajectories
 from iel.errors import ContractError, DataError
+from iel.methods.contract import Method, Spec, State, Tables
+from iel.methods.scaling import Scaling, scaled, standardised
 from iel.training.seeds import SeedMap
 
 CHUNK = 100

@@ -18,14 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.algos.contract import Batch, Method, Metrics, State, config_dict
-from iel.algos.scaling import for_raw_observations, scaling_of, spec_of
 from iel.data.examine import judge
 from iel.data.jumps import cut_at_jumps
 from iel.data.rests import cut_rests
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.files import locked, new_directory, require_space, seal, write_error
+from iel.methods.contract import Batch, Method, Metrics, State, config_dict
+from iel.methods.scaling import for_raw_observations, scaling_of, spec_of
 from iel.model import Model, save_model
 from iel.model.files import MANIFEST_FORMAT
 from iel.planning.support import support_of

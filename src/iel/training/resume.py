@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from iel.algos.contract import config_dict
 from iel.errors import RunError
 from iel.files import notice, remove_directory, remove_partials
 from iel.loader import read_json
+from iel.methods.contract import config_dict
 from iel.training.checkpoint import (
     checkpoint_name,
     load_checkpoint,

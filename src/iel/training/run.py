@@ -19,13 +19,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from iel.algos.contract import Method, config_from_dict
 from iel.data import Trajectories, load
 from iel.data.catalogue import stored
 from iel.data.make.recipes import recipe_names
 from iel.errors import ConfigError, DataError, RunError
 from iel.files import folder, notice, refuse_partial, write_error, write_json
 from iel.loader import os_errors, read_json
+from iel.methods.contract import Method, config_from_dict
 from iel.model import Model, load_model
 from iel.typed import LARGEST, SEEDS, Rule, check_settings, check_table
 
@@ -77,7 +77,7 @@ class Run:
     @cached_property
     def algo(self) -> Method:
         """The method's configuration."""
-        from iel.algos import get_algo
+        from iel.methods import get_algo
 
         try:
             algo = config_from_dict(get_algo(self.config["algo"]), self.config["settings"])

@@ -1,0 +1,162 @@
+"""`check_algo`: does a method, ours or a stranger's, keep the contract?"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from iel.data.goals import DeviceData, to_device
+from iel.data.trajectories import Trajectories
+from iel.errors import ContractError, IELError
+from iel.methods.contract import Method, Metrics, Spec, State, config_dict, config_from_dict
+from iel.methods.scaling import spec_of
+from iel.metrics import LatentGoal, SupportFunction
+from iel.model import Model, load_model, save_model
+
+
+def check_algo(algo: Method, data: Trajectories | None = None) -> None:
+    """Run the whole contract on a small data set; raises `ContractError` with the promise that is broken.
+
+    Checked in every phase: shapes and types are preserved by `update` (so that it can be scanned), metrics are finite
+    scalars and one of them is the loss, the same key gives the same bits, another key does not, seeds can be mapped.
+    Of the model: it survives its files; costs are finite and positive, in a table as row by row; predicted steps are in
+    steps; the steering gives commands the policy takes, under every planner the metric allows; samples are drawn from
+    the generator alone. The configuration must survive JSON.
+    """
+    data = data or _random_walks()
+    _demand(isinstance(algo, Method), "a method is a dataclass below iel.methods.contract.Method")
+    spec = spec_of(algo, data)
+    arrays = to_device(data, spec.place)
+    _demand(config_from_dict(type(algo), config_dict(algo)) == algo, "the configuration does not survive JSON")
+    phases = algo.phases()
+    _demand(bool(phases) and all(phase.steps >= 0 for phase in phases), "phases() must name at least one phase")
+    _demand(sum(phase.steps for phase in phases) == algo.steps, "the phases do not add up to `steps`")
+
+    state = jax.jit(lambda key: algo.init(key, spec))(jax.random.key(0))
+    for phase in phases:
+        state = _check_phase(algo, phase.name, state, arrays, spec)
+    model = algo.model(jax.tree.map(np.asarray, state), spec)
+    _check_files(model, data)
+    _check_metric(model, data)
+    _check_steering(model, data)
+
+
+def _demand(kept: bool, promise: str) -> None:
+    if not kept:
+        raise ContractError(f"{promise[0].upper()}{promise[1:]}.")
+
+
+def _check_phase(algo: Method, phase: str, state: State, arrays: DeviceData, spec: Spec) -> State:
+    tables = jax.jit(lambda state: algo.tables(phase, state, arrays))(state)
+
+    @jax.jit
+    def step(state: State, key: jax.Array) -> tuple[State, Metrics]:
+        sample_key, update_key = jax.random.split(key)
+        return algo.update(phase, state, algo.sample(phase, sample_key, arrays, tables), update_key)
+
+    after, metrics = step(state, jax.random.key(1))
+    before_types, after_types = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, after))
+    _demand(before_types == after_types, f"{phase}: update reshapes the state")
+    _demand(f"{phase}/loss" in metrics, f"{phase}: there is no metric {phase}/loss")
+    for name, value in metrics.items():
+        _demand(value.shape == () and bool(jnp.isfinite(value)), f"{phase}: the metric {name} is not a finite scalar")
+    again, _ = step(state, jax.random.key(1))
+    other, _ = step(state, jax.random.key(2))
+    _demand(_same(after, again), f"{phase}: the same key gave two results")
+    _demand(not _same(after, other), f"{phase}: the key does not matter")
+    _demand(not _same(after, state), f"{phase}: update changes nothing")
+
+    def from_scratch(key: jax.Array) -> tuple[State, Metrics]:
+        fresh = algo.init(key, spec)
+        return algo.update(phase, fresh, algo.sample(phase, key, arrays, algo.tables(phase, fresh, arrays)), key)
+
+    # Whether seeds can be mapped shows when the program is traced; compiling it would only take time.
+    jax.eval_shape(jax.vmap(from_scratch), jax.random.split(jax.random.key(3), 2))
+    return after
+
+
+def _check_files(model: Model, data: Trajectories) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            save_model(model, Path(scratch) / "model")
+            loaded = load_model(Path(scratch) / "model")
+        except IELError as error:
+            raise ContractError(f"The model does not survive its files: {error}") from error
+    states, goals = data.observations[:7], data.observations[-7:]
+    commands = np.ones((7, model.command_size), np.float32)
+    asked: dict[str, Any] = {
+        "embed": lambda m: m.embed(states),
+        "omega": lambda m: m.omega(goals),
+        "act": lambda m: m.act(states, commands),
+    }
+    if model.metric is not None:
+        asked["cost"] = lambda m: m.cost(states, goals, goals)
+    for name, ask in asked.items():
+        mine, theirs = ask(model), ask(loaded)
+        _demand(isinstance(mine, np.ndarray) and bool(np.isfinite(mine).all()), f"model.{name} is not finite numpy")
+        _demand(np.array_equal(mine, theirs), f"model.{name} changes when the model is saved and loaded")
+    if not isinstance(model.metric, SupportFunction):
+        unit_length = np.allclose(np.linalg.norm(model.omega(goals), axis=1), 1.0, atol=1e-3)
+        _demand(unit_length, "omega is not of unit length")
+    actions = model.act(states, commands)
+    _demand(actions.shape == (7, model.action_size), "model.act has the wrong shape")
+    _demand(bool((np.abs(actions) <= 1.0).all()), "model.act leaves [-1, 1]")
+
+
+def _check_metric(model: Model, data: Trajectories) -> None:
+    if model.metric is None:
+        return
+    states, goals = data.observations[:7], data.observations[-7:]
+    points, directions = model.goals(goals)
+    latent = [
+        LatentGoal(point.astype(np.float64), direction) for point, direction in zip(points, directions, strict=True)
+    ]
+    sources, targets = model.embed(states).astype(np.float64), points.astype(np.float64)
+    table = model.metric.costs(sources, targets, latent[0])
+    rows = model.metric.row_costs(sources, targets, [latent[0]] * 7)
+    _demand(table.shape == (7, 7) and bool(np.isfinite(table).all() and (table > 0.0).all()), "costs are not positive")
+    _demand(np.allclose(np.diagonal(table), rows, rtol=1e-4), "costs in a table and row by row disagree")
+    if model.metric.for_every_goal:
+        same = np.allclose(table, model.metric.costs(sources, targets, latent[1]), rtol=1e-6)
+        _demand(same, "the metric says it is the same for every goal, and is not")
+    if model.metric.discount is not None:
+        _demand(bool((model.steps(states, goals) >= 0.0).all()), "predicted steps are negative")
+        one = model.metric.steps(np.array([1.0, 0.0]))
+        _demand(abs(one[0] - 1.0) < 1e-6 and one[1] == 0.0, "a cost of one is not one step")
+
+
+def _check_steering(model: Model, data: Trajectories) -> None:
+    from iel.planning import make_planner, over_coreset, planners_for
+
+    states = data.observations[:3]
+    for name in planners_for(model):
+        settings = {"nodes": 20, "neighbours": 3} if over_coreset(name) else {}
+        plan = make_planner(name, model, data, **settings).plan(data.observations[-3:])
+        embeddings = model.embed(states)
+        command = model.command(states, plan.target(embeddings), embeddings)
+        _demand(command.shape == (3, model.command_size), f"{name}: the steering's command has the wrong shape")
+        _demand(bool(np.isfinite(command).all()), f"{name}: the steering's command is not finite")
+        _demand(bool(np.isfinite(model.act(states, command)).all()), f"{name}: the action is not finite")
+    policy = model.networks["policy"]
+    if policy.squash or policy.log_std is not None:
+        first, second, other = (model.act(states, command, np.random.default_rng(seed)) for seed in (0, 0, 1))
+        _demand(np.array_equal(first, second), "a sampled action does not follow from its generator")
+        _demand(not np.array_equal(first, other), "a sampled action ignores its generator")
+
+
+def _same(one: Any, other: Any) -> bool:
+    return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), one, other)))
+
+
+def _random_walks() -> Trajectories:
+    rng = np.random.default_rng(0)
+    episodes = []
+    for length in (12, 90, 7, 21):
+        actions = rng.uniform(-1, 1, (length, 2))
+        episodes.append((np.concatenate([np.zeros((1, 2)), actions.cumsum(0)]), actions))
+    return Trajectories.from_episodes(episodes, "random walks")

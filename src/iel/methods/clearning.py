@@ -1,0 +1,205 @@
+"""C-Learning, top to bottom: settings, the losses, the update, the model.
+
+here           what it is
+classifier     C(x, g, a) = sigmoid(f), two heads: is g a later state of (x, a) under pi, or any state of the data?
+policy         pi(a | x, g), a tanh-Gaussian that climbs the classifier and clones the data
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData, GoalSampler, draw_states
+from iel.errors import ConfigError
+from iel.losses import ddpg_bc_loss, recursive_classification_loss
+from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_share
+from iel.methods.skills import SkillBatch
+from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.model import Model
+from iel.nn import MLP, TanhGaussianPolicy, descend, ensemble, frozen, frozen_policy, polyak, scalars
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # A step trains classifier and policy: each is updated as often as in 42,000 steps of IEL, which trains one.
+    # What is learned spreads one target copy at a time, so a short training needs copies that follow quickly.
+    "laptop": {
+        "steps": 21_000,
+        "batch_size": 256,
+        "hidden": (128, 128, 128),
+        "target_rate": 0.05,
+        "bc_weight": 0.03,
+    },
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
+    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
+    "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLearning(Steerable, Method):
+    """C-Learning: a classifier of the policy's future, trained by its own recursion on single transitions.
+
+        C = sigmoid(f),  C / (1 - C) = p(g | x, a) / p(g),                p(. | x, a) = discounted later states under pi
+        w    = min(min_e C'_e / (1 - C'_e), 1 / (1 - gamma)) at (x', a', g),  a' ~ pi(. | x', g),  g a random state
+        L_C  = mean_e E[-(1 - gamma) log C_e(x, a, x') - gamma w log C_e(x, a, g) - log(1 - C_e(x, a, g))]
+        L_pi = -E[q] / E|q| - alpha E[log pi(a | x, g)],                  q = min_e log C_e(x, b, g),  b ~ pi(. | x, g)
+
+    C' is the target copy. The next state counts 1 - gamma, because so much of the future is there; the rest is the
+    future of x', which w brings in. The term with alpha keeps an offline policy near its data; the authors, who
+    collected data as they learned, have none.
+
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    """
+
+    name = "clearning"
+    presets = PRESETS
+
+    batch_size: int = 256
+    """Transitions per step."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of every network."""
+    discount: float = 0.99
+    """gamma: how far ahead the future reaches."""
+    target_rate: float = 0.005
+    """Polyak rate of the classifier's target copy."""
+    monte_carlo_share: float = 0.0
+    """lambda: weight of -log C(x, a, x_{t+k}) - log(1 - C(x, a, g)), the classifier of the data's own future (0 is the
+    published loss; it learns faster and stitches less)."""
+    bc_weight: float = 0.1
+    """alpha of cloning; 0 is the published actor, which is for data that the policy itself collects."""
+    actor_p_trajectory: float = 0.5
+    """Share of the actor's goals from the same trajectory (uniform); the others are random states, as the recursion
+    asks what the policy would do about them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_fraction(self, "discount")
+        require_share(self, "monte_carlo_share")
+        if self.bc_weight < 0:
+            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        _ = self.actor_goals  # refuses impossible goal probabilities now
+
+    @property
+    def later_goals(self) -> GoalSampler:
+        return GoalSampler(self.discount, p_trajectory=1.0, p_random=0.0)
+
+    @property
+    def actor_goals(self) -> GoalSampler:
+        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks and a target equal to the classifier."""
+        classifier_key, policy_key = jax.random.split(key)
+        pair = 2 * spec.observation_size
+        networks = Networks(
+            ensemble(classifier_key, 2, pair + spec.action_size, self.hidden, 1),
+            TanhGaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size),
+        )
+        return State(networks, networks.classifier, self.optimiser.init(networks), self.new_walker(key, spec))
+
+    # ---------------------------------------------------------------- batches
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Batch | SkillBatch:
+        """Transitions with a random state, a later state, and a goal for the actor."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
+        state_key, random_key, later_key, actor_key = jax.random.split(key, 4)
+        rows = draw_states(state_key, data, self.batch_size)
+        anywhere = jax.random.randint(random_key, (self.batch_size,), 0, len(data.observations))
+        later = self.later_goals.goals(later_key, data, rows)
+        wanted = self.actor_goals.goals(actor_key, data, rows)
+        drawn = (data.observations[index] for index in (rows, rows + 1, anywhere, later, wanted))
+        return Batch(data.actions[rows], *drawn)
+
+    # ---------------------------------------------------------------- losses
+
+    def classifier_loss(
+        self, classifier: MLP, target: MLP, policy: TanhGaussianPolicy, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """The recursion; with `monte_carlo_share`, partly the classifier of the data's own future."""
+        after = jnp.concatenate([batch.next_state, batch.random], -1)
+        action, _ = policy.sample(key, after, 1)
+        ahead = scalars(target, after, action[0]).min(0)
+        ratio = jax.lax.stop_gradient(jnp.minimum(jnp.exp(ahead), 1.0 / (1.0 - self.discount)))
+        rate = lambda goal: scalars(classifier, batch.state, goal, batch.action)  # noqa: E731
+        positive, negative = rate(batch.next_state), rate(batch.random)
+        loss = recursive_classification_loss(positive, negative, ratio, self.discount)
+        if self.monte_carlo_share > 0.0:
+            # The future is all positives: the recursion without the share that comes later.
+            own = recursive_classification_loss(rate(batch.later), negative, jnp.zeros_like(ratio), 0.0)
+            loss = (1.0 - self.monte_carlo_share) * loss + self.monte_carlo_share * own
+        metrics = {"train/classifier": loss, "train/ratio": ratio.mean(), "train/next_logit": positive.mean()}
+        return loss, metrics
+
+    def actor_loss(
+        self, policy: TanhGaussianPolicy, classifier: MLP, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Climb log C at the actor's goals and stay near the data; the classifier is only looked at."""
+        pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
+        action, _ = policy.sample(key, pair, 1)
+        q = jax.nn.log_sigmoid(scalars(jax.lax.stop_gradient(classifier), pair, action[0]).min(0))
+        loss = ddpg_bc_loss(q, policy.log_prob(pair, batch.action), self.bc_weight)
+        return loss, {"train/actor": loss, "train/actor_log_c": q.mean()}
+
+    def loss(self, networks: Networks, target: MLP, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """The sum; no gradient flows from the actor's loss to the classifier, or back through w."""
+        next_key, actor_key = jax.random.split(key)
+        loss, metrics = self.classifier_loss(networks.classifier, target, networks.policy, batch, next_key)
+        actor_loss, actor_metrics = self.actor_loss(networks.policy, networks.classifier, batch, actor_key)
+        return loss + actor_loss, {"train/loss": loss + actor_loss, **metrics, **actor_metrics}
+
+    # ---------------------------------------------------------------- the update
+
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step; the target follows the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
+        networks, moments, metrics = descend(
+            self.optimiser, self.loss, state.networks, state.moments, state.target, batch, key
+        )
+        target = polyak(state.target, state.networks.classifier, self.target_rate)
+        return State(networks, target, moments, state.walker), metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """The policy, and the classifier's log-odds at the policy's action."""
+        policy, steering = self.steered(state.networks.policy, state.walker, spec)
+        value = frozen(state.networks.classifier, "observation", "goal", "action", logit=True)
+        networks = {"policy": policy, "value": value}
+        if self.walks:  # the classifier is asked at this one's action
+            networks["actor"] = frozen_policy(state.networks.policy, "observation", "goal")
+        return Model(self.name, spec.observation_size, spec.action_size, networks, steering)
+
+
+class Batch(NamedTuple):
+    """(a, x, x'), a random state, a later one of the same trajectory, and the actor's goal."""
+
+    action: jax.Array
+    state: jax.Array
+    next_state: jax.Array
+    random: jax.Array
+    later: jax.Array
+    actor_goal: jax.Array
+
+
+class Networks(NamedTuple):
+    """What the optimiser moves."""
+
+    classifier: MLP
+    policy: TanhGaussianPolicy
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    networks: Networks
+    target: MLP
+    moments: optax.OptState
+    walker: Walker | None = None

@@ -1,0 +1,242 @@
+"""Contrastive metric distillation (CMD), top to bottom: settings, the losses, the update, the model.
+
+here            what it is
+encoder         phi: state, action -> R^d, two heads, for both ends of a way; head 0 is used downstream
+potential       c(g), two heads: what a goal's own density adds to its logits
+policy          pi(a | x, g)
+
+Distances are d(phi(x, a), phi(g, a')) with a quasimetric head (`iel.quasimetrics`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.errors import ConfigError
+from iel.losses import contrastive_loss, ddpg_bc_loss, diagonal_cross_entropy
+from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive, require_share
+from iel.methods.skills import SkillBatch
+from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.metrics import Quasimetric
+from iel.model import Model
+from iel.nn import MLP, GaussianPolicy, apply_heads, descend, ensemble, frozen, head, scalars
+from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
+
+# All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.
+SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "state_share": 0.5, "cut_jumps": True}
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
+    "laptop-body": {"steps": 24_000, **JOINTS, **SHORT},
+    "laptop-body-waypoints": {**SHORT, **WAYPOINTS},
+    "smoke": {
+        "steps": 1_000,
+        "batch_size": 64,
+        "hidden": (64, 64),
+        "dimension": 32,
+        "learning_rate": 1e-3,
+        "state_share": 0.5,
+    },
+    "ogbench": {"contrast": "binary", "potential": False},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CMD(Steerable, Method):
+    """Contrastive metric distillation in one step (CMD-1): a density ratio that is a quasimetric.
+
+    Let p(g | x, a) be the discounted density of the states that follow. The successor distance
+
+        d(x, a, g) = log p(g | g) - log p(g | x, a) = -log E[gamma^H],           H steps until g is first reached
+
+    obeys the triangle inequality, so a quasimetric can be it: with g_i a later state of x_i (geometric) and
+
+        l_ij = (c(g_j) - d(phi(x_i, a_i), phi(g_j, a'_j))) / sqrt(dim),          a' an action of another row
+        L    = (CE of rows + CE of columns) / 2, the diagonal being right        `symmetric`
+        L    = mean binary cross-entropy of l_ij against i = j                   `binary`
+
+    d / sqrt(dim) becomes that distance (c takes what belongs to the goal alone); divided by log(1 / gamma) it counts
+    the steps whose discount is the expected one. The policy:
+
+        L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = min_e -d(phi_e(x, mu(x, g)), phi_e(g, a'))
+
+    Planners ask for distances between states, without actions: those of phi(x, 0). `state_share` of the rows are
+    trained without their actions, so that phi(x, 0) means x whatever is done there.
+
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests), `ogbench` (the baseline in
+    TMD's code: `binary`, no c).
+    """
+
+    name = "cmd"
+    presets = PRESETS
+
+    head: Head = "mrn"
+    """The quasimetric: `mrn` (a norm and a one-sided maximum) or `iqe` (unions of intervals, slower)."""
+    dimension: int = 512
+    """Size of the embeddings."""
+    components: int = 8
+    """Groups of `mrn`, or coordinates per group of `iqe`."""
+    discount: float = 0.99
+    """gamma: of the goals, and of the steps that distances stand for."""
+    contrast: Literal["symmetric", "binary"] = "symmetric"
+    """Which goal is mine and whose goal is this (the paper), or one yes-or-no question per pair (`binary`)."""
+    potential: bool = True
+    """Learn c(g); without it, distances must say how common a goal is."""
+    state_share: float = 0.0
+    """Share of the rows whose actions are left out (0), at both ends; published: none."""
+    bc_weight: float = 0.1
+    """alpha of DDPG+BC."""
+    actor_p_trajectory: float = 1.0
+    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "dimension", "components")
+        require_fraction(self, "discount")
+        require_share(self, "state_share")
+        check_groups(self.head, self.dimension, self.groups)
+        if self.bc_weight < 0:
+            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        _ = self.actor_goals  # refuses impossible goal probabilities now
+
+    @property
+    def groups(self) -> int:
+        return groups_of(self.dimension, self.components) if self.head == "iqe" else self.components
+
+    @property
+    def actor_goals(self) -> GoalSampler:
+        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks; the mixture's odds start at 1."""
+        encoder_key, potential_key, policy_key = jax.random.split(key, 3)
+        size = spec.observation_size
+        policy = GaussianPolicy(policy_key, 2 * size, self.policy_widths, spec.action_size, gelu=True)
+        networks = Networks(
+            ensemble(encoder_key, 2, size + spec.action_size, self.hidden, self.dimension),
+            ensemble(potential_key, 2, size, self.hidden, 1) if self.potential else None,
+            jnp.zeros(()),
+            None if self.walks else policy,
+        )
+        return State(networks, self.optimiser.init(networks), self.new_walker(key, spec))
+
+    # ---------------------------------------------------------------- batches
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+        """Transitions with a later state, and a goal for the actor."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
+        return relabel(key, data, GoalSampler(self.discount, 1.0, 0.0), self.actor_goals, self.batch_size)
+
+    # ---------------------------------------------------------------- losses
+
+    def ends(
+        self, networks: Networks, state: jax.Array, action: jax.Array, goal: jax.Array, others: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        """phi(x, a) and phi(g, a'), (heads, batch, dim)."""
+        rows = jnp.concatenate([state, goal]), jnp.concatenate([action, others])
+        here, there = jnp.split(apply_heads(networks.encoder, jnp.concatenate(rows, -1)), 2, axis=1)
+        return here, there
+
+    def left_out(self) -> tuple[jax.Array, jax.Array]:
+        """Rows and goals, (batch, 1) each, whose actions are left out: the first ones, and as many that are spread
+        evenly, so that the absence of an action does not tell whose goal it is.
+        """
+        rows, without = jnp.arange(self.batch_size)[:, None], round(self.state_share * self.batch_size)
+        return rows < without, rows * without % self.batch_size < without
+
+    def distance_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """Contrast of later states with those of other rows; arrays are (heads, states, goals)."""
+        here_out, there_out = self.left_out()
+        action = jnp.where(here_out, 0.0, batch.action)
+        others = jnp.where(there_out, 0.0, jnp.roll(batch.action, 1, axis=0))
+        here, there = self.ends(networks, batch.state, action, batch.goal, others)
+        cost = pairwise(self.head, here, there, self.groups, jax.nn.sigmoid(networks.mix_logit))
+        potential = 0.0 if networks.potential is None else scalars(networks.potential, batch.goal)[:, None, :]
+        logits = (potential - cost) / math.sqrt(self.dimension)
+        if self.contrast == "symmetric":
+            loss = (diagonal_cross_entropy(logits) + diagonal_cross_entropy(logits.swapaxes(1, 2))).mean() / 2.0
+        else:
+            loss = contrastive_loss(logits)
+        return loss, {
+            "train/contrast": loss,
+            "train/distance": cost.mean(),
+            "train/own_distance": jnp.diagonal(cost, axis1=1, axis2=2).mean(),
+            "train/accuracy": (logits.argmax(2) == jnp.arange(len(batch.state))).mean(),
+        }
+
+    def actor_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """DDPG+BC; the encoder is only looked at."""
+        assert networks.policy is not None
+        critic = jax.lax.stop_gradient(networks)
+        pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
+        mean, others = jnp.clip(networks.policy(pair), -1.0, 1.0), jnp.roll(batch.action, 1, axis=0)
+        here, there = self.ends(critic, batch.state, mean, batch.actor_goal, others)
+        mix = jax.nn.sigmoid(critic.mix_logit)
+        q = -distance(self.head, here, there, self.groups, mix).max(0)
+        loss = ddpg_bc_loss(q, networks.policy.unit_log_prob(pair, batch.action), self.bc_weight)
+        return loss, {"train/actor": loss, "train/actor_q": q.mean()}
+
+    def loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """The sum; no gradient flows from the actor's loss to the distances."""
+        loss, metrics = self.distance_loss(networks, batch)
+        if not self.walks:
+            actor_loss, actor_metrics = self.actor_loss(networks, batch)
+            loss, metrics = loss + actor_loss, {**metrics, **actor_metrics}
+        return loss, {"train/loss": loss, **metrics}
+
+    # ---------------------------------------------------------------- the update
+
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step; there are no target copies."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
+        networks, moments, metrics = descend(self.optimiser, self.loss, state.networks, state.moments, batch)
+        return State(networks, moments, state.walker), metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """phi(x, 0) of head 0 and the quasimetric, in steps if it says nothing else; and the policy."""
+        policy, steering = self.steered(state.networks.policy, state.walker, spec)
+        encoder = without_action(head(state.networks.encoder, 0), spec.observation_size)
+        networks = {"embedding": frozen(encoder, "observation"), "policy": policy}
+        mix = float(jax.nn.sigmoid(state.networks.mix_logit))
+        unit = math.sqrt(self.dimension) * math.log(1.0 / self.discount)
+        # Yes-or-no questions without c leave log(batch - 1) and how common a goal is in the distance: no steps.
+        counts = self.contrast == "symmetric" and self.potential
+        metric = Quasimetric(self.head, self.groups, mix, scale=1.0 / unit, discount=1.0 if counts else None)
+        sizes = spec.observation_size, spec.action_size
+        return Model(self.name, *sizes, networks, steering, discount=metric.discount, metric=metric)
+
+
+def without_action(encoder: MLP, size: int) -> MLP:
+    """The encoder of (x, 0): its first layer without the rows of the action."""
+    return eqx.tree_at(lambda mlp: mlp.layers[0].kernel, encoder, encoder.layers[0].kernel[:size])
+
+
+class Networks(NamedTuple):
+    """What the optimiser moves."""
+
+    encoder: MLP
+    potential: MLP | None
+    mix_logit: jax.Array
+    """Log odds of IQE's mean against its maximum."""
+    policy: GaussianPolicy | None
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    networks: Networks
+    moments: optax.OptState
+    walker: Walker | None

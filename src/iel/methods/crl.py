@@ -1,0 +1,194 @@
+"""Contrastive RL (CRL), top to bottom: settings, the losses, the update, the model.
+
+here           what it is
+critic         f(x, a, g) = <phi(x, a), psi(g)> / sqrt(d), two heads: how much likelier g is after (x, a) than anywhere
+policy         pi(a | x, g), extracted by DDPG+BC
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.errors import ConfigError
+from iel.losses import contrastive_loss, ddpg_bc_loss
+from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
+from iel.methods.skills import SkillBatch
+from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.model import Model, Network
+from iel.nn import MLP, GaussianPolicy, apply_heads, descend, ensemble, frozen, frozen_policy
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.1.
+    # A step trains critic and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "learning_rate": 1e-3, "bc_weight": 0.03},
+    "laptop-body": {"steps": 24_000, **JOINTS},
+    "laptop-body-waypoints": WAYPOINTS,
+    "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "latent": 16, "learning_rate": 1e-3},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CRL(Steerable, Method):
+    """Contrastive RL: a critic that tells the future of a state from the future of others, and a policy that climbs it.
+
+        f_e(x, a, g) = <phi_e(x, a), psi_e(g)> / sqrt(d)
+        L_f  = mean_e mean_ij BCE(f_e(x_i, a_i, g_j), 1[i = j]),         g_i = x_{t+k}, P(k) = (1 - gamma) gamma^(k - 1)
+        L_pi = -E[q] / E|q| - alpha E[log N(a; mu(x, g), 1)],            q = min_e f_e(x, mu(x, g), g)
+
+    With B pairs a batch the best critic is f = log p(g | x, a) / p(g) - log(B - 1), where p(. | x, a) are the
+    discounted later states of the data: no bootstrapping, no target copy, and no stitching of trajectories.
+
+    Presets: `paper` (the defaults below, which are OGBench's for antmaze), `laptop` (minutes on two cores),
+    `laptop-body` (for robots with joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds,
+    for tests).
+    """
+
+    name = "crl"
+    presets = PRESETS
+
+    latent: int = 512
+    """d: how many features phi and psi have."""
+    discount: float = 0.99
+    """gamma: later states are drawn with P(k) = (1 - gamma) gamma^(k - 1)."""
+    bc_weight: float = 0.1
+    """alpha of DDPG+BC. Published: 0.03 for point mazes, 0.1 ant and humanoid mazes, 0.003 explore data, 0.3 soccer."""
+    actor_p_trajectory: float = 1.0
+    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "latent")
+        require_fraction(self, "discount")
+        if self.batch_size < 2:
+            raise ConfigError("batch_size must be at least 2: a contrast needs another goal to compare with.")
+        if self.bc_weight < 0:
+            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        _ = self.actor_goals  # refuses impossible goal probabilities now
+
+    @property
+    def later_goals(self) -> GoalSampler:
+        return GoalSampler(self.discount, p_trajectory=1.0, p_random=0.0)
+
+    @property
+    def actor_goals(self) -> GoalSampler:
+        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks."""
+        phi_key, psi_key, policy_key = jax.random.split(key, 3)
+        size, actions = spec.observation_size, spec.action_size
+        networks = Networks(
+            ensemble(phi_key, 2, size + actions, self.hidden, self.latent),
+            ensemble(psi_key, 2, size, self.hidden, self.latent),
+            GaussianPolicy(policy_key, 2 * size, self.policy_widths, actions, gelu=True),
+        )
+        return State(networks, self.optimiser.init(networks), self.new_walker(key, spec))
+
+    # ---------------------------------------------------------------- batches
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+        """Transitions with a later state as the critic's goal, and another goal for the actor."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
+        return relabel(key, data, self.later_goals, self.actor_goals, self.batch_size)
+
+    # ---------------------------------------------------------------- losses
+
+    def features(self, networks: Networks, state: jax.Array, action: jax.Array, goal: jax.Array) -> Features:
+        """phi(x, a) and psi(g) / sqrt(d), (heads, batch, d) each."""
+        phi = apply_heads(networks.phi, jnp.concatenate([state, action], -1))
+        return Features(phi, apply_heads(networks.psi, goal) / jnp.sqrt(self.latent))
+
+    def critic_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """Which of the batch's goals came after which state and action?"""
+        phi, psi = self.features(networks, batch.state, batch.action, batch.goal)
+        logits = jnp.einsum("eik,ejk->eij", phi, psi)
+        loss, own = contrastive_loss(logits), jnp.diagonal(logits, axis1=1, axis2=2)
+        right = (logits.mean(0).argmax(-1) == jnp.arange(len(batch.goal))).mean()
+        return loss, {"train/critic": loss, "train/own_logit": own.mean(), "train/recognised": right}
+
+    def actor_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """DDPG+BC at the actor's goals; the critic is only looked at."""
+        pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
+        action = jnp.clip(networks.policy(pair), -1.0, 1.0)
+        critic = jax.lax.stop_gradient(networks)
+        q = self.features(critic, batch.state, action, batch.actor_goal).logits().min(0)
+        loss = ddpg_bc_loss(q, networks.policy.unit_log_prob(pair, batch.action), self.bc_weight)
+        return loss, {"train/actor": loss, "train/actor_logit": q.mean()}
+
+    def loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """The sum; no gradient flows from the actor's loss to the critic."""
+        critic_loss, critic_metrics = self.critic_loss(networks, batch)
+        actor_loss, actor_metrics = self.actor_loss(networks, batch)
+        return critic_loss + actor_loss, {"train/loss": critic_loss + actor_loss, **critic_metrics, **actor_metrics}
+
+    # ---------------------------------------------------------------- the update
+
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
+        networks, moments, metrics = descend(self.optimiser, self.loss, state.networks, state.moments, batch)
+        return State(networks, moments, state.walker), metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """The policy, and the critic as log p(g | x, a) / p(g): a last feature adds the log(B - 1) of its negatives."""
+        phi = frozen(state.networks.phi, "observation", "action", logit=True)
+        psi = frozen(state.networks.psi, "goal")
+        policy, steering = self.steered(state.networks.policy, state.walker, spec)
+        networks = {
+            "policy": policy,
+            "value": _with_feature(phi, 1.0),
+            "goal_features": _with_feature(psi, np.log(self.batch_size - 1), 1.0 / np.sqrt(self.latent)),
+        }
+        if self.walks:  # the critic is asked at this one's action
+            networks["actor"] = frozen_policy(state.networks.policy, "observation", "goal")
+        return Model(self.name, spec.observation_size, spec.action_size, networks, steering)
+
+
+class Features(NamedTuple):
+    """Both sides of the critic, (heads, batch, d)."""
+
+    phi: jax.Array
+    psi: jax.Array
+
+    def logits(self) -> jax.Array:
+        """Row by row, (heads, batch)."""
+        return (self.phi * self.psi).sum(-1)
+
+
+class Networks(NamedTuple):
+    """What the optimiser moves; phi and psi are ensembles of two."""
+
+    phi: MLP
+    psi: MLP
+    policy: GaussianPolicy
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    networks: Networks
+    moments: optax.OptState
+    walker: Walker | None = None
+
+
+def _with_feature(network: Network, constant: float, scale: float = 1.0) -> Network:
+    """The network's answers times `scale`, and beside them one more that is always the same."""
+    heads = []
+    for head in network.heads:
+        kernel, bias = (np.float32(scale) * part for part in (head.kernels[-1], head.biases[-1]))
+        wider = np.concatenate([kernel, np.zeros((len(kernel), 1), np.float32)], 1)
+        longer = np.append(bias, np.float32(constant))
+        heads.append(replace(head, kernels=(*head.kernels[:-1], wider), biases=(*head.biases[:-1], longer)))
+    return replace(network, heads=tuple(heads))

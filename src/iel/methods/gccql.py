@@ -1,0 +1,292 @@
+"""Goal-conditioned conservative Q-learning (GC-CQL), top to bottom: settings, the losses, the update, the model.
+
+here           what it is
+critic         Q(x, g, a), two heads, pressed down where the data has no actions
+policy         pi(a | x, g), a tanh-Gaussian that climbs Q and keeps some entropy
+entropy        log alpha_e: the price of entropy, moved so that pi has -|A| nats
+caution        log alpha': the price of rating other actions above the data's by more than `gap` (with Lagrange)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.errors import ConfigError
+from iel.losses import conservative_gap, goal_reward, iql_critic_loss
+from iel.methods.contract import JOINTS, Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
+from iel.model import GoalState, Model
+from iel.nn import MLP, TanhGaussianPolicy, descend, ensemble, frozen, frozen_policy, polyak, scalars
+
+LARGEST_CAUTION = 1e6
+
+# With the networks' step size the logarithm of a price could not move by more than 6 in a short training.
+SHORT: dict[str, Any] = {
+    "policy_learning_rate": 3e-4,
+    "price_learning_rate": 3e-3,
+    "action_samples": 2,
+    "target_rate": 0.05,
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
+    "laptop": {
+        "steps": 21_000,
+        "batch_size": 256,
+        "hidden": (128, 128, 128),
+        **SHORT,
+    },
+    "laptop-body": {"steps": 24_000, **JOINTS, **SHORT},
+    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
+    "smoke": {
+        "steps": 1_500,
+        "batch_size": 128,
+        "hidden": (64, 64),
+        "learning_rate": 1e-3,
+        "policy_learning_rate": 1e-3,
+        "target_rate": 0.05,
+        "action_samples": 2,
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GCCQL(Method):
+    """Goal-conditioned conservative Q-learning: off-policy TD, with actions the data does not show rated down.
+
+        y    = r + gamma m max_j min_e Q'_e(x', g, a'_j),  a'_j ~ pi(x', g),  r = -1 and m = 1 until x is g, then 0
+        D_e  = T log sum_j exp((c Q_e(x, g, a_j) - log mu(a_j)) / T) - c Q_e(x, g, a),  a_j uniform, of pi(x'), of pi(x)
+        L_Q  = sum_e E[(Q_e(x, g, a) - y)^2] + w E[D_e] / c^2,            with Lagrange + alpha' w (E[D_e] - gap) / c^2
+        L_pi = E[alpha_e log pi - c min_e Q_e(x, g, a_pi)],               in the warm-up - log pi(a | x, g) for - c Q
+
+    where alpha' is raised while D exceeds `gap` (Lagrange). Q counts steps; c is a step's reward in the units in which
+    caution and entropy are priced, so this is CQL on the reward c r. The policy is trained on the critic's goals.
+
+    Presets: `paper` (the defaults below, which are those the authors of CQL gave for antmaze), `laptop` (minutes on two
+    cores), `smoke` (seconds, for tests).
+    """
+
+    name = "gccql"
+    presets = PRESETS
+
+    warmup_share: float = 0.04
+    """Share of the steps in which the policy clones the data while the critic already learns; 0 for none."""
+    policy_learning_rate: float = 1e-4
+    """Adam's step size for the policy."""
+    price_learning_rate: float = 3e-4
+    """Adam's step size for the logarithms of both prices."""
+    discount: float = 0.99
+    """gamma, for values and goals."""
+    target_rate: float = 0.005
+    """Polyak rate of the critic's target copy."""
+    reward_scale: float = 10.0
+    """c: how much a step costs in the units of caution and entropy; the smaller, the more pessimistic."""
+    conservative_weight: float = 5.0
+    """w: how strongly unseen actions are rated down."""
+    lagrange: bool = True
+    """Move the price alpha' of caution so that D stays near `gap`; without it the price is 1."""
+    gap: float = 0.2
+    """What D may be before caution gets dearer (with Lagrange); 0.2 to 0.8 were used for antmaze."""
+    conservative_temperature: float = 1.0
+    """T of the soft maximum over sampled actions."""
+    conservative_floor: float = -200.0
+    """D is not driven below this."""
+    action_samples: int = 10
+    """Actions drawn from each of the three proposals, and for the backup."""
+    max_backup: bool = True
+    """Back up the best of the drawn next actions instead of one."""
+    p_current: float = 0.2
+    """Share of goals that are the state itself."""
+    p_trajectory: float = 0.5
+    """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "policy_learning_rate", "price_learning_rate", "action_samples")
+        require_positive(self, "conservative_temperature", "reward_scale")
+        require_fraction(self, "discount")
+        require_share(self, "warmup_share")
+        if self.conservative_weight < 0:
+            raise ConfigError(f"conservative_weight may not be negative, but is {self.conservative_weight}.")
+        _ = self.goals  # refuses impossible goal probabilities now rather than in the first step
+
+    @property
+    def goals(self) -> GoalSampler:
+        p_random = 1.0 - self.p_trajectory - self.p_current
+        return GoalSampler(self.discount, self.p_trajectory, p_random, p_current=self.p_current)
+
+    @property
+    def policy_optimiser(self) -> optax.GradientTransformation:
+        return optax.adam(self.policy_learning_rate)
+
+    @property
+    def price_optimiser(self) -> optax.GradientTransformation:
+        return optax.adam(self.price_learning_rate)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """4 % of cloning by default, then the policy climbs Q."""
+        warmup = round(self.steps * self.warmup_share)
+        return Phase("warmup", warmup), Phase("train", self.steps - warmup)
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks, a target equal to the critic, and both prices at 1."""
+        critic_key, policy_key = jax.random.split(key)
+        pair = 2 * spec.observation_size
+        critic = ensemble(critic_key, 2, pair + spec.action_size, self.hidden, 1)
+        policy = TanhGaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size)
+        prices = Prices(jnp.zeros(()), jnp.zeros(()))
+        moments = Optimisers(
+            self.optimiser.init(critic), self.policy_optimiser.init(policy), self.price_optimiser.init(prices)
+        )
+        return State(critic, critic, policy, prices, moments)
+
+    # ---------------------------------------------------------------- batches
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
+        """Transitions with goals; the actor's own goals are not used."""
+        return relabel(key, data, self.goals, self.goals, self.batch_size)
+
+    # ---------------------------------------------------------------- losses
+
+    def critic_loss(
+        self,
+        critic: MLP,
+        target: MLP,
+        policy: TanhGaussianPolicy,
+        caution: jax.Array,
+        batch: Relabelled,
+        key: jax.Array,
+    ) -> tuple[jax.Array, Metrics]:
+        """TD plus the conservative term; actions and their densities carry no gradient."""
+        here = jnp.concatenate([batch.state, batch.goal], -1)
+        after = jnp.concatenate([batch.next_state, batch.goal], -1)
+        uniform_key, here_key, after_key = jax.random.split(key, 3)
+        here_actions, here_log = policy.sample(here_key, here, self.action_samples)
+        after_actions, after_log = policy.sample(after_key, after, self.action_samples)
+
+        tried = after_actions if self.max_backup else after_actions[:1]
+        next_q = _rate(target, after, tried).min(0).max(0)
+        reward, mask = goal_reward(batch.success)
+        q = scalars(critic, here, batch.action)
+        td = iql_critic_loss(q, reward, mask * next_q, self.discount)
+
+        anything = jax.random.uniform(uniform_key, here_actions.shape, minval=-1.0, maxval=1.0)
+        anything_log = jnp.full(here_log.shape, -anything.shape[-1] * jnp.log(2.0))
+        actions = jnp.concatenate([anything, after_actions, here_actions])
+        log_density = jnp.concatenate([anything_log, after_log, here_log])
+        excess = conservative_gap(
+            self.reward_scale * _rate(critic, here, jax.lax.stop_gradient(actions)),
+            jax.lax.stop_gradient(log_density),
+            self.reward_scale * q,
+            self.conservative_temperature,
+            self.conservative_floor,
+        )
+        weight = self.conservative_weight / self.reward_scale**2
+        penalty = weight * (_price(caution) * (excess - self.gap) if self.lagrange else excess).sum()
+        return td + penalty, {
+            "critic/loss": td + penalty,
+            "critic/td": td,
+            "critic/excess": excess.mean(),
+            "critic/q": q.mean(),
+        }
+
+    def actor_loss(
+        self,
+        policy: TanhGaussianPolicy,
+        critic: MLP,
+        entropy: jax.Array,
+        batch: Relabelled,
+        key: jax.Array,
+        clone: bool,
+    ) -> tuple[jax.Array, Metrics]:
+        """Climb Q (or clone the data) and keep entropy at its price."""
+        here = jnp.concatenate([batch.state, batch.goal], -1)
+        action, log_prob = policy.sample(key, here, 1)
+        q = self.reward_scale * scalars(critic, here, action[0]).min(0)
+        worth = policy.log_prob(here, batch.action) if clone else q
+        loss = (jnp.exp(entropy) * log_prob[0] - worth).mean()
+        return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
+
+    def price_loss(
+        self, prices: Prices, log_prob: jax.Array, excess: jax.Array, actions: int
+    ) -> tuple[jax.Array, Metrics]:
+        """Entropy gets dearer while there is less than -|A| of it, caution while D exceeds the gap."""
+        entropy = -prices.entropy * (log_prob - actions)
+        caution = -_price(prices.caution) * self.conservative_weight * (excess - self.gap) if self.lagrange else 0.0
+        metrics = {"actor/entropy_price": jnp.exp(prices.entropy), "critic/caution_price": _price(prices.caution)}
+        return entropy + caution, metrics
+
+    # ---------------------------------------------------------------- the update
+
+    def update(self, phase: str, state: State, batch: Relabelled, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step of critic, policy and prices, all from the parameters before it."""
+        critic_key, actor_key = jax.random.split(key)
+        moments = state.optimisers
+        critic_loss = lambda critic: self.critic_loss(  # noqa: E731
+            critic, state.target, state.policy, state.prices.caution, batch, critic_key
+        )
+        critic, critic_moments, critic_metrics = descend(self.optimiser, critic_loss, state.critic, moments.critic)
+        actor_loss = lambda policy: self.actor_loss(  # noqa: E731
+            policy, state.critic, state.prices.entropy, batch, actor_key, phase == "warmup"
+        )
+        policy, policy_moments, metrics = descend(self.policy_optimiser, actor_loss, state.policy, moments.policy)
+        surplus = -metrics["actor/entropy"], critic_metrics["critic/excess"], batch.action.shape[-1]
+        prices, price_moments, price_metrics = descend(
+            self.price_optimiser, self.price_loss, state.prices, moments.prices, *surplus
+        )
+        target = polyak(state.target, state.critic, self.target_rate)
+        loss = critic_metrics["critic/loss"] + metrics["actor/loss"]
+        moments = Optimisers(critic_moments, policy_moments, price_moments)
+        after = State(critic, target, policy, prices, moments)
+        return after, {f"{phase}/loss": loss, **critic_metrics, **metrics, **price_metrics}
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """The policy, and the critic, whose smaller head at the policy's action is minus the distance."""
+        networks = {
+            "policy": frozen_policy(state.policy, "observation", "command"),
+            "value": frozen(state.critic, "observation", "goal", "action"),
+        }
+        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState(), discount=self.discount)
+
+
+class Prices(NamedTuple):
+    """log alpha_e of the entropy and log alpha' of caution."""
+
+    entropy: jax.Array
+    caution: jax.Array
+
+
+class Optimisers(NamedTuple):
+    """Adam's moments."""
+
+    critic: optax.OptState
+    policy: optax.OptState
+    prices: optax.OptState
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    critic: MLP
+    target: MLP
+    policy: TanhGaussianPolicy
+    prices: Prices
+    optimisers: Optimisers
+
+
+def _price(logarithm: jax.Array) -> jax.Array:
+    return jnp.clip(jnp.exp(logarithm), 0.0, LARGEST_CAUTION)
+
+
+def _rate(critic: MLP, pair: jax.Array, actions: jax.Array) -> jax.Array:
+    """Q of several actions (samples, batch, actions) for every row: (heads, samples, batch)."""
+    samples, batch = actions.shape[:2]
+    rows = jnp.tile(pair, (samples, 1))
+    return scalars(critic, rows, actions.reshape(samples * batch, -1)).reshape(-1, samples, batch)

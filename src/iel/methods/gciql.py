@@ -1,0 +1,192 @@
+"""Goal-conditioned implicit Q-learning (GC-IQL), top to bottom: settings, the losses, the update, the model.
+
+here           what it is
+value          V(x, g): minus the discounted steps from x to g
+critic         Q(x, g, a), two heads
+policy         pi(a | x, g), extracted by DDPG+BC or by AWR
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.errors import ConfigError
+from iel.losses import awr_loss, ddpg_bc_loss, goal_reward, iql_critic_loss, iql_value_loss
+from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
+from iel.methods.skills import SkillBatch
+from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.model import Model
+from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, polyak, scalars
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.3.
+    # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05, "bc_weight": 0.003},
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05, "bc_weight": 0.3},
+    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
+    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
+    "smoke": {
+        "steps": 1_500,
+        "batch_size": 128,
+        "hidden": (64, 64),
+        "learning_rate": 1e-3,
+        "target_rate": 0.05,
+        "bc_weight": 0.03,
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GCIQL(Steerable, Method):
+    """Goal-conditioned implicit Q-learning: values of (x, g) and (x, g, a) that never ask about unseen actions.
+
+        L_V = E[W_tau(u) u^2],  u = min_e Q'_e(x, g, a) - V(x, g)
+        L_Q = sum_e E[(Q_e(x, g, a) - (r + gamma m V(x', g)))^2],        r = -1 and m = 1 until x is g, then 0
+
+    The policy is extracted by climbing Q while staying close to the data (`ddpg-bc`), or by weighting the data (`awr`):
+
+        L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = min_e Q_e(x, g, mu(x, g))
+        L_pi = -E[min(exp(alpha' A), 100) log N(a; mu, 1)],  A = min_e Q_e(x, g, a) - V(x, g)
+
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    """
+
+    name = "gciql"
+    presets = PRESETS
+
+    discount: float = 0.99
+    """gamma, for values and goals."""
+    target_rate: float = 0.005
+    """Polyak rate of the critic's target copy."""
+    expectile: float = 0.9
+    """tau of the value loss: near 1, the best action in the data decides."""
+    extraction: Literal["ddpg-bc", "awr"] = "ddpg-bc"
+    """How the policy is read off: by the critic's gradient with cloning, or by advantage-weighted cloning."""
+    bc_weight: float = 0.3
+    """alpha of DDPG+BC. Published: 0.003 for point mazes, 0.3 antmaze, 0.01 antmaze-explore, 0.1 humanoid."""
+    awr_temperature: float = 3.0
+    """alpha' of AWR: how much better actions are preferred."""
+    p_current: float = 0.2
+    """Share of the value's goals that are the state itself."""
+    p_trajectory: float = 0.5
+    """Share of the value's goals from the same trajectory (geometric in the discount); the rest are random states."""
+    actor_p_trajectory: float = 1.0
+    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "awr_temperature")
+        require_fraction(self, "discount", "expectile")
+        if self.bc_weight < 0:
+            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        _ = self.value_goals, self.actor_goals  # refuses impossible goal probabilities now
+
+    @property
+    def value_goals(self) -> GoalSampler:
+        p_random = 1.0 - self.p_trajectory - self.p_current
+        return GoalSampler(self.discount, self.p_trajectory, p_random, p_current=self.p_current)
+
+    @property
+    def actor_goals(self) -> GoalSampler:
+        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks and a target equal to the critic."""
+        value_key, critic_key, policy_key = jax.random.split(key, 3)
+        pair = 2 * spec.observation_size
+        networks = Networks(
+            ensemble(value_key, 1, pair, self.hidden, 1),
+            ensemble(critic_key, 2, pair + spec.action_size, self.hidden, 1),
+            None if self.walks else GaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size, gelu=True),
+        )
+        return State(networks, networks.critic, self.optimiser.init(networks), self.new_walker(key, spec))
+
+    # ---------------------------------------------------------------- batches
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+        """Transitions with a goal for the values and another for the actor."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
+        return relabel(key, data, self.value_goals, self.actor_goals, self.batch_size)
+
+    # ---------------------------------------------------------------- losses
+
+    def value_loss(self, value: MLP, critic: MLP, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """IQL's two losses."""
+        v = scalars(value, batch.state, batch.goal)[0]
+        next_v = scalars(value, batch.next_state, batch.goal)[0]
+        target_q = scalars(target, batch.state, batch.goal, batch.action)
+        q = scalars(critic, batch.state, batch.goal, batch.action)
+        reward, mask = goal_reward(batch.success)
+        value_loss = iql_value_loss(v, target_q, self.expectile)
+        critic_loss = iql_critic_loss(q, reward, mask * next_v, self.discount)
+        metrics = {"train/value": value_loss, "train/critic": critic_loss, "train/mean_value": v.mean()}
+        return value_loss + critic_loss, metrics
+
+    def actor_loss(
+        self, policy: GaussianPolicy, value: MLP, critic: MLP, batch: Relabelled
+    ) -> tuple[jax.Array, Metrics]:
+        """DDPG+BC or AWR at the actor's goals; value and critic are only looked at."""
+        value, critic = jax.lax.stop_gradient((value, critic))
+        pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
+        log_prob = policy.unit_log_prob(pair, batch.action)
+        if self.extraction == "ddpg-bc":
+            q = scalars(critic, pair, jnp.clip(policy(pair), -1.0, 1.0)).min(0)
+            loss = ddpg_bc_loss(q, log_prob, self.bc_weight)
+            return loss, {"train/actor": loss, "train/actor_q": q.mean()}
+        advantage = scalars(critic, pair, batch.action).min(0) - scalars(value, pair)[0]
+        loss = awr_loss(log_prob, advantage, self.awr_temperature)
+        return loss, {"train/actor": loss, "train/advantage": advantage.mean()}
+
+    def loss(self, networks: Networks, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """The sum; no gradient flows from the actor's loss to value and critic."""
+        value_loss, value_metrics = self.value_loss(networks.value, networks.critic, target, batch)
+        if networks.policy is None:
+            return value_loss, {"train/loss": value_loss, **value_metrics}
+        actor_loss, actor_metrics = self.actor_loss(networks.policy, networks.value, networks.critic, batch)
+        return value_loss + actor_loss, {"train/loss": value_loss + actor_loss, **value_metrics, **actor_metrics}
+
+    # ---------------------------------------------------------------- the update
+
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step; the target follows the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
+        loss = lambda networks, batch: self.loss(networks, state.target, batch)  # noqa: E731
+        networks, moments, metrics = descend(self.optimiser, loss, state.networks, state.moments, batch)
+        target = polyak(state.target, state.networks.critic, self.target_rate)
+        return State(networks, target, moments, state.walker), metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """The policy, and the value, which is minus the distance."""
+        policy, steering = self.steered(state.networks.policy, state.walker, spec)
+        networks = {"policy": policy, "value": frozen(state.networks.value, "observation", "goal")}
+        return Model(self.name, spec.observation_size, spec.action_size, networks, steering, discount=self.discount)
+
+
+class Networks(NamedTuple):
+    """What the optimiser moves; the value is an ensemble of one."""
+
+    value: MLP
+    critic: MLP
+    policy: GaussianPolicy | None
+    """None where the policy is steered by waypoints."""
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    networks: Networks
+    target: MLP
+    moments: optax.OptState
+    walker: Walker | None = None

@@ -1,0 +1,159 @@
+"""Goal-conditioned implicit V-learning (GCIVL), top to bottom: settings, the losses, the update, the model.
+
+here           what it is
+value          V(x, g), two heads: minus the discounted steps from x to g
+policy         pi(a | x, g), extracted by AWR
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.losses import awr_loss, ivl_loss
+from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
+from iel.methods.skills import SkillBatch
+from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.model import Model
+from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, polyak, scalars
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05},
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
+    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
+    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
+    "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GCIVL(Steerable, Method):
+    """Goal-conditioned implicit V-learning: a value of (x, g) from transitions alone, then advantage-weighted cloning.
+
+        L_V = IVL(V; expectile, discount)                                with r = -1 until x is g
+        L_pi = -E[min(exp(alpha A), 100) log N(a; mu(x, g), 1)],         A = mean_e V_e(x', g) - mean_e V_e(x, g)
+
+    The value never sees an action: where the same action may lead to several places, it believes in the luckiest.
+
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    """
+
+    name = "gcivl"
+    presets = PRESETS
+
+    discount: float = 0.99
+    """gamma, for values and goals."""
+    target_rate: float = 0.005
+    """Polyak rate of the target copy."""
+    expectile: float = 0.9
+    """tau of the TD loss: near 1, short ways win."""
+    awr_temperature: float = 10.0
+    """alpha of AWR: how much better actions are preferred."""
+    p_current: float = 0.2
+    """Share of the value's goals that are the state itself."""
+    p_trajectory: float = 0.5
+    """Share of the value's goals from the same trajectory (geometric in the discount); the rest are random states."""
+    actor_p_trajectory: float = 1.0
+    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "awr_temperature")
+        require_fraction(self, "discount", "expectile")
+        _ = self.value_goals, self.actor_goals  # refuses impossible goal probabilities now
+
+    @property
+    def value_goals(self) -> GoalSampler:
+        p_random = 1.0 - self.p_trajectory - self.p_current
+        return GoalSampler(self.discount, self.p_trajectory, p_random, p_current=self.p_current)
+
+    @property
+    def actor_goals(self) -> GoalSampler:
+        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks and a target equal to the value."""
+        value_key, policy_key = jax.random.split(key)
+        pair = 2 * spec.observation_size
+        networks = Networks(
+            ensemble(value_key, 2, pair, self.hidden, 1),
+            None if self.walks else GaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size, gelu=True),
+        )
+        return State(networks, networks.value, self.optimiser.init(networks), self.new_walker(key, spec))
+
+    # ---------------------------------------------------------------- batches
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+        """Transitions with a goal for the value and another for the actor."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
+        return relabel(key, data, self.value_goals, self.actor_goals, self.batch_size)
+
+    # ---------------------------------------------------------------- losses
+
+    def value_loss(self, value: MLP, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """IVL with the target copy on the right-hand side."""
+        v = scalars(value, batch.state, batch.goal)
+        old, old_next = scalars(target, batch.state, batch.goal), scalars(target, batch.next_state, batch.goal)
+        loss = ivl_loss(v, old, old_next, batch.success, self.expectile, self.discount)
+        return loss, {"train/value": loss, "train/mean_value": v.mean()}
+
+    def actor_loss(self, policy: GaussianPolicy, value: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """AWR with the advantage of the state that followed over the state itself."""
+        after = scalars(value, batch.next_state, batch.actor_goal).mean(0)
+        advantage = jax.lax.stop_gradient(after - scalars(value, batch.state, batch.actor_goal).mean(0))
+        inputs = jnp.concatenate([batch.state, batch.actor_goal], -1)
+        loss = awr_loss(policy.unit_log_prob(inputs, batch.action), advantage, self.awr_temperature)
+        return loss, {"train/actor": loss, "train/advantage": advantage.mean()}
+
+    def loss(self, networks: Networks, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """The sum; no gradient flows from the actor's loss to the value."""
+        value_loss, value_metrics = self.value_loss(networks.value, target, batch)
+        if networks.policy is None:
+            return value_loss, {"train/loss": value_loss, **value_metrics}
+        actor_loss, actor_metrics = self.actor_loss(networks.policy, networks.value, batch)
+        return value_loss + actor_loss, {"train/loss": value_loss + actor_loss, **value_metrics, **actor_metrics}
+
+    # ---------------------------------------------------------------- the update
+
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step; the target follows the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
+        loss = lambda networks, batch: self.loss(networks, state.target, batch)  # noqa: E731
+        networks, moments, metrics = descend(self.optimiser, loss, state.networks, state.moments, batch)
+        target = polyak(state.target, state.networks.value, self.target_rate)
+        return State(networks, target, moments, state.walker), metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """The policy, and both heads of the value, whose mean is minus the distance."""
+        policy, steering = self.steered(state.networks.policy, state.walker, spec)
+        networks = {"policy": policy, "value": frozen(state.networks.value, "observation", "goal")}
+        return Model(self.name, spec.observation_size, spec.action_size, networks, steering, discount=self.discount)
+
+
+class Networks(NamedTuple):
+    """What the optimiser moves."""
+
+    value: MLP
+    policy: GaussianPolicy | None
+    """None where the policy is steered by waypoints."""
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    networks: Networks
+    target: MLP
+    moments: optax.OptState
+    walker: Walker | None = None

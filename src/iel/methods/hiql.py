@@ -1,0 +1,231 @@
+"""Hierarchical implicit Q-learning (HIQL), top to bottom: settings, the losses, the update, the model.
+
+here             what it is
+representation   rho(x, g) of length sqrt(c): what of g matters from x
+value            V(x, rho(x, g)), two heads: minus the discounted steps from x to g
+high             pi_h(rho | x, g): the representation of a state k steps ahead
+low              pi_l(a | x, rho): the action
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData, GoalSampler, draw_states
+from iel.losses import awr_loss, ivl_loss
+from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive, require_share
+from iel.methods.skills import SkillBatch
+from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.model import Model, Steering, Subgoal
+from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, frozen_policy, on_sphere, polyak, scalars
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # A step trains value and both policies: each is updated as often as in 42,000 steps of IEL, which trains one.
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05},
+    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
+    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
+    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
+    "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HIQL(Steerable, Method):
+    """Hierarchical implicit Q-learning: one value, and two policies read off it, one for subgoals and one for actions.
+
+        L_V = IVL(V(x, rho(x, g)); expectile, discount)                   with r = -1 until x is g; trains rho, too
+        L_h = -E[min(exp(alpha_h A_h), 100) log N(rho(x, s); mu_h(x, g), 1)],      A_h = V(s, g) - V(x, g)
+        L_l = -E[min(exp(alpha_l A_l), 100) log N(a; mu_l(x, rho(x, s)), 1)],      A_l = V(x', s) - V(x, s)
+
+    with s the state k steps ahead on the trajectory (never beyond the high level's goal), V in both advantages the mean
+    over its heads. rho is trained by the value alone. It is scaled to length sqrt(c), and so is mu_h before the low
+    level is told it.
+
+    Presets: `paper` (the defaults below, which are OGBench's), `laptop` (minutes on two cores), `laptop-body` (for
+    robots with joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    """
+
+    name = "hiql"
+    presets = PRESETS
+
+    discount: float = 0.99
+    """gamma, for values and goals."""
+    target_rate: float = 0.005
+    """Polyak rate of the value's target copy; the representation has none."""
+    expectile: float = 0.7
+    """tau of the TD loss: near 1, short ways win."""
+    subgoal_steps: int = 25
+    """k: how far ahead subgoals lie. Published: 25, 100 for humanoids, 50 for the original's antmaze-ultra."""
+    representation: int = 10
+    """c: size of rho."""
+    high_temperature: float = 3.0
+    """alpha_h of the high level's AWR. Published: 3, 10 for explore data."""
+    low_temperature: float = 3.0
+    """alpha_l of the low level's AWR. Published: 3, 10 for explore data."""
+    p_current: float = 0.2
+    """Share of the value's goals that are the state itself."""
+    p_trajectory: float = 0.5
+    """Share of the value's goals from the same trajectory (geometric in the discount); the rest are random states."""
+    actor_p_trajectory: float = 1.0
+    """Share of the high level's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "high_temperature", "low_temperature", "subgoal_steps", "representation")
+        require_fraction(self, "discount", "expectile")
+        require_share(self, "actor_p_trajectory")
+        _ = self.value_goals  # refuses impossible goal probabilities now
+
+    @property
+    def value_goals(self) -> GoalSampler:
+        p_random = 1.0 - self.p_trajectory - self.p_current
+        return GoalSampler(self.discount, self.p_trajectory, p_random, p_current=self.p_current)
+
+    @property
+    def later_goals(self) -> GoalSampler:
+        return GoalSampler(self.discount, p_trajectory=1.0, p_random=0.0, future="uniform")
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks and a target equal to the value."""
+        keys = jax.random.split(key, 4)
+        size, told = spec.observation_size, spec.observation_size + self.representation
+        widths = self.policy_widths
+        networks = Networks(
+            MLP(keys[0], 2 * size, self.hidden, self.representation),
+            ensemble(keys[1], 2, told, self.hidden, 1),
+            None if self.walks else GaussianPolicy(keys[2], 2 * size, widths, self.representation, gelu=True),
+            None if self.walks else GaussianPolicy(keys[3], told, widths, spec.action_size, gelu=True),
+        )
+        return State(networks, networks.value, self.optimiser.init(networks), self.new_walker(key, spec))
+
+    # ---------------------------------------------------------------- batches
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Batch | SkillBatch:
+        """Transitions with a goal for the value, a goal and a subgoal for the high level, a subgoal for the low one."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
+        state_key, value_key, later_key, random_key, kind_key = jax.random.split(key, 5)
+        rows = draw_states(state_key, data, self.batch_size)
+        goal = self.value_goals.goals(value_key, data, rows)
+        ahead = jnp.minimum(rows + self.subgoal_steps, data.final[rows])
+        later = self.later_goals.goals(later_key, data, rows)
+        anywhere = jax.random.randint(random_key, rows.shape, 0, len(data.observations))
+        own = jax.random.uniform(kind_key, rows.shape) < self.actor_p_trajectory
+        high_goal, high_subgoal = jnp.where(own, later, anywhere), jnp.where(own, jnp.minimum(ahead, later), ahead)
+        drawn = (data.observations[index] for index in (rows, rows + 1, goal, high_goal, high_subgoal, ahead))
+        return Batch(data.actions[rows], (goal == rows).astype(jnp.float32), *drawn)
+
+    # ---------------------------------------------------------------- losses
+
+    def values(self, networks: Networks, value: MLP, state: jax.Array, goal: jax.Array) -> jax.Array:
+        """V(x, rho(x, g)), (heads, batch)."""
+        return scalars(value, state, networks.represent(state, goal))
+
+    def value_loss(self, networks: Networks, target: MLP, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """IVL with the target copy, and the representation as it is, on the right-hand side."""
+        v = self.values(networks, networks.value, batch.state, batch.goal)
+        old, after = (self.values(networks, target, state, batch.goal) for state in (batch.state, batch.next_state))
+        loss = ivl_loss(v, old, after, batch.success, self.expectile, self.discount)
+        return loss, {"train/value": loss, "train/mean_value": v.mean()}
+
+    def gain(self, networks: Networks, before: jax.Array, after: jax.Array, goal: jax.Array) -> jax.Array:
+        """mean_e V_e(after, g) - mean_e V_e(before, g), without gradient."""
+        frozen_networks = jax.lax.stop_gradient(networks)
+        later, here = (self.values(frozen_networks, frozen_networks.value, x, goal).mean(0) for x in (after, before))
+        return later - here
+
+    def high_loss(self, networks: Networks, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Weighted regression on where the trajectory was k steps later, as seen from x."""
+        assert networks.high is not None
+        gain = self.gain(networks, batch.state, batch.high_subgoal, batch.high_goal)
+        wanted = jax.lax.stop_gradient(networks.represent(batch.state, batch.high_subgoal))
+        pair = jnp.concatenate([batch.state, batch.high_goal], -1)
+        loss = awr_loss(networks.high.unit_log_prob(pair, wanted), gain, self.high_temperature)
+        return loss, {"train/high": loss, "train/high_gain": gain.mean()}
+
+    def low_loss(self, networks: Networks, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Weighted cloning on the way to the subgoal."""
+        assert networks.low is not None
+        gain = self.gain(networks, batch.state, batch.next_state, batch.low_subgoal)
+        told = jax.lax.stop_gradient(networks.represent(batch.state, batch.low_subgoal))
+        log_prob = networks.low.unit_log_prob(jnp.concatenate([batch.state, told], -1), batch.action)
+        loss = awr_loss(log_prob, gain, self.low_temperature)
+        return loss, {"train/low": loss, "train/low_gain": gain.mean()}
+
+    def loss(self, networks: Networks, target: MLP, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """The sum; no gradient flows from the policies' losses to value and representation."""
+        parts = [self.value_loss(networks, target, batch)]
+        if not self.walks:
+            parts += [self.high_loss(networks, batch), self.low_loss(networks, batch)]
+        loss = sum((part for part, _ in parts), jnp.zeros(()))
+        metrics = {name: value for _, each in parts for name, value in each.items()}
+        return loss, {"train/loss": loss, **metrics}
+
+    # ---------------------------------------------------------------- the update
+
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step; the target follows the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
+        networks, moments, metrics = descend(
+            self.optimiser, self.loss, state.networks, state.moments, state.target, batch
+        )
+        target = polyak(state.target, state.networks.value, self.target_rate)
+        return State(networks, target, moments, state.walker), metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """Both policies, and both heads of the value, whose mean is minus the distance."""
+        own, steering = state.networks, cast(Steering, Subgoal())
+        networks = {
+            "representation": frozen(own.representation, "observation", "goal"),
+            "value": frozen(own.value, "observation", "representation"),
+        }
+        if own.high is None or own.low is None:
+            networks["policy"], steering = self.steered(None, state.walker, spec)
+        else:
+            networks["policy"] = frozen_policy(own.low, "observation", "command")
+            networks["high"] = frozen_policy(own.high, "observation", "goal")
+        return Model(self.name, spec.observation_size, spec.action_size, networks, steering, discount=self.discount)
+
+
+class Batch(NamedTuple):
+    """(a, x = g, x, x', g), the high level's goal and the subgoal on the way to it, the low level's subgoal."""
+
+    action: jax.Array
+    success: jax.Array
+    state: jax.Array
+    next_state: jax.Array
+    goal: jax.Array
+    high_goal: jax.Array
+    high_subgoal: jax.Array
+    low_subgoal: jax.Array
+
+
+class Networks(NamedTuple):
+    """What the optimiser moves; no policies where one is steered by waypoints."""
+
+    representation: MLP
+    value: MLP
+    high: GaussianPolicy | None
+    low: GaussianPolicy | None
+
+    def represent(self, state: jax.Array, goal: jax.Array) -> jax.Array:
+        """rho(x, g), of length sqrt(c)."""
+        return on_sphere(self.representation(jnp.concatenate([state, goal], -1)))
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    networks: Networks
+    target: MLP
+    moments: optax.OptState
+    walker: Walker | None = None

@@ -1,0 +1,178 @@
+"""What FB and PSM share: a successor measure as an inner product, and one policy for every task vector z.
+
+    M(x, a, z, y) = F(x, a, z)^T B(y)         how much more often than the data pi(., z) will be at y, discounted
+    Q(x, a, z)    = F(x, a, z)^T z            what that is worth under the reward y -> B(y)^T z
+    L_F  = measure_loss(F(x_i, a_i, z_i)^T B(x'_j);  F'(x'_i, pi(x'_i, z_i) + noise, z_i)^T B'(x'_j))
+    L_pi = -E[q] / E|q| + alpha E[own ||pi(x, z) - a||^2] / 2,    q = Q(x, pi(x, z) + noise, z), pessimistic over heads
+
+Task vectors and B have length sqrt(d). z is uniform on that sphere, or B of some state of the data, or (a share `own`
+that is 0 as published) B of a later state of the same trajectory: only there the data's own action says something
+about z, so only there the policy is kept close to it.
+
+A goal is the task vector B(g); a reward the vector E[r B] (`Model.reward_command`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from iel.data.goals import DeviceData, draw_states, geometric
+from iel.errors import ConfigError
+from iel.losses import ddpg_bc_loss, measure_loss, pessimistic
+from iel.methods.contract import Metrics, Spec, require_fraction, require_positive, require_share
+from iel.methods.waypoints import Steerable, Walker
+from iel.model import Measure, Model, Network, Perceptron, Steering, Subgoal
+from iel.nn import MLP, apply_heads, frozen, unit
+
+MAZES: dict[str, Any] = {"discount": 0.99, "target_rate": 0.02, "future_share": 0.5, "bc_weight": 0.3}
+"""For the laptop presets: long ways, few steps, and a policy that keeps to what the data did."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tasked(Steerable):
+    """Settings that FB and PSM share: a method told task vectors is `class NAME(Tasked, Method)`."""
+
+    learning_rate: float = 1e-4
+    """Adam's step size."""
+    hidden: tuple[int, ...] = (1024, 1024)
+    """Widths of the hidden layers of every network."""
+    discount: float = 0.98
+    """gamma of the measures; 0.99 is used for mazes."""
+    target_rate: float = 0.01
+    """Polyak rate of all copies."""
+    state_share: float = 0.5
+    """Share of the task vectors that are B of a state of the data; the rest are uniform on the sphere."""
+    target_pessimism: float = 0.5
+    """Of the two heads' target measures take the mean less so much of their difference; 0.5 is the minimum."""
+    actor_pessimism: float = 0.5
+    """The same for the value that the policy climbs."""
+    noise: float = 0.2
+    """Spread of the policy, before the tanh."""
+    noise_clip: float = 0.3
+    """Largest noise in training."""
+    future_share: float = 0.0
+    """Share of the task vectors that are B of a later state of the same trajectory (published: none)."""
+    bc_weight: float = 0.0
+    """alpha: how close the policy stays to the data's actions where z is the trajectory's own future."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "noise", "noise_clip")
+        require_fraction(self, "discount")
+        require_share(self, "state_share", "future_share", "target_pessimism", "actor_pessimism")
+        if self.bc_weight < 0:
+            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        if self.bc_weight > 0 and self.future_share == 0:
+            raise ConfigError("bc_weight needs future_share > 0: only on the way to a later state there is an example.")
+
+    def shipped(self: Any, spec: Spec, forward: MLP, backward: MLP, policy: MLP, walker: Walker | None) -> Model:
+        """The policy, told B of its target, and F, whose product with B says how near that is; or a waypoint policy."""
+        own, steering = shipped_actor(policy, self.noise), cast(Steering, Subgoal())
+        networks = {
+            "policy": own,
+            "high": frozen(backward, "goal"),
+            "forward": frozen(forward, "observation", "action", "command"),
+        }
+        if walker is not None:
+            networks["actor"] = own
+            networks["policy"], steering = self.steered(None, walker, spec)
+        sizes = spec.observation_size, spec.action_size
+        return Model(self.name, *sizes, networks, steering, metric=Measure(self.discount))
+
+
+class Transitions(NamedTuple):
+    """(x, a, x'), and a later state of the same trajectory where the policy learns from those."""
+
+    state: jax.Array
+    action: jax.Array
+    next_state: jax.Array
+    future: jax.Array | None = None
+
+
+class Tasks(NamedTuple):
+    """Task vectors (n, d), and where they are the trajectory's own future, (n,)."""
+
+    z: jax.Array
+    own: jax.Array
+
+
+def on_sphere(x: jax.Array) -> jax.Array:
+    """sqrt(d) x / ||x|| along the last axis."""
+    return jnp.sqrt(x.shape[-1]) * unit(x)
+
+
+def draw_rows(key: jax.Array, data: DeviceData, size: int, discount: float) -> tuple[jax.Array, jax.Array]:
+    """Rows of transitions, and of a state ahead on the same trajectory, geometric in the discount."""
+    row_key, ahead_key = jax.random.split(key)
+    rows = draw_states(row_key, data, size)
+    return rows, jnp.minimum(rows + geometric(ahead_key, discount, size), data.final[rows])
+
+
+def draw_tasks(
+    key: jax.Array, states: jax.Array, state_share: float, future: jax.Array | None, future_share: float
+) -> Tasks:
+    """z uniform on the sphere; with probability `state_share` B of another row's state; then B of its own future.
+
+    `states` are B of the batch's states, (n, d), on the sphere; `future` the same of later states.
+    """
+    sphere_key, order_key, kind_key, own_key = jax.random.split(key, 4)
+    z = on_sphere(jax.random.normal(sphere_key, states.shape))
+    others = jax.random.permutation(order_key, states)
+    rows = (len(states), 1)
+    z = jnp.where(jax.random.uniform(kind_key, rows) < state_share, others, z)
+    if future is None or future_share == 0.0:
+        return Tasks(z, jnp.zeros(len(states)))
+    own = jax.random.uniform(own_key, rows) < future_share
+    return Tasks(jnp.where(own, future, z), own[:, 0].astype(jnp.float32))
+
+
+def noisy(key: jax.Array, mean: jax.Array, settings: Tasked) -> jax.Array:
+    """tanh(mu + clipped noise): an action within the bounds, whatever the noise."""
+    noise = settings.noise * jax.random.normal(key, mean.shape)
+    return jnp.tanh(mean + jnp.clip(noise, -settings.noise_clip, settings.noise_clip))
+
+
+def forward_loss(
+    forward: MLP,
+    target: MLP,
+    next_action: jax.Array,
+    task: jax.Array,
+    columns: tuple[jax.Array, jax.Array],
+    batch: Transitions,
+    settings: Tasked,
+) -> tuple[jax.Array, jax.Array]:
+    """The measure loss, and the measures it is about (heads, n, n).
+
+    `task` is what F is told (z, or a code); `columns` are B(x'_j) and the target copy's, (n, d).
+    """
+    after = apply_heads(target, jnp.concatenate([batch.next_state, next_action, task], -1)) @ columns[1].T
+    measures = apply_heads(forward, jnp.concatenate([batch.state, batch.action, task], -1)) @ columns[0].T
+    return measure_loss(measures, pessimistic(after, settings.target_pessimism), settings.discount), measures
+
+
+def actor_loss(
+    key: jax.Array, policy: MLP, forward: MLP, tasks: Tasks, batch: Transitions, settings: Tasked
+) -> tuple[jax.Array, Metrics]:
+    """Climb F^T z, close to the data's actions where z is the trajectory's own future; F is only looked at."""
+    mean = policy(jnp.concatenate([batch.state, tasks.z], -1))
+    action = noisy(key, mean, settings)
+    answers = apply_heads(jax.lax.stop_gradient(forward), jnp.concatenate([batch.state, action, tasks.z], -1))
+    q = pessimistic((answers * tasks.z).sum(-1), settings.actor_pessimism)
+    error = jnp.square(jnp.tanh(mean) - batch.action).sum(-1)
+    return ddpg_bc_loss(q, -0.5 * tasks.own * error, settings.bc_weight), {"actor_q": q.mean()}
+
+
+def shipped_actor(policy: MLP, noise: float) -> Network:
+    """The policy as part of a model: a tanh of a Gaussian whose spread is the noise of training everywhere."""
+    (head,) = frozen(policy).heads
+    kernel, bias = head.kernels[-1], head.biases[-1]
+    wide = np.concatenate([kernel, np.zeros_like(kernel)], 1)
+    # A squashed policy's log spread is its output less one.
+    spread = np.concatenate([bias, np.full_like(bias, np.log(noise) + 1.0)])
+    widened = Perceptron((*head.kernels[:-1], wide), (*head.biases[:-1], spread), head.norms, head.smooth)
+    return Network(("observation", "command"), (widened,), squash=True)

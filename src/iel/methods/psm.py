@@ -1,0 +1,276 @@
+"""Proto successor measures (PSM), top to bottom: settings, codes, batches, the losses, the updates, the model.
+
+paper              here                    what it is
+phi                basis                   y -> R^d, length sqrt(d): learned from random policies, then frozen
+code               code                    16 bits that name one fixed, pseudo-random policy
+psi (of a code)    proto (two heads)       (x, a, code) -> R^d: where that policy goes
+psi (of a task)    forward (two heads)     (x, a, z) -> R^d: where pi(., z) goes
+pi                 policy                  (x, z) -> tanh of a Gaussian
+
+This is the practical form (successor features on the learned basis); its second phase is FB with a frozen B
+(measures.py). The affine form with its linear programme per goal is not here: docs/psm.md says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData
+from iel.losses import orthonormality_loss
+from iel.methods.contract import JOINTS, Method, Metrics, Phase, Spec, require_positive, require_share
+from iel.methods.measures import (
+    MAZES,
+    Tasked,
+    Transitions,
+    actor_loss,
+    draw_rows,
+    draw_tasks,
+    forward_loss,
+    noisy,
+    on_sphere,
+)
+from iel.methods.skills import SkillBatch
+from iel.methods.waypoints import WAYPOINTS, Walker
+from iel.model import Model
+from iel.nn import MLP, POLICY_SCALE, descend, ensemble, in_blocks, polyak
+
+CODE_BITS = 16
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "laptop": {
+        "steps": 28_000,
+        "basis_share": 0.5,  # the basis is frozen then: its copies must have seen the horizon
+        "batch_size": 256,
+        "hidden": (128, 128, 128),
+        "dimension": 50,
+        "learning_rate": 3e-4,
+        "cut_jumps": True,
+        "standardise": True,
+        **MAZES,
+    },
+    "laptop-body": {"steps": 32_000, "basis_share": 0.5, **JOINTS, "dimension": 50, **MAZES},
+    "laptop-body-waypoints": {**WAYPOINTS, "dimension": 50, **MAZES},
+    "smoke": {
+        "steps": 2_000,
+        "batch_size": 128,
+        "hidden": (64, 64),
+        "dimension": 16,
+        "learning_rate": 1e-3,
+        "target_rate": 0.05,
+        "discount": 0.9,
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSM(Tasked, Method):
+    """Proto successor measures: a basis for the measures of all policies, learned from random ones, then one policy.
+
+    Phase `basis`: a code c of 16 bits names a policy mu_c that acts at random, but always the same way in a state. With
+    rows i, j of a batch, a'_i = mu_{c_i}(x'_i), primes for Polyak copies and k the heads,
+
+        M_k,ij = psi_k(x_i, a_i, c_i)^T phi(x'_j),   M'_ij = mean_k psi'_k(x'_i, a'_i, c_i)^T phi'(x'_j)
+        L = sum_k [mean_{i != j} (M_k,ij - gamma M'_ij)^2 / 2 - mean_i M_k,ii]
+            + lambda [mean_{i != j} (phi_i^T phi_j)^2 - 2 mean_i ||phi_i||^2]
+
+    Phase `train`: phi is frozen; F and the policy are learned as FB's, with B = phi. It is prompted as FB is.
+
+    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
+    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    """
+
+    name = "psm"
+    presets = PRESETS
+
+    basis_share: float = 0.25
+    """Share of the steps (without the waypoint policy's) that learn the basis; F and the policy get the rest."""
+    dimension: int = 128
+    """Size d of the basis and of task vectors."""
+    orthonormality: float = 0.5
+    """lambda: how strongly E[phi phi^T] is held at the identity (1 in the published scaling, which is half of FB's)."""
+    target_pessimism: float = 0.0
+    """Of the two heads' target measures take the mean less so much of their difference; 0.5 is the minimum."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "dimension")
+        require_share(self, "basis_share")
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The basis, then the policy; before them the waypoint policy, if there is one."""
+        *walk, own = super().phases()
+        basis = round(own.steps * self.basis_share)
+        return *walk, Phase("basis", basis), Phase("train", own.steps - basis)
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks, and copies equal to them."""
+        keys = jax.random.split(key, 4)
+        acting = spec.observation_size + spec.action_size
+        proto = Proto(
+            ensemble(keys[0], 2, acting + CODE_BITS, self.hidden, self.dimension),
+            MLP(keys[1], spec.observation_size, self.hidden, self.dimension),
+        )
+        told = spec.observation_size + self.dimension
+        skills = Skills(
+            ensemble(keys[2], 2, acting + self.dimension, self.hidden, self.dimension),
+            MLP(keys[3], told, self.policy_widths, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
+        )
+        moments = Optimisers(self.optimiser.init(proto), self.optimiser.init(skills))
+        return State(proto, proto, skills, skills.forward, moments, self.new_walker(key, spec))
+
+    # ---------------------------------------------------------------- batches
+
+    def tables(self, phase: str, state: State, data: DeviceData) -> jax.Array | None:
+        """phi of every state in `train`, where it is frozen."""
+        if phase != "train":
+            return super().tables(phase, state, data)
+        return in_blocks(lambda x: on_sphere(state.proto.basis(x)), data.observations)
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Batch | SkillBatch:
+        """Transitions; in `train` with phi of the next and of a later state."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
+        rows, ahead = draw_rows(key, data, self.batch_size, self.discount)
+        moves = Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
+        if tables is None:
+            return Batch(moves)
+        return Batch(moves, tables[rows + 1], tables[ahead] if self.future_share > 0 else None)
+
+    # ---------------------------------------------------------------- losses
+
+    def proto_loss(self, proto: Proto, target: Proto, code: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
+        """TD of the coded policies' measures, and the basis kept orthonormal; `code` are whole numbers (n,)."""
+        next_action = code_actions(code, batch.next_state, batch.action.shape[1])
+        points = on_sphere(proto.basis(batch.next_state))
+        columns = points, on_sphere(target.basis(batch.next_state))
+        measure, measures = forward_loss(
+            proto.forward,
+            target.forward,
+            next_action,
+            code_bits(code),
+            columns,
+            batch,
+            self,
+        )
+        apart = orthonormality_loss(points)
+        loss = measure + self.orthonormality * apart
+        visits = jnp.diagonal(measures, axis1=1, axis2=2).mean()
+        return loss, {
+            "basis/loss": loss,
+            "basis/measure": measure,
+            "basis/orthonormality": apart,
+            "basis/visits": visits,
+        }
+
+    def policy_loss(self, skills: Skills, target: MLP, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """FB's losses with B = phi, which is data here; no gradient flows between F and the policy."""
+        assert batch.points is not None
+        task_key, next_key, actor_key = jax.random.split(key, 3)
+        tasks = draw_tasks(task_key, batch.points, self.state_share, batch.future, self.future_share)
+        moves = batch.moves
+        mean = skills.policy(jnp.concatenate([moves.next_state, tasks.z], -1))
+        next_action = jax.lax.stop_gradient(noisy(next_key, mean, self))
+        columns = batch.points, batch.points
+        measure, _ = forward_loss(skills.forward, target, next_action, tasks.z, columns, moves, self)
+        actor, more = actor_loss(actor_key, skills.policy, skills.forward, tasks, moves, self)
+        metrics = {"train/measure": measure, "train/actor": actor, "train/actor_q": more["actor_q"]}
+        return measure + actor, {"train/loss": measure + actor, **metrics}
+
+    # ---------------------------------------------------------------- updates
+
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step of a phase; the copies follow the parameters before it."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
+        optimisers = state.optimisers
+        if phase == "basis":
+            code = jax.random.randint(key, (self.batch_size,), 0, 2**CODE_BITS)
+            learn = lambda proto, moves: self.proto_loss(proto, state.proto_target, code, moves)  # noqa: E731
+            proto, moments, metrics = descend(self.optimiser, learn, state.proto, optimisers.proto, batch.moves)
+            target = polyak(state.proto_target, state.proto, self.target_rate)
+            optimisers = optimisers._replace(proto=moments)
+            return state._replace(proto=proto, proto_target=target, optimisers=optimisers), metrics
+        loss = lambda skills, batch: self.policy_loss(skills, state.forward_target, batch, key)  # noqa: E731
+        skills, moments, metrics = descend(self.optimiser, loss, state.skills, optimisers.skills, batch)
+        copy = polyak(state.forward_target, state.skills.forward, self.target_rate)
+        optimisers = optimisers._replace(skills=moments)
+        return state._replace(skills=skills, forward_target=copy, optimisers=optimisers), metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """The policy, told phi of its target; and F, whose product with phi says how near that is."""
+        return self.shipped(spec, state.skills.forward, state.proto.basis, state.skills.policy, state.walker)
+
+
+# ---------------------------------------------------------------- codes
+
+
+def code_bits(code: jax.Array) -> jax.Array:
+    """(n,) -> (n, 16): what the network is told about a code."""
+    return ((code[:, None] >> jnp.arange(CODE_BITS)) & 1).astype(jnp.float32)
+
+
+def code_actions(code: jax.Array, states: jax.Array, size: int) -> jax.Array:
+    """mu_c(x): uniform in [-1, 1)^size over codes and states, and always the same for the same code and state.
+
+    A counter-based generator: the bits of the state, the code and the number of the action are mixed.
+    """
+    bits = jax.lax.bitcast_convert_type(states.astype(jnp.float32) + 0.0, jnp.uint32)  # -0 is 0
+    columns = jnp.arange(bits.shape[1], dtype=jnp.uint32)
+    place = mixed(bits + mixed(columns + 1)).sum(1, dtype=jnp.uint32)
+    actions = mixed(jnp.arange(size, dtype=jnp.uint32) + 0x5BD1E995)
+    drawn = mixed(mixed(place + code.astype(jnp.uint32))[:, None] + actions)
+    return (drawn >> 8).astype(jnp.float32) * 2.0**-23 - 1.0
+
+
+def mixed(x: jax.Array) -> jax.Array:
+    """A one-to-one map of 32 bits onto themselves in which every bit of x moves about half of the result's."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+class Proto(NamedTuple):
+    """psi of codes, and the basis phi."""
+
+    forward: MLP
+    basis: MLP
+
+
+class Skills(NamedTuple):
+    """F and pi of task vectors."""
+
+    forward: MLP
+    policy: MLP
+
+
+class Optimisers(NamedTuple):
+    """Adam's moments, a set per phase."""
+
+    proto: optax.OptState
+    skills: optax.OptState
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    proto: Proto
+    proto_target: Proto
+    skills: Skills
+    forward_target: MLP
+    optimisers: Optimisers
+    walker: Walker | None = None
+
+
+class Batch(NamedTuple):
+    """Transitions, phi of the next states, and phi of later ones."""
+
+    moves: Transitions
+    points: jax.Array | None = None
+    future: jax.Array | None = None

@@ -1,0 +1,245 @@
+"""Quasimetric reinforcement learning (QRL), top to bottom: settings, the losses, the update, the model.
+
+here            what it is
+encoder         phi: state -> R^d; distances are d(phi(x), phi(g)) with a quasimetric head (`iel.quasimetrics`)
+multiplier      lambda = exp(log_multiplier), the price of steps that are longer than 1
+dynamics        T(phi(x), a), predicts phi(x') - phi(x); what the policy is improved through
+policy          pi(a | x, g)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.errors import ConfigError
+from iel.losses import awr_loss, ddpg_bc_loss
+from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_positive
+from iel.methods.skills import SkillBatch
+from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.metrics import Quasimetric
+from iel.model import Model
+from iel.nn import MLP, GaussianPolicy, descend, frozen
+from iel.quasimetrics import Head, check_groups, distance, groups_of
+
+# The multiplier has its own step size, as in the authors' code: with the networks' it would still rise at the end.
+SHORT: dict[str, Any] = {"dimension": 64, "dual_learning_rate": 1e-2, "cut_jumps": True}
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # The published weight of cloning for point mazes; a step trains distances and policy.
+    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "bc_weight": 3e-4, **SHORT},
+    "laptop-body": {"steps": 24_000, **SHORT, **JOINTS},
+    "laptop-body-waypoints": {**SHORT, **WAYPOINTS},
+    "smoke": {
+        "steps": 1_500,
+        "batch_size": 128,
+        "hidden": (64, 64),
+        "dimension": 32,
+        "learning_rate": 1e-3,
+        "dual_learning_rate": 2e-2,
+        "push_offset": 50.0,
+        "push_scale": 10.0,
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QRL(Steerable, Method):
+    """Quasimetric RL: push all states apart while no single step may be longer than 1.
+
+        max E[d(x, g)]  subject to  c = E[(d(x, x') - 1)_+^2] <= epsilon                    g any state of the data
+
+    A quasimetric obeys the triangle inequality, so no distance can exceed the length of a way that the data knows; what
+    is pushed up to that bound is the shortest way, in steps. By dual ascent on lambda:
+
+        L_d = E[s softplus((o - d(x, g)) / s)] + lambda c          s = 100, o = 500: nearly -d up to about o
+        L_lambda = lambda (epsilon - c)                            lambda rises while steps are too long
+
+    The policy climbs the distance through a latent model (`ddpg-bc`), or weighs the data (`awr`):
+
+        L_T  = E[d(phi', phi^) + d(phi^, phi')] / 2,  phi^ = phi(x) + T(phi(x), a)
+        L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = -d(phi(x) + T(phi(x), mu), phi(g))
+        L_pi = -E[min(exp(alpha' A), 100) log N(a; mu, 1)],  A = d(x, g) - d(x', g)
+
+    Presets: `paper` (the defaults below: OGBench's), `laptop` (minutes on two cores), `laptop-body` (for robots with
+    joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    """
+
+    name = "qrl"
+    presets = PRESETS
+
+    head: Head = "iqe"
+    """The quasimetric: `iqe` (unions of intervals) or `mrn` (a norm and a one-sided maximum)."""
+    dimension: int = 512
+    """Size of the embedding."""
+    component: int = 8
+    """Coordinates per component of `iqe`; `mrn` has one component."""
+    epsilon: float = 0.05
+    """Mean squared excess of single steps that is allowed."""
+    push_offset: float = 500.0
+    """o: beyond about so many steps states are no longer pushed apart; above most true distances."""
+    push_scale: float = 100.0
+    """s: how gradually that sets in."""
+    dual_learning_rate: float = 3e-4
+    """Adam's step size for log lambda."""
+    extraction: Literal["ddpg-bc", "awr"] = "ddpg-bc"
+    """How the policy is read off: through the latent model with cloning, or by advantage-weighted cloning."""
+    bc_weight: float = 0.003
+    """alpha of DDPG+BC. Published: 0.0003 for point mazes, 0.003 antmaze, 0.001 antmaze-explore and humanoid."""
+    awr_temperature: float = 3.0
+    """alpha' of AWR: how much better actions are preferred."""
+    actor_p_trajectory: float = 1.0
+    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "dimension", "component", "epsilon", "push_offset", "push_scale", "dual_learning_rate")
+        require_positive(self, "awr_temperature")
+        check_groups(self.head, self.dimension, self.groups)
+        if self.bc_weight < 0:
+            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        _ = self.actor_goals  # refuses impossible goal probabilities now
+
+    @property
+    def groups(self) -> int:
+        return groups_of(self.dimension, self.component) if self.head == "iqe" else 1
+
+    @property
+    def actor_goals(self) -> GoalSampler:
+        return GoalSampler(0.99, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+
+    @property
+    def dual_optimiser(self) -> optax.GradientTransformation:
+        return optax.adam(self.dual_learning_rate)
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks; lambda and the mixture's odds start at 1."""
+        encoder_key, dynamics_key, policy_key = jax.random.split(key, 3)
+        policy = GaussianPolicy(policy_key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True)
+        networks = Networks(
+            MLP(encoder_key, spec.observation_size, self.hidden, self.dimension),
+            jnp.zeros(()),
+            MLP(dynamics_key, self.dimension + spec.action_size, self.hidden, self.dimension),
+            None if self.walks else policy,
+        )
+        log_multiplier = jnp.zeros(())
+        moments = Optimisers(self.optimiser.init(networks), self.dual_optimiser.init(log_multiplier))
+        return State(networks, log_multiplier, moments, self.new_walker(key, spec))
+
+    # ---------------------------------------------------------------- batches
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+        """Transitions, any state to be pushed away, and a goal for the actor."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
+        return relabel(key, data, GoalSampler(0.99, 0.0, 1.0), self.actor_goals, self.batch_size)
+
+    # ---------------------------------------------------------------- losses
+
+    def distance(self, networks: Networks, source: jax.Array, target: jax.Array) -> jax.Array:
+        """d between embeddings."""
+        return distance(self.head, source, target, self.groups, jax.nn.sigmoid(networks.mix_logit))
+
+    def distance_loss(
+        self, networks: Networks, log_multiplier: jax.Array, batch: Relabelled
+    ) -> tuple[jax.Array, Metrics]:
+        """Push random pairs apart, hold single steps together, and predict embeddings."""
+        rows = jnp.concatenate([batch.state, batch.next_state, batch.goal])
+        here, after, goal = jnp.split(networks.encoder(rows), 3)
+        far, step = self.distance(networks, here, goal), self.distance(networks, here, after)
+        push = (self.push_scale * jax.nn.softplus((self.push_offset - far) / self.push_scale)).mean()
+        excess = jnp.square(jax.nn.relu(step - 1.0)).mean()
+        multiplier = jnp.exp(jax.lax.stop_gradient(log_multiplier))
+        loss, metrics = push + multiplier * excess, {"train/push": push, "train/excess": excess}
+        if self.extraction == "ddpg-bc":
+            guess = here + networks.dynamics(jnp.concatenate([here, batch.action], -1))
+            dynamics = (self.distance(networks, after, guess) + self.distance(networks, guess, after)).mean() / 2.0
+            loss, metrics = loss + dynamics, {**metrics, "train/dynamics": dynamics}
+        facts = {"train/step": step.mean(), "train/distance": far.mean(), "train/multiplier": multiplier}
+        return loss, {**metrics, **facts}
+
+    def dual_loss(self, log_multiplier: jax.Array, excess: jax.Array) -> tuple[jax.Array, Metrics]:
+        """lambda (epsilon - c): downhill, lambda rises where c > epsilon."""
+        loss = jnp.exp(log_multiplier) * (self.epsilon - jax.lax.stop_gradient(excess))
+        return loss, {}
+
+    def actor_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """DDPG+BC through the latent model, or AWR; all but the policy is only looked at."""
+        assert networks.policy is not None
+        frozen_ = jax.lax.stop_gradient(networks)
+        pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
+        log_prob = networks.policy.unit_log_prob(pair, batch.action)
+        rows = jnp.concatenate([batch.state, batch.actor_goal, batch.next_state])
+        here, goal, after = jnp.split(frozen_.encoder(rows), 3)
+        if self.extraction == "ddpg-bc":
+            action = jnp.clip(networks.policy(pair), -1.0, 1.0)
+            guess = here + frozen_.dynamics(jnp.concatenate([here, action], -1))
+            q = -self.distance(frozen_, guess, goal)
+            loss = ddpg_bc_loss(q, log_prob, self.bc_weight)
+            return loss, {"train/actor": loss, "train/actor_q": q.mean()}
+        advantage = self.distance(frozen_, here, goal) - self.distance(frozen_, after, goal)
+        loss = awr_loss(log_prob, advantage, self.awr_temperature)
+        return loss, {"train/actor": loss, "train/advantage": advantage.mean()}
+
+    def loss(self, networks: Networks, log_multiplier: jax.Array, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """The sum; no gradient flows from the actor's loss to the distances."""
+        loss, metrics = self.distance_loss(networks, log_multiplier, batch)
+        if not self.walks:
+            actor_loss, actor_metrics = self.actor_loss(networks, batch)
+            loss, metrics = loss + actor_loss, {**metrics, **actor_metrics}
+        return loss, {"train/loss": loss, **metrics}
+
+    # ---------------------------------------------------------------- the update
+
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
+        """One step down for the networks and one up for lambda."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
+        networks, moments, metrics = descend(
+            self.optimiser, self.loss, state.networks, state.moments.networks, state.log_multiplier, batch
+        )
+        log_multiplier, dual_moments, _ = descend(
+            self.dual_optimiser, self.dual_loss, state.log_multiplier, state.moments.dual, metrics["train/excess"]
+        )
+        return State(networks, log_multiplier, Optimisers(moments, dual_moments), state.walker), metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """phi and the quasimetric, in steps; and the policy."""
+        policy, steering = self.steered(state.networks.policy, state.walker, spec)
+        networks = {"embedding": frozen(state.networks.encoder, "observation"), "policy": policy}
+        metric = Quasimetric(self.head, self.groups, float(jax.nn.sigmoid(state.networks.mix_logit)))
+        sizes = spec.observation_size, spec.action_size
+        return Model(self.name, *sizes, networks, steering, discount=metric.discount, metric=metric)
+
+
+class Networks(NamedTuple):
+    """What the first optimiser moves."""
+
+    encoder: MLP
+    mix_logit: jax.Array
+    """Log odds of IQE's mean against its maximum."""
+    dynamics: MLP
+    policy: GaussianPolicy | None
+
+
+class Optimisers(NamedTuple):
+    """Adam's moments, of the networks and of log lambda."""
+
+    networks: optax.OptState
+    dual: optax.OptState
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    networks: Networks
+    log_multiplier: jax.Array
+    moments: Optimisers
+    walker: Walker | None

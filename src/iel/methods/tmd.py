@@ -1,0 +1,220 @@
+"""Temporal metric distillation (TMD), top to bottom: settings, the losses, the update, the model.
+
+here            what it is
+state_encoder   psi: state -> R^d, two heads; head 0 is used downstream
+action_encoder  phi: state, action -> R^d, two heads
+policy          pi(a | x, g)
+
+Distances are d(phi(x, a), psi(g)) and d(psi(x), psi(g)) with a quasimetric head (`iel.quasimetrics`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.errors import ConfigError
+from iel.losses import ddpg_bc_loss, diagonal_cross_entropy
+from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive, require_share
+from iel.methods.skills import SkillBatch
+from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.metrics import Quasimetric
+from iel.model import Model
+from iel.nn import MLP, GaussianPolicy, apply_heads, descend, ensemble, frozen, head
+from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
+
+# All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.
+SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "cut_jumps": True}
+# With the step size of other bodies (1e-3) the invariance pulls everything to one point before the contrast can act.
+CAREFUL: dict[str, Any] = {"learning_rate": 3e-4}
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
+    "laptop-body": {"steps": 24_000, **JOINTS, **SHORT, **CAREFUL},
+    "laptop-body-waypoints": {**SHORT, **WAYPOINTS, **CAREFUL},
+    "smoke": {"steps": 1_000, "batch_size": 64, "hidden": (64, 64), "dimension": 32, "learning_rate": 1e-3},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TMD(Steerable, Method):
+    """Temporal metric distillation: a quasimetric that is contrastive, cares for no action, and obeys one-step backups.
+
+    With D_ij = d(phi(x_i, a_i), psi(g_j)), where g_i is a later state of x_i's trajectory (geometric), and
+    N_ij = d(psi(x'_i), psi(g_j)) without gradient:
+
+        L_nce  = mean_j CE(softmax_i(-D_ij / sqrt(dim)), i = j)                      which state did g_j come after?
+        L_inv  = E[d(psi(x), phi(x, a))]                                            so d(x, g) <= d((x, a), g) for all a
+        L_back = mean_ij b(D_ij, N_ij),   b = gamma e^(D - N) - D, least where e^-D = gamma E[e^-N]
+                                          (D - N where that exceeds `clip`)
+        L = L_nce + L_inv + zeta L_back
+
+    so in a deterministic world one step costs log(1 / gamma), and d / log(1 / gamma) counts steps. L_back takes the
+    mean over all pairs and the mean over the diagonal, `diagonal` being the share of the latter. The policy:
+
+        L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = min_e -d(phi_e(x, mu(x, g)), psi_e(g))
+
+    Presets: `paper` (the defaults below: the authors' code), `laptop` (minutes on two cores), `laptop-body` (for robots
+    with joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    """
+
+    name = "tmd"
+    presets = PRESETS
+
+    batch_size: int = 512
+    """Transitions per step; all their pairs are compared."""
+    head: Head = "mrn"
+    """The quasimetric: `mrn` (a norm and a one-sided maximum) or `iqe` (unions of intervals, slower)."""
+    dimension: int = 512
+    """Size of the embeddings."""
+    components: int = 8
+    """Groups of `mrn`, or coordinates per group of `iqe`."""
+    discount: float = 0.99
+    """gamma: one step costs log(1 / gamma); also of the goals."""
+    zeta: float = 0.05
+    """Weight of the backup. The paper: 0.01 for medium mazes, 0.1 otherwise; the code: 0.05."""
+    clip: float = 3.0
+    """Where D - N exceeds this, the backup's loss is linear."""
+    diagonal: float = 0.5
+    """Share of the backup's loss that is the mean over each state and its own goal."""
+    bc_weight: float = 0.1
+    """alpha of DDPG+BC."""
+    actor_p_trajectory: float = 1.0
+    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "dimension", "components", "clip")
+        require_fraction(self, "discount")
+        require_share(self, "diagonal")
+        check_groups(self.head, self.dimension, self.groups)
+        if self.bc_weight < 0 or self.zeta < 0:
+            raise ConfigError(f"bc_weight and zeta may not be negative, but are {self.bc_weight} and {self.zeta}.")
+        _ = self.actor_goals  # refuses impossible goal probabilities now
+
+    @property
+    def groups(self) -> int:
+        return groups_of(self.dimension, self.components) if self.head == "iqe" else self.components
+
+    @property
+    def actor_goals(self) -> GoalSampler:
+        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        """Fresh networks; the mixture's odds start at 1."""
+        state_key, action_key, policy_key = jax.random.split(key, 3)
+        size = spec.observation_size
+        policy = GaussianPolicy(policy_key, 2 * size, self.policy_widths, spec.action_size, gelu=True)
+        networks = Networks(
+            ensemble(state_key, 2, size, self.hidden, self.dimension),
+            ensemble(action_key, 2, size + spec.action_size, self.hidden, self.dimension),
+            jnp.zeros(()),
+            None if self.walks else policy,
+        )
+        return State(networks, self.optimiser.init(networks), self.new_walker(key, spec))
+
+    # ---------------------------------------------------------------- batches
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+        """Transitions with a later state, and a goal for the actor."""
+        if phase == "policy":
+            return self.draw_walk(key, data, tables)
+        return relabel(key, data, GoalSampler(self.discount, 1.0, 0.0), self.actor_goals, self.batch_size)
+
+    # ---------------------------------------------------------------- losses
+
+    def distance(self, networks: Networks, source: jax.Array, target: jax.Array) -> jax.Array:
+        """d between embeddings, row by row."""
+        return distance(self.head, source, target, self.groups, jax.nn.sigmoid(networks.mix_logit))
+
+    def backup(self, cost: jax.Array, next_cost: jax.Array) -> jax.Array:
+        """b(D, N), element by element."""
+        change = cost - next_cost
+        linear = change > self.clip
+        return jnp.where(linear, change, self.discount * jnp.exp(jnp.where(linear, self.clip, change)) - cost)
+
+    def distance_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """Contrast, invariance to the action, and one-step backups; arrays are (heads, states, goals)."""
+        states = jnp.concatenate([batch.state, batch.next_state, batch.goal])
+        here, after, goal = jnp.split(apply_heads(networks.state_encoder, states), 3, axis=1)
+        doing = apply_heads(networks.action_encoder, jnp.concatenate([batch.state, batch.action], -1))
+        mix = jax.nn.sigmoid(networks.mix_logit)
+        cost = pairwise(self.head, doing, goal, self.groups, mix)
+        next_cost = jax.lax.stop_gradient(pairwise(self.head, *jax.lax.stop_gradient((after, goal)), self.groups, mix))
+        logits = -cost / math.sqrt(self.dimension)
+        nce = diagonal_cross_entropy(logits.swapaxes(1, 2)).mean()
+        invariance = self.distance(networks, here, doing).mean()
+        each = self.backup(cost, next_cost)
+        own = jnp.diagonal(each, axis1=1, axis2=2).mean()
+        back = (1.0 - self.diagonal) * each.mean() + self.diagonal * own
+        loss = nce + invariance + self.zeta * back
+        return loss, {
+            "train/contrast": nce,
+            "train/invariance": invariance,
+            "train/backup": back,
+            "train/distance": cost.mean(),
+            "train/accuracy": (logits.argmax(1) == jnp.arange(len(batch.state))).mean(),
+        }
+
+    def actor_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """DDPG+BC; the encoders are only looked at."""
+        assert networks.policy is not None
+        critic = jax.lax.stop_gradient(networks)
+        pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
+        action = jnp.clip(networks.policy(pair), -1.0, 1.0)
+        doing = apply_heads(critic.action_encoder, jnp.concatenate([batch.state, action], -1))
+        q = -self.distance(critic, doing, apply_heads(critic.state_encoder, batch.actor_goal)).max(0)
+        loss = ddpg_bc_loss(q, networks.policy.unit_log_prob(pair, batch.action), self.bc_weight)
+        return loss, {"train/actor": loss, "train/actor_q": q.mean()}
+
+    def loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+        """The sum; no gradient flows from the actor's loss to the distances."""
+        loss, metrics = self.distance_loss(networks, batch)
+        if not self.walks:
+            actor_loss, actor_metrics = self.actor_loss(networks, batch)
+            loss, metrics = loss + actor_loss, {**metrics, **actor_metrics}
+        return loss, {"train/loss": loss, **metrics}
+
+    # ---------------------------------------------------------------- the update
+
+    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
+        """One gradient step; there are no target copies."""
+        if phase == "policy":
+            return self.walk(state, batch, key)
+        networks, moments, metrics = descend(self.optimiser, self.loss, state.networks, state.moments, batch)
+        return State(networks, moments, state.walker), metrics
+
+    # ---------------------------------------------------------------- what is shipped
+
+    def model(self, state: State, spec: Spec) -> Model:
+        """Head 0 of psi and the quasimetric, in steps; and the policy."""
+        policy, steering = self.steered(state.networks.policy, state.walker, spec)
+        networks = {"embedding": frozen(head(state.networks.state_encoder, 0), "observation"), "policy": policy}
+        mix = float(jax.nn.sigmoid(state.networks.mix_logit))
+        metric = Quasimetric(self.head, self.groups, mix, scale=1.0 / math.log(1.0 / self.discount))
+        sizes = spec.observation_size, spec.action_size
+        return Model(self.name, *sizes, networks, steering, discount=metric.discount, metric=metric)
+
+
+class Networks(NamedTuple):
+    """What the optimiser moves."""
+
+    state_encoder: MLP
+    action_encoder: MLP
+    mix_logit: jax.Array
+    """Log odds of IQE's mean against its maximum."""
+    policy: GaussianPolicy | None
+
+
+class State(NamedTuple):
+    """Everything training changes."""
+
+    networks: Networks
+    moments: optax.OptState
+    walker: Walker | None

@@ -1,0 +1,247 @@
+"""CONTRIBUTING's "Add a method", followed once: a stranger's method, and what `check_algo` says of broken ones.
+
+`Nearby` is not registered: whatever works with it here works with any method that keeps the contract.
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from algo_worlds import PLACES, SHORT, act, action, cosine, ring, steps
+
+from iel.data.goals import DeviceData, GoalSampler, draw_states
+from iel.distances import discounted_steps
+from iel.errors import ContractError
+from iel.methods import Method, check_algo
+from iel.methods.contract import Metrics, Phase, Spec, require_fraction
+from iel.metrics import Displacement
+from iel.model import Direction, GoalState, Model
+from iel.model.model import ValueCost
+from iel.nn import MLP, GaussianPolicy, descend, frozen, frozen_policy
+from iel.planning import planners_for
+from iel.training import train
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "smoke": {"steps": 1_500, "batch_size": 64, "hidden": (32, 32), "learning_rate": 3e-3},
+}
+
+
+class Networks(NamedTuple):
+    value: MLP
+    policy: GaussianPolicy
+
+
+class State(NamedTuple):
+    networks: Networks
+    moments: optax.OptState
+
+
+class Batch(NamedTuple):
+    state: jax.Array
+    action: jax.Array
+    goal: jax.Array
+    steps: jax.Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nearby(Method):
+    """Clone what was done on the way to a later state g (or x itself), and remember how long it took.
+
+    L = E[(V(x, g) + h(k))^2] - E[log N(a; mu(x, g), 1)],   h(k) = (1 - gamma^k) / (1 - gamma),   g = x_{t+k}
+    """
+
+    name = "nearby"
+    presets = PRESETS
+
+    discount: float = 0.99
+    """gamma of goals and of values."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_fraction(self, "discount")
+
+    def init(self, key: jax.Array, spec: Spec) -> State:
+        value_key, policy_key = jax.random.split(key)
+        pair = 2 * spec.observation_size
+        policy = GaussianPolicy(policy_key, pair, self.hidden, spec.action_size)
+        networks = Networks(MLP(value_key, pair, self.hidden, 1), policy)
+        return State(networks, self.optimiser.init(networks))
+
+    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Batch:
+        state_key, goal_key = jax.random.split(key)
+        rows = draw_states(state_key, data, self.batch_size)
+        sampler = GoalSampler(self.discount, p_trajectory=0.8, p_random=0.0, p_current=0.2, future="uniform")
+        goals = sampler.goals(goal_key, data, rows)
+        return Batch(data.observations[rows], data.actions[rows], data.observations[goals], goals - rows)
+
+    def loss(self, networks: Networks, batch: Batch) -> tuple[jax.Array, Metrics]:
+        pair = jnp.concatenate([batch.state, batch.goal], -1)
+        value = jnp.square(networks.value(pair)[:, 0] + discounted_steps(batch.steps, self.discount)).mean()
+        actor = -networks.policy.unit_log_prob(pair, batch.action).mean()
+        return value + actor, {"train/loss": value + actor, "train/value": value, "train/actor": actor}
+
+    def update(self, phase: str, state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
+        networks, moments, metrics = descend(self.optimiser, self.loss, state.networks, state.moments, batch)
+        return State(networks, moments), metrics
+
+    def model(self, state: State, spec: Spec) -> Model:
+        networks = {
+            "policy": frozen_policy(state.networks.policy, "observation", "command"),
+            "value": frozen(state.networks.value, "observation", "goal"),
+        }
+        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState(), discount=self.discount)
+
+
+# ---------------------------------------------------------------- it works
+
+
+def tiny(method: type[Method] = Nearby) -> Method:
+    return method.preset("smoke", hidden=(8,), batch_size=8)
+
+
+def test_a_strangers_method_keeps_the_contract():
+    check_algo(tiny())
+
+
+@pytest.mark.optimised
+def test_a_strangers_method_trains_and_acts(tmp_path):
+    """On the ring: steps as they were counted, and actions that lead on."""
+    data = ring()
+    model = train(data, Nearby.preset("smoke"), out=tmp_path / "run", progress=False).model
+    for here in SHORT[1:4]:
+        assert steps(model, here, 4) == pytest.approx(4 - here, abs=0.5)
+        assert cosine(act(model, here, 4), action(here, here + 1)) > 0.9
+    assert steps(model, 9, 4) == pytest.approx(5, abs=0.7), "the long way only leads this way round"
+    # Place 4 is one of five later states on the short way, one of nine on the long one.
+    mean = (9 * discounted_steps(4, 0.99) + 5 * discounted_steps(8, 0.99)) / 14
+    assert model.cost(*(PLACES[[place]] for place in (0, 4, 4)))[0] == pytest.approx(mean, abs=0.3)
+    assert planners_for(model) == ("direct", "sym-graph", "asym-graph")
+
+
+# ---------------------------------------------------------------- every promise, broken
+
+
+class Halved(ValueCost):
+    def steps(self, costs: Any) -> Any:
+        return super().steps(costs) / 2
+
+
+class Negative(ValueCost):
+    def costs(self, sources: Any, targets: Any, goal: Any) -> Any:
+        return -super().costs(sources, targets, goal)
+
+
+class Transposed(ValueCost):
+    def costs(self, sources: Any, targets: Any, goal: Any) -> Any:
+        return super().costs(targets, sources, goal)
+
+
+class Favourite(ValueCost):
+    def costs(self, sources: Any, targets: Any, goal: Any) -> Any:
+        return super().costs(sources, targets, goal) + np.abs(goal.point).sum()
+
+    def row_costs(self, sources: Any, targets: Any, goals: Any) -> Any:
+        return super().row_costs(sources, targets, goals) + sum(np.abs(goal.point).sum() for goal in goals[:1])
+
+
+@dataclass(frozen=True)
+class Narrow(GoalState):
+    def command(self, model: Any, observations: Any, target: Any, embeddings: Any) -> Any:
+        return super().command(model, observations, target, embeddings)[:, :1]
+
+
+@dataclass(frozen=True)
+class Unheard(GoalState):
+    kind = "unheard"
+
+
+def shipping(change: Any) -> type[Nearby]:
+    """A method whose model is changed before it is shipped."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Changed(Nearby):
+        def model(self, state: State, spec: Spec) -> Model:
+            model = super().model(state, spec)
+            change(model)
+            return model
+
+    return Changed
+
+
+def measuring(metric: type[ValueCost]) -> type[Nearby]:
+    return shipping(lambda model: setattr(model, "metric", metric(model, 0.99)))
+
+
+def steered(steering: Any) -> type[Nearby]:
+    return shipping(lambda model: setattr(model, "steering", steering))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(Nearby):
+    def loss(self, networks, batch):
+        loss, metrics = super().loss(networks, batch)
+        return loss, {"train/error": metrics["train/loss"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growing(Nearby):
+    def update(self, phase, state, batch, key):
+        after, metrics = super().update(phase, state, batch, key)
+        return after._replace(moments=jax.tree.map(jnp.atleast_1d, after.moments)), metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stubborn(Nearby):
+    def sample(self, phase, key, data, tables):
+        return super().sample(phase, jax.random.key(0), data, tables)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lazy(Nearby):
+    def phases(self):
+        return (Phase("train", self.steps - 1),)
+
+
+BROKEN = {
+    "a cost of one is not one step": measuring(Halved),
+    "costs are not positive": measuring(Negative),
+    "costs in a table and row by row disagree": measuring(Transposed),
+    "the same for every goal, and is not": measuring(Favourite),
+    "model.cost changes when the model is saved": shipping(lambda model: setattr(model, "metric", Displacement(0.0))),
+    "the steering's command has the wrong shape": steered(Narrow()),
+    "does not survive its files.*which its steering does not give": steered(Direction()),
+    "does not survive its files.*steering must be one of": steered(Unheard()),
+    "there is no metric train/loss": Silent,
+    "update reshapes the state": Growing,
+    "the key does not matter": Stubborn,
+    "phases do not add up": Lazy,
+}
+
+
+@pytest.mark.parametrize("promise", BROKEN)
+def test_a_broken_promise_is_named(promise):
+    with pytest.raises(ContractError, match=f"(?i){promise}"):
+        check_algo(tiny(BROKEN[promise]))
+
+
+def test_promises_are_checked_without_asserts_too():
+    """`python -O` removes asserts; broken methods are refused all the same."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import test_contract as t\n"
+        "for method in (t.Lazy, t.Silent):\n"
+        "    try: t.check_algo(t.tiny(method))\n"
+        "    except t.ContractError as error: print(error)\n"
+        "assert False, 'gone under -O'\n"
+    )
+    command = [sys.executable, "-O", "-c", program, str(Path(__file__).parent)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "add up" in said and "train/loss" in said

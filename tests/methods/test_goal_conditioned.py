@@ -1,0 +1,271 @@
+"""GCBC, GCIVL, GC-IQL and GC-CQL: losses against float64 numpy, and exact answers on a ring with two ways round."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algo_worlds import PLACES, act, action, cosine, ring, steps
+
+from iel.data.goals import Relabelled, to_device
+from iel.errors import ConfigError, GeometryError
+from iel.methods import ALGOS, GCBC, GCCQL, GCIQL, GCIVL
+from iel.methods.contract import Spec
+from iel.model import Model
+from iel.nn import scalars
+from iel.planning import make_planner
+from iel.training import train
+
+FAST = {"hidden": (64, 64), "batch_size": 64, "learning_rate": 2e-3}
+TINY = {"hidden": (8,), "batch_size": 16, "steps": 6}
+OWN = {"p_current": 0.3, "p_trajectory": 0.7, "discount": 0.9}
+"""No random goals: a place visited in two episodes is two rows, and only one of them would count as reached. With a
+discount of 0.99 nearly all later goals would be the last states of these short episodes."""
+RIGHT, WRONG = action(0, 1), action(0, 11)
+"""At place 0: the first action of the short way to place 4, and that of the long way."""
+
+
+@pytest.fixture(scope="module")
+def batch() -> Relabelled:
+    keys = jax.random.split(jax.random.key(5), 5)
+    state, action_, after, goal, actor_goal = (jax.random.normal(key, (6, 2)) for key in keys)
+    return Relabelled(state, jnp.tanh(action_), after, goal, jnp.array([0.0, 0, 1, 0, 1, 0]), actor_goal)
+
+
+def start(algo):
+    """A fresh state; compiled as a whole, which is quicker than op by op."""
+    return jax.jit(lambda key: algo.init(key, Spec(2, 2)))(jax.random.key(0))
+
+
+# ---------------------------------------------------------------- losses by hand
+
+
+def test_the_value_of_gcivl_is_implicit_v_learning_on_its_goals(batch):
+    algo = GCIVL.preset("smoke", **TINY, expectile=0.8, discount=0.9)
+    state = start(algo)
+    target = jax.tree.map(lambda leaf: leaf * 1.2, state.target)
+    loss, _ = jax.jit(algo.value_loss)(state.networks.value, target, batch)
+    v, old, after = (
+        np.asarray(scalars(network, where, batch.goal), np.float64)
+        for network, where in ((state.networks.value, batch.state), (target, batch.state), (target, batch.next_state))
+    )
+    open_ = 1 - np.asarray(batch.success)
+    q = open_ * (-1 + 0.9 * after)
+    weight = np.where(q.min(0) >= old.mean(0), 0.8, 0.2)
+    assert float(loss) == pytest.approx(sum((weight * (q[e] - v[e]) ** 2).mean() for e in range(2)), rel=1e-4)
+
+
+def test_the_policy_of_gcivl_weighs_actions_by_the_value_they_led_to(batch):
+    algo = GCIVL.preset("smoke", **TINY, awr_temperature=2.0)
+    networks = start(algo).networks
+    loss, _ = jax.jit(algo.actor_loss)(networks.policy, networks.value, batch)
+    after, here = (scalars(networks.value, s, batch.actor_goal).mean(0) for s in (batch.next_state, batch.state))
+    mean = networks.policy(jnp.concatenate([batch.state, batch.actor_goal], -1))
+    error = np.square(np.asarray(batch.action - mean, np.float64)).sum(-1)
+    weight = np.minimum(np.exp(2.0 * np.asarray(after - here, np.float64)), 100)
+    assert float(loss) == pytest.approx((weight * (error / 2 + np.log(2 * np.pi))).mean(), rel=1e-4)
+
+
+def test_iql_masks_the_goal_and_uses_the_target_critic(batch):
+    algo = GCIQL.preset("smoke", **TINY, expectile=0.7, discount=0.9)
+    state = start(algo)
+    target = jax.tree.map(lambda leaf: leaf * 1.2, state.target)
+    value, critic = state.networks.value, state.networks.critic
+    loss, _ = jax.jit(algo.value_loss)(value, critic, target, batch)
+    v, after = (np.asarray(scalars(value, s, batch.goal)[0], np.float64) for s in (batch.state, batch.next_state))
+    q, old = (np.asarray(scalars(c, batch.state, batch.goal, batch.action), np.float64) for c in (critic, target))
+    u = old.min(0) - v
+    expected = (np.where(u >= 0, 0.7, 0.3) * u**2).mean()
+    backup = (1 - np.asarray(batch.success)) * (-1 + 0.9 * after)
+    expected += sum(((q[e] - backup) ** 2).mean() for e in range(2))
+    assert float(loss) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("extraction", ["ddpg-bc", "awr"])
+def test_the_actor_of_iql_moves_nothing_but_the_policy(batch, extraction):
+    algo = GCIQL.preset("smoke", **TINY, extraction=extraction)
+    networks = start(algo).networks
+    gradient = jax.jit(jax.grad(lambda n: algo.actor_loss(n.policy, n.value, n.critic, batch)[0]))(networks)
+    assert not any(leaf.any() for leaf in jax.tree.leaves((gradient.value, gradient.critic)))
+    assert any(leaf.any() for leaf in jax.tree.leaves(gradient.policy.mean))
+
+
+@pytest.mark.parametrize("lagrange", [False, True])
+def test_the_critic_of_cql_by_hand(batch, lagrange):
+    """One backup action, three proposals of two actions, the price of caution at e^0.5."""
+    settings = {"action_samples": 2, "max_backup": False, "lagrange": lagrange, "gap": 0.3, "discount": 0.9}
+    algo = GCCQL.preset("smoke", **TINY, **settings, conservative_weight=2.0, reward_scale=4.0)
+    state, key = start(algo), jax.random.key(9)
+    target = jax.tree.map(lambda leaf: leaf * 1.2, state.target)
+    loss, _ = jax.jit(algo.critic_loss)(state.critic, target, state.policy, jnp.array(0.5), batch, key)
+
+    here, after = (jnp.concatenate([s, batch.goal], -1) for s in (batch.state, batch.next_state))
+    uniform_key, here_key, after_key = jax.random.split(key, 3)
+    mine, mine_log = state.policy.sample(here_key, here, 2)
+    next_, next_log = state.policy.sample(after_key, after, 2)
+    anything = jax.random.uniform(uniform_key, (2, 6, 2), minval=-1.0, maxval=1.0)
+    backup = (1 - np.asarray(batch.success)) * (-1 + 0.9 * np.asarray(scalars(target, after, next_[0])).min(0))
+    proposals = [(anything[j], np.full(6, -2 * np.log(2))) for j in range(2)]
+    proposals += [(next_[j], next_log[j]) for j in range(2)] + [(mine[j], mine_log[j]) for j in range(2)]
+    rated = np.stack([4 * np.asarray(scalars(state.critic, here, a), float) - np.asarray(log) for a, log in proposals])
+    q = np.asarray(scalars(state.critic, here, batch.action), np.float64)
+    excess = np.log(np.exp(rated).sum(0)) - 4 * q
+    expected = sum(((q[e] - backup) ** 2).mean() for e in range(2))
+    for e in range(2):
+        expected += (np.exp(0.5) * 2.0 * (excess[e].mean() - 0.3) if lagrange else 2.0 * excess[e].mean()) / 4**2
+    assert float(loss) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_prices_of_cql_rise_when_they_should():
+    algo = GCCQL.preset("smoke", **TINY, gap=0.3)
+    prices = start(algo).prices
+
+    def downhill(log_prob: float, excess: float):
+        gradient = jax.grad(lambda p: algo.price_loss(p, jnp.array(log_prob), jnp.array(excess), 2)[0])(prices)
+        return -float(gradient.entropy), -float(gradient.caution)
+
+    assert downhill(3.0, 1.0)[0] > 0 and downhill(1.0, 1.0)[0] < 0  # the entropy wanted is -|A| = -2, log pi = 2
+    assert downhill(3.0, 1.0)[1] > 0 and downhill(3.0, 0.0)[1] < 0  # the excess allowed is 0.3
+
+
+def test_the_warm_up_of_cql_ignores_the_critic(batch):
+    algo = GCCQL.preset("smoke", **TINY)
+    state = start(algo)
+    for clone in (True, False):
+        loss = lambda critic, clone=clone: algo.actor_loss(  # noqa: E731
+            state.policy, critic, state.prices.entropy, batch, jax.random.key(1), clone
+        )[0]
+        assert any(leaf.any() for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))(state.critic))) != clone
+    assert [phase.steps for phase in GCCQL(steps=1000).phases()] == [40, 960]
+
+
+# ---------------------------------------------------------------- exact answers on the ring
+
+
+@pytest.mark.slow
+def test_cloning_learns_the_mean_action_on_the_way_to_each_goal():
+    """Uniform later goals: from place 0, place 4 is one of five on the short way, one of nine on the long one."""
+    model = train(ring(), GCBC.preset("smoke", **{**FAST, "batch_size": 512}, steps=800), progress=False).model
+    np.testing.assert_allclose(act(model, 0, 4), (9 * RIGHT + 5 * WRONG) / 14, atol=0.1)
+    np.testing.assert_allclose(act(model, 0, 2), RIGHT, atol=0.15)
+    np.testing.assert_allclose(act(model, 0, 8), WRONG, atol=0.15)
+    with pytest.raises(GeometryError, match="gcbc learned no distances"):
+        model.steps(PLACES[:1], PLACES[:1])
+
+
+def check_values(model: Model, tolerance: float) -> None:
+    """Where one way leads to the goal, its length; where two do, nearly that of the short one.
+
+    The 0.9 expectile of 4 and 8 steps is 4.3 (a weight on the wrong side would make it 7.5), and no steps lead from a
+    place to itself (a mask left out would make every way endless).
+    """
+    assert steps(model, 0, 4) == pytest.approx(4.3, abs=tolerance)
+    assert steps(model, 0, 2) == pytest.approx(2, abs=tolerance)
+    assert steps(model, 11, 4) == pytest.approx(7, abs=tolerance)
+    assert steps(model, 3, 4) == pytest.approx(1, abs=tolerance)
+    assert max(steps(model, place, place) for place in range(12)) < tolerance
+
+
+def check_actions(model: Model) -> None:
+    """Place 0 is where the ways part; place 4 is reached by both, the others by one."""
+    assert cosine(act(model, 0, 4), RIGHT) > 0.9
+    assert cosine(act(model, 0, 2), RIGHT) > 0.9
+    assert cosine(act(model, 0, 8), WRONG) > 0.9
+    assert cosine(act(model, 10, 6), action(10, 9)) > 0.9
+
+
+@pytest.mark.slow
+def test_gcivl_finds_the_short_way():
+    check_values(model := train(ring(), GCIVL.preset("smoke", **FAST, **OWN, steps=1200), progress=False).model, 0.6)
+    check_actions(model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extraction", ["ddpg-bc", "awr"])
+def test_iql_finds_the_short_way(extraction):
+    algo = GCIQL.preset("smoke", **FAST, **OWN, steps=1200, extraction=extraction, bc_weight=1.0)
+    check_values(model := train(ring(), algo, progress=False).model, 0.6)
+    check_actions(model)
+
+
+@pytest.mark.slow
+def test_cql_finds_the_short_way():
+    """Caution makes every way look longer than it is, but nearer stays nearer and the long way does not win."""
+    settings = {"policy_learning_rate": 2e-3, "conservative_weight": 1.0, "gap": 5.0, "action_samples": 2}
+    model = train(ring(), GCCQL.preset("smoke", **FAST, **OWN, **settings, steps=1200), progress=False).model
+    assert 0.5 < steps(model, 3, 4) < steps(model, 0, 4) < steps(model, 11, 4) < 15
+    assert cosine(act(model, 0, 4), RIGHT) > 0.7
+    assert cosine(act(model, 0, 8), WRONG) > 0.7
+    assert cosine(act(model, 10, 6), action(10, 9)) > 0.7
+
+
+# ---------------------------------------------------------------- models, planners, seeds
+
+
+@pytest.mark.parametrize("name", ["gcbc", "gcivl", "gciql", "gccql"])
+def test_the_direct_planner_hands_the_goal_itself_to_the_policy(name):
+    algo = ALGOS[name].config.preset("smoke", **TINY)
+    model = algo.model(start(algo), Spec(2, 2))
+    goals = np.random.default_rng(0).normal(0, 30, (5, 2)).astype(np.float32)
+    states = np.random.default_rng(1).normal(0, 30, (5, 2)).astype(np.float32)
+    target = make_planner("direct", model, ring()).plan(goals).target(model.embed(states))
+    assert np.array_equal(model.command(states, target), goals)
+    policy = model.networks["policy"](np.concatenate([states, goals], 1))
+    expected = np.tanh(policy[:, :2]) if name == "gccql" else np.clip(policy, -1, 1)
+    np.testing.assert_allclose(model.act(states, goals), expected, atol=1e-6)
+    assert (model.metric is None) == (name == "gcbc")
+    with pytest.raises(GeometryError, match="no goal directions"):
+        model.displacement(states, goals)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["hilp", "gcbc", "gcivl", "gciql", "gccql"])
+def test_seeds_trained_together_are_the_seeds_trained_alone(name):
+    """To float tolerance, as for IEL: a mapped matrix product rounds differently."""
+    algo = ALGOS[name].config.preset("smoke", **TINY)
+    data = to_device(ring())
+
+    def run(seed):
+        key = jax.random.key(seed)
+        state = algo.init(key, Spec(2, 2))
+        for phase in algo.phases():
+            if phase.steps == 0:
+                continue
+            tables = algo.tables(phase.name, state, data)
+
+            def step(t, state, phase=phase.name, tables=tables):
+                sample_key, update_key = jax.random.split(jax.random.fold_in(key, t))
+                return algo.update(phase, state, algo.sample(phase, sample_key, data, tables), update_key)[0]
+
+            state = jax.lax.fori_loop(0, phase.steps, step, state)
+        return state
+
+    together = jax.jit(jax.vmap(run))(jnp.array([3, 0]))
+    alone = jax.jit(run)(0)
+    states, goals = PLACES[:6].astype(np.float32), PLACES[6:12].astype(np.float32)
+
+    def behaviour(state):
+        model = algo.model(jax.tree.map(np.asarray, state), Spec(2, 2))
+        cost = np.zeros(6) if model.metric is None else model.cost(states, goals, goals)
+        told = goals if model.steering.kind == "goal" else model.omega(goals)
+        return np.concatenate([cost, model.act(states, told).ravel()])
+
+    company, stranger = (behaviour(jax.tree.map(lambda leaf, i=i: leaf[i], together)) for i in (1, 0))
+    np.testing.assert_allclose(company, behaviour(alone), rtol=1e-3, atol=1e-4)
+    assert np.abs(stranger - company).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: GCBC(p_trajectory=1.5), "sum to 1"),
+        (lambda: GCIVL(p_current=0.7), "sum to 1"),
+        (lambda: GCIVL(expectile=1.0), "strictly between"),
+        (lambda: GCIQL(bc_weight=-1.0), "bc_weight may not be negative"),
+        (lambda: GCCQL(warmup_share=1.2), "warmup_share is a share"),
+        (lambda: GCCQL(action_samples=0), "action_samples must be positive"),
+        (lambda: GCCQL(conservative_weight=-1.0), "conservative_weight may not be negative"),
+    ],
+)
+def test_impossible_settings_are_refused(build, message):
+    with pytest.raises(ConfigError, match=message):
+        build()

@@ -1,0 +1,171 @@
+"""HILP is IEL with beta = 0 and no hitting-time regression: in values, gradients, updates and planners."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algo_worlds import PLACES, act, action, cosine, ring, steps
+
+from iel.data.goals import to_device
+from iel.errors import ConfigError, GeometryError
+from iel.methods import HILP, IEL
+from iel.methods.contract import Spec
+from iel.methods.skills import SkillBatch
+from iel.metrics import Displacement
+from iel.nn import head
+from iel.planning import PLANNERS, make_planner
+from iel.training import train
+
+SAME = {"hidden": (16,), "batch_size": 32, "dimension": 4}
+PLAIN = IEL.preset("smoke", **SAME, beta=0.0, kappa=0.0)
+PHASED, JOINT = HILP.preset("smoke", **SAME, training="phased"), HILP.preset("smoke", **SAME)
+SPEC = Spec(2, 2)
+
+
+@functools.cache
+def _compiled(algo, phase: str):
+    """Compiled as a whole, once for all tests: that is what takes the time."""
+    data = to_device(ring())
+    sample = lambda state, key: algo.sample(phase, key, data, algo.tables(phase, state, data))  # noqa: E731
+    return jax.jit(sample), jax.jit(lambda state, batch, key: algo.update(phase, state, batch, key))
+
+
+def sample(algo, phase: str, state):
+    return _compiled(algo, phase)[0](state, jax.random.key(1))
+
+
+def update(algo, phase: str, state, batch):
+    return _compiled(algo, phase)[1](state, batch, jax.random.key(2))
+
+
+@pytest.fixture(scope="module")
+def world():
+    """The same key gives both methods the same networks; targets are moved away from them to make the test harder."""
+    key = jax.random.key(0)
+    theirs, ours = jax.jit(lambda: (PLAIN.init(key, SPEC), PHASED.init(key, SPEC)))()
+    moved = jax.tree.map(lambda leaf: 1.2 * leaf, theirs.embedding_target)
+    return theirs._replace(embedding_target=moved), ours._replace(embedding_target=moved)
+
+
+def assert_same(one, other, **tolerance):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), one, other)
+
+
+def test_the_same_key_gives_the_same_networks_and_batches(world):
+    theirs, ours = world
+    assert_same(theirs.embedding, ours.embedding, rtol=0)
+    assert_same(theirs.skills, ours.skills, rtol=0)
+    for phase in ("embedding", "policy"):
+        their_batch = sample(PLAIN, phase, theirs)
+        our_batch = sample(PHASED, phase, ours)
+        for name in ("state", "next_state", "goal", "success", "action", "displacement"):
+            if hasattr(their_batch, name) and hasattr(our_batch, name):
+                assert np.array_equal(getattr(their_batch, name), getattr(our_batch, name)), name
+
+
+def test_values_losses_and_gradients_are_those_of_iel_without_direction(world):
+    theirs, ours = world
+    batch = sample(PLAIN, "embedding", theirs)
+    batch = batch._replace(success=batch.success.at[0].set(1.0))
+
+    def both(algo, state):
+        loss = lambda embedding: algo.embedding_loss(embedding, state.embedding_target, batch)  # noqa: E731
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(state.embedding)
+
+    (their_loss, their_metrics), their_gradient = both(PLAIN, theirs)
+    (our_loss, our_metrics), our_gradient = both(PHASED, ours)
+    np.testing.assert_allclose(our_loss, their_loss, rtol=1e-6)
+    np.testing.assert_allclose(our_metrics["embedding/distance"], their_metrics["embedding/distance"], rtol=1e-6)
+    assert_same(their_gradient, our_gradient, rtol=1e-4, atol=1e-6)
+    for name, setting in (
+        ("beta", IEL.preset("smoke", **SAME, beta=0.1, kappa=0.0)),
+        ("kappa", IEL.preset("smoke", **SAME, beta=0.0, kappa=0.05)),
+    ):
+        assert abs(float(both(setting, theirs)[0][0]) - float(our_loss)) > 1e-3, name  # the claim is not empty
+
+
+def test_a_step_of_the_embedding_is_a_step_of_iel(world):
+    """The step of the policy is the same code on the same batch, which the first test compares."""
+    theirs, ours = world
+    theirs, _ = update(PLAIN, "embedding", theirs, sample(PLAIN, "embedding", theirs))
+    ours, _ = update(PHASED, "embedding", ours, sample(PHASED, "embedding", ours))
+    # Adam's first step is the sign of the gradient, so a gradient that is zero up to rounding moves by chance.
+    x = jnp.asarray(PLACES, jnp.float32)
+    ours_phi, theirs_phi = (head(state.embedding, 0)(x) for state in (ours, theirs))
+    np.testing.assert_allclose(ours_phi - ours_phi[:1], theirs_phi - theirs_phi[:1], atol=2e-3)
+    assert_same(theirs.embedding_target, ours.embedding_target, rtol=1e-5, atol=1e-7)
+
+
+def test_planners_choose_the_same_ways(world):
+    theirs, ours = world
+    hilp, plain = PHASED.model(ours, SPEC), PLAIN.model(theirs, SPEC)
+    data, states = ring(), PLACES.astype(np.float32)
+    goals = np.roll(states, 5, axis=0)
+    assert np.array_equal(hilp.steps(states, goals), plain.steps(states, goals))
+    for name in PLANNERS:
+        one, other = (make_planner(name, model, data).plan(goals) for model in (hilp, plain))
+        ours, theirs = (p.target(m.embed(states)) for p, m in ((one, hilp), (other, plain)))
+        assert np.array_equal(hilp.command(states, ours), plain.command(states, theirs)), name
+        assert np.array_equal(one.costs(hilp.embed(states)), other.costs(plain.embed(states))), name
+
+
+def test_hilp_has_a_geometry_but_no_directions_of_its_own(world, tmp_path):
+    model = PHASED.model(world[1], SPEC)
+    assert model.metric == Displacement(0.0, PHASED.discount) and model.metric.for_every_goal
+    with pytest.raises(GeometryError, match="no goal directions"):
+        model.displacement(PLACES[:2], PLACES[2:4])
+    assert np.array_equal(model.steps(PLACES[:6], PLACES[6:12]), model.steps(PLACES[6:12], PLACES[:6]))
+
+
+def test_a_joint_step_rewards_the_policy_with_the_embedding_before_it(world):
+    _, state = world
+    batch = sample(JOINT, "joint", state)
+    after, metrics = update(JOINT, "joint", state, batch)
+    phi = head(state.embedding, 0)
+    skill_batch = SkillBatch(
+        state=batch.state,
+        action=batch.action,
+        next_state=batch.next_state,
+        displacement=phi(batch.next_state) - phi(batch.state),
+    )
+    alone, _ = update(PHASED, "policy", state, skill_batch)
+    assert_same(after.skills, alone.skills, rtol=1e-4, atol=1e-6)
+    embedded, _ = update(PHASED, "embedding", state, batch)
+    assert_same(after.embedding, embedded.embedding, rtol=1e-5)
+    assert float(metrics["joint/loss"]) == pytest.approx(float(metrics["embedding/loss"] + metrics["policy/loss"]))
+
+
+@pytest.mark.parametrize("phase, frozen", [("embedding", ("skills", "critic_target")), ("policy", ("embedding",))])
+def test_frozen_networks_stay_bit_identical(world, phase, frozen):
+    _, state = world
+    batch = sample(PHASED, phase, state)
+    after, _ = update(PHASED, phase, state, batch)
+    for name in frozen:
+        assert_same(getattr(state, name), getattr(after, name), rtol=0)
+    same = np.array_equal(state.embedding.layers[0].kernel, after.embedding.layers[0].kernel)
+    assert same == ("embedding" in frozen)
+
+
+@pytest.mark.slow
+def test_hilp_learns_the_ring():
+    """Nearly the length of the short way where two lead to the goal, and the policy parts for either at place 0.
+
+    A lower discount than usual: with 0.99 nearly all later goals would be the last states of these short episodes.
+    """
+    settings = {"hidden": (64, 64), "batch_size": 64, "learning_rate": 2e-3, "discount": 0.9}
+    model = train(ring(), HILP.preset("smoke", **settings, steps=2500), progress=False).model
+    assert steps(model, 0, 4) == pytest.approx(4.2, abs=0.6)
+    assert steps(model, 0, 2) == pytest.approx(2, abs=0.4)
+    assert steps(model, 3, 4) == pytest.approx(1, abs=0.4)
+    assert cosine(act(model, 0, 2), action(0, 1)) > 0.8
+    assert cosine(act(model, 0, 9), action(0, 11)) > 0.8
+
+
+def test_settings():
+    assert [phase.name for phase in HILP().phases()] == ["joint"]
+    assert [phase.steps for phase in HILP.preset("laptop-phased").phases()] == [21_000, 21_000]
+    assert HILP.preset("laptop").steps == 21_000
+    with pytest.raises(ConfigError, match="embedding_share is a share"):
+        HILP(embedding_share=1.5)

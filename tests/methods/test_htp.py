@@ -1,0 +1,123 @@
+"""HTP: the programme's loss against float64 numpy, signs, batches, exact answers in small worlds, what it exports."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algo_worlds import CIRCLE, SQUARE, grid, grid_steps, one_way, one_way_steps
+
+from iel.data.goals import to_device
+from iel.errors import ConfigError
+from iel.methods import HTP
+from iel.methods.contract import Spec
+from iel.methods.htp import Batch
+from iel.metrics import FLOOR, SupportFunction
+from iel.model import load_model, save_model
+from iel.theory.calibration import spearman
+from iel.training import train
+
+TINY = {"hidden": (8,), "batch_size": 6, "dimension": 4}
+
+
+def wide(array) -> np.ndarray:
+    return np.asarray(array, np.float64)
+
+
+def test_the_programme_pushes_goals_away_and_pays_for_steps_longer_than_one():
+    """By hand; with the sign of the push or of the price turned round the number is another."""
+    algo = HTP.preset("smoke", **TINY, push_offset=7.0, push_scale=0.5)
+    state = jax.jit(lambda key: algo.init(key, Spec(2, 2)))(jax.random.key(0))
+    network = jax.tree.map(lambda leaf: 3.0 * leaf, state.network)
+    rows, steps = jax.random.normal(jax.random.key(1), (24, 2)), jnp.array([1.0, 2.0, 3.0, 1.0, 2.0, 3.0])
+    loss, metrics = jax.jit(algo.geometry_loss)(network, jnp.log(jnp.array(3.0)), Batch(rows, steps))
+
+    x, after, later, goal = np.split(wide(network(rows))[:, :4], 4)
+    omega = wide(network(rows))[18:, 4:]
+    value = np.array([(goal[i] - x[i]) @ omega[i] for i in range(6)])
+    push = np.mean(3.5 * np.log1p(np.exp((7.0 - value) / 3.5)))
+    far = lambda y, i: max((y[i] - x[i]) @ omega[j] for j in range(6))  # noqa: E731
+    excess = np.mean([max(far(after, i) - 1.0, 0.0) ** 2 for i in range(6)])
+    excess += np.mean([max(far(later, i) - float(steps[i]), 0.0) ** 2 / float(steps[i]) for i in range(6)])
+    assert excess > 0.05 and float(loss) == pytest.approx(push + 3.0 * excess, rel=1e-4)
+    assert float(metrics["geometry/excess"]) == pytest.approx(excess, rel=1e-4)
+    slope = jax.grad(lambda price, excess: algo.dual_loss(price, excess)[0])
+    assert float(slope(jnp.array(0.5), jnp.array(0.2))) < 0 < float(slope(jnp.array(0.5), jnp.array(0.0)))
+
+
+def test_batches_stay_on_their_trajectory_and_goals_behind_are_behind():
+    data = grid()
+    arrays = to_device(data)
+    offsets = np.asarray(data.offsets)
+    find = lambda rows: np.searchsorted(offsets, rows, side="right")  # noqa: E731
+    number = {row.tobytes(): index for index, row in enumerate(np.asarray(SQUARE, np.float32))}
+    numbered = arrays._replace(observations=jnp.arange(data.num_states, dtype=jnp.float32)[:, None])
+    assert len(number) == 25
+    for shares, check in {
+        (1.0, 0.0): lambda state, goal: (goal > state) & (find(goal) == find(state)),
+        (0.0, 1.0): lambda state, goal: (goal <= state) & (goal >= state - 7) & (find(goal) == find(state)),
+        (0.0, 0.0): lambda state, goal: np.ones(len(state), bool),
+    }.items():
+        algo = HTP.preset("smoke", batch_size=512, p_ahead=shares[0], p_behind=shares[1], behind_steps=7, max_steps=5)
+        batch = algo.sample("geometry", jax.random.key(2), numbered, None)
+        state, after, later, goal = np.split(np.asarray(batch.rows)[:, 0].astype(int), 4)
+        steps = np.asarray(batch.steps).astype(int)
+        assert (after == state + 1).all() and (find(after) == find(state)).all()
+        assert (later == state + steps).all() and (find(later) == find(state)).all()
+        assert steps.min() == 1 and steps.max() == 5
+        assert check(state, goal).all()
+    assert (goal[None] != state[:, None]).any() and len(np.unique(find(goal))) > 10, "random goals are anywhere"
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize(
+    ("world", "places", "exact"), [(one_way, CIRCLE, one_way_steps()), (grid, SQUARE, grid_steps())]
+)
+def test_distances_are_shortest_steps_in_both_directions(world, places, exact):
+    """On a circle that is only ever walked one way the neighbour behind is seven steps away."""
+    data = world()
+    algo = HTP.preset("smoke", steps=4_000, geometry_share=1.0, push_offset=20.0, p_behind=0.2, place=(0, 1))
+    model = train(data, algo, [0], progress=False).models[0]
+    count = len(places)
+    first, second = np.nonzero(~np.eye(count, dtype=bool))
+    steps = model.steps(places[first], places[second])
+    assert spearman(steps, exact[first, second]) > 0.95  # many exact steps are equal
+    assert np.median(steps / exact[first, second]) == pytest.approx(1.0, abs=0.25)
+    along = model.displacement(places[first], places[second])
+    assert spearman(along, exact[first, second]) > 0.9, "read along the goal's own direction"
+
+
+def test_what_is_exported_keeps_values_and_measures_lengths_in_steps(tmp_path):
+    data = grid()
+    algo = HTP.preset("smoke", steps=20, place=(0, 1), landmarks=16)
+    model = train(data, algo, [0], progress=False).models[0]
+    metric = model.metric
+    assert isinstance(metric, SupportFunction) and metric.discount == 1.0
+    moment = metric.directions.T @ metric.directions / len(metric.directions)
+    values = np.linalg.eigvalsh(moment)
+    assert values.max() == pytest.approx(1.0, rel=0.02), "1 in every direction that the landmarks have, less elsewhere"
+    lengths = np.linalg.norm(model.embed(data.observations[:50]) - model.embed(data.observations[50:100]), axis=1)
+    moved = (model.embed(data.observations[50:100]) - model.embed(data.observations[:50])) @ metric.directions.T
+    assert np.allclose(lengths, np.sqrt(np.square(moved).mean(axis=1)), rtol=0.05, atol=1e-3)
+    x, y = data.observations[:200], data.observations[300:500]
+    phi_x, phi_y = model.embed(x), model.embed(y)
+    by_hand = np.max((phi_y - phi_x) @ metric.directions.T, axis=1)
+    assert np.allclose(model.steps(x, y), np.maximum(by_hand, FLOOR), atol=1e-4)
+    assert np.allclose(model.displacement(x, y), ((phi_y - phi_x) * model.omega(y)).sum(1), atol=1e-5)
+    rows = data.transitions
+    typical = np.median(model.steps(data.observations[rows], data.observations[rows + 1]))
+    assert typical == pytest.approx(1.0, abs=0.05), "a step of the data is one step"
+    save_model(model, tmp_path / "model")
+    assert np.array_equal(load_model(tmp_path / "model").metric.directions, metric.directions)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"p_ahead": 0.7, "p_behind": 0.6}, "at most 1"),
+        ({"push_scale": 0.0}, "push_scale must be positive"),
+        ({"steering": "direction", "place": (0,)}, "choose steering waypoint"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        HTP(**settings)
