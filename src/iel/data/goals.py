@@ -33,9 +33,9 @@ class DeviceData(NamedTuple):
     final: jax.Array
     transitions: jax.Array
     scale: jax.Array
-    place: jax.Array
-    """Columns that tell the place, where the method steers by them."""
-    elsewhere: jax.Array
+    position: jax.Array
+    """Position columns, where the policy is a waypoint policy."""
+    others: jax.Array
     """All other columns."""
 
 
@@ -152,7 +152,7 @@ def geometric(key: jax.Array, discount: float, size: int) -> jax.Array:
     return 1 + jnp.floor(jnp.log(u) / jnp.log(discount)).astype(jnp.int32)
 
 
-def to_device(data: Trajectories, place: Sequence[int] = ()) -> DeviceData:
+def to_device(data: Trajectories, position: Sequence[int] = ()) -> DeviceData:
     """Copy a store to JAX's default device once; every batch is then drawn there."""
     columns = np.arange(data.observation_size)
     return DeviceData(
@@ -161,6 +161,6 @@ def to_device(data: Trajectories, place: Sequence[int] = ()) -> DeviceData:
         jnp.asarray(data.final, jnp.int32),
         jnp.asarray(data.transitions, jnp.int32),
         jnp.asarray(data.scale),
-        jnp.asarray(np.array(place, np.int32)),
-        jnp.asarray(np.setdiff1d(columns, np.array(place, int)), jnp.int32),
+        jnp.asarray(np.array(position, np.int32)),
+        jnp.asarray(np.setdiff1d(columns, np.array(position, int)), jnp.int32),
     )

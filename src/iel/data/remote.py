@@ -54,8 +54,8 @@ class Facts(NamedTuple):
 
     offsets: jax.Array
     scale: jax.Array
-    place: jax.Array
-    elsewhere: jax.Array
+    position: jax.Array
+    others: jax.Array
 
 
 class Shape(NamedTuple):
@@ -81,4 +81,4 @@ class Shape(NamedTuple):
             Table((self.states,), lambda rows: facts.offsets[episode(starts, rows)] - 1),
             Table((self.states - self.episodes,), lambda numbers: numbers + episode(before, numbers) - 1),
         )
-        return DeviceData(*tables, facts.scale, facts.place, facts.elsewhere)  # type: ignore[arg-type]
+        return DeviceData(*tables, facts.scale, facts.position, facts.others)  # type: ignore[arg-type]

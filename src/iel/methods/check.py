@@ -1,4 +1,4 @@
-"""`check_algo`: does a method, ours or a stranger's, keep the contract?"""
+"""`check_algo`: does a method, ours or a third party's, keep the contract?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy as np
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.errors import ContractError, IELError
-from iel.methods.contract import Method, Metrics, Spec, State, config_dict, config_from_dict
+from iel.learner import Learner, Metrics, Phase, Spec, TrainState
+from iel.methods.method import Method, config_dict, config_from_dict
 from iel.methods.scaling import spec_of
 from iel.metrics import LatentGoal, SupportFunction
 from iel.model import Model, load_model, save_model
@@ -29,18 +30,18 @@ def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     the generator alone. The configuration must survive JSON.
     """
     data = data or _random_walks()
-    _demand(isinstance(algo, Method), "a method is a dataclass below iel.methods.contract.Method")
+    _demand(isinstance(algo, Method), "a method is a dataclass below iel.methods.method.Method")
     spec = spec_of(algo, data)
-    arrays = to_device(data, spec.place)
+    arrays = to_device(data, spec.position)
     _demand(config_from_dict(type(algo), config_dict(algo)) == algo, "the configuration does not survive JSON")
     phases = algo.phases()
     _demand(bool(phases) and all(phase.steps >= 0 for phase in phases), "phases() must name at least one phase")
-    _demand(sum(phase.steps for phase in phases) == algo.steps, "the phases do not add up to `steps`")
-
-    state = jax.jit(lambda key: algo.init(key, spec))(jax.random.key(0))
+    first = {phase.slot: phase.learner for phase in reversed(phases)}
+    _demand(all(isinstance(phase.learner, Learner) for phase in phases), "phases() must be of learners")
+    states = {slot: jax.jit(lambda key, of=own: of.start(key, spec))(jax.random.key(0)) for slot, own in first.items()}
     for phase in phases:
-        state = _check_phase(algo, phase.name, state, arrays, spec)
-    model = algo.model(jax.tree.map(np.asarray, state), spec)
+        states[phase.slot] = _check_phase(phase, states, arrays, spec)
+    model = algo.model({slot: jax.tree.map(np.asarray, state.params) for slot, state in states.items()}, spec)
     _check_files(model, data)
     _check_metric(model, data)
     _check_steering(model, data)
@@ -51,29 +52,30 @@ def _demand(kept: bool, promise: str) -> None:
         raise ContractError(f"{promise[0].upper()}{promise[1:]}.")
 
 
-def _check_phase(algo: Method, phase: str, state: State, arrays: DeviceData, spec: Spec) -> State:
-    tables = jax.jit(lambda state: algo.tables(phase, state, arrays))(state)
+def _check_phase(phase: Phase, states: dict[str, TrainState], arrays: DeviceData, spec: Spec) -> TrainState:
+    learner, name, state = phase.learner, phase.name, states[phase.slot]
+    others = {slot: own.params for slot, own in states.items() if slot != phase.slot}
+    tables = jax.jit(lambda trained: learner.tables(trained, arrays, spec))(others)
 
     @jax.jit
-    def step(state: State, key: jax.Array) -> tuple[State, Metrics]:
+    def step(state: TrainState, key: jax.Array) -> tuple[TrainState, Metrics]:
         sample_key, update_key = jax.random.split(key)
-        return algo.update(phase, state, algo.sample(phase, sample_key, arrays, tables), update_key)
+        return learner.update(state, learner.sample(sample_key, arrays, tables), update_key)
 
     after, metrics = step(state, jax.random.key(1))
     before_types, after_types = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, after))
-    _demand(before_types == after_types, f"{phase}: update reshapes the state")
-    _demand(f"{phase}/loss" in metrics, f"{phase}: there is no metric {phase}/loss")
-    for name, value in metrics.items():
-        _demand(value.shape == () and bool(jnp.isfinite(value)), f"{phase}: the metric {name} is not a finite scalar")
+    _demand(before_types == after_types, f"{name}: update reshapes the state")
+    _demand(f"{name}/loss" in metrics, f"{name}: there is no metric {name}/loss")
+    for metric, value in metrics.items():
+        _demand(value.shape == () and bool(jnp.isfinite(value)), f"{name}: the metric {metric} is not a finite scalar")
     again, _ = step(state, jax.random.key(1))
     other, _ = step(state, jax.random.key(2))
-    _demand(_same(after, again), f"{phase}: the same key gave two results")
-    _demand(not _same(after, other), f"{phase}: the key does not matter")
-    _demand(not _same(after, state), f"{phase}: update changes nothing")
+    _demand(_same(after, again), f"{name}: the same key gave two results")
+    _demand(not _same(after, other), f"{name}: the key does not matter")
+    _demand(not _same(after, state), f"{name}: update changes nothing")
 
-    def from_scratch(key: jax.Array) -> tuple[State, Metrics]:
-        fresh = algo.init(key, spec)
-        return algo.update(phase, fresh, algo.sample(phase, key, arrays, algo.tables(phase, fresh, arrays)), key)
+    def from_scratch(key: jax.Array) -> tuple[TrainState, Metrics]:
+        return learner.update(learner.start(key, spec), learner.sample(key, arrays, tables), key)
 
     # Whether seeds can be mapped shows when the program is traced; compiling it would only take time.
     jax.eval_shape(jax.vmap(from_scratch), jax.random.split(jax.random.key(3), 2))

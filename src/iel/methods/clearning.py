@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
 from iel.errors import ConfigError
+from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_share
 from iel.losses import ddpg_bc_loss, recursive_classification_loss
-from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_share
-from iel.methods.skills import SkillBatch
-from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
-from iel.model import Model
-from iel.nn import MLP, TanhGaussianPolicy, descend, ensemble, frozen, frozen_policy, polyak, scalars
+from iel.methods.method import Distances, Facts, Method
+from iel.methods.presets import LEGGED
+from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -34,14 +32,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "target_rate": 0.05,
         "bc_weight": 0.03,
     },
-    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
-    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
+    "laptop-body": {"steps": 24_000, **LEGGED, "target_rate": 0.05},
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLearning(Steerable, Method):
+class CLearning(Method, Learner):
     """C-Learning: a classifier of the policy's future, trained by its own recursion on single transitions.
 
         C = sigmoid(f),  C / (1 - C) = p(g | x, a) / p(g),                p(. | x, a) = discounted later states under pi
@@ -54,10 +51,19 @@ class CLearning(Steerable, Method):
     collected data as they learned, have none.
 
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    `smoke` (seconds, for tests).
     """
 
     name = "clearning"
+    facts = Facts(
+        family="successor measure",
+        distils="reachability",
+        distance="classifier logit",
+        directional=True,
+        triangle_inequality=False,
+        temporal_difference=True,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     batch_size: int = 256
@@ -93,22 +99,23 @@ class CLearning(Steerable, Method):
     def actor_goals(self) -> GoalSampler:
         return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
-        """Fresh networks and a target equal to the classifier."""
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
+        """Fresh networks."""
         classifier_key, policy_key = jax.random.split(key)
         pair = 2 * spec.observation_size
-        networks = Networks(
+        return Networks(
             ensemble(classifier_key, 2, pair + spec.action_size, self.hidden, 1),
             TanhGaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size),
         )
-        return State(networks, networks.classifier, self.optimiser.init(networks), self.new_walker(key, spec))
+
+    def target_of(self, networks: Networks) -> MLP:
+        """The classifier."""
+        return networks.classifier
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Batch | SkillBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
         """Transitions with a random state, a later state, and a goal for the actor."""
-        if phase == "policy":
-            return self.draw_walk(key, data, tables)
         state_key, random_key, later_key, actor_key = jax.random.split(key, 4)
         rows = draw_states(state_key, data, self.batch_size)
         anywhere = jax.random.randint(random_key, (self.batch_size,), 0, len(data.observations))
@@ -154,28 +161,15 @@ class CLearning(Steerable, Method):
         actor_loss, actor_metrics = self.actor_loss(networks.policy, networks.classifier, batch, actor_key)
         return loss + actor_loss, {"train/loss": loss + actor_loss, **metrics, **actor_metrics}
 
-    # ---------------------------------------------------------------- the update
+    # ---------------------------------------------------------------- what is exported
 
-    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step; the target follows the parameters before it."""
-        if phase == "policy":
-            return self.walk(state, batch, key)
-        networks, moments, metrics = descend(
-            self.optimiser, self.loss, state.networks, state.moments, state.target, batch, key
-        )
-        target = polyak(state.target, state.networks.classifier, self.target_rate)
-        return State(networks, target, moments, state.walker), metrics
-
-    # ---------------------------------------------------------------- what is shipped
-
-    def model(self, state: State, spec: Spec) -> Model:
-        """The policy, and the classifier's log-odds at the policy's action."""
-        policy, steering = self.steered(state.networks.policy, state.walker, spec)
-        value = frozen(state.networks.classifier, "observation", "goal", "action", logit=True)
-        networks = {"policy": policy, "value": value}
-        if self.walks:  # the classifier is asked at this one's action
-            networks["actor"] = frozen_policy(state.networks.policy, "observation", "goal")
-        return Model(self.name, spec.observation_size, spec.action_size, networks, steering)
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """The classifier's log-odds at the action of the method's own policy, whichever policy acts."""
+        own = trained["train"]
+        networks = {"value": frozen(own.classifier, "observation", "goal", "action", logit=True)}
+        if self.policy is not None:
+            networks["actor"] = frozen_policy(own.policy, "observation", "goal")
+        return Distances(networks)
 
 
 class Batch(NamedTuple):
@@ -194,12 +188,3 @@ class Networks(NamedTuple):
 
     classifier: MLP
     policy: TanhGaussianPolicy
-
-
-class State(NamedTuple):
-    """Everything training changes."""
-
-    networks: Networks
-    target: MLP
-    moments: optax.OptState
-    walker: Walker | None = None

@@ -17,17 +17,23 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
+from iel.learner import (
+    Learner,
+    Metrics,
+    Spec,
+    Trained,
+    require_fraction,
+    require_positive,
+    require_share,
+)
 from iel.losses import contrastive_loss, ddpg_bc_loss, diagonal_cross_entropy
-from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive, require_share
-from iel.methods.skills import SkillBatch
-from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.methods.method import Distances, Facts, Method
+from iel.methods.presets import LEGGED
 from iel.metrics import Quasimetric
-from iel.model import Model
-from iel.nn import MLP, GaussianPolicy, apply_heads, descend, ensemble, frozen, head, scalars
+from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, head, scalars
 from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
 
 # All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.
@@ -35,8 +41,7 @@ SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "state_share": 0.5,
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
-    "laptop-body": {"steps": 24_000, **JOINTS, **SHORT},
-    "laptop-body-waypoints": {**SHORT, **WAYPOINTS},
+    "laptop-body": {"steps": 24_000, **LEGGED, **SHORT},
     "smoke": {
         "steps": 1_000,
         "batch_size": 64,
@@ -50,7 +55,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class CMD(Steerable, Method):
+class CMD(Method, Learner):
     """Contrastive metric distillation in one step (CMD-1): a density ratio that is a quasimetric.
 
     Let p(g | x, a) be the discounted density of the states that follow. The successor distance
@@ -72,11 +77,20 @@ class CMD(Steerable, Method):
     trained without their actions, so that phi(x, 0) means x whatever is done there.
 
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests), `ogbench` (the baseline in
+    `smoke` (seconds, for tests), `ogbench` (the baseline in
     TMD's code: `binary`, no c).
     """
 
     name = "cmd"
+    facts = Facts(
+        family="successor measure",
+        distils="successor features",
+        distance="log density ratio",
+        directional=True,
+        triangle_inequality=True,
+        temporal_difference=False,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     head: Head = "mrn"
@@ -116,25 +130,22 @@ class CMD(Steerable, Method):
     def actor_goals(self) -> GoalSampler:
         return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks; the mixture's odds start at 1."""
         encoder_key, potential_key, policy_key = jax.random.split(key, 3)
         size = spec.observation_size
         policy = GaussianPolicy(policy_key, 2 * size, self.policy_widths, spec.action_size, gelu=True)
-        networks = Networks(
+        return Networks(
             ensemble(encoder_key, 2, size + spec.action_size, self.hidden, self.dimension),
             ensemble(potential_key, 2, size, self.hidden, 1) if self.potential else None,
             jnp.zeros(()),
-            None if self.walks else policy,
+            policy if self.policy is None else None,
         )
-        return State(networks, self.optimiser.init(networks), self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with a later state, and a goal for the actor."""
-        if phase == "policy":
-            return self.draw_walk(key, data, tables)
         return relabel(key, data, GoalSampler(self.discount, 1.0, 0.0), self.actor_goals, self.batch_size)
 
     # ---------------------------------------------------------------- losses
@@ -186,37 +197,35 @@ class CMD(Steerable, Method):
         loss = ddpg_bc_loss(q, networks.policy.unit_log_prob(pair, batch.action), self.bc_weight)
         return loss, {"train/actor": loss, "train/actor_q": q.mean()}
 
-    def loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: None, batch: Relabelled, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the actor's loss to the distances."""
         loss, metrics = self.distance_loss(networks, batch)
-        if not self.walks:
+        if self.policy is None:
             actor_loss, actor_metrics = self.actor_loss(networks, batch)
             loss, metrics = loss + actor_loss, {**metrics, **actor_metrics}
         return loss, {"train/loss": loss, **metrics}
 
-    # ---------------------------------------------------------------- the update
+    # ---------------------------------------------------------------- what is exported
 
-    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step; there are no target copies."""
-        if phase == "policy":
-            return self.walk(state, batch, key)
-        networks, moments, metrics = descend(self.optimiser, self.loss, state.networks, state.moments, batch)
-        return State(networks, moments, state.walker), metrics
+    @property
+    def embedding_size(self) -> int:
+        return self.dimension
 
-    # ---------------------------------------------------------------- what is shipped
+    def encoder(self, trained: Trained, spec: Spec) -> MLP:
+        """phi(x, 0) of head 0."""
+        return without_action(head(trained["train"].encoder, 0), spec.observation_size)
 
-    def model(self, state: State, spec: Spec) -> Model:
-        """phi(x, 0) of head 0 and the quasimetric, in steps if it says nothing else; and the policy."""
-        policy, steering = self.steered(state.networks.policy, state.walker, spec)
-        encoder = without_action(head(state.networks.encoder, 0), spec.observation_size)
-        networks = {"embedding": frozen(encoder, "observation"), "policy": policy}
-        mix = float(jax.nn.sigmoid(state.networks.mix_logit))
+    embedding = encoder
+
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """phi(x, 0) and the quasimetric, in steps if it says nothing else."""
+        mix = float(jax.nn.sigmoid(trained["train"].mix_logit))
         unit = math.sqrt(self.dimension) * math.log(1.0 / self.discount)
         # Yes-or-no questions without c leave log(batch - 1) and how common a goal is in the distance: no steps.
         counts = self.contrast == "symmetric" and self.potential
         metric = Quasimetric(self.head, self.groups, mix, scale=1.0 / unit, discount=1.0 if counts else None)
-        sizes = spec.observation_size, spec.action_size
-        return Model(self.name, *sizes, networks, steering, discount=metric.discount, metric=metric)
+        networks = {"embedding": frozen(self.encoder(trained, spec), "observation")}
+        return Distances(networks, discount=metric.discount, metric=metric)
 
 
 def without_action(encoder: MLP, size: int) -> MLP:
@@ -232,11 +241,3 @@ class Networks(NamedTuple):
     mix_logit: jax.Array
     """Log odds of IQE's mean against its maximum."""
     policy: GaussianPolicy | None
-
-
-class State(NamedTuple):
-    """Everything training changes."""
-
-    networks: Networks
-    moments: optax.OptState
-    walker: Walker | None

@@ -13,30 +13,28 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
+from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive
 from iel.losses import contrastive_loss, ddpg_bc_loss
-from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
-from iel.methods.skills import SkillBatch
-from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
-from iel.model import Model, Network
-from iel.nn import MLP, GaussianPolicy, apply_heads, descend, ensemble, frozen, frozen_policy
+from iel.methods.method import Distances, Facts, Method
+from iel.methods.presets import LEGGED
+from iel.model import Network
+from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, frozen_policy
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.1.
     # A step trains critic and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
     "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "learning_rate": 1e-3, "bc_weight": 0.03},
-    "laptop-body": {"steps": 24_000, **JOINTS},
-    "laptop-body-waypoints": WAYPOINTS,
+    "laptop-body": {"steps": 24_000, **LEGGED},
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "latent": 16, "learning_rate": 1e-3},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class CRL(Steerable, Method):
+class CRL(Method, Learner):
     """Contrastive RL: a critic that tells the future of a state from the future of others, and a policy that climbs it.
 
         f_e(x, a, g) = <phi_e(x, a), psi_e(g)> / sqrt(d)
@@ -47,11 +45,20 @@ class CRL(Steerable, Method):
     discounted later states of the data: no bootstrapping, no target copy, and no stitching of trajectories.
 
     Presets: `paper` (the defaults below, which are OGBench's for antmaze), `laptop` (minutes on two cores),
-    `laptop-body` (for robots with joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds,
+    `laptop-body` (for robots with joints), `smoke` (seconds,
     for tests).
     """
 
     name = "crl"
+    facts = Facts(
+        family="successor measure",
+        distils="density ratio",
+        distance="inner product",
+        directional=True,
+        triangle_inequality=False,
+        temporal_difference=False,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     latent: int = 512
@@ -81,23 +88,20 @@ class CRL(Steerable, Method):
     def actor_goals(self) -> GoalSampler:
         return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
         phi_key, psi_key, policy_key = jax.random.split(key, 3)
         size, actions = spec.observation_size, spec.action_size
-        networks = Networks(
+        return Networks(
             ensemble(phi_key, 2, size + actions, self.hidden, self.latent),
             ensemble(psi_key, 2, size, self.hidden, self.latent),
             GaussianPolicy(policy_key, 2 * size, self.policy_widths, actions, gelu=True),
         )
-        return State(networks, self.optimiser.init(networks), self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with a later state as the critic's goal, and another goal for the actor."""
-        if phase == "policy":
-            return self.draw_walk(key, data, tables)
         return relabel(key, data, self.later_goals, self.actor_goals, self.batch_size)
 
     # ---------------------------------------------------------------- losses
@@ -124,36 +128,28 @@ class CRL(Steerable, Method):
         loss = ddpg_bc_loss(q, networks.policy.unit_log_prob(pair, batch.action), self.bc_weight)
         return loss, {"train/actor": loss, "train/actor_logit": q.mean()}
 
-    def loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: None, batch: Relabelled, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the actor's loss to the critic."""
         critic_loss, critic_metrics = self.critic_loss(networks, batch)
         actor_loss, actor_metrics = self.actor_loss(networks, batch)
         return critic_loss + actor_loss, {"train/loss": critic_loss + actor_loss, **critic_metrics, **actor_metrics}
 
-    # ---------------------------------------------------------------- the update
+    # ---------------------------------------------------------------- what is exported
 
-    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step."""
-        if phase == "policy":
-            return self.walk(state, batch, key)
-        networks, moments, metrics = descend(self.optimiser, self.loss, state.networks, state.moments, batch)
-        return State(networks, moments, state.walker), metrics
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """The critic as log p(g | x, a) / p(g): a last feature adds the log(B - 1) of its negatives.
 
-    # ---------------------------------------------------------------- what is shipped
-
-    def model(self, state: State, spec: Spec) -> Model:
-        """The policy, and the critic as log p(g | x, a) / p(g): a last feature adds the log(B - 1) of its negatives."""
-        phi = frozen(state.networks.phi, "observation", "action", logit=True)
-        psi = frozen(state.networks.psi, "goal")
-        policy, steering = self.steered(state.networks.policy, state.walker, spec)
+        It is evaluated at the action of the method's own policy, whichever policy acts.
+        """
+        own = trained["train"]
+        phi, psi = frozen(own.phi, "observation", "action", logit=True), frozen(own.psi, "goal")
         networks = {
-            "policy": policy,
             "value": _with_feature(phi, 1.0),
             "goal_features": _with_feature(psi, np.log(self.batch_size - 1), 1.0 / np.sqrt(self.latent)),
         }
-        if self.walks:  # the critic is asked at this one's action
-            networks["actor"] = frozen_policy(state.networks.policy, "observation", "goal")
-        return Model(self.name, spec.observation_size, spec.action_size, networks, steering)
+        if self.policy is not None:
+            networks["actor"] = frozen_policy(own.policy, "observation", "goal")
+        return Distances(networks)
 
 
 class Features(NamedTuple):
@@ -173,14 +169,6 @@ class Networks(NamedTuple):
     phi: MLP
     psi: MLP
     policy: GaussianPolicy
-
-
-class State(NamedTuple):
-    """Everything training changes."""
-
-    networks: Networks
-    moments: optax.OptState
-    walker: Walker | None = None
 
 
 def _with_feature(network: Network, constant: float, scale: float = 1.0) -> Network:

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from iel.data.goals import DeviceData
+from iel.learner import Learner, Metrics, Spec, Trained, require_positive
 from iel.losses import orthonormality_loss
-from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_positive
 from iel.methods.measures import (
     MAZES,
     Tasked,
@@ -32,11 +31,13 @@ from iel.methods.measures import (
     forward_loss,
     noisy,
     on_sphere,
+    task_controls,
+    task_distances,
 )
-from iel.methods.skills import SkillBatch
-from iel.methods.waypoints import WAYPOINTS, Walker
-from iel.model import Model
-from iel.nn import MLP, POLICY_SCALE, descend, ensemble, polyak
+from iel.methods.method import Distances, Facts
+from iel.methods.presets import LEGGED
+from iel.nn import MLP, POLICY_SCALE, ensemble
+from iel.policies import Controls
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -49,8 +50,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "standardise": True,
         **MAZES,
     },
-    "laptop-body": {"steps": 24_000, **JOINTS, **MAZES},
-    "laptop-body-waypoints": {**WAYPOINTS, **MAZES},
+    "laptop-body": {"steps": 24_000, **LEGGED, **MAZES},
     "smoke": {
         "steps": 1_500,
         "batch_size": 128,
@@ -64,7 +64,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class FB(Tasked, Method):
+class FB(Tasked, Learner):
     """Forward-backward representations: the successor measures of all optimal policies at once, by rank d.
 
     For a task vector z, pi(., z) is greedy for the reward y -> B(y)^T z, and F(x, a, z)^T B(y) is its successor
@@ -78,10 +78,19 @@ class FB(Tasked, Method):
     It is prompted by a goal, z = B(g), or by a reward, z = E[r B], both scaled to length sqrt(d).
 
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    `smoke` (seconds, for tests).
     """
 
     name = "fb"
+    facts = Facts(
+        family="successor measure",
+        distils="successor measure",
+        distance="bilinear projection",
+        directional=True,
+        triangle_inequality=False,
+        temporal_difference=True,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     dimension: int = 50
@@ -93,26 +102,24 @@ class FB(Tasked, Method):
         super().__post_init__()
         require_positive(self, "dimension")
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
-        """Fresh networks, and copies equal to F and B."""
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
+        """Fresh networks."""
         forward_key, backward_key, policy_key = jax.random.split(key, 3)
         told = spec.observation_size + self.dimension
-        networks = Networks(
+        return Networks(
             ensemble(forward_key, 2, told + spec.action_size, self.hidden, self.dimension),
             MLP(backward_key, spec.observation_size, self.hidden, self.dimension),
             MLP(policy_key, told, self.policy_widths, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
         )
-        target = Targets(networks.forward, networks.backward)
-        return State(networks, target, self.optimiser.init(networks), self.new_walker(key, spec))
+
+    def target_of(self, networks: Networks) -> Targets:
+        """F and B."""
+        return Targets(networks.forward, networks.backward)
 
     # ---------------------------------------------------------------- batches
 
-    def sample(
-        self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None
-    ) -> Transitions | SkillBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Transitions:
         """Transitions, with a later state where the policy learns from those."""
-        if phase == "policy":
-            return self.draw_walk(key, data, tables)
         rows, ahead = draw_rows(key, data, self.batch_size, self.discount)
         later = data.observations[ahead] if self.future_share > 0 else None
         return Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1], later)
@@ -150,23 +157,16 @@ class FB(Tasked, Method):
         metrics |= {"train/actor": actor, "train/actor_q": more["actor_q"]}
         return measure + actor, {"train/loss": measure + actor, **metrics}
 
-    # ---------------------------------------------------------------- the update
+    # ---------------------------------------------------------------- what is exported
 
-    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step; the copies follow the parameters before it."""
-        if phase == "policy":
-            return self.walk(state, batch, key)
-        loss = lambda networks, batch: self.loss(networks, state.target, batch, key)  # noqa: E731
-        networks, moments, metrics = descend(self.optimiser, loss, state.networks, state.moments, batch)
-        online = Targets(state.networks.forward, state.networks.backward)
-        return State(networks, polyak(state.target, online, self.target_rate), moments, state.walker), metrics
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """F, whose product with B of a target says how near it is."""
+        own = trained["train"]
+        return task_distances(self, own.forward, own.backward, own.policy)
 
-    # ---------------------------------------------------------------- what is shipped
-
-    def model(self, state: State, spec: Spec) -> Model:
-        """The policy, told B of its target; and F, whose product with B says how near that is."""
-        networks = state.networks
-        return self.shipped(spec, networks.forward, networks.backward, networks.policy, state.walker)
+    def controls(self, trained: Trained, spec: Spec) -> Controls:
+        """The policy, conditioned on B of its target."""
+        return task_controls(self, trained["train"].policy)
 
 
 class Networks(NamedTuple):
@@ -182,12 +182,3 @@ class Targets(NamedTuple):
 
     forward: MLP
     backward: MLP
-
-
-class State(NamedTuple):
-    """Everything training changes."""
-
-    networks: Networks
-    target: Targets
-    moments: optax.OptState
-    walker: Walker | None = None

@@ -11,24 +11,26 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.methods.contract import JOINTS, Method, Metrics, Spec
-from iel.model import GoalState, Model
-from iel.nn import GaussianPolicy, descend, frozen_policy
+from iel.learner import Learner, Metrics, Spec, Trained
+from iel.methods.method import Distances, Facts, Method
+from iel.methods.presets import LEGGED
+from iel.model import GoalState
+from iel.nn import GaussianPolicy, frozen_policy
+from iel.policies import Controls
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # As many updates of the policy as in 42,000 steps of IEL.
     "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128)},
-    "laptop-body": {"steps": 24_000, **JOINTS},
+    "laptop-body": {"steps": 24_000, **LEGGED},
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class GCBC(Method):
+class GCBC(Method, Learner):
     """Goal-conditioned behavioural cloning: imitate whatever the data did on its way to a later state.
 
         L = -E[log N(a; mu(x, g), 1)],  g uniform among the later states of the same trajectory
@@ -40,6 +42,15 @@ class GCBC(Method):
     """
 
     name = "gcbc"
+    facts = Facts(
+        family="goal-conditioned",
+        distils="actions",
+        distance="none",
+        directional=False,
+        triangle_inequality=False,
+        temporal_difference=False,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     p_trajectory: float = 1.0
@@ -53,40 +64,30 @@ class GCBC(Method):
     def goals(self) -> GoalSampler:
         return GoalSampler(p_trajectory=self.p_trajectory, p_random=1.0 - self.p_trajectory, future="uniform")
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
+    def init(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
         """A fresh policy."""
-        policy = GaussianPolicy(key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True)
-        return State(policy, self.optimiser.init(policy))
+        return GaussianPolicy(key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True)
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Batch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
         """Transitions and a goal each."""
         state_key, goal_key = jax.random.split(key)
         rows = draw_states(state_key, data, self.batch_size)
         goals = self.goals.goals(goal_key, data, rows)
         return Batch(data.observations[rows], data.actions[rows], data.observations[goals])
 
-    def loss(self, policy: GaussianPolicy, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def loss(self, policy: GaussianPolicy, target: None, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """-E[log N(a; mu(x, g), 1)], up to a constant half the squared error."""
         inputs = jnp.concatenate([batch.state, batch.goal], -1)
         loss = -policy.unit_log_prob(inputs, batch.action).mean()
         return loss, {"train/loss": loss, "train/squared_error": jnp.square(policy(inputs) - batch.action).mean()}
 
-    def update(self, phase: str, state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step."""
-        policy, moments, metrics = descend(self.optimiser, self.loss, state.policy, state.moments, batch)
-        return State(policy, moments), metrics
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """None: there is no value."""
+        return Distances({})
 
-    def model(self, state: State, spec: Spec) -> Model:
-        """The policy; there is no value and hence no distance."""
-        networks = {"policy": frozen_policy(state.policy, "observation", "command")}
-        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState())
-
-
-class State(NamedTuple):
-    """Everything training changes."""
-
-    policy: GaussianPolicy
-    moments: optax.OptState
+    def controls(self, trained: Trained, spec: Spec) -> Controls:
+        """The policy, conditioned on the target's state."""
+        return Controls({"policy": frozen_policy(trained["train"], "observation", "command")}, GoalState())
 
 
 class Batch(NamedTuple):

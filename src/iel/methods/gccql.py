@@ -18,10 +18,21 @@ import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
+from iel.learner import (
+    Learner,
+    Metrics,
+    Phase,
+    Spec,
+    Trained,
+    adam,
+    require_fraction,
+    require_positive,
+    require_share,
+)
 from iel.losses import conservative_gap, goal_reward, iql_critic_loss
-from iel.methods.contract import JOINTS, Method, Metrics, Phase, Spec, require_fraction, require_positive, require_share
-from iel.model import GoalState, Model
-from iel.nn import MLP, TanhGaussianPolicy, descend, ensemble, frozen, frozen_policy, polyak, scalars
+from iel.methods.method import Distances, Facts, Method, Part
+from iel.methods.presets import LEGGED
+from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
 
 LARGEST_CAUTION = 1e6
 
@@ -41,7 +52,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "hidden": (128, 128, 128),
         **SHORT,
     },
-    "laptop-body": {"steps": 24_000, **JOINTS, **SHORT},
+    "laptop-body": {"steps": 24_000, **LEGGED, **SHORT},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {
         "steps": 1_500,
@@ -56,7 +67,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GCCQL(Method):
+class GCCQL(Method, Learner):
     """Goal-conditioned conservative Q-learning: off-policy TD, with actions the data does not show rated down.
 
         y    = r + gamma m max_j min_e Q'_e(x', g, a'_j),  a'_j ~ pi(x', g),  r = -1 and m = 1 until x is g, then 0
@@ -72,6 +83,15 @@ class GCCQL(Method):
     """
 
     name = "gccql"
+    facts = Facts(
+        family="goal-conditioned",
+        distils="Q-values",
+        distance="negative Q-value",
+        directional=True,
+        triangle_inequality=False,
+        temporal_difference=True,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     warmup_share: float = 0.04
@@ -121,33 +141,31 @@ class GCCQL(Method):
         return GoalSampler(self.discount, self.p_trajectory, p_random, p_current=self.p_current)
 
     @property
-    def policy_optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.policy_learning_rate)
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, with a step size for each part."""
+        rates = {"critic": self.learning_rate, "policy": self.policy_learning_rate, "prices": self.price_learning_rate}
+        return optax.multi_transform({part: adam(rate) for part, rate in rates.items()}, Networks(*rates))
 
-    @property
-    def price_optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.price_learning_rate)
-
-    def phases(self) -> tuple[Phase, ...]:
+    def geometry(self) -> tuple[Phase, ...]:
         """4 % of cloning by default, then the policy climbs Q."""
         warmup = round(self.steps * self.warmup_share)
-        return Phase("warmup", warmup), Phase("train", self.steps - warmup)
+        return Phase(Warmup(self), warmup), Phase(self, self.steps - warmup)
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
-        """Fresh networks, a target equal to the critic, and both prices at 1."""
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
+        """Fresh networks, and both prices at 1."""
         critic_key, policy_key = jax.random.split(key)
         pair = 2 * spec.observation_size
         critic = ensemble(critic_key, 2, pair + spec.action_size, self.hidden, 1)
         policy = TanhGaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size)
-        prices = Prices(jnp.zeros(()), jnp.zeros(()))
-        moments = Optimisers(
-            self.optimiser.init(critic), self.policy_optimiser.init(policy), self.price_optimiser.init(prices)
-        )
-        return State(critic, critic, policy, prices, moments)
+        return Networks(critic, policy, Prices(jnp.zeros(()), jnp.zeros(())))
+
+    def target_of(self, networks: Networks) -> MLP:
+        """The critic."""
+        return networks.critic
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with goals; the actor's own goals are not used."""
         return relabel(key, data, self.goals, self.goals, self.batch_size)
 
@@ -221,39 +239,53 @@ class GCCQL(Method):
         metrics = {"actor/entropy_price": jnp.exp(prices.entropy), "critic/caution_price": _price(prices.caution)}
         return entropy + caution, metrics
 
-    # ---------------------------------------------------------------- the update
-
-    def update(self, phase: str, state: State, batch: Relabelled, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step of critic, policy and prices, all from the parameters before it."""
+    def loss(
+        self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array, clone: bool = False
+    ) -> tuple[jax.Array, Metrics]:
+        """The sum of all three; each part moves by its own loss alone. In the warm-up the policy clones the data."""
         critic_key, actor_key = jax.random.split(key)
-        moments = state.optimisers
-        critic_loss = lambda critic: self.critic_loss(  # noqa: E731
-            critic, state.target, state.policy, state.prices.caution, batch, critic_key
+        fixed = jax.lax.stop_gradient(networks)
+        critic, metrics = self.critic_loss(
+            networks.critic, target, fixed.policy, fixed.prices.caution, batch, critic_key
         )
-        critic, critic_moments, critic_metrics = descend(self.optimiser, critic_loss, state.critic, moments.critic)
-        actor_loss = lambda policy: self.actor_loss(  # noqa: E731
-            policy, state.critic, state.prices.entropy, batch, actor_key, phase == "warmup"
-        )
-        policy, policy_moments, metrics = descend(self.policy_optimiser, actor_loss, state.policy, moments.policy)
-        surplus = -metrics["actor/entropy"], critic_metrics["critic/excess"], batch.action.shape[-1]
-        prices, price_moments, price_metrics = descend(
-            self.price_optimiser, self.price_loss, state.prices, moments.prices, *surplus
-        )
-        target = polyak(state.target, state.critic, self.target_rate)
-        loss = critic_metrics["critic/loss"] + metrics["actor/loss"]
-        moments = Optimisers(critic_moments, policy_moments, price_moments)
-        after = State(critic, target, policy, prices, moments)
-        return after, {f"{phase}/loss": loss, **critic_metrics, **metrics, **price_metrics}
+        actor, more = self.actor_loss(networks.policy, fixed.critic, fixed.prices.entropy, batch, actor_key, clone)
+        metrics |= more
+        surplus = jax.lax.stop_gradient((-metrics["actor/entropy"], metrics["critic/excess"]))
+        price, more = self.price_loss(networks.prices, *surplus, batch.action.shape[-1])
+        return critic + actor + price, {"train/loss": critic + actor, **metrics, **more}
 
-    # ---------------------------------------------------------------- what is shipped
+    # ---------------------------------------------------------------- what is exported
 
-    def model(self, state: State, spec: Spec) -> Model:
-        """The policy, and the critic, whose smaller head at the policy's action is minus the distance."""
-        networks = {
-            "policy": frozen_policy(state.policy, "observation", "command"),
-            "value": frozen(state.critic, "observation", "goal", "action"),
-        }
-        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState(), discount=self.discount)
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """The critic, whose smaller head at the policy's action is minus the distance."""
+        own = trained["train"]
+        networks = {"value": frozen(own.critic, "observation", "goal", "action")}
+        if self.policy is not None:
+            networks["actor"] = frozen_policy(own.policy, "observation", "goal")
+        return Distances(networks, discount=self.discount)
+
+
+@dataclass(frozen=True)
+class Warmup(Part):
+    """The same training with a policy that clones the data while the critic already learns."""
+
+    method: GCCQL
+
+    phase = "warmup"
+    slot = "train"
+
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
+        return self.method.init(key, spec)
+
+    def target_of(self, networks: Networks) -> MLP:
+        return self.method.target_of(networks)
+
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
+        return self.method.sample(key, data, tables)
+
+    def loss(self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        loss, metrics = self.method.loss(networks, target, batch, key, clone=True)
+        return loss, {"warmup/loss": metrics.pop("train/loss"), **metrics}
 
 
 class Prices(NamedTuple):
@@ -263,22 +295,12 @@ class Prices(NamedTuple):
     caution: jax.Array
 
 
-class Optimisers(NamedTuple):
-    """Adam's moments."""
-
-    critic: optax.OptState
-    policy: optax.OptState
-    prices: optax.OptState
-
-
-class State(NamedTuple):
-    """Everything training changes."""
+class Networks(NamedTuple):
+    """What the optimiser moves."""
 
     critic: MLP
-    target: MLP
     policy: TanhGaussianPolicy
     prices: Prices
-    optimisers: Optimisers
 
 
 def _price(logarithm: jax.Array) -> jax.Array:

@@ -12,29 +12,26 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive
 from iel.losses import awr_loss, ivl_loss
-from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive
-from iel.methods.skills import SkillBatch
-from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
-from iel.model import Model
-from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, polyak, scalars
+from iel.methods.method import Distances, Facts, Method
+from iel.methods.presets import LEGGED
+from iel.nn import MLP, GaussianPolicy, ensemble, frozen, scalars
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
     "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05},
-    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
-    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
+    "laptop-body": {"steps": 24_000, **LEGGED, "target_rate": 0.05},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class GCIVL(Steerable, Method):
+class GCIVL(Method, Learner):
     """Goal-conditioned implicit V-learning: a value of (x, g) from transitions alone, then advantage-weighted cloning.
 
         L_V = IVL(V; expectile, discount)                                with r = -1 until x is g
@@ -43,10 +40,19 @@ class GCIVL(Steerable, Method):
     The value never sees an action: where the same action may lead to several places, it believes in the luckiest.
 
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    `smoke` (seconds, for tests).
     """
 
     name = "gcivl"
+    facts = Facts(
+        family="goal-conditioned",
+        distils="values",
+        distance="negative value",
+        directional=True,
+        triangle_inequality=False,
+        temporal_difference=True,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     discount: float = 0.99
@@ -79,22 +85,21 @@ class GCIVL(Steerable, Method):
     def actor_goals(self) -> GoalSampler:
         return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
-        """Fresh networks and a target equal to the value."""
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
+        """Fresh networks."""
         value_key, policy_key = jax.random.split(key)
         pair = 2 * spec.observation_size
-        networks = Networks(
-            ensemble(value_key, 2, pair, self.hidden, 1),
-            None if self.walks else GaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size, gelu=True),
-        )
-        return State(networks, networks.value, self.optimiser.init(networks), self.new_walker(key, spec))
+        policy = GaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size, gelu=True)
+        return Networks(ensemble(value_key, 2, pair, self.hidden, 1), policy if self.policy is None else None)
+
+    def target_of(self, networks: Networks) -> MLP:
+        """The value."""
+        return networks.value
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with a goal for the value and another for the actor."""
-        if phase == "policy":
-            return self.draw_walk(key, data, tables)
         return relabel(key, data, self.value_goals, self.actor_goals, self.batch_size)
 
     # ---------------------------------------------------------------- losses
@@ -114,7 +119,7 @@ class GCIVL(Steerable, Method):
         loss = awr_loss(policy.unit_log_prob(inputs, batch.action), advantage, self.awr_temperature)
         return loss, {"train/actor": loss, "train/advantage": advantage.mean()}
 
-    def loss(self, networks: Networks, target: MLP, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the actor's loss to the value."""
         value_loss, value_metrics = self.value_loss(networks.value, target, batch)
         if networks.policy is None:
@@ -122,24 +127,11 @@ class GCIVL(Steerable, Method):
         actor_loss, actor_metrics = self.actor_loss(networks.policy, networks.value, batch)
         return value_loss + actor_loss, {"train/loss": value_loss + actor_loss, **value_metrics, **actor_metrics}
 
-    # ---------------------------------------------------------------- the update
+    # ---------------------------------------------------------------- what is exported
 
-    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step; the target follows the parameters before it."""
-        if phase == "policy":
-            return self.walk(state, batch, key)
-        loss = lambda networks, batch: self.loss(networks, state.target, batch)  # noqa: E731
-        networks, moments, metrics = descend(self.optimiser, loss, state.networks, state.moments, batch)
-        target = polyak(state.target, state.networks.value, self.target_rate)
-        return State(networks, target, moments, state.walker), metrics
-
-    # ---------------------------------------------------------------- what is shipped
-
-    def model(self, state: State, spec: Spec) -> Model:
-        """The policy, and both heads of the value, whose mean is minus the distance."""
-        policy, steering = self.steered(state.networks.policy, state.walker, spec)
-        networks = {"policy": policy, "value": frozen(state.networks.value, "observation", "goal")}
-        return Model(self.name, spec.observation_size, spec.action_size, networks, steering, discount=self.discount)
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """Both heads of the value, whose mean is minus the distance."""
+        return Distances({"value": frozen(trained["train"].value, "observation", "goal")}, discount=self.discount)
 
 
 class Networks(NamedTuple):
@@ -147,13 +139,4 @@ class Networks(NamedTuple):
 
     value: MLP
     policy: GaussianPolicy | None
-    """None where the policy is steered by waypoints."""
-
-
-class State(NamedTuple):
-    """Everything training changes."""
-
-    networks: Networks
-    target: MLP
-    moments: optax.OptState
-    walker: Walker | None = None
+    """None where another policy acts."""

@@ -10,33 +10,40 @@ low              pi_l(a | x, rho): the action
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
+from iel.learner import (
+    Learner,
+    Metrics,
+    Spec,
+    Trained,
+    require_fraction,
+    require_positive,
+    require_share,
+)
 from iel.losses import awr_loss, ivl_loss
-from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive, require_share
-from iel.methods.skills import SkillBatch
-from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
-from iel.model import Model, Steering, Subgoal
-from iel.nn import MLP, GaussianPolicy, descend, ensemble, frozen, frozen_policy, on_sphere, polyak, scalars
+from iel.methods.method import Distances, Facts, Method
+from iel.methods.presets import LEGGED
+from iel.model import Subgoal
+from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, on_sphere, scalars
+from iel.policies import Controls
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # A step trains value and both policies: each is updated as often as in 42,000 steps of IEL, which trains one.
     "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05},
-    "laptop-body": {"steps": 24_000, **JOINTS, "target_rate": 0.05},
-    "laptop-body-waypoints": {**WAYPOINTS, "target_rate": 0.05},
+    "laptop-body": {"steps": 24_000, **LEGGED, "target_rate": 0.05},
     # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
     "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class HIQL(Steerable, Method):
+class HIQL(Method, Learner):
     """Hierarchical implicit Q-learning: one value, and two policies read off it, one for subgoals and one for actions.
 
         L_V = IVL(V(x, rho(x, g)); expectile, discount)                   with r = -1 until x is g; trains rho, too
@@ -48,10 +55,19 @@ class HIQL(Steerable, Method):
     level is told it.
 
     Presets: `paper` (the defaults below, which are OGBench's), `laptop` (minutes on two cores), `laptop-body` (for
-    robots with joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    robots with joints), `smoke` (seconds, for tests).
     """
 
     name = "hiql"
+    facts = Facts(
+        family="reachability",
+        distils="multi-step reachability",
+        distance="value gap",
+        directional=True,
+        triangle_inequality=False,
+        temporal_difference=True,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     discount: float = 0.99
@@ -91,25 +107,26 @@ class HIQL(Steerable, Method):
     def later_goals(self) -> GoalSampler:
         return GoalSampler(self.discount, p_trajectory=1.0, p_random=0.0, future="uniform")
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
-        """Fresh networks and a target equal to the value."""
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
+        """Fresh networks."""
         keys = jax.random.split(key, 4)
         size, told = spec.observation_size, spec.observation_size + self.representation
-        widths = self.policy_widths
-        networks = Networks(
+        widths, other = self.policy_widths, self.policy is not None
+        return Networks(
             MLP(keys[0], 2 * size, self.hidden, self.representation),
             ensemble(keys[1], 2, told, self.hidden, 1),
-            None if self.walks else GaussianPolicy(keys[2], 2 * size, widths, self.representation, gelu=True),
-            None if self.walks else GaussianPolicy(keys[3], told, widths, spec.action_size, gelu=True),
+            None if other else GaussianPolicy(keys[2], 2 * size, widths, self.representation, gelu=True),
+            None if other else GaussianPolicy(keys[3], told, widths, spec.action_size, gelu=True),
         )
-        return State(networks, networks.value, self.optimiser.init(networks), self.new_walker(key, spec))
+
+    def target_of(self, networks: Networks) -> MLP:
+        """The value; the representation has no copy."""
+        return networks.value
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Batch | SkillBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
         """Transitions with a goal for the value, a goal and a subgoal for the high level, a subgoal for the low one."""
-        if phase == "policy":
-            return self.draw_walk(key, data, tables)
         state_key, value_key, later_key, random_key, kind_key = jax.random.split(key, 5)
         rows = draw_states(state_key, data, self.batch_size)
         goal = self.value_goals.goals(value_key, data, rows)
@@ -158,42 +175,34 @@ class HIQL(Steerable, Method):
         loss = awr_loss(log_prob, gain, self.low_temperature)
         return loss, {"train/low": loss, "train/low_gain": gain.mean()}
 
-    def loss(self, networks: Networks, target: MLP, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: MLP, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the policies' losses to value and representation."""
         parts = [self.value_loss(networks, target, batch)]
-        if not self.walks:
+        if self.policy is None:
             parts += [self.high_loss(networks, batch), self.low_loss(networks, batch)]
         loss = sum((part for part, _ in parts), jnp.zeros(()))
         metrics = {name: value for _, each in parts for name, value in each.items()}
         return loss, {"train/loss": loss, **metrics}
 
-    # ---------------------------------------------------------------- the update
+    # ---------------------------------------------------------------- what is exported
 
-    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step; the target follows the parameters before it."""
-        if phase == "policy":
-            return self.walk(state, batch, key)
-        networks, moments, metrics = descend(
-            self.optimiser, self.loss, state.networks, state.moments, state.target, batch
-        )
-        target = polyak(state.target, state.networks.value, self.target_rate)
-        return State(networks, target, moments, state.walker), metrics
-
-    # ---------------------------------------------------------------- what is shipped
-
-    def model(self, state: State, spec: Spec) -> Model:
-        """Both policies, and both heads of the value, whose mean is minus the distance."""
-        own, steering = state.networks, cast(Steering, Subgoal())
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """Both heads of the value, whose mean is minus the distance, and the representation they are given."""
+        own = trained["train"]
         networks = {
             "representation": frozen(own.representation, "observation", "goal"),
             "value": frozen(own.value, "observation", "representation"),
         }
-        if own.high is None or own.low is None:
-            networks["policy"], steering = self.steered(None, state.walker, spec)
-        else:
-            networks["policy"] = frozen_policy(own.low, "observation", "command")
-            networks["high"] = frozen_policy(own.high, "observation", "goal")
-        return Model(self.name, spec.observation_size, spec.action_size, networks, steering, discount=self.discount)
+        return Distances(networks, discount=self.discount)
+
+    def controls(self, trained: Trained, spec: Spec) -> Controls:
+        """Both policies; the high level makes the low level's command of the target."""
+        own = trained["train"]
+        networks = {
+            "policy": frozen_policy(own.low, "observation", "command"),
+            "high": frozen_policy(own.high, "observation", "goal"),
+        }
+        return Controls(networks, Subgoal())
 
 
 class Batch(NamedTuple):
@@ -220,12 +229,3 @@ class Networks(NamedTuple):
     def represent(self, state: jax.Array, goal: jax.Array) -> jax.Array:
         """rho(x, g), of length sqrt(c)."""
         return on_sphere(self.representation(jnp.concatenate([state, goal], -1)))
-
-
-class State(NamedTuple):
-    """Everything training changes."""
-
-    networks: Networks
-    target: MLP
-    moments: optax.OptState
-    walker: Walker | None = None

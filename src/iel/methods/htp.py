@@ -12,68 +12,64 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from iel.data.goals import DeviceData, draw_states, geometric
-from iel.data.slowness import place_columns
-from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
-from iel.methods.contract import Examples, Method, Metrics, Phase, Spec, require_positive, require_share
-from iel.methods.skills import (
-    Skills,
-    SkillSettings,
-    Steered,
-    checked_place,
-    draw_skill_batch,
-    new_skills,
-    place_table,
-    policy_optimiser,
-    shipped_policy,
-    skill_loss,
-    skill_shape,
-    skill_steering,
+from iel.learner import (
+    Examples,
+    Learner,
+    Metrics,
+    Spec,
+    Trained,
+    adam,
+    dual_loss,
+    require_positive,
+    require_share,
+    with_multiplier,
 )
+from iel.methods.method import Distances, Facts, Method
+from iel.methods.presets import ARM_DIRECTIONS
 from iel.metrics import SupportFunction
-from iel.model import Model, Network
-from iel.nn import MLP, descend, frozen, in_blocks
+from iel.nn import MLP, frozen
+from iel.policies import Policy, Waypoints
 
-SHORT: dict[str, Any] = {"batch_size": 256, "hidden": (128, 128), "cut_jumps": True, "cut_rests": True}
+SHORT: dict[str, Any] = {"steps": 12_000, "batch_size": 256, "hidden": (128, 128), "cut_jumps": True, "cut_rests": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The geometry takes half a minute on one core; the policy of a point needs little.
-    "laptop": {"steps": 18_000, **SHORT, "policy_hidden": (128, 128, 128)},
-    "laptop-body": {"steps": 36_000, "geometry_share": 1 / 3, **SHORT, "policy_hidden": (256, 256, 256)},
+    "laptop": {**SHORT, "policy_hidden": (128, 128, 128), "policy": Waypoints(steps=6_000, learning_rate=1e-3)},
+    "laptop-body": {
+        **SHORT,
+        "policy_hidden": (256, 256, 256),
+        "policy": Waypoints(steps=24_000, learning_rate=1e-3),
+    },
     "laptop-arm": {
-        "steps": 30_000,
-        "geometry_share": 0.4,
         **SHORT,
         "push_offset": 150.0,
         "p_ahead": 0.6,
         "max_steps": 20,
-        "steering": "direction",
-        "future_steps": 50,
         "policy_hidden": (256, 256, 256),
-        "policy_heads": 5,
+        "policy": replace(ARM_DIRECTIONS, steps=18_000, learning_rate=1e-3),
     },
     "smoke": {
-        "steps": 2_000,
+        "steps": 1_500,
         "batch_size": 128,
         "hidden": (64, 64),
         "dimension": 16,
         "landmarks": 64,
         "push_offset": 50.0,
         "p_behind": 0.0,
+        "policy": Waypoints(steps=500, learning_rate=1e-3),
     },
 }
-CLONING = SkillSettings(0.99, 0.9, 1.0, future_share=1.0, learner="cloning")
-"""The policy clones what the data did on the way it went; the first three numbers are for IQL and play no part."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HTP(Method):
+class HTP(Method, Learner):
     """Hitting-time programming: V(x, g) = <phi(g) - phi(x), omega_g>, learned as the programme that defines it.
 
     Shortest hitting times of a deterministic world are as large as possible while no transition makes more than one
@@ -97,8 +93,6 @@ class HTP(Method):
     inequality, the same for every goal (`iel.metrics.SupportFunction`). Coordinates are chosen so that the landmarks'
     omega have the identity as second moment: the length of a displacement is its root mean square over goals.
 
-    A policy is cloned from the directions that trajectories took, in the position columns or in phi (`steering`).
-
     The constraint is per sampled transition: where the same action may lead to several places, it believes in the
     luckiest.
 
@@ -107,15 +101,25 @@ class HTP(Method):
     """
 
     name = "htp"
+    facts = Facts(
+        family="hitting time",
+        distils="hitting time",
+        distance="support function",
+        directional=True,
+        triangle_inequality=True,
+        temporal_difference=False,
+        goal_agnostic_policy=True,
+    )
     presets = PRESETS
     examples = 4096
+    phase = "geometry"
 
+    policy: Policy | None = Waypoints(learning_rate=1e-3)
+    """The policy: `waypoints`, or `directions` of the embedding."""
     learning_rate: float = 2e-3
-    """Adam's step size of the geometry."""
+    """Adam's step size."""
     clip_norm: float = 100.0
-    """Largest norm of the geometry's gradient."""
-    geometry_share: float = 2 / 3
-    """Share of the steps given to phase `geometry`; the policy gets the rest."""
+    """Largest norm of a gradient: a rare transition that is far too long must not undo the geometry."""
     dimension: int = 32
     """Size d of the latent space."""
     landmarks: int = 256
@@ -139,82 +143,29 @@ class HTP(Method):
     states."""
     behind_steps: int = 40
     """How many steps behind such a goal may lie."""
-    steering: Steered = "waypoint"
-    """`waypoint`: the policy follows directions of the position columns; `direction`: directions of phi."""
-    place: tuple[int, ...] = ()
-    """Position columns, for waypoints; by default those that `iel data info` names."""
-    future_steps: int = 20
-    """How many steps ahead the directions look that the policy is trained on."""
-    policy_learning_rate: float = 1e-3
-    """Adam's step size of the policy at first; it follows half a cosine down to 0."""
-    policy_heads: int = 1
-    """Policies cloned side by side, whose mean acts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "dimension", "landmarks", "max_steps", "push_offset", "push_scale", "epsilon")
-        require_positive(self, "dual_learning_rate", "behind_steps", "future_steps", "policy_learning_rate")
-        require_positive(self, "policy_heads", "clip_norm")
-        require_share(self, "geometry_share", "p_ahead", "p_behind")
+        require_positive(self, "clip_norm", "dual_learning_rate", "behind_steps")
+        require_share(self, "p_ahead", "p_behind")
+        if self.policy is None:
+            raise ConfigError("HTP has no policy of its own; choose directions or waypoints.")
         if self.p_ahead + self.p_behind > 1.0:
             raise ConfigError(f"p_ahead {self.p_ahead} and p_behind {self.p_behind} may sum to at most 1.")
-        if self.place and self.steering == "direction":
-            raise ConfigError("place is for steering by waypoints; choose steering waypoint.")
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam on clipped gradients: a rare transition that is far too long must not undo the geometry."""
-        return optax.chain(optax.clip_by_global_norm(self.clip_norm), optax.adam(self.learning_rate))
+        """Adam on clipped gradients; log lambda has a step size of its own."""
+        clipped = optax.chain(optax.clip_by_global_norm(self.clip_norm), adam(self.learning_rate))
+        return with_multiplier(clipped, self.dual_learning_rate)
 
-    @property
-    def dual_optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.dual_learning_rate)
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
+        """A fresh network; lambda starts at 1: states spread out first and are then drawn together."""
+        return Networks(MLP(key, spec.observation_size, self.hidden, 2 * self.dimension), jnp.zeros(()))
 
-    @property
-    def policy_optimiser(self) -> optax.GradientTransformation:
-        return policy_optimiser(self.policy_learning_rate, self.phases()[-1].steps, decay=True)
-
-    @property
-    def waypoint_steps(self) -> int:
-        """As far as directions look."""
-        return self.future_steps
-
-    def place_of(self, data: Trajectories) -> tuple[int, ...]:
-        """The position columns given, or those that are clearly slower than all others."""
-        if self.steering == "direction":
-            return ()
-        return checked_place(self.place, data) or tuple(place_columns(data))
-
-    def phases(self) -> tuple[Phase, ...]:
-        """The geometry, then the policy."""
-        geometry = round(self.steps * self.geometry_share)
-        return Phase("geometry", geometry), Phase("policy", self.steps - geometry)
-
-    def init(self, key: jax.Array, spec: Spec) -> State:
-        """Fresh networks; lambda starts at 1: states spread out first and are then drawn together."""
-        keys = jax.random.split(key, 4)
-        network = MLP(keys[0], spec.observation_size, self.hidden, 2 * self.dimension)
-        shape = *skill_shape(spec, self.dimension), spec.action_size, self.policy_widths
-        skills = new_skills(keys[1:], *shape, policy_norm=True, learner="cloning", policy_heads=self.policy_heads)
-        log_multiplier = jnp.zeros(())
-        moments = Optimisers(
-            self.optimiser.init(network), self.dual_optimiser.init(log_multiplier), self.policy_optimiser.init(skills)
-        )
-        return State(network, log_multiplier, skills, moments)
-
-    # ---------------------------------------------------------------- batches
-
-    def tables(self, phase: str, state: State, data: DeviceData) -> jax.Array | None:
-        """In phase `policy` the coordinates of every state: its position columns, or phi."""
-        if phase == "geometry":
-            return None
-        return place_table(data, lambda: in_blocks(lambda x: self.split(state.network(x))[0], data.observations))
-
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Any:
-        """The batch of one step."""
-        if phase == "policy":
-            assert tables is not None
-            return draw_skill_batch(key, data, tables, self.batch_size, self.future_steps)
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
+        """States with the next one, one up to H_max ahead, and a goal."""
         state_key, kind_key, ahead_key, behind_key, random_key, steps_key = jax.random.split(key, 6)
         drawn, size = draw_states(state_key, data, self.batch_size), (self.batch_size,)
         final = data.final[drawn]
@@ -236,21 +187,20 @@ class HTP(Method):
         """(phi, omega) of the network's output."""
         return output[..., : self.dimension], output[..., self.dimension :]
 
-    def geometry_loss(self, network: MLP, log_multiplier: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: None, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Push goals away while no step is longer than one, towards any goal of the batch."""
-        phi, omega = self.split(network(batch.rows))
+        phi, omega = self.split(networks.network(batch.rows))
         state, after, later, goal = jnp.split(phi, 4)
         toward = jnp.split(omega, 4)[3]
         value = ((goal - state) * toward).sum(-1)
         offset, scale = self.push_offset, self.push_offset * self.push_scale
         push = (scale * jax.nn.softplus((offset - value) / scale)).mean()
-        step = support(after - state, toward)
-        several = support(later - state, toward)
+        step, several = support(after - state, toward), support(later - state, toward)
         excess = jnp.square(jax.nn.relu(step - 1.0)).mean()
         excess += (jnp.square(jax.nn.relu(several - batch.steps)) / batch.steps).mean()
-        multiplier = jnp.exp(jax.lax.stop_gradient(log_multiplier))
+        multiplier = jnp.exp(jax.lax.stop_gradient(networks.log_multiplier))
         loss = push + multiplier * excess
-        return loss, {
+        return loss + dual_loss(networks.log_multiplier, excess, self.epsilon), {
             "geometry/loss": loss,
             "geometry/push": push,
             "geometry/excess": excess,
@@ -259,40 +209,24 @@ class HTP(Method):
             "geometry/multiplier": multiplier,
         }
 
-    def dual_loss(self, log_multiplier: jax.Array, excess: jax.Array) -> tuple[jax.Array, Metrics]:
-        """lambda (epsilon - c): downhill, lambda rises where c > epsilon."""
-        return jnp.exp(log_multiplier) * (self.epsilon - jax.lax.stop_gradient(excess)), {}
-
-    # ---------------------------------------------------------------- updates
-
-    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step of a phase; what the phase does not train is returned untouched, bit for bit."""
-        moments = state.moments
-        if phase == "policy":
-            loss = lambda skills, batch: skill_loss(skills, None, batch, key, CLONING)  # noqa: E731
-            skills, policy, metrics = descend(self.policy_optimiser, loss, state.skills, moments.policy, batch)
-            return state._replace(skills=skills, moments=moments._replace(policy=policy)), metrics
-        before = state.network, moments.network
-        network, own, metrics = descend(self.optimiser, self.geometry_loss, *before, state.log_multiplier, batch)
-        multiplier = state.log_multiplier, moments.multiplier
-        log_multiplier, dual, _ = descend(self.dual_optimiser, self.dual_loss, *multiplier, metrics["geometry/excess"])
-        moments = moments._replace(network=own, multiplier=dual)
-        return state._replace(network=network, log_multiplier=log_multiplier, moments=moments), metrics
-
     # ---------------------------------------------------------------- what is exported
 
-    def model(self, state: State, spec: Spec) -> Model:
-        """phi, omega, the support function over landmarks, and the policy."""
+    @property
+    def embedding_size(self) -> int:
+        return self.dimension
+
+    def embedding(self, trained: Trained, spec: Spec) -> MLP:
+        """phi in canonical coordinates."""
         assert spec.examples is not None
-        embedding, omega, directions = canonical(frozen(state.network, "observation"), spec.examples, self.landmarks)
-        networks = {
-            "embedding": embedding,
-            "omega": omega,
-            "policy": shipped_policy(state.skills.policy, self.steering),
-        }
-        sizes = spec.observation_size, spec.action_size
-        steering = skill_steering(spec, self.steering)
-        return Model(self.name, *sizes, networks, steering, metric=SupportFunction(directions))
+        return canonical(trained["geometry"].network, spec.examples, self.landmarks)[0]
+
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """phi, omega and the support function over landmarks, in canonical coordinates."""
+        assert spec.examples is not None
+        phi, omega = canonical(trained["geometry"].network, spec.examples, self.landmarks)
+        networks = {"embedding": frozen(phi, "observation"), "omega": frozen(omega, "observation")}
+        directions = networks["omega"](spec.examples.state[: self.landmarks])
+        return Distances(networks, metric=SupportFunction(directions))
 
 
 def support(displacement: jax.Array, directions: jax.Array) -> jax.Array:
@@ -300,34 +234,28 @@ def support(displacement: jax.Array, directions: jax.Array) -> jax.Array:
     return (displacement @ directions.T).max(-1)
 
 
-def canonical(network: Network, examples: Examples, landmarks: int) -> tuple[Network, Network, np.ndarray]:
-    """phi and omega as two networks, and the landmarks' omega, in coordinates that the data alone determines.
+def canonical(network: MLP, examples: Examples, landmarks: int) -> tuple[MLP, MLP]:
+    """phi and omega as two networks, in coordinates that the data alone determines, and in steps.
 
     phi -> M phi, omega -> M^-T omega changes no V. With S = mean over landmarks of omega omega^T = U D U^T take
     M = D^1/2 U^T / s: then the landmarks' omega have second moment 1, lengths of displacements are root mean squares of
     steps over goals, and dividing by s, the median of d(x, x') over the data's transitions, makes them steps.
     """
-    size = network.sizes[-1] // 2
+    size = network.layers[-1].bias.shape[0] // 2
     # The first states are the landmarks: the examples are in random order.
-    omega = network(examples.state[:landmarks])[:, size:].astype(np.float64)
-    moved = (network(examples.next_state) - network(examples.state))[:, :size].astype(np.float64)
-    typical = float(np.median((moved @ omega.T).max(axis=1)))
-    scale = typical if typical > 1e-6 else 1.0
-    values, vectors = np.linalg.eigh(omega.T @ omega / len(omega))
-    roots = np.sqrt(np.maximum(values, SMALLEST * values.max()))
-    to_phi, to_omega = vectors * roots / scale, vectors / roots
-    head = network.heads[0]
-    networks = []
-    for part, change in ((slice(0, size), to_phi), (slice(size, None), to_omega)):
-        kernel, bias = head.kernels[-1][:, part] @ change, head.biases[-1][part] @ change
-        last = replace(
-            head,
-            kernels=(*head.kernels[:-1], kernel.astype(np.float32)),
-            biases=(*head.biases[:-1], bias.astype(np.float32)),
-        )
-        networks.append(replace(network, heads=(last,)))
-    directions = networks[1](examples.state[:landmarks])
-    return networks[0], networks[1], directions
+    omega = network(jnp.asarray(examples.state[:landmarks]))[:, size:]
+    moved = (network(jnp.asarray(examples.next_state)) - network(jnp.asarray(examples.state)))[:, :size]
+    typical = jnp.median(support(moved, omega))
+    scale = jnp.where(typical > 1e-6, typical, 1.0)
+    values, vectors = jnp.linalg.eigh(omega.T @ omega / len(omega))
+    roots = jnp.sqrt(jnp.maximum(values, SMALLEST * values.max()))
+
+    def changed(part: slice, matrix: jax.Array) -> MLP:
+        last = network.layers[-1]
+        parts = (last.kernel[:, part] @ matrix, last.bias[part] @ matrix)
+        return eqx.tree_at(lambda mlp: (mlp.layers[-1].kernel, mlp.layers[-1].bias), network, parts)
+
+    return changed(slice(0, size), vectors * roots / scale), changed(slice(size, None), vectors / roots)
 
 
 SMALLEST = 1e-6
@@ -341,18 +269,8 @@ class Batch(NamedTuple):
     steps: jax.Array
 
 
-class Optimisers(NamedTuple):
-    """Adam's moments: of the network, of log lambda and of the policy."""
-
-    network: optax.OptState
-    multiplier: optax.OptState
-    policy: optax.OptState
-
-
-class State(NamedTuple):
-    """Everything training changes."""
+class Networks(NamedTuple):
+    """What the optimiser moves."""
 
     network: MLP
     log_multiplier: jax.Array
-    skills: Skills
-    moments: Optimisers

@@ -15,7 +15,7 @@ A goal is the task vector B(g); a reward the vector E[r B] (`Model.reward_comman
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,19 +23,20 @@ import numpy as np
 
 from iel.data.goals import DeviceData, draw_states, geometric
 from iel.errors import ConfigError
+from iel.learner import Metrics, require_fraction, require_positive, require_share
 from iel.losses import ddpg_bc_loss, measure_loss, pessimistic
-from iel.methods.contract import Metrics, Spec, require_fraction, require_positive, require_share
-from iel.methods.waypoints import Steerable, Walker
-from iel.model import Measure, Model, Network, Perceptron, Steering, Subgoal
-from iel.nn import MLP, apply_heads, frozen, unit
+from iel.methods.method import Distances, Method
+from iel.model import Measure, Network, Perceptron, Subgoal
+from iel.nn import MLP, apply_heads, frozen, on_sphere
+from iel.policies import Controls
 
 MAZES: dict[str, Any] = {"discount": 0.99, "target_rate": 0.02, "future_share": 0.5, "bc_weight": 0.3}
 """For the laptop presets: long ways, few steps, and a policy that keeps to what the data did."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tasked(Steerable):
-    """Settings that FB and PSM share: a method told task vectors is `class NAME(Tasked, Method)`."""
+class Tasked(Method):
+    """A method whose policy is conditioned on a task vector: what FB and PSM share."""
 
     learning_rate: float = 1e-4
     """Adam's step size."""
@@ -70,20 +71,6 @@ class Tasked(Steerable):
         if self.bc_weight > 0 and self.future_share == 0:
             raise ConfigError("bc_weight needs future_share > 0: only on the way to a later state there is an example.")
 
-    def shipped(self: Any, spec: Spec, forward: MLP, backward: MLP, policy: MLP, walker: Walker | None) -> Model:
-        """The policy, told B of its target, and F, whose product with B says how near that is; or a waypoint policy."""
-        own, steering = shipped_actor(policy, self.noise), cast(Steering, Subgoal())
-        networks = {
-            "policy": own,
-            "high": frozen(backward, "goal"),
-            "forward": frozen(forward, "observation", "action", "command"),
-        }
-        if walker is not None:
-            networks["actor"] = own
-            networks["policy"], steering = self.steered(None, walker, spec)
-        sizes = spec.observation_size, spec.action_size
-        return Model(self.name, *sizes, networks, steering, metric=Measure(self.discount))
-
 
 class Transitions(NamedTuple):
     """(x, a, x'), and a later state of the same trajectory where the policy learns from those."""
@@ -99,11 +86,6 @@ class Tasks(NamedTuple):
 
     z: jax.Array
     own: jax.Array
-
-
-def on_sphere(x: jax.Array) -> jax.Array:
-    """sqrt(d) x / ||x|| along the last axis."""
-    return jnp.sqrt(x.shape[-1]) * unit(x)
 
 
 def draw_rows(key: jax.Array, data: DeviceData, size: int, discount: float) -> tuple[jax.Array, jax.Array]:
@@ -167,7 +149,20 @@ def actor_loss(
     return ddpg_bc_loss(q, -0.5 * tasks.own * error, settings.bc_weight), {"actor_q": q.mean()}
 
 
-def shipped_actor(policy: MLP, noise: float) -> Network:
+def task_distances(method: Tasked, forward: MLP, backward: MLP, policy: MLP) -> Distances:
+    """F and B; F is evaluated at the action of the method's own policy, whichever policy acts."""
+    networks = {"high": frozen(backward, "goal"), "forward": frozen(forward, "observation", "action", "command")}
+    if method.policy is not None:
+        networks["actor"] = exported_actor(policy, method.noise)
+    return Distances(networks, metric=Measure(method.discount))
+
+
+def task_controls(method: Tasked, policy: MLP) -> Controls:
+    """The policy, conditioned on B of its target."""
+    return Controls({"policy": exported_actor(policy, method.noise)}, Subgoal())
+
+
+def exported_actor(policy: MLP, noise: float) -> Network:
     """The policy as part of a model: a tanh of a Gaussian whose spread is the noise of training everywhere."""
     (head,) = frozen(policy).heads
     kernel, bias = head.kernels[-1], head.biases[-1]

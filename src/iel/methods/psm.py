@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from iel.data.goals import DeviceData
+from iel.learner import Metrics, Phase, Spec, Trained, require_positive, require_share
 from iel.losses import orthonormality_loss
-from iel.methods.contract import JOINTS, Method, Metrics, Phase, Spec, require_positive, require_share
 from iel.methods.measures import (
     MAZES,
     Tasked,
@@ -33,11 +32,13 @@ from iel.methods.measures import (
     forward_loss,
     noisy,
     on_sphere,
+    task_controls,
+    task_distances,
 )
-from iel.methods.skills import SkillBatch
-from iel.methods.waypoints import WAYPOINTS, Walker
-from iel.model import Model
-from iel.nn import MLP, POLICY_SCALE, descend, ensemble, in_blocks, polyak
+from iel.methods.method import Distances, Facts, Part
+from iel.methods.presets import LEGGED
+from iel.nn import MLP, POLICY_SCALE, ensemble, in_blocks
+from iel.policies import Controls
 
 CODE_BITS = 16
 PRESETS: dict[str, dict[str, Any]] = {
@@ -53,8 +54,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "standardise": True,
         **MAZES,
     },
-    "laptop-body": {"steps": 32_000, "basis_share": 0.5, **JOINTS, "dimension": 50, **MAZES},
-    "laptop-body-waypoints": {**WAYPOINTS, "dimension": 50, **MAZES},
+    "laptop-body": {"steps": 32_000, "basis_share": 0.5, **LEGGED, "dimension": 50, **MAZES},
     "smoke": {
         "steps": 2_000,
         "batch_size": 128,
@@ -68,7 +68,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PSM(Tasked, Method):
+class PSM(Tasked):
     """Proto successor measures: a basis for the measures of all policies, learned from random ones, then one policy.
 
     Phase `basis`: a code c of 16 bits names a policy mu_c that acts at random, but always the same way in a state. With
@@ -81,10 +81,19 @@ class PSM(Tasked, Method):
     Phase `train`: phi is frozen; F and the policy are learned as FB's, with B = phi. It is prompted as FB is.
 
     Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    `smoke` (seconds, for tests).
     """
 
     name = "psm"
+    facts = Facts(
+        family="successor measure",
+        distils="successor measure",
+        distance="bilinear projection",
+        directional=True,
+        triangle_inequality=False,
+        temporal_difference=True,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     basis_share: float = 0.25
@@ -101,64 +110,59 @@ class PSM(Tasked, Method):
         require_positive(self, "dimension")
         require_share(self, "basis_share")
 
-    def phases(self) -> tuple[Phase, ...]:
-        """The basis, then the policy; before them the waypoint policy, if there is one."""
-        *walk, own = super().phases()
-        basis = round(own.steps * self.basis_share)
-        return *walk, Phase("basis", basis), Phase("train", own.steps - basis)
+    def geometry(self) -> tuple[Phase, ...]:
+        """The basis, then F and the policy."""
+        basis = round(self.steps * self.basis_share)
+        return Phase(BasisLearner(self), basis), Phase(TaskLearner(self), self.steps - basis)
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
-        """Fresh networks, and copies equal to them."""
-        keys = jax.random.split(key, 4)
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """F, whose product with phi of a target says how near it is."""
+        return task_distances(self, trained["train"].forward, trained["basis"].basis, trained["train"].policy)
+
+    def controls(self, trained: Trained, spec: Spec) -> Controls:
+        """The policy, conditioned on phi of its target."""
+        return task_controls(self, trained["train"].policy)
+
+
+@dataclass(frozen=True)
+class BasisLearner(Part):
+    """Phase `basis`: the measures of policies that act at random."""
+
+    method: PSM
+
+    phase = "basis"
+
+    def init(self, key: jax.Array, spec: Spec) -> Proto:
+        """Fresh networks."""
+        method, keys = self.method, jax.random.split(key, 4)
         acting = spec.observation_size + spec.action_size
-        proto = Proto(
-            ensemble(keys[0], 2, acting + CODE_BITS, self.hidden, self.dimension),
-            MLP(keys[1], spec.observation_size, self.hidden, self.dimension),
+        return Proto(
+            ensemble(keys[0], 2, acting + CODE_BITS, method.hidden, method.dimension),
+            MLP(keys[1], spec.observation_size, method.hidden, method.dimension),
         )
-        told = spec.observation_size + self.dimension
-        skills = Skills(
-            ensemble(keys[2], 2, acting + self.dimension, self.hidden, self.dimension),
-            MLP(keys[3], told, self.policy_widths, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
-        )
-        moments = Optimisers(self.optimiser.init(proto), self.optimiser.init(skills))
-        return State(proto, proto, skills, skills.forward, moments, self.new_walker(key, spec))
 
-    # ---------------------------------------------------------------- batches
+    def target_of(self, params: Proto) -> Proto:
+        return params
 
-    def tables(self, phase: str, state: State, data: DeviceData) -> jax.Array | None:
-        """phi of every state in `train`, where it is frozen."""
-        if phase != "train":
-            return super().tables(phase, state, data)
-        return in_blocks(lambda x: on_sphere(state.proto.basis(x)), data.observations)
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Transitions:
+        """Transitions."""
+        rows, _ = draw_rows(key, data, self.method.batch_size, self.method.discount)
+        return Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Batch | SkillBatch:
-        """Transitions; in `train` with phi of the next and of a later state."""
-        if phase == "policy":
-            return self.draw_walk(key, data, tables)
-        rows, ahead = draw_rows(key, data, self.batch_size, self.discount)
-        moves = Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
-        if tables is None:
-            return Batch(moves)
-        return Batch(moves, tables[rows + 1], tables[ahead] if self.future_share > 0 else None)
+    def loss(self, proto: Proto, target: Proto, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """A code for every row."""
+        code = jax.random.randint(key, (self.method.batch_size,), 0, 2**CODE_BITS)
+        return self.coded_loss(proto, target, code, batch)
 
-    # ---------------------------------------------------------------- losses
-
-    def proto_loss(self, proto: Proto, target: Proto, code: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
+    def coded_loss(self, proto: Proto, target: Proto, code: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
         """TD of the coded policies' measures, and the basis kept orthonormal; `code` are whole numbers (n,)."""
         next_action = code_actions(code, batch.next_state, batch.action.shape[1])
         points = on_sphere(proto.basis(batch.next_state))
         columns = points, on_sphere(target.basis(batch.next_state))
-        measure, measures = forward_loss(
-            proto.forward,
-            target.forward,
-            next_action,
-            code_bits(code),
-            columns,
-            batch,
-            self,
-        )
+        told = code_bits(code)
+        measure, measures = forward_loss(proto.forward, target.forward, next_action, told, columns, batch, self.method)
         apart = orthonormality_loss(points)
-        loss = measure + self.orthonormality * apart
+        loss = measure + self.method.orthonormality * apart
         visits = jnp.diagonal(measures, axis1=1, axis2=2).mean()
         return loss, {
             "basis/loss": loss,
@@ -167,45 +171,48 @@ class PSM(Tasked, Method):
             "basis/visits": visits,
         }
 
-    def policy_loss(self, skills: Skills, target: MLP, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+
+@dataclass(frozen=True)
+class TaskLearner(Part):
+    """Phase `train`: F and the policy of task vectors, over a frozen basis."""
+
+    method: PSM
+
+    def init(self, key: jax.Array, spec: Spec) -> Skills:
+        """Fresh networks."""
+        method, keys = self.method, jax.random.split(key, 4)
+        size, actions = spec.observation_size + method.dimension, spec.action_size
+        return Skills(
+            ensemble(keys[2], 2, size + actions, method.hidden, method.dimension),
+            MLP(keys[3], size, method.policy_widths, actions, layer_norm=False, last_scale=POLICY_SCALE),
+        )
+
+    def target_of(self, params: Skills) -> MLP:
+        return params.forward
+
+    def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
+        """phi of every state of the data."""
+        return in_blocks(lambda x: on_sphere(trained["basis"].basis(x)), data.observations)
+
+    def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> Batch:
+        """Transitions with phi of the next and of a later state."""
+        rows, ahead = draw_rows(key, data, self.method.batch_size, self.method.discount)
+        moves = Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
+        return Batch(moves, tables[rows + 1], tables[ahead] if self.method.future_share > 0 else None)
+
+    def loss(self, skills: Skills, target: MLP, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """FB's losses with B = phi, which is data here; no gradient flows between F and the policy."""
-        assert batch.points is not None
+        method = self.method
         task_key, next_key, actor_key = jax.random.split(key, 3)
-        tasks = draw_tasks(task_key, batch.points, self.state_share, batch.future, self.future_share)
+        tasks = draw_tasks(task_key, batch.points, method.state_share, batch.future, method.future_share)
         moves = batch.moves
         mean = skills.policy(jnp.concatenate([moves.next_state, tasks.z], -1))
-        next_action = jax.lax.stop_gradient(noisy(next_key, mean, self))
+        next_action = jax.lax.stop_gradient(noisy(next_key, mean, method))
         columns = batch.points, batch.points
-        measure, _ = forward_loss(skills.forward, target, next_action, tasks.z, columns, moves, self)
-        actor, more = actor_loss(actor_key, skills.policy, skills.forward, tasks, moves, self)
+        measure, _ = forward_loss(skills.forward, target, next_action, tasks.z, columns, moves, method)
+        actor, more = actor_loss(actor_key, skills.policy, skills.forward, tasks, moves, method)
         metrics = {"train/measure": measure, "train/actor": actor, "train/actor_q": more["actor_q"]}
         return measure + actor, {"train/loss": measure + actor, **metrics}
-
-    # ---------------------------------------------------------------- updates
-
-    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step of a phase; the copies follow the parameters before it."""
-        if phase == "policy":
-            return self.walk(state, batch, key)
-        optimisers = state.optimisers
-        if phase == "basis":
-            code = jax.random.randint(key, (self.batch_size,), 0, 2**CODE_BITS)
-            learn = lambda proto, moves: self.proto_loss(proto, state.proto_target, code, moves)  # noqa: E731
-            proto, moments, metrics = descend(self.optimiser, learn, state.proto, optimisers.proto, batch.moves)
-            target = polyak(state.proto_target, state.proto, self.target_rate)
-            optimisers = optimisers._replace(proto=moments)
-            return state._replace(proto=proto, proto_target=target, optimisers=optimisers), metrics
-        loss = lambda skills, batch: self.policy_loss(skills, state.forward_target, batch, key)  # noqa: E731
-        skills, moments, metrics = descend(self.optimiser, loss, state.skills, optimisers.skills, batch)
-        copy = polyak(state.forward_target, state.skills.forward, self.target_rate)
-        optimisers = optimisers._replace(skills=moments)
-        return state._replace(skills=skills, forward_target=copy, optimisers=optimisers), metrics
-
-    # ---------------------------------------------------------------- what is shipped
-
-    def model(self, state: State, spec: Spec) -> Model:
-        """The policy, told phi of its target; and F, whose product with phi says how near that is."""
-        return self.shipped(spec, state.skills.forward, state.proto.basis, state.skills.policy, state.walker)
 
 
 # ---------------------------------------------------------------- codes
@@ -250,27 +257,9 @@ class Skills(NamedTuple):
     policy: MLP
 
 
-class Optimisers(NamedTuple):
-    """Adam's moments, a set per phase."""
-
-    proto: optax.OptState
-    skills: optax.OptState
-
-
-class State(NamedTuple):
-    """Everything training changes."""
-
-    proto: Proto
-    proto_target: Proto
-    skills: Skills
-    forward_target: MLP
-    optimisers: Optimisers
-    walker: Walker | None = None
-
-
 class Batch(NamedTuple):
     """Transitions, phi of the next states, and phi of later ones."""
 
     moves: Transitions
-    points: jax.Array | None = None
+    points: jax.Array
     future: jax.Array | None = None

@@ -18,13 +18,12 @@ import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
+from iel.learner import Learner, Metrics, Spec, Trained, adam, dual_loss, require_positive, with_multiplier
 from iel.losses import awr_loss, ddpg_bc_loss
-from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_positive
-from iel.methods.skills import SkillBatch
-from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.methods.method import Distances, Facts, Method
+from iel.methods.presets import LEGGED
 from iel.metrics import Quasimetric
-from iel.model import Model
-from iel.nn import MLP, GaussianPolicy, descend, frozen
+from iel.nn import MLP, GaussianPolicy, frozen
 from iel.quasimetrics import Head, check_groups, distance, groups_of
 
 # The multiplier has its own step size, as in the authors' code: with the networks' it would still rise at the end.
@@ -33,8 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The published weight of cloning for point mazes; a step trains distances and policy.
     "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "bc_weight": 3e-4, **SHORT},
-    "laptop-body": {"steps": 24_000, **SHORT, **JOINTS},
-    "laptop-body-waypoints": {**SHORT, **WAYPOINTS},
+    "laptop-body": {"steps": 24_000, **SHORT, **LEGGED},
     "smoke": {
         "steps": 1_500,
         "batch_size": 128,
@@ -49,7 +47,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class QRL(Steerable, Method):
+class QRL(Method, Learner):
     """Quasimetric RL: push all states apart while no single step may be longer than 1.
 
         max E[d(x, g)]  subject to  c = E[(d(x, x') - 1)_+^2] <= epsilon                    g any state of the data
@@ -71,6 +69,15 @@ class QRL(Steerable, Method):
     """
 
     name = "qrl"
+    facts = Facts(
+        family="reachability",
+        distils="Q-values",
+        distance="implicit Q-distance",
+        directional=True,
+        triangle_inequality=True,
+        temporal_difference=False,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     head: Head = "iqe"
@@ -114,29 +121,26 @@ class QRL(Steerable, Method):
         return GoalSampler(0.99, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
 
     @property
-    def dual_optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.dual_learning_rate)
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam; log lambda has a step size of its own."""
+        return with_multiplier(adam(self.learning_rate), self.dual_learning_rate)
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks; lambda and the mixture's odds start at 1."""
         encoder_key, dynamics_key, policy_key = jax.random.split(key, 3)
         policy = GaussianPolicy(policy_key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True)
-        networks = Networks(
+        return Networks(
             MLP(encoder_key, spec.observation_size, self.hidden, self.dimension),
             jnp.zeros(()),
             MLP(dynamics_key, self.dimension + spec.action_size, self.hidden, self.dimension),
-            None if self.walks else policy,
+            policy if self.policy is None else None,
+            jnp.zeros(()),
         )
-        log_multiplier = jnp.zeros(())
-        moments = Optimisers(self.optimiser.init(networks), self.dual_optimiser.init(log_multiplier))
-        return State(networks, log_multiplier, moments, self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions, any state to be pushed away, and a goal for the actor."""
-        if phase == "policy":
-            return self.draw_walk(key, data, tables)
         return relabel(key, data, GoalSampler(0.99, 0.0, 1.0), self.actor_goals, self.batch_size)
 
     # ---------------------------------------------------------------- losses
@@ -145,16 +149,14 @@ class QRL(Steerable, Method):
         """d between embeddings."""
         return distance(self.head, source, target, self.groups, jax.nn.sigmoid(networks.mix_logit))
 
-    def distance_loss(
-        self, networks: Networks, log_multiplier: jax.Array, batch: Relabelled
-    ) -> tuple[jax.Array, Metrics]:
+    def distance_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
         """Push random pairs apart, hold single steps together, and predict embeddings."""
         rows = jnp.concatenate([batch.state, batch.next_state, batch.goal])
         here, after, goal = jnp.split(networks.encoder(rows), 3)
         far, step = self.distance(networks, here, goal), self.distance(networks, here, after)
         push = (self.push_scale * jax.nn.softplus((self.push_offset - far) / self.push_scale)).mean()
         excess = jnp.square(jax.nn.relu(step - 1.0)).mean()
-        multiplier = jnp.exp(jax.lax.stop_gradient(log_multiplier))
+        multiplier = jnp.exp(jax.lax.stop_gradient(networks.log_multiplier))
         loss, metrics = push + multiplier * excess, {"train/push": push, "train/excess": excess}
         if self.extraction == "ddpg-bc":
             guess = here + networks.dynamics(jnp.concatenate([here, batch.action], -1))
@@ -162,11 +164,6 @@ class QRL(Steerable, Method):
             loss, metrics = loss + dynamics, {**metrics, "train/dynamics": dynamics}
         facts = {"train/step": step.mean(), "train/distance": far.mean(), "train/multiplier": multiplier}
         return loss, {**metrics, **facts}
-
-    def dual_loss(self, log_multiplier: jax.Array, excess: jax.Array) -> tuple[jax.Array, Metrics]:
-        """lambda (epsilon - c): downhill, lambda rises where c > epsilon."""
-        loss = jnp.exp(log_multiplier) * (self.epsilon - jax.lax.stop_gradient(excess))
-        return loss, {}
 
     def actor_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
         """DDPG+BC through the latent model, or AWR; all but the policy is only looked at."""
@@ -186,60 +183,38 @@ class QRL(Steerable, Method):
         loss = awr_loss(log_prob, advantage, self.awr_temperature)
         return loss, {"train/actor": loss, "train/advantage": advantage.mean()}
 
-    def loss(self, networks: Networks, log_multiplier: jax.Array, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: None, batch: Relabelled, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the actor's loss to the distances."""
-        loss, metrics = self.distance_loss(networks, log_multiplier, batch)
-        if not self.walks:
+        loss, metrics = self.distance_loss(networks, batch)
+        if self.policy is None:
             actor_loss, actor_metrics = self.actor_loss(networks, batch)
             loss, metrics = loss + actor_loss, {**metrics, **actor_metrics}
-        return loss, {"train/loss": loss, **metrics}
+        dual = dual_loss(networks.log_multiplier, metrics["train/excess"], self.epsilon)
+        return loss + dual, {"train/loss": loss, **metrics}
 
-    # ---------------------------------------------------------------- the update
+    # ---------------------------------------------------------------- what is exported
 
-    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """One step down for the networks and one up for lambda."""
-        if phase == "policy":
-            return self.walk(state, batch, key)
-        networks, moments, metrics = descend(
-            self.optimiser, self.loss, state.networks, state.moments.networks, state.log_multiplier, batch
-        )
-        log_multiplier, dual_moments, _ = descend(
-            self.dual_optimiser, self.dual_loss, state.log_multiplier, state.moments.dual, metrics["train/excess"]
-        )
-        return State(networks, log_multiplier, Optimisers(moments, dual_moments), state.walker), metrics
+    @property
+    def embedding_size(self) -> int:
+        return self.dimension
 
-    # ---------------------------------------------------------------- what is shipped
+    def embedding(self, trained: Trained, spec: Spec) -> MLP:
+        """phi."""
+        return trained["train"].encoder
 
-    def model(self, state: State, spec: Spec) -> Model:
-        """phi and the quasimetric, in steps; and the policy."""
-        policy, steering = self.steered(state.networks.policy, state.walker, spec)
-        networks = {"embedding": frozen(state.networks.encoder, "observation"), "policy": policy}
-        metric = Quasimetric(self.head, self.groups, float(jax.nn.sigmoid(state.networks.mix_logit)))
-        sizes = spec.observation_size, spec.action_size
-        return Model(self.name, *sizes, networks, steering, discount=metric.discount, metric=metric)
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """phi and the quasimetric, in steps."""
+        own = trained["train"]
+        metric = Quasimetric(self.head, self.groups, float(jax.nn.sigmoid(own.mix_logit)))
+        return Distances({"embedding": frozen(own.encoder, "observation")}, discount=metric.discount, metric=metric)
 
 
 class Networks(NamedTuple):
-    """What the first optimiser moves."""
+    """What the optimiser moves."""
 
     encoder: MLP
     mix_logit: jax.Array
     """Log odds of IQE's mean against its maximum."""
     dynamics: MLP
     policy: GaussianPolicy | None
-
-
-class Optimisers(NamedTuple):
-    """Adam's moments, of the networks and of log lambda."""
-
-    networks: optax.OptState
-    dual: optax.OptState
-
-
-class State(NamedTuple):
-    """Everything training changes."""
-
-    networks: Networks
     log_multiplier: jax.Array
-    moments: Optimisers
-    walker: Walker | None

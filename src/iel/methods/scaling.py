@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from iel.data.slowness import typical_reach
 from iel.data.trajectories import Trajectories
-from iel.methods.contract import Examples, Method, Spec
+from iel.learner import Examples, Spec
+from iel.methods.method import Method
 from iel.model import GoalState, Model, Network, Perceptron, Waypoint
+from iel.policies import Waypoints
 
 
 class Scaling(NamedTuple):
@@ -38,13 +40,13 @@ def scaling_of(data: Trajectories) -> Scaling:
 
 def spec_of(algo: Method, data: Trajectories, scaling: Scaling | None = None) -> Spec:
     """What networks need to know about data that will be standardised so."""
-    place = algo.place_of(data)
+    position = algo.position_of(data)
     examples = draw_examples(data, algo.examples, scaling) if algo.examples else None
-    if not place:
-        return Spec(data.observation_size, data.action_size, examples=examples)
-    spread = 1.0 if scaling is None else scaling.spread[list(place)]
-    reach = typical_reach(data, list(place), algo.waypoint_steps, spread) if algo.waypoint_steps else 0.0
-    return Spec(data.observation_size, data.action_size, place, reach, examples)
+    reach = 0.0
+    if isinstance(algo.policy, Waypoints):
+        scale = 1.0 if scaling is None else scaling.spread[list(position)]
+        reach = typical_reach(data, list(position), algo.policy.future_steps, scale)
+    return Spec(data.observation_size, data.action_size, position, reach, examples)
 
 
 def draw_examples(data: Trajectories, count: int, scaling: Scaling | None) -> Examples:
@@ -73,7 +75,6 @@ def for_raw_observations(model: Model, scaling: Scaling) -> Model:
     networks = {name: _folded(model, network, scaling) for name, network in model.networks.items()}
     beta, discount = (getattr(model.metric, name, None) for name in ("beta", "discount"))
     unit: dict[str, Any] = {"beta": beta, "discount": discount, "metric": model.stated_metric}
-    unit["residual"] = model.residual
     return Model(model.algo, model.observation_size, model.action_size, networks, steering, **unit, pack=model.pack)
 
 

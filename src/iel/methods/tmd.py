@@ -16,17 +16,23 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
+from iel.learner import (
+    Learner,
+    Metrics,
+    Spec,
+    Trained,
+    require_fraction,
+    require_positive,
+    require_share,
+)
 from iel.losses import ddpg_bc_loss, diagonal_cross_entropy
-from iel.methods.contract import JOINTS, Method, Metrics, Spec, require_fraction, require_positive, require_share
-from iel.methods.skills import SkillBatch
-from iel.methods.waypoints import WAYPOINTS, Steerable, Walker
+from iel.methods.method import Distances, Facts, Method
+from iel.methods.presets import LEGGED
 from iel.metrics import Quasimetric
-from iel.model import Model
-from iel.nn import MLP, GaussianPolicy, apply_heads, descend, ensemble, frozen, head
+from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, head
 from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
 
 # All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.
@@ -36,14 +42,13 @@ CAREFUL: dict[str, Any] = {"learning_rate": 3e-4}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
-    "laptop-body": {"steps": 24_000, **JOINTS, **SHORT, **CAREFUL},
-    "laptop-body-waypoints": {**SHORT, **WAYPOINTS, **CAREFUL},
+    "laptop-body": {"steps": 24_000, **LEGGED, **SHORT, **CAREFUL},
     "smoke": {"steps": 1_000, "batch_size": 64, "hidden": (64, 64), "dimension": 32, "learning_rate": 1e-3},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class TMD(Steerable, Method):
+class TMD(Method, Learner):
     """Temporal metric distillation: a quasimetric that is contrastive, cares for no action, and obeys one-step backups.
 
     With D_ij = d(phi(x_i, a_i), psi(g_j)), where g_i is a later state of x_i's trajectory (geometric), and
@@ -61,10 +66,19 @@ class TMD(Steerable, Method):
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = min_e -d(phi_e(x, mu(x, g)), psi_e(g))
 
     Presets: `paper` (the defaults below: the authors' code), `laptop` (minutes on two cores), `laptop-body` (for robots
-    with joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
+    with joints), `smoke` (seconds, for tests).
     """
 
     name = "tmd"
+    facts = Facts(
+        family="reachability",
+        distils="time to arrival",
+        distance="quasimetric feature",
+        directional=True,
+        triangle_inequality=True,
+        temporal_difference=True,
+        goal_agnostic_policy=False,
+    )
     presets = PRESETS
 
     batch_size: int = 512
@@ -106,25 +120,22 @@ class TMD(Steerable, Method):
     def actor_goals(self) -> GoalSampler:
         return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks; the mixture's odds start at 1."""
         state_key, action_key, policy_key = jax.random.split(key, 3)
         size = spec.observation_size
         policy = GaussianPolicy(policy_key, 2 * size, self.policy_widths, spec.action_size, gelu=True)
-        networks = Networks(
+        return Networks(
             ensemble(state_key, 2, size, self.hidden, self.dimension),
             ensemble(action_key, 2, size + spec.action_size, self.hidden, self.dimension),
             jnp.zeros(()),
-            None if self.walks else policy,
+            policy if self.policy is None else None,
         )
-        return State(networks, self.optimiser.init(networks), self.new_walker(key, spec))
 
     # ---------------------------------------------------------------- batches
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: jax.Array | None) -> Relabelled | SkillBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with a later state, and a goal for the actor."""
-        if phase == "policy":
-            return self.draw_walk(key, data, tables)
         return relabel(key, data, GoalSampler(self.discount, 1.0, 0.0), self.actor_goals, self.batch_size)
 
     # ---------------------------------------------------------------- losses
@@ -173,33 +184,30 @@ class TMD(Steerable, Method):
         loss = ddpg_bc_loss(q, networks.policy.unit_log_prob(pair, batch.action), self.bc_weight)
         return loss, {"train/actor": loss, "train/actor_q": q.mean()}
 
-    def loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: None, batch: Relabelled, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """The sum; no gradient flows from the actor's loss to the distances."""
         loss, metrics = self.distance_loss(networks, batch)
-        if not self.walks:
+        if self.policy is None:
             actor_loss, actor_metrics = self.actor_loss(networks, batch)
             loss, metrics = loss + actor_loss, {**metrics, **actor_metrics}
         return loss, {"train/loss": loss, **metrics}
 
-    # ---------------------------------------------------------------- the update
+    # ---------------------------------------------------------------- what is exported
 
-    def update(self, phase: str, state: State, batch: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """One gradient step; there are no target copies."""
-        if phase == "policy":
-            return self.walk(state, batch, key)
-        networks, moments, metrics = descend(self.optimiser, self.loss, state.networks, state.moments, batch)
-        return State(networks, moments, state.walker), metrics
+    @property
+    def embedding_size(self) -> int:
+        return self.dimension
 
-    # ---------------------------------------------------------------- what is shipped
+    def embedding(self, trained: Trained, spec: Spec) -> MLP:
+        """Head 0 of psi."""
+        return head(trained["train"].state_encoder, 0)
 
-    def model(self, state: State, spec: Spec) -> Model:
-        """Head 0 of psi and the quasimetric, in steps; and the policy."""
-        policy, steering = self.steered(state.networks.policy, state.walker, spec)
-        networks = {"embedding": frozen(head(state.networks.state_encoder, 0), "observation"), "policy": policy}
-        mix = float(jax.nn.sigmoid(state.networks.mix_logit))
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """psi and the quasimetric, in steps."""
+        mix = float(jax.nn.sigmoid(trained["train"].mix_logit))
         metric = Quasimetric(self.head, self.groups, mix, scale=1.0 / math.log(1.0 / self.discount))
-        sizes = spec.observation_size, spec.action_size
-        return Model(self.name, *sizes, networks, steering, discount=metric.discount, metric=metric)
+        networks = {"embedding": frozen(self.embedding(trained, spec), "observation")}
+        return Distances(networks, discount=metric.discount, metric=metric)
 
 
 class Networks(NamedTuple):
@@ -210,11 +218,3 @@ class Networks(NamedTuple):
     mix_logit: jax.Array
     """Log odds of IQE's mean against its maximum."""
     policy: GaussianPolicy | None
-
-
-class State(NamedTuple):
-    """Everything training changes."""
-
-    networks: Networks
-    moments: optax.OptState
-    walker: Walker | None

@@ -24,14 +24,15 @@ from iel.data.rests import cut_rests
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.files import locked, new_directory, require_space, seal, write_error
-from iel.methods.contract import Batch, Method, Metrics, State, config_dict
+from iel.learner import Learner, Metrics, Phase, TrainState
+from iel.methods.method import Method, config_dict
 from iel.methods.scaling import for_raw_observations, scaling_of, spec_of
 from iel.model import Model, save_model
 from iel.model.files import MANIFEST_FORMAT
 from iel.planning.support import support_of
 from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes, versions
-from iel.training.feed import CHUNK, Look, source_of, step_keys
+from iel.training.feed import CHUNK, Source, source_of, step_keys
 from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
 from iel.training.resume import Resumed, find_checkpoint, nothing_left, open_or_create
 from iel.training.run import KEPT_DATA, Run, open_runs
@@ -77,7 +78,6 @@ def train(
     progress: bool = True,
     data_file: Path | str | None = None,
     snapshots: int = 1,
-    devices: int = 1,
 ) -> Trained:
     """Train `algo` on `data`, all seeds together.
 
@@ -88,8 +88,7 @@ def train(
     SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. The file that the data
     was loaded from (or `data_file`) is noted, and data that was built in memory is kept in OUT/data.npz. With
     `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the last one in RUN/model, the
-    others in RUN/models/step_N. With `devices` above 1, several seeds are spread over so many devices (the same bits),
-    or the batches of one seed are divided among them (float tolerance).
+    others in RUN/models/step_N.
     """
     seeds = list(seeds)
     check_seeds(seeds)
@@ -111,7 +110,7 @@ def train(
                 data.save(Path(out) / KEPT_DATA)
             if resume and nothing_left(runs):
                 return Trained({seed: run.model for seed, run in runs.items()}, runs, 0.0)
-        trainer = Trainer(data, algo, seeds, runs, seed_map(len(seeds), devices, algo.batch_size))
+        trainer = Trainer(data, algo, seeds, runs)
         trainer.snapshots = frozenset(snapshot_steps(algo, snapshots)[:-1])
         trainer.open(stack, tensorboard)
         started = time.monotonic()
@@ -193,19 +192,34 @@ class Trainer:
         data = cut_rests(data) if algo.cut_rests else data
         self.scaling = scaling_of(data) if algo.standardise else None
         self.spec = spec_of(algo, data, self.scaling)
-        self.step, self.phase = 0, algo.phases()[0].name
+        self.phases = algo.phases()
+        self.step, self.phase = 0, self.phases[0].name
         self.each = each or seed_map(len(seeds))
-        self.source = source_of(data, algo, self.spec, self.scaling, self.each)
+        self.source = source_of(data, self.spec, self.scaling)
         keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
         self.keys = self.each.join([train_key for _, train_key in keys])
-        initialise = self.each.compile(lambda key: algo.init(key, self.spec))
-        self.state: Any = initialise(self.each.join([init_key for init_key, _ in keys]))
+        started = self.each.compile(self.start)(self.each.join([init_key for init_key, _ in keys]))
+        self.take([self.each.part(started, index) for index in range(len(seeds))])
+
+    def start(self, key: jax.Array) -> dict[str, TrainState]:
+        """The state of every learner before the first step, by slot."""
+        first = {phase.slot: phase.learner for phase in reversed(self.phases)}
+        return {slot: learner.start(key, self.spec) for slot, learner in first.items()}
+
+    def take(self, states: Sequence[dict[str, TrainState]]) -> None:
+        """Go on from these states, one per seed."""
+        self.state = {slot: self.each.join([state[slot] for state in states]) for slot in states[0]}
+
+    def states(self) -> list[dict[str, TrainState]]:
+        """The states of every seed, as numpy arrays."""
+        state = jax.tree.map(np.asarray, self.state)
+        return [{slot: self.each.part(own, index) for slot, own in state.items()} for index in range(len(self.seeds))]
 
     def open(self, stack: ExitStack, tensorboard: bool) -> None:
         """Continue from the newest checkpoint, or save the first one; both show that the directory can be written."""
         if not self.runs:
             return
-        like = jax.eval_shape(lambda key: self.algo.init(key, self.spec), jax.random.key(0))
+        like = jax.eval_shape(self.start, jax.random.key(0))
         resumed = find_checkpoint(self.runs, like)
         if resumed is not None:
             self.restore(resumed)
@@ -222,30 +236,29 @@ class Trainer:
     def restore(self, resumed: Resumed) -> None:
         """Take over a saved state. Keys need no restoring: step t's is f(seed, t)."""
         self.step = resumed.step
-        self.state = self.each.join([jax.tree.map(jnp.asarray, state) for state in resumed.states])
+        self.take([jax.tree.map(jnp.asarray, state) for state in resumed.states])
 
     def fit(self, stop: StopRequest, checkpoint_every: int | None, progress: bool) -> None:
         """Run every phase from the current step to its end, or until `stop` is requested."""
-        phases = self.algo.phases()
-        total = sum(phase.steps for phase in phases)
+        total = sum(phase.steps for phase in self.phases)
         clock = SaveClock(checkpoint_every)
         with Progress(f"train {self.algo.name}", total, show=progress) as bar:
             bar.advance(self.step, usual=False)
             end = 0
-            for phase in phases:
+            for phase in self.phases:
                 end += phase.steps
                 if self.step < end:
                     self.phase = phase.name
-                    self._run_phase(phase.name, end, stop, clock, bar)
+                    self._run_phase(phase, end, stop, clock, bar)
 
-    def _run_phase(self, phase: str, end: int, stop: StopRequest, clock: SaveClock, bar: Progress) -> None:
+    def _run_phase(self, phase: Phase, end: int, stop: StopRequest, clock: SaveClock, bar: Progress) -> None:
         advance = self.stepper(phase)
         mark, compiled = time.monotonic(), False
         while self.step < end:
             count = min(end, (self.step // CHUNK + 1) * CHUNK, *clock.stops(self.step)) - self.step
             metrics = advance(count)
             now = time.monotonic()
-            self._report(phase, metrics, count / (now - mark) if compiled else None, count, bar)
+            self._report(phase.name, metrics, count / (now - mark) if compiled else None, count, bar)
             mark, compiled = now, True
             if self.step in self.snapshots:
                 self._save_models(lambda run: snapshot_model(run, self.step))
@@ -256,21 +269,26 @@ class Trainer:
                 clock.saved(mark - now)
             stop.check()
 
-    def stepper(self, phase: str) -> Callable[[int], dict[str, np.ndarray]]:
+    def stepper(self, phase: Phase) -> Callable[[int], dict[str, np.ndarray]]:
         """A function that trains so many steps of a phase, waits for them, and returns their mean metrics by seed."""
-        source = self.source
-        source.begin(phase, self.state, self.keys)
-        chunk = self.each.compile(many_steps(self.algo, phase, source.look, self.each.spread), shared=3, donate=True)
+        source, learner = self.source, phase.learner
+        # What the tables are computed from is frozen in this phase, so a resumed run computes the same ones.
+        others = [
+            {slot: self.each.part(own, index).params for slot, own in self.state.items() if slot != phase.slot}
+            for index in range(len(self.seeds))
+        ]
+        prepare = self.each.compile(lambda trained, data: source.prepare(learner, trained, data), shared=1)
+        prepared = jax.block_until_ready(prepare(self.each.join(others), source.data))
+        chunk = self.each.compile(many_steps(learner, source), shared=3, donate=True)
 
         def advance(count: int) -> dict[str, np.ndarray]:
             span = np.int32(self.step), np.int32(count)
-            given = source.give(self.step, count)
-            state, metrics = self.each.unzip(chunk(self.state, self.keys, given, source.data, *span))
+            answers = chunk(self.state[phase.slot], self.keys, prepared, source.data, *span)
+            self.state[phase.slot], metrics = self.each.unzip(answers)
             metrics = jax.tree.map(np.asarray, metrics)
             by_seed = [self.each.part(metrics, index) for index in range(len(self.seeds))]
-            means = {name: np.array([own[name] for own in by_seed]) for name in by_seed[0]}
-            self.state, self.step = state, self.step + count
-            return means
+            self.step += count
+            return {name: np.array([own[name] for own in by_seed]) for name in by_seed[0]}
 
         return advance
 
@@ -292,8 +310,9 @@ class Trainer:
 
     def models(self) -> dict[int, Model]:
         """The frozen model of every seed, as of now; it takes observations as they are in the data."""
-        states = {seed: jax.tree.map(np.asarray, self.each.part(self.state, i)) for i, seed in enumerate(self.seeds)}
-        models = {seed: self.algo.model(state, self.spec) for seed, state in states.items()}
+        models = {}
+        for seed, state in zip(self.seeds, self.states(), strict=True):
+            models[seed] = self.algo.model({slot: own.params for slot, own in state.items()}, self.spec)
         if self.scaling is not None:
             models = {seed: for_raw_observations(model, self.scaling) for seed, model in models.items()}
         for model in models.values():
@@ -302,12 +321,11 @@ class Trainer:
 
     def checkpoint(self) -> None:
         """Save the state of every run. Older checkpoints are removed when all runs have the new one."""
-        state = jax.tree.map(np.asarray, self.state)
-        for index, (seed, run) in enumerate(self.runs.items()):
+        for (seed, run), state in zip(self.runs.items(), self.states(), strict=True):
             facts: dict[str, Any] = {"phase": self.phase, "seed": seed}
             for tracker in self.trackers[seed]:
                 facts |= tracker.sync()
-            save_checkpoint(run.folder("checkpoints"), self.step, self.each.part(state, index), run.config, facts)
+            save_checkpoint(run.folder("checkpoints"), self.step, state, run.config, facts)
         for run in self.runs.values():
             prune(run.folder("checkpoints"), KEPT_CHECKPOINTS)
 
@@ -332,29 +350,25 @@ class Trainer:
                 raise write_error("The model", final, error) from error
 
 
-def many_steps(
-    algo: Method, phase: str, look: Look, spread: Callable[[Batch], Batch] = lambda batch: batch
-) -> Callable:
-    """(state, key, given, data, first step, count) -> (state, mean metrics); `look` is the source's.
-
-    `spread` divides a batch among devices.
+def many_steps(learner: Learner, source: Source) -> Callable:
+    """(state, key, prepared, data, first step, count) -> (state, mean metrics) of one seed.
 
     The loop is `lax.fori_loop` with a traced number of steps: the same machine code as a scan, but a phase that ends in
     the middle of a chunk, or a checkpoint off the beat, does not compile it anew.
     """
 
     def steps(
-        state: State, key: jax.Array, given: Any, data: Any, first: jax.Array, count: jax.Array
-    ) -> tuple[State, Metrics]:
-        def one_step(state: State, offset: jax.Array) -> tuple[State, Metrics]:
+        state: TrainState, key: jax.Array, prepared: Any, data: Any, first: jax.Array, count: jax.Array
+    ) -> tuple[TrainState, Metrics]:
+        def one_step(state: TrainState, offset: jax.Array) -> tuple[TrainState, Metrics]:
             sample_key, update_key = step_keys(key, first + offset)
-            batch = spread(algo.sample(phase, sample_key, *look(state, given, data, offset)))
-            return algo.update(phase, state, batch, update_key)
+            batch = learner.sample(sample_key, *source.seen(learner, prepared, data))
+            return learner.update(state, batch, update_key)
 
         shapes = jax.eval_shape(one_step, state, first)[1]
         zeros = jax.tree.map(lambda metric: jnp.zeros(metric.shape, metric.dtype), shapes)
 
-        def body(offset: jax.Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
+        def body(offset: jax.Array, carry: tuple[TrainState, Metrics]) -> tuple[TrainState, Metrics]:
             state, sums = carry
             state, metrics = one_step(state, offset)
             return state, jax.tree.map(jnp.add, sums, metrics)

@@ -25,7 +25,7 @@ from iel.data.make.recipes import recipe_names
 from iel.errors import ConfigError, DataError, RunError
 from iel.files import folder, notice, refuse_partial, write_error, write_json
 from iel.loader import os_errors, read_json
-from iel.methods.contract import Method, config_from_dict
+from iel.methods.method import Method, config_from_dict
 from iel.model import Model, load_model
 from iel.typed import LARGEST, SEEDS, Rule, check_settings, check_table
 
@@ -77,10 +77,10 @@ class Run:
     @cached_property
     def algo(self) -> Method:
         """The method's configuration."""
-        from iel.methods import get_algo
+        from iel.methods import get_method
 
         try:
-            algo = config_from_dict(get_algo(self.config["algo"]), self.config["settings"])
+            algo = config_from_dict(get_method(self.config["algo"]), self.config["settings"])
             check_settings(algo)
         except (ConfigError, TypeError, ValueError) as error:
             raise RunError(

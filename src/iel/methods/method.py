@@ -1,0 +1,207 @@
+"""What a method is: a geometry with a policy. What `iel.train` takes, what files describe and what commands name.
+
+    IEL(beta=0.3)                                     the paper's settings but for one
+    IEL.preset("laptop", beta=0.3)                    those of a preset
+    QRL.preset("laptop", policy=Waypoints())          another policy on the same geometry
+
+A geometry is one or several learners (`iel.learner`) and what they export: distances, as networks and a metric. A
+policy is a learner and what it exports: controls, as a network and how a planner's target conditions it. A method with
+a policy of its own (`policy=None`) trains it together with its geometry, in one file.
+
+The training loop, checkpoints, evaluation, planners and commands work with anything that keeps this contract;
+`check_algo` proves that a method does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax
+import optax
+
+from iel.data.trajectories import Trajectories
+from iel.errors import ConfigError, unknown_name
+from iel.learner import Learner, Phase, Spec, Trained, adam, require_positive
+from iel.metrics import Quasimetric, SupportFunction
+from iel.model import GoalState, Measure, Model, Network
+from iel.nn import frozen_policy
+from iel.policies import Controls, Policy, get_policy
+
+
+class Facts(NamedTuple):
+    """A row of the paper's comparison of methods."""
+
+    family: str
+    distils: str
+    distance: str
+    directional: bool
+    triangle_inequality: bool
+    temporal_difference: bool
+    goal_agnostic_policy: bool
+
+
+class Distances(NamedTuple):
+    """What a geometry exports: networks, and the metric they make (implied by them unless it is given)."""
+
+    networks: dict[str, Network]
+    beta: float | None = None
+    discount: float | None = None
+    metric: Quasimetric | SupportFunction | Measure | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """The contract; see the head of this file. A method is a frozen dataclass one level below it.
+
+    One whose geometry is a single loss is its own learner: `class NAME(Method, Learner)`.
+    """
+
+    name: ClassVar[str]
+    facts: ClassVar[Facts]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]]
+    """Named sets of settings; `paper` is empty, as it is the defaults."""
+    examples: ClassVar[int] = 0
+    """How many transitions of the data its model is calibrated on."""
+
+    steps: int = 1_000_000
+    """Gradient steps of the geometry, and of a policy that is trained with it."""
+    batch_size: int = 1024
+    """Transitions per step."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    hidden: tuple[int, ...] = (512, 512, 512)
+    """Widths of the hidden layers of every network."""
+    policy_hidden: tuple[int, ...] = ()
+    """Widths of the policy's networks where they differ from `hidden` (published: they do not)."""
+    policy: Policy | None = None
+    """The policy, if it is not the method's own: `directions` of the embedding, or `waypoints`."""
+    standardise: bool = False
+    """Train on observations with mean 0 and standard deviation 1 in every column (published: as they are)."""
+    cut_jumps: bool = False
+    """Cut trajectories where they teleport (see `iel data info`), so that a lucky exit is not treated as reachable."""
+    cut_rests: bool = False
+    """Remove idle segments (an ant that waits at its goal; see `iel data info`) where they are most of the data."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "steps", "batch_size", "learning_rate", "hidden", "policy_hidden")
+
+    @classmethod
+    def preset(cls, name: str = "paper", **settings: Any) -> Self:
+        """Preset settings, overridden by keyword arguments."""
+        if name not in cls.presets:
+            raise unknown_name("preset", name, cls.presets)
+        known = [field.name for field in dataclasses.fields(cls)]
+        for setting in settings:
+            if setting not in known:
+                raise unknown_name(f"setting of {cls.__name__}", setting, known)
+        return cls(**{**cls.presets[name], **settings})
+
+    @property
+    def policy_widths(self) -> tuple[int, ...]:
+        """Widths of the hidden layers of a policy."""
+        return self.policy_hidden or self.hidden
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, for every network."""
+        return adam(self.learning_rate)
+
+    # ---------------------------------------------------------------- training
+
+    def geometry(self) -> tuple[Phase, ...]:
+        """The learners of the geometry, and of a policy of its own, in order."""
+        assert isinstance(self, Learner), "a method that is no learner says what its learners are"
+        return (Phase(self, self.steps),)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """All of training. A policy that needs nothing of the geometry comes first."""
+        own = self.geometry()
+        if self.policy is None:
+            return own
+        policy = Phase(self.policy.learner(self), self.policy.steps or self.steps)
+        return (policy, *own) if self.policy.first else (*own, policy)
+
+    def position_of(self, data: Trajectories) -> tuple[int, ...]:
+        """Position columns of the data, if the policy needs them."""
+        return () if self.policy is None else self.policy.position_of(data)
+
+    # ---------------------------------------------------------------- what is exported
+
+    @property
+    def embedding_size(self) -> int:
+        """Size of the embedding that a policy may follow; 0 where there is none."""
+        return 0
+
+    def embedding(self, trained: Trained, spec: Spec) -> Callable[[jax.Array], jax.Array]:
+        """phi, in the coordinates that are exported."""
+        raise ConfigError(f"{self.name} learns no embedding.")
+
+    @abstractmethod
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """What planners need; no networks where a method has no distances."""
+
+    def controls(self, trained: Trained, spec: Spec) -> Controls:
+        """The method's own policy: by default the network `policy` of its learner, conditioned on a target's state."""
+        return Controls({"policy": frozen_policy(trained["train"].policy, "observation", "command")}, GoalState())
+
+    def model(self, trained: Trained, spec: Spec) -> Model:
+        """The distances and the policy, frozen."""
+        distances = self.distances(trained, spec)
+        own = self.policy is None
+        controls = self.controls(trained, spec) if own else self.policy.controls(trained["policy"], spec)
+        networks, sizes = {**distances.networks, **controls.networks}, (spec.observation_size, spec.action_size)
+        unit: dict[str, Any] = {"beta": distances.beta, "discount": distances.discount, "metric": distances.metric}
+        return Model(self.name, *sizes, networks, controls.steering, **unit)
+
+
+@dataclass(frozen=True)
+class Part(Learner):
+    """A learner that is one of several of a method; its settings are the method's."""
+
+    method: Any
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        return self.method.optimiser
+
+    @property
+    def target_rate(self) -> float:  # type: ignore[override]
+        return self.method.target_rate
+
+
+def config_dict(algo: Method) -> dict[str, Any]:
+    """A method's settings as JSON-safe values; a policy is described by its `kind` and settings."""
+    settings = dataclasses.asdict(algo)
+    if algo.policy is not None:
+        settings["policy"] = {"kind": algo.policy.kind, **settings["policy"]}
+    return json.loads(json.dumps(settings))
+
+
+def config_from_dict(cls: type[Method], settings: Mapping[str, Any]) -> Method:
+    """The inverse of `config_dict`; a `preset` may be named, a policy by its kind alone. Unknown names are refused."""
+    values = {name: _tuples(value) for name, value in settings.items()}
+    if values.get("policy") is not None:
+        values["policy"] = policy_from(values["policy"])
+    return cls.preset(values.pop("preset", "paper"), **values)
+
+
+def policy_from(given: str | Mapping[str, Any]) -> Policy | None:
+    """A policy from its name (`own` is the method's own: None), or from its kind and settings."""
+    if isinstance(given, str):
+        return None if given == "own" else get_policy(given)()
+    kind = get_policy(str(given.get("kind")))
+    settings = {name: _tuples(value) for name, value in given.items() if name != "kind"}
+    known = [field.name for field in dataclasses.fields(kind)]
+    for setting in settings:
+        if setting not in known:
+            raise unknown_name(f"setting of the policy {kind.kind}", setting, known)
+    return kind(**settings)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

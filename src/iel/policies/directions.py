@@ -1,0 +1,208 @@
+"""One policy for every direction of an embedding: the last phase of IEL and of HILP, over any frozen coordinates p.
+
+    r = <p(x') - p(x), z>,  z uniform on the unit sphere, never terminal
+    L = IQL(V, Q; r) + AWR(pi; min_e Q'_e - V)                      `iql-awr`, as published
+    L = -E[log pi(a | x, z)]                                        `cloning`
+
+A share of the directions may instead be where the trajectory itself went, z = unit(p(x_{t+k}) - p(x_t)) with
+1 <= k <= `future_steps`: a robot that needs many steps to turn says little about a direction chosen at random.
+
+No goal is ever shown to the policy; a goal becomes a direction when it is acted for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData, draw_states
+from iel.errors import ConfigError
+from iel.learner import Learner, Metrics, Spec, Trained, adam, require_fraction, require_positive, require_share
+from iel.losses import awr_loss, iql_critic_loss, iql_value_loss
+from iel.model import Direction
+from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen_policy, in_blocks, unit
+from iel.policies.policy import Controls, Policy
+
+if TYPE_CHECKING:
+    from iel.methods.method import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directions(Policy):
+    """A policy pi(a | x, z) for latent directions z = unit(phi(target) - phi(x)): the paper's.
+
+    The defaults are the paper's. Cloning with `future_share` 1 suits robots whose pose hides the direction.
+    """
+
+    kind = "directions"
+
+    extraction: Literal["iql-awr", "cloning"] = "iql-awr"
+    """By IQL and AWR (the paper), or by `cloning` what the data did in each direction."""
+    discount: float = 0.99
+    """Discount of IQL: how far ahead progress along a direction counts."""
+    expectile: float = 0.9
+    """Expectile of IQL."""
+    temperature: float = 10.0
+    """alpha of AWR: how much better actions are preferred."""
+    target_rate: float = 0.005
+    """Polyak rate of the critic's target copy."""
+    norm: bool = False
+    """Hidden layers Dense-GELU-LayerNorm, as in all other networks (the paper: Dense-ReLU)."""
+    future_share: float = 0.0
+    """Share of the directions that are where the trajectory itself went (the paper: none, all uniform)."""
+    future_steps: int = 20
+    """How many steps ahead such a direction may look."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "temperature", "heads", "future_steps")
+        require_fraction(self, "discount", "expectile")
+        require_share(self, "future_share")
+
+    def learner(self, method: Method) -> DirectionLearner:
+        """Over the method's embedding."""
+        if not method.embedding_size:
+            raise ConfigError(f"{method.name} learns no embedding to take directions of; choose the policy waypoints.")
+        return DirectionLearner(self, method)
+
+    def controls(self, params: Skills, spec: Spec) -> Controls:
+        """The policy, conditioned on a direction."""
+        return Controls({"policy": frozen_policy(params.policy, "observation", "command", spread=True)}, Direction())
+
+
+class Skills(NamedTuple):
+    """V(x, z), Q(x, z, a) with two heads (none where the policy is cloned), pi(a | x, z)."""
+
+    value: MLP | None
+    critic: MLP | None
+    policy: GaussianPolicy
+
+
+class SkillBatch(NamedTuple):
+    """(x, a, x', p(x') - p(x), p(x_{t+k}) - p(x_t)); the states as the policy sees them."""
+
+    state: jax.Array
+    action: jax.Array
+    next_state: jax.Array
+    displacement: jax.Array
+    future: jax.Array | None = None
+    """Where the trajectory went, if directions are to be taken from it."""
+
+
+@dataclass(frozen=True)
+class DirectionLearner(Learner):
+    """Trains a `Directions` policy on a method's embedding."""
+
+    policy: Directions
+    method: Method
+
+    phase = "policy"
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        return optimiser_of(self.policy, self.method)
+
+    @property
+    def target_rate(self) -> float:  # type: ignore[override]
+        return self.policy.target_rate
+
+    def init(self, key: jax.Array, spec: Spec) -> Skills:
+        """Fresh networks; values have LayerNorm, the policy has it on request."""
+        sizes = spec.observation_size, self.method.embedding_size, spec.action_size
+        return new_skills(jax.random.split(key, 5)[2:], *sizes, self.method.policy_widths, self.policy)
+
+    def target_of(self, params: Skills) -> MLP | None:
+        return params.critic
+
+    def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
+        """phi of every state of the data."""
+        return in_blocks(self.method.embedding(trained, spec), data.observations)
+
+    def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> SkillBatch:
+        """Uniform transitions."""
+        rows = draw_states(key, data, self.method.batch_size)
+        future = None
+        if self.policy.future_share > 0.0:
+            future = tables[draw_future(key, data, rows, self.policy.future_steps)] - tables[rows]
+        moves = data.observations[rows], data.actions[rows], data.observations[rows + 1]
+        return SkillBatch(*moves, tables[rows + 1] - tables[rows], future)
+
+    def loss(self, params: Skills, target: MLP | None, batch: SkillBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """IQL and AWR, or cloning, in directions of phi."""
+        return direction_loss(params, target, batch, key, self.policy)
+
+
+def optimiser_of(policy: Policy, method: Method) -> optax.GradientTransformation:
+    """Adam as the policy's settings say; where they say nothing, as the method's."""
+    steps = policy.steps or method.steps
+    return adam(policy.learning_rate or method.learning_rate, max(steps, 1) if policy.decay else 0)
+
+
+def new_skills(
+    keys: Any, seen: int, directions: int, actions: int, hidden: tuple[int, ...], policy: Directions
+) -> Skills:
+    """Fresh networks from three keys, for states of `seen` columns."""
+    inputs, valued = seen + directions, policy.extraction == "iql-awr"
+    return Skills(
+        MLP(keys[0], inputs, hidden, 1) if valued else None,
+        ensemble(keys[1], 2, inputs + actions, hidden, 1) if valued else None,
+        GaussianPolicy(keys[2], inputs, hidden, actions, layer_norm=policy.norm, heads=policy.heads),
+    )
+
+
+def draw_future(key: jax.Array, data: DeviceData, rows: jax.Array, future_steps: int) -> jax.Array:
+    """Rows 1 to `future_steps` ahead on the same trajectory, its last state at most."""
+    # Not fold_in(key, 1): jax.random.split(key) may hand out the same keys, and a sampler splits this one in five.
+    ahead = jax.random.randint(jax.random.fold_in(key, 99), rows.shape, 1, future_steps + 1)
+    return jnp.minimum(rows + ahead, data.final[rows])
+
+
+def draw_directions(key: jax.Array, batch: SkillBatch, share: float) -> jax.Array:
+    """Unit vectors z: uniform, and with probability `share` the trajectory's own."""
+    z = unit(jax.random.normal(key, batch.displacement.shape))
+    if batch.future is None or share == 0.0:
+        return z
+    own = jax.random.uniform(jax.random.fold_in(key, 1), (len(z), 1)) < share
+    return jnp.where(own, unit(batch.future), z)
+
+
+def cloning_loss(policy: GaussianPolicy, inputs: jax.Array, action: jax.Array) -> tuple[jax.Array, Metrics]:
+    """-E[log pi(a | x, z)]."""
+    loss = -policy.log_prob(inputs, action).mean()
+    return loss, {"policy/loss": loss, "policy/squared_error": jnp.square(policy(inputs) - action).mean()}
+
+
+def direction_loss(
+    skills: Skills, target_critic: MLP | None, batch: SkillBatch, key: jax.Array, settings: Directions
+) -> tuple[jax.Array, Metrics]:
+    """IQL and AWR on directions: reward <p(x') - p(x), z>, never terminal. Or plain cloning."""
+    z = draw_directions(key, batch, settings.future_share)
+    here = jnp.concatenate([batch.state, z], -1)
+    if skills.value is None or skills.critic is None or target_critic is None:
+        return cloning_loss(skills.policy, here, batch.action)
+    reward = (batch.displacement * z).sum(-1)
+    after = jnp.concatenate([batch.next_state, z], -1)
+    with_action = jnp.concatenate([here, batch.action], -1)
+
+    value = skills.value(here)[:, 0]
+    next_value = jax.lax.stop_gradient(skills.value(after)[:, 0])
+    target_q = jax.lax.stop_gradient(apply_heads(target_critic, with_action)[..., 0])
+    q = apply_heads(skills.critic, with_action)[..., 0]
+    advantage = target_q.min(0) - value
+
+    value_loss = iql_value_loss(value, target_q, settings.expectile)
+    critic_loss = iql_critic_loss(q, reward, next_value, settings.discount)
+    actor_loss = awr_loss(skills.policy.log_prob(here, batch.action), advantage, settings.temperature)
+    loss = value_loss + critic_loss + actor_loss
+    return loss, {
+        "policy/loss": loss,
+        "policy/value": value_loss,
+        "policy/critic": critic_loss,
+        "policy/actor": actor_loss,
+        "policy/advantage": advantage.mean(),
+        "policy/reward": jnp.abs(reward).mean(),
+    }

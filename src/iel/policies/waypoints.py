@@ -1,0 +1,114 @@
+"""A policy for waypoints: it follows directions of the position columns p and needs nothing of the geometry.
+
+    L = -E[log pi(a | x without p(x), unit(p(x_{t+k}) - p(x_t)))],     1 <= k <= `future_steps`
+
+It does not see its own position, so what it learns in one place holds in every other: an ant's phi changes more with
+its pose than with a metre of path (docs/results.md). It is trained before the geometry. Batch t follows from the seed
+and t, so with the same data, seed and settings it has the same bits under every geometry: geometries can be compared
+under one policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from iel.data.goals import DeviceData, draw_states
+from iel.data.slowness import place_columns
+from iel.data.trajectories import Trajectories
+from iel.errors import ConfigError
+from iel.learner import Learner, Metrics, Spec, Trained, require_positive
+from iel.model import Waypoint
+from iel.nn import GaussianPolicy, frozen_policy, unit
+from iel.policies.directions import cloning_loss, draw_future, optimiser_of
+from iel.policies.policy import Controls, Policy
+
+if TYPE_CHECKING:
+    from iel.methods.method import Method
+
+POLICY_KEY = 20011
+"""Folded into the key of `init`: the policy's weights follow from the seed alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waypoints(Policy):
+    """A policy pi(a | x, z) for directions z of the position columns, cloned from where trajectories went."""
+
+    kind = "waypoints"
+    first = True
+
+    decay: bool = True
+    """Let the step size follow half a cosine down to 0."""
+    columns: tuple[int, ...] = ()
+    """Position columns (default: those that `iel data info` names)."""
+    future_steps: int = 20
+    """How many steps ahead the directions look in training."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "future_steps", "heads")
+
+    def position_of(self, data: Trajectories) -> tuple[int, ...]:
+        """The columns given, or those that are clearly slower than all others."""
+        columns = self.columns
+        if len(set(columns)) != len(columns) or any(not 0 <= column < data.observation_size for column in columns):
+            last = data.observation_size - 1
+            raise ConfigError(f"columns are {columns}, but must name different columns from 0 to {last}.")
+        return columns or tuple(place_columns(data))
+
+    def learner(self, method: Method) -> WaypointLearner:
+        """The same for every method with the same batch size, step size and widths."""
+        return WaypointLearner(self, method)
+
+    def controls(self, params: GaussianPolicy, spec: Spec) -> Controls:
+        """The policy, blind to the position columns, conditioned on a direction in them."""
+        policy = frozen_policy(params, "blind", "command", spread=True)
+        return Controls({"policy": policy}, Waypoint(spec.position, (1.0,) * len(spec.position), spec.reach))
+
+
+class WaypointBatch(NamedTuple):
+    """(x without its position, a, p(x_{t+k}) - p(x_t))."""
+
+    state: jax.Array
+    action: jax.Array
+    future: jax.Array
+
+
+@dataclass(frozen=True)
+class WaypointLearner(Learner):
+    """Clones what the data did on its way."""
+
+    policy: Waypoints
+    method: Method
+
+    phase = "policy"
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        return optimiser_of(self.policy, self.method)
+
+    def init(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
+        """A fresh policy with LayerNorm."""
+        key = jax.random.split(jax.random.fold_in(key, POLICY_KEY), 3)[2]
+        widths, heads = self.method.policy_widths, self.policy.heads
+        return GaussianPolicy(key, spec.observation_size, widths, spec.action_size, layer_norm=True, heads=heads)
+
+    def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
+        """The position of every state of the data."""
+        return data.observations[:, data.position]
+
+    def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> WaypointBatch:
+        """Uniform transitions, and where their trajectories went."""
+        rows = draw_states(key, data, self.method.batch_size)
+        future = tables[draw_future(key, data, rows, self.policy.future_steps)] - tables[rows]
+        return WaypointBatch(data.observations[rows][:, data.others], data.actions[rows], future)
+
+    def loss(
+        self, params: GaussianPolicy, target: None, batch: WaypointBatch, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Cloning, in the direction the trajectory took."""
+        return cloning_loss(params, jnp.concatenate([batch.state, unit(batch.future)], -1), batch.action)
