@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from iel.methods.contract import Spec
 from jax.extend import core
 
 from benchmarks import print_rows
@@ -28,7 +29,6 @@ from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.methods import ALGOS, get_algo
-from iel.methods.contract import Spec
 from iel.progress import Progress
 from iel.training.loop import many_steps
 

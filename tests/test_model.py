@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from iel.methods.contract import Spec
 
 from benchmarks.runtime import KINDS, random_model
 from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError, IELError, RunError
 from iel.methods import ALGOS
-from iel.methods.contract import Spec
 from iel.metrics import LatentGoal
 from iel.model import Pack, load_model, save_model
 from iel.model.networks import products

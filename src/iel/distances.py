@@ -7,14 +7,6 @@ Directed displacement distance, for a fixed goal g with unit direction omega = o
 beta = 0 is the Euclidean distance of HILP. For 0 <= beta <= 1 it is an asymmetric norm of Delta, so the triangle
 inequality holds; it fails for beta > 1. Going back costs d(t, s; g) = exp(2 beta c) d(s, t; g).
 
-With a *residual* the last r columns of an embedding are coordinates psi apart from phi, in groups of eight, and
-
-    d(s, t; g) = l exp(beta (1 - c)) + sum_groups max_k (psi_k(t) - psi_k(s))_+
-
-The residual is a quasimetric (0 from a state to itself, triangle inequality, not symmetric), so d keeps the triangle
-inequality for beta <= 1 and d >= l, while d(t, s) / d(s, t) has no bound: the way there may cost l and the way back
-any more. With psi_k(x) = -h(x, z_k), h the hitting time of a landmark z_k, one group gives h(s, z_k) exactly.
-
 Every function takes arrays of either library and answers in the same one (their `__array_namespace__`). Planning has a
 version of its own (`iel.metrics`), whose numbers do not depend on how pairs are batched; a test holds it against this.
 """
@@ -40,27 +32,12 @@ def euclidean(source: Array, target: Array) -> Array:
     return xp.sqrt(xp.maximum(squared, SQUARED_FLOOR))
 
 
-def directed(source: Array, target: Array, omega: Array, beta: float, residual: int = 0) -> Array:
-    """d(s, t; g) = l exp(beta (1 - <Delta, omega> / l)) along the last axis, and the residual of its last columns."""
-    if residual:
-        size = source.shape[-1] - residual
-        way = directed(source[..., :size], target[..., :size], omega[..., :size], beta)
-        return way + rise(source[..., size:], target[..., size:])
+def directed(source: Array, target: Array, omega: Array, beta: float) -> Array:
+    """d(s, t; g) = l exp(beta (1 - <Delta, omega> / l)) along the last axis."""
     xp = source.__array_namespace__()
     length = euclidean(source, target)
     cosine = projection(source, target, omega) / length
     return length * xp.exp(beta * (1.0 - cosine))
-
-
-GROUP = 8
-"""Columns of a residual that compete for the largest rise."""
-
-
-def rise(source: Array, target: Array) -> Array:
-    """sum over groups of max_k (t_k - s_k)_+ along the last axis."""
-    xp = source.__array_namespace__()
-    up = target - source
-    return xp.maximum(up.reshape(*up.shape[:-1], -1, GROUP).max(-1), 0.0).sum(-1)
 
 
 def projection(source: Array, target: Array, omega: Array) -> Array:

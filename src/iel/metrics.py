@@ -30,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.distances import GROUP, rise, undiscounted_steps
+from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError
 from iel.quasimetrics import Head, distance, table
 
@@ -123,40 +123,6 @@ class Displacement(Metric):
     def symmetric(self) -> Metric:
         """The Euclidean distance, which is what the paper's symmetric graph uses."""
         return Displacement(0.0, self.discount)
-
-
-@dataclass(frozen=True)
-class DirectedResidual(Metric):
-    """C = l exp(beta (1 - c)) + r: a displacement and a one-way residual of the last `residual` columns.
-
-    See `iel.distances`. l <= C still holds, but nothing bounds C by l from above, so the graph is not pruned: its rows
-    are asked for, for every goal. The symmetric form is the mean of both ways.
-    """
-
-    residual: int
-    beta: float = 0.1
-    discount: float | None = 1.0
-
-    def _parts(self, points: Floats) -> tuple[Floats, Floats]:
-        return points[:, : -self.residual], points[:, -self.residual :]
-
-    def _direction(self, goal: LatentGoal) -> Floats:
-        return goal.direction[: -self.residual]
-
-    def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
-        (phi, psi), (phi_to, psi_to) = self._parts(sources), self._parts(targets)
-        way = Displacement(self.beta).costs(phi, phi_to, goal._replace(direction=self._direction(goal)))
-        for start in range(0, self.residual, GROUP):  # column after column: no table of three dimensions
-            up = np.zeros(way.shape)
-            for k in range(start, start + GROUP):
-                np.maximum(up, psi_to[None, :, k] - psi[:, None, k], out=up)
-            way += up
-        return way
-
-    def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
-        (phi, psi), (phi_to, psi_to) = self._parts(sources), self._parts(targets)
-        plain = [goal._replace(direction=self._direction(goal)) for goal in goals]
-        return Displacement(self.beta).row_costs(phi, phi_to, plain) + rise(psi, psi_to)
 
 
 @dataclass(frozen=True)

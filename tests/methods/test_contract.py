@@ -15,12 +15,12 @@ import numpy as np
 import optax
 import pytest
 from algo_worlds import PLACES, SHORT, act, action, cosine, ring, steps
+from iel.methods.contract import Metrics, Phase, Spec, require_fraction
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
 from iel.distances import discounted_steps
 from iel.errors import ContractError
 from iel.methods import Method, check_algo
-from iel.methods.contract import Metrics, Phase, Spec, require_fraction
 from iel.metrics import Displacement
 from iel.model import Direction, GoalState, Model
 from iel.model.model import ValueCost

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import PLACES, action, cosine, ring, steps
+from iel.methods.contract import Spec
 
 from iel.data import Trajectories
 from iel.data.goals import Relabelled, to_device
@@ -15,7 +16,6 @@ from iel.export import build_graphs
 from iel.losses import contrastive_loss, recursive_classification_loss
 from iel.methods import CRL, HIQL, CLearning, check_algo, get_algo
 from iel.methods.clearning import Batch as CBatch
-from iel.methods.contract import Spec
 from iel.methods.hiql import Batch as HBatch
 from iel.model import Pack, Subgoal, Waypoint, load_model, save_model
 from iel.nn import apply_heads, on_sphere, scalars

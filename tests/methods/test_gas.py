@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import ring
+from iel.methods.contract import Spec
 from measure_worlds import COUNT, EXACT, arrives, pairs, wandering
 from scipy.stats import spearmanr
 
 from iel.data.goals import to_device
 from iel.errors import ConfigError
 from iel.methods import GAS, check_algo
-from iel.methods.contract import Spec
 from iel.methods.gas import GoalBatch, SkillBatch, Tables
 from iel.metrics import Displacement
 from iel.nn import apply_heads, head, scalars, unit

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import PLACES, act, action, cosine, ring, steps
+from iel.methods.contract import Spec
 
 from iel.data.goals import Relabelled, to_device
 from iel.errors import ConfigError, GeometryError
 from iel.methods import ALGOS, GCBC, GCCQL, GCIQL, GCIVL
-from iel.methods.contract import Spec
 from iel.model import Model
 from iel.nn import scalars
 from iel.planning import make_planner

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import PLACES, act, action, cosine, ring, steps
+from iel.methods.contract import Spec
+from iel.methods.skills import SkillBatch
 
 from iel.data.goals import to_device
 from iel.errors import ConfigError, GeometryError
 from iel.methods import HILP, IEL
-from iel.methods.contract import Spec
-from iel.methods.skills import SkillBatch
 from iel.metrics import Displacement
 from iel.nn import head
 from iel.planning import PLANNERS, make_planner

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import CIRCLE, SQUARE, grid, grid_steps, one_way, one_way_steps
+from iel.methods.contract import Spec
 
 from iel.data.goals import to_device
 from iel.errors import ConfigError
 from iel.methods import HTP
-from iel.methods.contract import Spec
 from iel.methods.htp import Batch
 from iel.metrics import FLOOR, SupportFunction
 from iel.model import load_model, save_model

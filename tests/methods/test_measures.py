@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from iel.methods.contract import Spec
 from measure_worlds import COUNT, EXACT, RING, arrives, pairs, step, wandering
 from scipy.stats import spearmanr
 
 from iel.errors import ConfigError, GeometryError
 from iel.losses import measure_loss, orthonormality_loss, pessimistic
 from iel.methods import FB, PSM, check_algo
-from iel.methods.contract import Spec
 from iel.methods.measures import Tasks, Transitions, actor_loss, draw_tasks, on_sphere
 from iel.methods.psm import Batch, code_actions, code_bits
 from iel.metrics import LatentGoal

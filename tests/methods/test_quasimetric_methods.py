@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import CIRCLE, PLACES, SQUARE, both_ways, both_ways_steps, grid, grid_steps, one_way, one_way_steps
+from iel.methods.contract import Spec
 
 from iel.data.goals import Relabelled
 from iel.errors import ConfigError
 from iel.methods import ALGOS, CMD, QRL, TMD
 from iel.methods.cmd import without_action
-from iel.methods.contract import Spec
 from iel.metrics import Quasimetric
 from iel.nn import apply_heads, head
 from iel.planning import planners_for

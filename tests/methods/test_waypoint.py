@@ -5,6 +5,9 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from iel.methods.contract import Spec
+from iel.methods.skills import policy_optimiser
+from iel.methods.waypoints import Steerable
 
 import iel
 from iel.data import Trajectories
@@ -12,9 +15,6 @@ from iel.data.goals import to_device
 from iel.data.jumps import cut_at_jumps
 from iel.errors import ConfigError, DataError
 from iel.methods import ALGOS, GCIVL, HILP, IEL, check_algo
-from iel.methods.contract import Spec
-from iel.methods.skills import policy_optimiser
-from iel.methods.waypoints import Steerable
 from iel.model import Waypoint
 from iel.planning import make_planner
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from iel.methods.contract import Spec
 
 import iel
 from iel.data import Trajectories
@@ -15,7 +16,6 @@ from iel.data.store import write_store
 from iel.data.trajectories import Rows
 from iel.errors import ContractError, DataError
 from iel.methods import GCBC, GCCQL, IEL
-from iel.methods.contract import Spec
 from iel.training.feed import CHUNK, Fed, step_keys
 from iel.training.loop import Trainer
 from iel.training.seeds import Separate, Stacked

@@ -10,6 +10,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from iel.methods.contract import Spec
 
 import iel.training.loop as loop
 import iel.training.seeds
@@ -17,7 +18,6 @@ from iel.data import Trajectories
 from iel.errors import ConfigError, IELError, RunError
 from iel.files import sha256
 from iel.methods import IEL, get_algo
-from iel.methods.contract import Spec
 from iel.model import load_model
 from iel.training import open_run, open_runs, train
 from iel.training.checkpoint import latest_checkpoint, load_checkpoint

@@ -11,22 +11,13 @@ from iel.commands.common import PLANNER_NAMES, Output, PlannerSettings
 
 ENV = "pointmaze-large-navigate-v0"
 DATA_EPISODES = 300
-SETTINGS: dict[str, Any] = {
-    "steps": 17_000,
-    "omega_share": 0.03,
-    "embedding_share": 0.85,
-    "dimension": 16,
-    "steering": "waypoint",
-    "learner": "cloning",
-    "future_share": 1.0,
-}
-"""Enough for this maze: three seeds of it reach every goal (docs/results.md). The policy is steered by waypoints: by
-latent directions, as in the paper, it needs far more training on this data, and then stands still at cell centres."""
+SETTINGS: dict[str, Any] = {"steps": 4_000, "policy_hidden": (128, 128)}
+"""Enough for this maze (docs/htp.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Output):
-    """Collect data in a maze, train IEL, plan in four ways, evaluate and draw, in about two minutes."""
+    """Collect data in a maze, train HTP, plan in four ways, evaluate and draw, in about two minutes."""
 
     out: Path | None = None
     """Run directory (default: the next free runs/demo-NNN)."""
@@ -52,7 +43,7 @@ def demo(out: Path | None = None, seed: int = 0, episodes: int = 10, quiet: bool
     from iel.envs import make_env
     from iel.evaluation import Protocol
     from iel.evaluation.report import table
-    from iel.methods import IEL
+    from iel.methods import HTP
     from iel.planning import make_planner
     from iel.training import train
     from iel.training.run import next_free
@@ -64,8 +55,8 @@ def demo(out: Path | None = None, seed: int = 0, episodes: int = 10, quiet: bool
     )
     data = load(ENV, episodes=DATA_EPISODES)
     out = out or next_free(Path("runs"), "demo")  # not before the data is there: a failure leaves nothing behind
-    console.print(f"[bold]2/4[/bold] training: task directions, then the embedding, then the policy ({out})")
-    trained = train(data, IEL.preset("laptop", **SETTINGS), [seed], out=out)
+    console.print(f"[bold]2/4[/bold] training: a waypoint policy, then the geometry ({out})")
+    trained = train(data, HTP.preset("laptop", **SETTINGS), [seed], out=out)
     run = trained.runs[seed]
     console.print(f"[bold]3/4[/bold] evaluation: five tasks, {episodes} episodes each, four ways of acting")
     summary = evaluate_runs([run], PLANNER_NAMES, Protocol(episodes, seed=seed), PlannerSettings())

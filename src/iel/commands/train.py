@@ -15,6 +15,8 @@ from iel.errors import ConfigError
 
 if TYPE_CHECKING:
     from iel.data import Trajectories
+    from iel.methods import Method
+    from iel.policies import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +43,22 @@ class Train(Output):
     """Continue this run (or a directory of several seeds) from its newest whole checkpoint, with its own settings."""
     checkpoint_every: int | None = None
     """Save a checkpoint every this many steps (default: about once a minute; first and last are always saved)."""
-    devices: int = 1
-    """Devices of this machine: several seeds are spread over them, one seed's batches are divided (docs/scale.md)."""
     tensorboard: Flag = False
     """Also write TensorBoard files (needs the extra `tensorboard`)."""
+    policy: str = ""
+    """What acts: the method's own policy, directions of its embedding, or waypoints (docs/waypoints.md)."""
     settings: Any = None
+    policy_settings: Any = None
 
     @classmethod
     def for_arguments(cls, arguments: list[str]) -> type[Train]:
         """These options with the settings of the chosen method, whose defaults are the chosen preset's values."""
-        from iel.methods import ALGOS, get_algo
+        from iel.methods import METHODS, get_method
+        from iel.methods.method import policy_from
+        from iel.policies import POLICIES
 
-        named = Annotated[str, tyro.conf.arg(metavar=f"{{{','.join(ALGOS)}}}")]
+        named = Annotated[str, tyro.conf.arg(metavar=f"{{{','.join(METHODS)}}}")]
+        acting = Annotated[str, tyro.conf.arg(metavar=f"{{own,{','.join(POLICIES)}}}")]
         fields: list[Any] = []
         if path := _value_of("--resume", arguments):  # the run's own; what is given all the same must agree
             from iel.training import open_runs
@@ -64,26 +70,57 @@ class Train(Output):
             ]
             fields += [("seeds", tuple[int, ...], tuple(config.get("seeds", [first.seed])))]
         else:
-            method = get_algo(_value_of("--algo", arguments) or cls.algo)
+            method = get_method(_value_of("--algo", arguments) or cls.algo)
             defaults = method.preset(_value_of("--preset", arguments) or cls.preset)
+            wanted = _value_of("--policy", arguments)
+            if wanted is not None and wanted != _kind(defaults.policy):
+                defaults = dataclasses.replace(defaults, policy=policy_from(wanted))
             fields += [("algo", named, cls.algo)]
         presets = tyro.conf.arg(metavar=f"{{{','.join(defaults.presets)}}}")
-        fields += [("preset", Annotated[str, presets], cls.preset)]
+        fields += [("preset", Annotated[str, presets], cls.preset), ("policy", acting, _kind(defaults.policy))]
         about = f"Settings of {defaults.name}; the values shown are those of the preset."
         settings: tuple[Any, ...] = (tyro.conf.arg(help=about), tyro.conf.OmitArgPrefixes)
+        of_policy: tuple[Any, ...] = (tyro.conf.arg(name="policy", help="Settings of the policy."),)
         brief = ADVANCED not in arguments and any(word in arguments for word in ("-h", "--help"))
         if brief:
-            settings = (*settings, tyro.conf.Suppress)
-        fields += [("settings", Annotated[(type(defaults), *settings)], field(default=defaults))]
+            settings, of_policy = (*settings, tyro.conf.Suppress), (*of_policy, tyro.conf.Suppress)
+        # The policy has options of its own, so it is no option of the method.
+        hidden = Annotated[Any, tyro.conf.Fixed, tyro.conf.Suppress]
+        kind = make_dataclass(
+            type(defaults).__name__,
+            [("policy", hidden, field(default=None))],
+            bases=(type(defaults),),
+            frozen=True,
+            kw_only=True,
+        )
+        values = {each.name: getattr(defaults, each.name) for each in dataclasses.fields(defaults)}
+        fields += [("settings", Annotated[(kind, *settings)], field(default=kind(**values)))]
+        if defaults.policy is not None:
+            fields += [
+                ("policy_settings", Annotated[(type(defaults.policy), *of_policy)], field(default=defaults.policy))
+            ]
         chosen = make_dataclass("Train", fields, bases=(cls,), frozen=True, kw_only=True)
         chosen.__doc__ = cls.__doc__
         if brief:
-            count = len(dataclasses.fields(defaults))
+            count = len(dataclasses.fields(defaults)) - 1
             chosen.__doc__ = (
                 f"Train a method on a data set.\n\nThe {count} settings of {defaults.name} are options too "
-                f"(--steps 20000, --beta 0.3, ...): `iel train --algo {defaults.name} --help-all` lists them."
+                f"(--steps 20000, ...), and those of its policy (--policy.steps 20000, ...): "
+                f"`iel train --algo {defaults.name} --help-all` lists them."
             )
         return chosen
+
+    def method(self) -> Method:
+        """The method as the options describe it."""
+        from iel.methods import get_method
+
+        kind = get_method(self.algo)
+        values = {each.name: getattr(self.settings, each.name) for each in dataclasses.fields(kind)}
+        return kind(**{**values, "policy": self.policy_settings})
+
+
+def _kind(policy: Policy | None) -> str:
+    return "own" if policy is None else policy.kind
 
 
 def train_command(options: Train) -> dict[str, Any]:
@@ -94,7 +131,7 @@ def train_command(options: Train) -> dict[str, Any]:
     from iel.training.run import next_free
     from iel.typed import check_seeds, check_settings
 
-    algo = options.settings
+    algo = options.method()
     check_seeds(options.seeds)  # before data is collected, which may take minutes
     check_settings(algo)
     if options.resume is None and options.out is not None and holds_run(options.out):
@@ -111,7 +148,6 @@ def train_command(options: Train) -> dict[str, Any]:
         checkpoint_every=options.checkpoint_every,
         tensorboard=options.tensorboard or (begun is not None and (begun.path / "tensorboard").is_dir()),
         data_file=file,
-        devices=options.devices,
         snapshots=1 if begun is None else begun.config.get("snapshots", 1),
     )
     for run in trained.runs.values():

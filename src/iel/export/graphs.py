@@ -20,7 +20,7 @@ import numpy as np
 import iel
 from iel import distances
 from iel.errors import ConfigError
-from iel.metrics import FLOOR, DirectedResidual, Displacement, Quasimetric, SupportFunction
+from iel.metrics import FLOOR, Displacement, Quasimetric, SupportFunction
 from iel.model import Direction, MeasureCost, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
@@ -123,10 +123,7 @@ class Graph:
             return self.add("Add", self.add("MatMul", goal, self.weight("no_omega", pick)), self.weight("first", first))
         if isinstance(model.metric, SupportFunction):
             return self.network(model, "omega", observation=goal)
-        omega = self.unit(self.network(model, "omega", observation=goal))
-        if not model.residual:
-            return omega
-        return self.add("Pad", omega, self.weight("beside", np.array([0, 0, 0, model.residual], np.int64)))
+        return self.unit(self.network(model, "omega", observation=goal))
 
     def part(self, x: str, start: int, end: int) -> str:
         """Columns from `start` to before `end`."""
@@ -157,7 +154,7 @@ class Graph:
         steering = model.steering
         if isinstance(steering, Direction):
             ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
-            return self.heading(*(self.directions(model, way) for way in (ahead, omega)))
+            return self.heading(ahead, omega)
         if isinstance(steering, Waypoint):
             columns = self.weight("columns", np.array(steering.columns, np.int64))
             gathered = (self.add("Gather", x, columns, axis=1) for x in ("goal", "observation"))
@@ -169,10 +166,6 @@ class Graph:
             return self.on_sphere(answer, model.command_size)
         return "goal"
 
-    def directions(self, model: Model, embedding: str) -> str:
-        """The columns of an embedding that have a direction."""
-        return self.part(embedding, 0, model.directions) if model.residual else embedding
-
     def heading(self, displacement: str, otherwise: str) -> str:
         """unit(displacement), or something else where that has no length."""
         norm = self.add("Sqrt", self.squares(displacement, True))
@@ -181,17 +174,15 @@ class Graph:
         return self.add("Where", usable, self.add("Div", displacement, safe), otherwise)
 
     def cost(self, model: Model, omega: str) -> str:
-        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), with a residual or without, a
-        quasimetric, or minus a value."""
-        if isinstance(model.metric, Displacement | DirectedResidual):
-            whole = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
-            ahead, omega = (self.directions(model, way) for way in (whole, omega))
+        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), a support function, a quasimetric, or
+        minus a value."""
+        if isinstance(model.metric, Displacement):
+            ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
             floor = self.number(distances.SQUARED_FLOOR)
             length = self.add("Sqrt", self.add("Max", self.squares(ahead, False), floor))
             cosine = self.add("Div", self.row_sum(self.add("Mul", ahead, omega), False), length)
             exponent = self.add("Mul", self.add("Sub", self.number(1.0), cosine), self.number(model.metric.beta))
-            cost = self.add("Mul", length, self.add("Exp", exponent))
-            return self.add("Add", cost, self.rise(model, whole)) if model.residual else cost
+            return self.add("Mul", length, self.add("Exp", exponent))
         if isinstance(model.metric, SupportFunction):
             ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
             rises = self.add("MatMul", ahead, self.weight("landmarks", model.metric.directions.T.astype(np.float32)))
@@ -272,12 +263,6 @@ class Graph:
         """Some places of the last axis."""
         places = np.array(list(chosen), np.int64)
         return self.add("Gather", x, self.weight(f"places_{'_'.join(map(str, places))}", places), axis=-1)
-
-    def rise(self, model: Model, ahead: str) -> str:
-        """sum over groups of max_k (psi_k(g) - psi_k(x))_+."""
-        shape = np.array([-1, model.residual // distances.GROUP, distances.GROUP], np.int64)
-        grouped = self.add("Reshape", self.part(ahead, model.directions, model.dimension), self.weight("groups", shape))
-        return self.row_sum(self.add("Relu", self.add("ReduceMax", grouped, axes=[-1], keepdims=0)), False)
 
     def steps(self, cost: str, discount: float) -> str:
         """max(log(1 - (1 - gamma) d) / log(gamma), 0)."""

@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 
-from iel.distances import GROUP
 from iel.errors import ConfigError, RunError
 from iel.files import refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_json, read_safetensors
@@ -50,7 +49,7 @@ STEERINGS: dict[str, type[Any]] = {kind.kind: kind for kind in (Direction, Waypo
 NETWORKS = ("embedding", "omega", "representation", "value", "goal_features", "actor", "policy", "high", "forward")
 INPUTS = ("observation", "blind", "goal", "command", "action", "representation")
 REQUIRED = {"algo", "observation_size", "action_size", "steering", "networks"}
-UNITS = ("beta", "discount", "residual")
+UNITS = ("beta", "discount")
 OPTIONAL = {*UNITS, "metric"}
 PASSAGES = ("codes", "steps")
 PORTALS = ("aims", "source", "entered", "left", "exits", "shares")
@@ -61,8 +60,6 @@ def save_model(model: Model, directory: Path | str) -> None:
     """Write `config.json`, `model.safetensors` and, if the model knows where its data was, `support.safetensors`."""
     from safetensors.numpy import save  # reading needs no package, writing does
 
-    if model.driven:
-        raise ConfigError("A model that another's policy drives has no file of its own; save the two it is made of.")
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     arrays = {f"{name}.{part}": array for name, own in model.networks.items() for part, array in own.arrays().items()}
@@ -161,10 +158,7 @@ def _model(config: Path, weights: Path) -> Model:
         raise RunError(
             f"{weights} has the unexpected tensor {min(arrays)[:80]}; weights and config.json do not belong together."
         )
-    residual = _size(settings["residual"], "residual", config) if "residual" in settings else 0
-    if residual % GROUP or (residual and not 0 < residual < networks.get("embedding", networks["policy"]).sizes[-1]):
-        raise RunError(f"{config}: a residual of {residual} columns does not fit the embedding; it is damaged.")
-    _consistent(networks, steering, widths, beta, discount, residual, config)
+    _consistent(networks, steering, widths, beta, discount, config)
     stated = settings.get("metric")
     metric: Quasimetric | SupportFunction | Measure | None
     if directions is not None:
@@ -173,7 +167,7 @@ def _model(config: Path, weights: Path) -> Model:
         metric = _measure(stated, networks, steering, widths, config)
     else:
         metric = _metric(stated, networks, discount, config)
-    units: dict[str, Any] = {"beta": beta, "discount": discount, "residual": residual}
+    units: dict[str, Any] = {"beta": beta, "discount": discount}
     return Model(settings["algo"], size, actions, networks, steering, **units, metric=metric)
 
 
@@ -241,7 +235,6 @@ def _consistent(
     widths: dict[str, int],
     beta: float | None,
     discount: float | None,
-    residual: int,
     config: Path,
 ) -> None:
     """What the parts of a description owe each other."""
@@ -252,7 +245,7 @@ def _consistent(
             raise RunError(f"{config}: the policy answers {answers} numbers for {actions} actions; it is damaged.")
     if beta and "omega" not in networks:
         raise RunError(f"{config}: beta is {beta}, but without goal directions it must be 0; it is damaged.")
-    directions = networks["embedding"].sizes[-1] - residual if "embedding" in networks else 0
+    directions = networks["embedding"].sizes[-1] if "embedding" in networks else 0
     if "embedding" in networks and "omega" in networks and directions != networks["omega"].sizes[-1]:
         raise RunError(f"{config}: embedding and omega differ in size; it is damaged.")
     _consistent_value(networks, steering, config)

@@ -11,9 +11,8 @@ What a method ships, what a planner needs of it and what its policy is told are 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from iel import distances
 from iel.errors import ConfigError, GeometryError, RunError
-from iel.metrics import DirectedResidual, Displacement, Floats, Metric, Quasimetric, SupportFunction
+from iel.metrics import Displacement, Floats, Metric, Quasimetric, SupportFunction
 from iel.metrics import unit as unit_or_else
 from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.networks import FloatArray, Network, in_blocks, on_sphere, unit
@@ -60,9 +59,8 @@ class Direction:
     kind: ClassVar[str] = "direction"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
-        here, size = np.asarray(embeddings, np.float64), model.directions
-        ways = (lambda: target.goal_point - here, lambda: target.goal_direction)
-        return unit_or_else((target.point - here)[:, :size], *(lambda way=way: way()[:, :size] for way in ways))
+        here = np.asarray(embeddings, np.float64)
+        return unit_or_else(target.point - here, lambda: target.goal_point - here, lambda: target.goal_direction)
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,6 @@ class Model:
         *,
         beta: float | None = None,
         discount: float | None = None,
-        residual: int = 0,
         metric: Quasimetric | SupportFunction | Measure | None = None,
         pack: Pack | None = None,
         support: Support | None = None,
@@ -169,8 +166,7 @@ class Model:
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
 
         A `metric` that is given is used as it is. Without one, the networks imply it: with an embedding a
-        `Displacement` with this `beta` (a `DirectedResidual` if its last `residual` columns are one); with a value, a
-        `ValueCost`; with neither there is none. `discount` says what
+        `Displacement` with this `beta`; with a value, a `ValueCost`; with neither there is none. `discount` says what
         costs are worth in steps. A value may need more networks: `goal_features` (it is a product), `representation`
         (it is told that of the goal), `actor` (the policy at whose action a critic is asked, where `policy` is told
         something other than the goal). A `Measure` is made of `forward` and of `high`, which is B.
@@ -181,10 +177,7 @@ class Model:
         """Where the training data was; None for models of older versions."""
         self.outside: Outside = "warn"
         """What planners do about goals and observations far outside of it: warn, refuse or ignore."""
-        self.driven = False
-        """Whether the policy is another model's; such a pair has no file of its own."""
         self.metric: Metric | None = None
-        self.residual = residual
         self.stated_metric = metric
         """The metric where it was given rather than implied: what a file must say about it."""
         if isinstance(metric, Measure):
@@ -194,8 +187,7 @@ class Model:
             if isinstance(metric, Quasimetric):
                 check_groups(metric.head, self.dimension, metric.groups)
         elif "embedding" in self.networks:
-            plain = Displacement(0.0 if beta is None else beta, discount)
-            self.metric = DirectedResidual(residual, plain.beta, discount) if residual else plain
+            self.metric = Displacement(0.0 if beta is None else beta, discount)
         elif "value" in self.networks:
             self.metric = ValueCost(self, discount)
         self._set_steering(steering)
@@ -210,14 +202,14 @@ class Model:
         self._command_size = policy.heads[0].kernels[0].shape[0] - seen
 
     def driven_by(self, other: Model) -> Model:
-        """These distances with the policy of another model, which must be steered by states: for comparing geometries.
+        """These distances with the policy of another model, which must be conditioned on states: a model like any other.
 
-        A critic that asks what its own policy would do goes on asking that one.
+        A critic that needs the action of its own policy keeps that policy as its `actor`.
         """
         if not isinstance(other.steering, (Waypoint, GoalState)):
             raise ConfigError(
-                f"The policy of {other.algo} is steered by its own embedding ({other.steering.kind}) and can follow no "
-                "other distances; give one that is steered by waypoints."
+                f"The policy of {other.algo} is conditioned on its own embedding ({other.steering.kind}) and can follow "
+                "no other distances; give a waypoint policy."
             )
         ours, theirs = ((model.observation_size, model.action_size) for model in (self, other))
         if ours != theirs:
@@ -225,21 +217,27 @@ class Model:
                 f"The two models have {ours} and {theirs} numbers in an observation and an action; give a policy of "
                 "the same robot."
             )
-        driven = copy.copy(self)  # its metric stays that of this model, which keeps its own policy
-        driven.networks = {**self.networks, "policy": other.networks["policy"]}
-        driven.driven = True
-        driven._set_steering(other.steering)
-        return driven
+        networks = {name: network for name, network in self.networks.items() if name != "policy"}
+        if "forward" in networks:
+            networks.setdefault("actor", self.networks["policy"])
+        elif "value" in networks and "action" in networks["value"].inputs:
+            networks.setdefault("actor", replace(self.networks["policy"], inputs=("observation", "goal")))
+        if "forward" not in networks:
+            networks.pop("high", None)
+        unit: dict[str, Any] = {"metric": self.stated_metric}
+        if isinstance(self.metric, Displacement | ValueCost):
+            unit["discount"] = self.metric.discount
+        if isinstance(self.metric, Displacement):
+            unit["beta"] = self.metric.beta
+        networks["policy"] = other.networks["policy"]
+        model = Model(self.algo, *ours, networks, other.steering, **unit, support=self.support)
+        model.outside = self.outside
+        return model
 
     @property
     def dimension(self) -> int:
         """Size of an embedding."""
         return self.networks["embedding"].sizes[-1] if "embedding" in self.networks else self.observation_size
-
-    @property
-    def directions(self) -> int:
-        """Columns of an embedding that have a direction: all but its residual."""
-        return self.dimension - self.residual
 
     @property
     def actor(self) -> Network:
@@ -273,8 +271,7 @@ class Model:
         if network is not None and isinstance(self.metric, SupportFunction):
             return in_blocks(network, "goal directions", rows)
         if network is not None:
-            omega = in_blocks(lambda x: unit(network(x)), "goal directions", rows)
-            return np.pad(omega, ((0, 0), (0, self.residual))) if self.residual else omega
+            return in_blocks(lambda x: unit(network(x)), "goal directions", rows)
         axis = np.zeros((len(rows), self.dimension), np.float32)
         axis[:, 0] = 1.0
         return axis
@@ -333,9 +330,8 @@ class Model:
         """The learned cost of going from s to t on the way to g, row by row, in the metric's own unit."""
         if self.metric is None:
             raise GeometryError(f"{self.algo} learned no distances; it can only act.")
-        if isinstance(self.metric, Displacement | DirectedResidual):
-            ends = self.embed(sources), self.embed(targets), self.omega(goals)
-            return distances.directed(*ends, self.metric.beta, self.residual)
+        if isinstance(self.metric, Displacement):
+            return distances.directed(self.embed(sources), self.embed(targets), self.omega(goals), self.metric.beta)
         return np.asarray(self.metric.row_costs(self.embed(sources), self.embed(targets), []), np.float32)
 
     def check_inside(self, rows: ArrayLike, what: str = "observation") -> list[str]:
