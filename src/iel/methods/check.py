@@ -15,7 +15,6 @@ from iel.data.trajectories import Trajectories
 from iel.errors import ContractError, IELError
 from iel.learner import Learner, Metrics, Phase, Spec, TrainState
 from iel.methods.method import Method, config_dict, config_from_dict
-from iel.methods.scaling import spec_of
 from iel.metrics import LatentGoal, SupportFunction
 from iel.model import Model, load_model, save_model
 
@@ -31,7 +30,7 @@ def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     """
     data = data or _random_walks()
     _demand(isinstance(algo, Method), "a method is a dataclass below iel.methods.method.Method")
-    spec = spec_of(algo, data)
+    spec = algo.spec(data)
     arrays = to_device(data, spec.position)
     _demand(config_from_dict(type(algo), config_dict(algo)) == algo, "the configuration does not survive JSON")
     phases = algo.phases()

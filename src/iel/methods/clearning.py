@@ -18,22 +18,14 @@ from iel.errors import ConfigError
 from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_share
 from iel.losses import ddpg_bc_loss, recursive_classification_loss
 from iel.methods.method import Distances, Facts, Method
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    # A step trains classifier and policy: each is updated as often as in 42,000 steps of IEL, which trains one.
-    # What is learned spreads one target copy at a time, so a short training needs copies that follow quickly.
-    "laptop": {
-        "steps": 21_000,
-        "batch_size": 256,
-        "hidden": (128, 128, 128),
-        "target_rate": 0.05,
-        "bc_weight": 0.03,
-    },
-    "laptop-body": {"steps": 24_000, **LEGGED, "target_rate": 0.05},
-    "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
+    "laptop": {**LAPTOP, "target_rate": 0.05, "bc_weight": 0.03},
+    "laptop-body": {**LEGGED, "target_rate": 0.05},
+    "smoke": {**SMOKE, "target_rate": 0.05},
 }
 
 
@@ -49,21 +41,10 @@ class CLearning(Method, Learner):
     C' is the target copy. The next state counts 1 - gamma, because so much of the future is there; the rest is the
     future of x', which w brings in. The term with alpha keeps an offline policy near its data; the authors, who
     collected data as they learned, have none.
-
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `smoke` (seconds, for tests).
     """
 
     name = "clearning"
-    facts = Facts(
-        family="successor measure",
-        distils="reachability",
-        distance="classifier logit",
-        directional=True,
-        triangle_inequality=False,
-        temporal_difference=True,
-        goal_agnostic_policy=False,
-    )
+    facts = Facts("successor measure", "reachability", "classifier logit", directional=True, temporal_difference=True)
     presets = PRESETS
 
     batch_size: int = 256

@@ -20,18 +20,10 @@ import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
-from iel.learner import (
-    Learner,
-    Metrics,
-    Spec,
-    Trained,
-    require_fraction,
-    require_positive,
-    require_share,
-)
+from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive, require_share
 from iel.losses import contrastive_loss, ddpg_bc_loss, diagonal_cross_entropy
 from iel.methods.method import Distances, Facts, Method
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, head, scalars
 from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
@@ -40,16 +32,9 @@ from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
 SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "state_share": 0.5, "cut_jumps": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
-    "laptop-body": {"steps": 24_000, **LEGGED, **SHORT},
-    "smoke": {
-        "steps": 1_000,
-        "batch_size": 64,
-        "hidden": (64, 64),
-        "dimension": 32,
-        "learning_rate": 1e-3,
-        "state_share": 0.5,
-    },
+    "laptop": {**LAPTOP, "bc_weight": 0.03, **SHORT},
+    "laptop-body": {**LEGGED, **SHORT},
+    "smoke": {**SMOKE, "steps": 1_000, "batch_size": 64, "dimension": 32, "state_share": 0.5},
     "ogbench": {"contrast": "binary", "potential": False},
 }
 
@@ -75,21 +60,11 @@ class CMD(Method, Learner):
 
     Planners ask for distances between states, without actions: those of phi(x, 0). `state_share` of the rows are
     trained without their actions, so that phi(x, 0) means x whatever is done there.
-
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `smoke` (seconds, for tests), `ogbench` (the baseline in
-    TMD's code: `binary`, no c).
     """
 
     name = "cmd"
     facts = Facts(
-        family="successor measure",
-        distils="successor features",
-        distance="log density ratio",
-        directional=True,
-        triangle_inequality=True,
-        temporal_difference=False,
-        goal_agnostic_policy=False,
+        "successor measure", "successor features", "log density ratio", directional=True, triangle_inequality=True
     )
     presets = PRESETS
 
@@ -206,10 +181,6 @@ class CMD(Method, Learner):
         return loss, {"train/loss": loss, **metrics}
 
     # ---------------------------------------------------------------- what is exported
-
-    @property
-    def embedding_size(self) -> int:
-        return self.dimension
 
     def encoder(self, trained: Trained, spec: Spec) -> MLP:
         """phi(x, 0) of head 0."""

@@ -19,17 +19,15 @@ from iel.errors import ConfigError
 from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive
 from iel.losses import contrastive_loss, ddpg_bc_loss
 from iel.methods.method import Distances, Facts, Method
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Network
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, frozen_policy
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.1.
-    # A step trains critic and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "learning_rate": 1e-3, "bc_weight": 0.03},
-    "laptop-body": {"steps": 24_000, **LEGGED},
-    "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "latent": 16, "learning_rate": 1e-3},
+    "laptop": {**LAPTOP, "learning_rate": 1e-3, "bc_weight": 0.03},
+    "laptop-body": LEGGED,
+    "smoke": {**SMOKE, "latent": 16},
 }
 
 
@@ -43,22 +41,10 @@ class CRL(Method, Learner):
 
     With B pairs a batch the best critic is f = log p(g | x, a) / p(g) - log(B - 1), where p(. | x, a) are the
     discounted later states of the data: no bootstrapping, no target copy, and no stitching of trajectories.
-
-    Presets: `paper` (the defaults below, which are OGBench's for antmaze), `laptop` (minutes on two cores),
-    `laptop-body` (for robots with joints), `smoke` (seconds,
-    for tests).
     """
 
     name = "crl"
-    facts = Facts(
-        family="successor measure",
-        distils="density ratio",
-        distance="inner product",
-        directional=True,
-        triangle_inequality=False,
-        temporal_difference=False,
-        goal_agnostic_policy=False,
-    )
+    facts = Facts("successor measure", "density ratio", "inner product", directional=True)
     presets = PRESETS
 
     latent: int = 512

@@ -35,31 +35,15 @@ from iel.methods.measures import (
     task_distances,
 )
 from iel.methods.method import Distances, Facts
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, POLICY_SCALE, ensemble
 from iel.policies import Controls
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {
-        "steps": 21_000,
-        "batch_size": 256,
-        "hidden": (128, 128, 128),
-        "learning_rate": 3e-4,
-        "cut_jumps": True,
-        "standardise": True,
-        **MAZES,
-    },
-    "laptop-body": {"steps": 24_000, **LEGGED, **MAZES},
-    "smoke": {
-        "steps": 1_500,
-        "batch_size": 128,
-        "hidden": (64, 64),
-        "dimension": 16,
-        "learning_rate": 1e-3,
-        "target_rate": 0.05,
-        "discount": 0.9,
-    },
+    "laptop": {**LAPTOP, "learning_rate": 3e-4, "cut_jumps": True, "standardise": True, **MAZES},
+    "laptop-body": {**LEGGED, **MAZES},
+    "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "discount": 0.9},
 }
 
 
@@ -76,20 +60,11 @@ class FB(Tasked, Learner):
         L_pi = -E[min_k F_k(x, pi(x, z), z)^T z]
 
     It is prompted by a goal, z = B(g), or by a reward, z = E[r B], both scaled to length sqrt(d).
-
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `smoke` (seconds, for tests).
     """
 
     name = "fb"
     facts = Facts(
-        family="successor measure",
-        distils="successor measure",
-        distance="bilinear projection",
-        directional=True,
-        triangle_inequality=False,
-        temporal_difference=True,
-        goal_agnostic_policy=False,
+        "successor measure", "successor measure", "bilinear projection", directional=True, temporal_difference=True
     )
     presets = PRESETS
 

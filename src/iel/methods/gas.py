@@ -22,33 +22,16 @@ from iel.learner import Metrics, Phase, Spec, Trained, require_fraction, require
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
 from iel.methods.hilp import EuclideanLearner
 from iel.methods.method import Distances, Facts, Method, Part
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, head, in_blocks, scalars, unit
 from iel.policies import Controls
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {
-        "steps": 21_000,
-        "batch_size": 256,
-        "hidden": (128, 128, 128),
-        "target_rate": 0.02,
-        "expectile": 0.95,
-        "cut_jumps": True,
-    },
-    "laptop-body": {"steps": 24_000, **LEGGED, "target_rate": 0.02, "expectile": 0.95},
-    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
-    "smoke": {
-        "steps": 1_000,
-        "batch_size": 128,
-        "hidden": (64, 64),
-        "dimension": 16,
-        "learning_rate": 1e-3,
-        "target_rate": 0.05,
-        "expectile": 0.95,
-        "reach": 4.0,
-    },
+    "laptop": {**LAPTOP, "target_rate": 0.02, "expectile": 0.95, "cut_jumps": True},
+    "laptop-body": {**LEGGED, "target_rate": 0.02, "expectile": 0.95},
+    "smoke": {**SMOKE, "steps": 1_000, "dimension": 16, "target_rate": 0.05, "expectile": 0.95, "reach": 4.0},
 }
 
 
@@ -65,20 +48,11 @@ class GAS(Method):
 
         L_Q, L_V = IQL on r = <psi(x') - psi(x), z>, never terminal
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],   q = min_e Q_e(x, z, mu(x, z)),  z = unit(psi(x_s) - psi(x))
-
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `smoke` (seconds, for tests).
     """
 
     name = "gas"
     facts = Facts(
-        family="hitting time",
-        distils="hitting time",
-        distance="Euclidean feature",
-        directional=False,
-        triangle_inequality=True,
-        temporal_difference=True,
-        goal_agnostic_policy=False,
+        "hitting time", "hitting time", "Euclidean feature", triangle_inequality=True, temporal_difference=True
     )
     presets = PRESETS
 
@@ -114,10 +88,6 @@ class GAS(Method):
         """The space, then a policy in it, for as many steps."""
         space = Phase(SpaceLearner(self), self.steps)
         return (space, Phase(SubgoalLearner(self), self.steps)) if self.policy is None else (space,)
-
-    @property
-    def embedding_size(self) -> int:
-        return self.dimension
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
         """Head 0 of psi."""

@@ -15,17 +15,16 @@ import jax.numpy as jnp
 from iel.data.goals import DeviceData, GoalSampler, draw_states
 from iel.learner import Learner, Metrics, Spec, Trained
 from iel.methods.method import Distances, Facts, Method
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import GoalState
 from iel.nn import GaussianPolicy, frozen_policy
 from iel.policies import Controls
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    # As many updates of the policy as in 42,000 steps of IEL.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128)},
-    "laptop-body": {"steps": 24_000, **LEGGED},
-    "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3},
+    "laptop": LAPTOP,
+    "laptop-body": LEGGED,
+    "smoke": SMOKE,
 }
 
 
@@ -36,21 +35,10 @@ class GCBC(Method, Learner):
         L = -E[log N(a; mu(x, g), 1)],  g uniform among the later states of the same trajectory
 
     Nothing is valued and nothing is stitched; every other method has to beat it.
-
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for
-    robots with joints), `smoke` (seconds, for tests).
     """
 
     name = "gcbc"
-    facts = Facts(
-        family="goal-conditioned",
-        distils="actions",
-        distance="none",
-        directional=False,
-        triangle_inequality=False,
-        temporal_difference=False,
-        goal_agnostic_policy=False,
-    )
+    facts = Facts("goal-conditioned", "actions", "none")
     presets = PRESETS
 
     p_trajectory: float = 1.0

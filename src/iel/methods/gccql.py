@@ -18,20 +18,10 @@ import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
-from iel.learner import (
-    Learner,
-    Metrics,
-    Phase,
-    Spec,
-    Trained,
-    adam,
-    require_fraction,
-    require_positive,
-    require_share,
-)
+from iel.learner import Learner, Metrics, Phase, Spec, Trained, adam, require_fraction, require_positive, require_share
 from iel.losses import conservative_gap, goal_reward, iql_critic_loss
 from iel.methods.method import Distances, Facts, Method, Part
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
 
 LARGEST_CAUTION = 1e6
@@ -45,24 +35,9 @@ SHORT: dict[str, Any] = {
 }
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {
-        "steps": 21_000,
-        "batch_size": 256,
-        "hidden": (128, 128, 128),
-        **SHORT,
-    },
-    "laptop-body": {"steps": 24_000, **LEGGED, **SHORT},
-    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
-    "smoke": {
-        "steps": 1_500,
-        "batch_size": 128,
-        "hidden": (64, 64),
-        "learning_rate": 1e-3,
-        "policy_learning_rate": 1e-3,
-        "target_rate": 0.05,
-        "action_samples": 2,
-    },
+    "laptop": {**LAPTOP, **SHORT},
+    "laptop-body": {**LEGGED, **SHORT},
+    "smoke": {**SMOKE, "policy_learning_rate": 1e-3, "target_rate": 0.05, "action_samples": 2},
 }
 
 
@@ -77,21 +52,10 @@ class GCCQL(Method, Learner):
 
     where alpha' is raised while D exceeds `gap` (Lagrange). Q counts steps; c is a step's reward in the units in which
     caution and entropy are priced, so this is CQL on the reward c r. The policy is trained on the critic's goals.
-
-    Presets: `paper` (the defaults below, which are those the authors of CQL gave for antmaze), `laptop` (minutes on two
-    cores), `smoke` (seconds, for tests).
     """
 
     name = "gccql"
-    facts = Facts(
-        family="goal-conditioned",
-        distils="Q-values",
-        distance="negative Q-value",
-        directional=True,
-        triangle_inequality=False,
-        temporal_difference=True,
-        goal_agnostic_policy=False,
-    )
+    facts = Facts("goal-conditioned", "Q-values", "negative Q-value", directional=True, temporal_difference=True)
     presets = PRESETS
 
     warmup_share: float = 0.04
@@ -144,7 +108,7 @@ class GCCQL(Method, Learner):
     def optimiser(self) -> optax.GradientTransformation:
         """Adam, with a step size for each part."""
         rates = {"critic": self.learning_rate, "policy": self.policy_learning_rate, "prices": self.price_learning_rate}
-        return optax.multi_transform({part: adam(rate) for part, rate in rates.items()}, Networks(*rates))
+        return optax.multi_transform({part: adam(rate) for part, rate in rates.items()}, Networks(*rates))  # type: ignore[arg-type]
 
     def geometry(self) -> tuple[Phase, ...]:
         """4 % of cloning by default, then the policy climbs Q."""

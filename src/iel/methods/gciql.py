@@ -19,24 +19,15 @@ from iel.errors import ConfigError
 from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive
 from iel.losses import awr_loss, ddpg_bc_loss, goal_reward, iql_critic_loss, iql_value_loss
 from iel.methods.method import Distances, Facts, Method
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, scalars
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.3.
-    # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05, "bc_weight": 0.003},
-    "laptop-body": {"steps": 24_000, **LEGGED, "target_rate": 0.05, "bc_weight": 0.3},
-    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
-    "smoke": {
-        "steps": 1_500,
-        "batch_size": 128,
-        "hidden": (64, 64),
-        "learning_rate": 1e-3,
-        "target_rate": 0.05,
-        "bc_weight": 0.03,
-    },
+    "laptop": {**LAPTOP, "target_rate": 0.05, "bc_weight": 0.003},
+    "laptop-body": {**LEGGED, "target_rate": 0.05, "bc_weight": 0.3},
+    "smoke": {**SMOKE, "target_rate": 0.05, "bc_weight": 0.03},
 }
 
 
@@ -51,21 +42,10 @@ class GCIQL(Method, Learner):
 
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = min_e Q_e(x, g, mu(x, g))
         L_pi = -E[min(exp(alpha' A), 100) log N(a; mu, 1)],  A = min_e Q_e(x, g, a) - V(x, g)
-
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `smoke` (seconds, for tests).
     """
 
     name = "gciql"
-    facts = Facts(
-        family="goal-conditioned",
-        distils="Q-values",
-        distance="negative value",
-        directional=True,
-        triangle_inequality=False,
-        temporal_difference=True,
-        goal_agnostic_policy=False,
-    )
+    facts = Facts("goal-conditioned", "Q-values", "negative value", directional=True, temporal_difference=True)
     presets = PRESETS
 
     discount: float = 0.99

@@ -17,16 +17,14 @@ from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive
 from iel.losses import awr_loss, ivl_loss
 from iel.methods.method import Distances, Facts, Method
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, scalars
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    # A step trains value and policy: each network is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05},
-    "laptop-body": {"steps": 24_000, **LEGGED, "target_rate": 0.05},
-    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
-    "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
+    "laptop": {**LAPTOP, "target_rate": 0.05},
+    "laptop-body": {**LEGGED, "target_rate": 0.05},
+    "smoke": {**SMOKE, "target_rate": 0.05},
 }
 
 
@@ -38,21 +36,10 @@ class GCIVL(Method, Learner):
         L_pi = -E[min(exp(alpha A), 100) log N(a; mu(x, g), 1)],         A = mean_e V_e(x', g) - mean_e V_e(x, g)
 
     The value never sees an action: where the same action may lead to several places, it believes in the luckiest.
-
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `smoke` (seconds, for tests).
     """
 
     name = "gcivl"
-    facts = Facts(
-        family="goal-conditioned",
-        distils="values",
-        distance="negative value",
-        directional=True,
-        triangle_inequality=False,
-        temporal_difference=True,
-        goal_agnostic_policy=False,
-    )
+    facts = Facts("goal-conditioned", "values", "negative value", directional=True, temporal_difference=True)
     presets = PRESETS
 
     discount: float = 0.99

@@ -22,31 +22,21 @@ from iel.errors import ConfigError
 from iel.learner import Metrics, Phase, Spec, Trained, require_fraction, require_positive
 from iel.losses import ivl_loss
 from iel.methods.method import Distances, Facts, Method, Part
-from iel.methods.presets import ARM_DIRECTIONS, LEGGED_DIRECTIONS, MAP, WALKING
+from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
 from iel.model import Model
 from iel.nn import MLP, apply_heads, ensemble, frozen, head
 from iel.policies import Directions, Policy
 from iel.policies.directions import DirectionLearner, SkillBatch, Skills, direction_loss, draw_future
 
-LAPTOP = {"batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # A joint step trains both halves: as many updates of each network as in IEL's preset.
-    "laptop": {"steps": 21_000, **LAPTOP},
-    "laptop-phased": {"steps": 21_000, "training": "phased", **LAPTOP},
-    "laptop-body": {"steps": 24_000, "training": "phased", **WALKING},
-    "laptop-arm": {"steps": 18_000, "training": "phased", **MAP, "policy": ARM_DIRECTIONS},
-    "laptop-body-directions": {"steps": 30_000, "training": "phased", **MAP, "policy": LEGGED_DIRECTIONS},
-    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
-    "smoke": {
-        "steps": 1_500,
-        "batch_size": 128,
-        "hidden": (64, 64),
-        "dimension": 16,
-        "learning_rate": 1e-3,
-        "target_rate": 0.05,
-        "policy": Directions(target_rate=0.05),
-    },
+    "laptop": {**LAPTOP, "cut_jumps": True},
+    "laptop-phased": {**LAPTOP, "cut_jumps": True, "training": "phased"},
+    "laptop-body": {**WALKING, "training": "phased"},
+    "laptop-arm": {**MAP, "steps": 18_000, "training": "phased", "policy": ARM_DIRECTIONS},
+    "laptop-body-directions": {**MAP, "steps": 30_000, "training": "phased", "policy": LEGGED_DIRECTIONS},
+    "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
 }
 
 
@@ -61,17 +51,13 @@ class HILP(Method):
     and the policy pi(a | x, z) by IQL and AWR on the reward <phi(x') - phi(x), z>, z uniform on the unit sphere. No
     gradient flows from the policy to phi. With `joint` training (as published) every step trains both, the policy on
     the embedding of the moment; `phased` training finishes the embedding first, as IEL does.
-
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-phased` (the same number of updates,
-    in two phases), `laptop-body` (the same for robots with joints, as IEL's), `smoke` (seconds, for tests).
     """
 
     name = "hilp"
     facts = Facts(
-        family="hitting time",
-        distils="hitting time",
-        distance="Euclidean feature",
-        directional=False,
+        "hitting time",
+        "hitting time",
+        "Euclidean feature",
         triangle_inequality=True,
         temporal_difference=True,
         goal_agnostic_policy=True,
@@ -116,10 +102,6 @@ class HILP(Method):
         return (Phase(JointLearner(self), self.steps),) if self.training == "joint" else super().phases()
 
     # ---------------------------------------------------------------- what is exported
-
-    @property
-    def embedding_size(self) -> int:
-        return self.dimension
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
         """Head 0 of phi."""

@@ -16,29 +16,19 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.learner import (
-    Learner,
-    Metrics,
-    Spec,
-    Trained,
-    require_fraction,
-    require_positive,
-    require_share,
-)
+from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive, require_share
 from iel.losses import awr_loss, ivl_loss
 from iel.methods.method import Distances, Facts, Method
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Subgoal
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, on_sphere, scalars
 from iel.policies import Controls
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    # A step trains value and both policies: each is updated as often as in 42,000 steps of IEL, which trains one.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "target_rate": 0.05},
-    "laptop-body": {"steps": 24_000, **LEGGED, "target_rate": 0.05},
-    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
-    "smoke": {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "target_rate": 0.05},
+    "laptop": {**LAPTOP, "target_rate": 0.05},
+    "laptop-body": {**LEGGED, "target_rate": 0.05},
+    "smoke": {**SMOKE, "target_rate": 0.05},
 }
 
 
@@ -53,21 +43,10 @@ class HIQL(Method, Learner):
     with s the state k steps ahead on the trajectory (never beyond the high level's goal), V in both advantages the mean
     over its heads. rho is trained by the value alone. It is scaled to length sqrt(c), and so is mu_h before the low
     level is told it.
-
-    Presets: `paper` (the defaults below, which are OGBench's), `laptop` (minutes on two cores), `laptop-body` (for
-    robots with joints), `smoke` (seconds, for tests).
     """
 
     name = "hiql"
-    facts = Facts(
-        family="reachability",
-        distils="multi-step reachability",
-        distance="value gap",
-        directional=True,
-        triangle_inequality=False,
-        temporal_difference=True,
-        goal_agnostic_policy=False,
-    )
+    facts = Facts("reachability", "multi-step reachability", "value gap", directional=True, temporal_difference=True)
     presets = PRESETS
 
     discount: float = 0.99

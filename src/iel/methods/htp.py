@@ -42,11 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The geometry takes half a minute on one core; the policy of a point needs little.
     "laptop": {**SHORT, "policy_hidden": (128, 128, 128), "policy": Waypoints(steps=6_000, learning_rate=1e-3)},
-    "laptop-body": {
-        **SHORT,
-        "policy_hidden": (256, 256, 256),
-        "policy": Waypoints(steps=24_000, learning_rate=1e-3),
-    },
+    "laptop-body": {**SHORT, "policy_hidden": (256, 256, 256), "policy": Waypoints(steps=24_000, learning_rate=1e-3)},
     "laptop-arm": {
         **SHORT,
         "push_offset": 150.0,
@@ -95,19 +91,15 @@ class HTP(Method, Learner):
 
     The constraint is per sampled transition: where the same action may lead to several places, it believes in the
     luckiest.
-
-    Presets: `paper` (the defaults below), `laptop` (a minute on two cores), `laptop-body` (for robots with joints),
-    `laptop-arm` (for arms, where nothing separates position from pose), `smoke` (seconds, for tests).
     """
 
     name = "htp"
     facts = Facts(
-        family="hitting time",
-        distils="hitting time",
-        distance="support function",
+        "hitting time",
+        "hitting time",
+        "support function",
         directional=True,
         triangle_inequality=True,
-        temporal_difference=False,
         goal_agnostic_policy=True,
     )
     presets = PRESETS
@@ -210,10 +202,6 @@ class HTP(Method, Learner):
         }
 
     # ---------------------------------------------------------------- what is exported
-
-    @property
-    def embedding_size(self) -> int:
-        return self.dimension
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
         """phi in canonical coordinates."""

@@ -31,26 +31,17 @@ from iel.learner import (
 )
 from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
 from iel.methods.method import Distances, Facts, Method, Part
-from iel.methods.presets import ARM_DIRECTIONS, LEGGED_DIRECTIONS, MAP, WALKING
+from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
 from iel.nn import MLP, apply_heads, ensemble, frozen, head, in_blocks, unit
 from iel.policies import Directions, Policy
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "cut_jumps": True},
-    "laptop-body": {"steps": 24_000, **WALKING},
-    "laptop-arm": {"steps": 18_000, **MAP, "policy": ARM_DIRECTIONS},
-    "laptop-body-directions": {"steps": 30_000, **MAP, "policy": LEGGED_DIRECTIONS},
-    # A short training needs targets that follow quickly: what is learned spreads one target copy at a time.
-    "smoke": {
-        "steps": 1_500,
-        "batch_size": 128,
-        "hidden": (64, 64),
-        "dimension": 16,
-        "learning_rate": 1e-3,
-        "target_rate": 0.05,
-        "policy": Directions(target_rate=0.05),
-    },
+    "laptop": {**LAPTOP, "cut_jumps": True},
+    "laptop-body": WALKING,
+    "laptop-arm": {**MAP, "steps": 18_000, "policy": ARM_DIRECTIONS},
+    "laptop-body-directions": {**MAP, "steps": 30_000, "policy": LEGGED_DIRECTIONS},
+    "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
     "official": {"beta": 0.3, "hitting_expectile": 0.25, "noise_units": "raw", "hitting_goals": "official"},
 }
 
@@ -71,18 +62,13 @@ class IEL(Method):
 
     Phase `policy` trains pi(a | x, z) with phi frozen, by IQL and AWR on the reward <phi(x') - phi(x), z>, z uniform on
     the unit sphere. The policy never sees a goal.
-
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (ten minutes, for robots with
-    joints: several departures from the paper, see `policies/presets.py`), `laptop-arm` (for arms: directions of phi,
-    several cloned policies), `laptop-body-directions` (bodies steered by directions, by IQL and AWR), `smoke` (seconds,
-    for tests), and `official` (the values of the authors' code where they differ from the paper's table).
     """
 
     name = "iel"
     facts = Facts(
-        family="hitting time",
-        distils="hitting time",
-        distance="directed displacement",
+        "hitting time",
+        "hitting time",
+        "directed displacement",
         directional=True,
         triangle_inequality=True,
         temporal_difference=True,
@@ -147,10 +133,6 @@ class IEL(Method):
         return Phase(OmegaLearner(self), omega), Phase(EmbeddingLearner(self), self.steps - omega)
 
     # ---------------------------------------------------------------- what is exported
-
-    @property
-    def embedding_size(self) -> int:
-        return self.dimension
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
         """Head 0 of phi."""

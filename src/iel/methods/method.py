@@ -22,11 +22,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
+import numpy as np
 import optax
 
+from iel.data.scaling import Scaling
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, unknown_name
-from iel.learner import Learner, Phase, Spec, Trained, adam, require_positive
+from iel.learner import Examples, Learner, Phase, Spec, Trained, adam, require_positive
 from iel.metrics import Quasimetric, SupportFunction
 from iel.model import GoalState, Measure, Model, Network
 from iel.nn import frozen_policy
@@ -39,10 +41,10 @@ class Facts(NamedTuple):
     family: str
     distils: str
     distance: str
-    directional: bool
-    triangle_inequality: bool
-    temporal_difference: bool
-    goal_agnostic_policy: bool
+    directional: bool = False
+    triangle_inequality: bool = False
+    temporal_difference: bool = False
+    goal_agnostic_policy: bool = False
 
 
 class Distances(NamedTuple):
@@ -126,20 +128,19 @@ class Method(ABC):
         policy = Phase(self.policy.learner(self), self.policy.steps or self.steps)
         return (policy, *own) if self.policy.first else (*own, policy)
 
-    def position_of(self, data: Trajectories) -> tuple[int, ...]:
-        """Position columns of the data, if the policy needs them."""
-        return () if self.policy is None else self.policy.position_of(data)
+    def spec(self, data: Trajectories, scaling: Scaling | None = None) -> Spec:
+        """What networks need to know about data that will be standardised so."""
+        sizes = data.observation_size, data.action_size
+        examples = draw_examples(data, self.examples, scaling) if self.examples else None
+        if self.policy is None:
+            return Spec(*sizes, examples=examples)
+        return Spec(*sizes, *self.policy.position(data, scaling), examples)
 
     # ---------------------------------------------------------------- what is exported
 
-    @property
-    def embedding_size(self) -> int:
-        """Size of the embedding that a policy may follow; 0 where there is none."""
-        return 0
-
     def embedding(self, trained: Trained, spec: Spec) -> Callable[[jax.Array], jax.Array]:
         """phi, in the coordinates that are exported."""
-        raise ConfigError(f"{self.name} learns no embedding.")
+        raise ConfigError(f"{self.name} learns no embedding to take directions of; choose the policy waypoints.")
 
     @abstractmethod
     def distances(self, trained: Trained, spec: Spec) -> Distances:
@@ -152,8 +153,8 @@ class Method(ABC):
     def model(self, trained: Trained, spec: Spec) -> Model:
         """The distances and the policy, frozen."""
         distances = self.distances(trained, spec)
-        own = self.policy is None
-        controls = self.controls(trained, spec) if own else self.policy.controls(trained["policy"], spec)
+        policy = self.policy
+        controls = self.controls(trained, spec) if policy is None else policy.controls(trained["policy"], spec)
         networks, sizes = {**distances.networks, **controls.networks}, (spec.observation_size, spec.action_size)
         unit: dict[str, Any] = {"beta": distances.beta, "discount": distances.discount, "metric": distances.metric}
         return Model(self.name, *sizes, networks, controls.steering, **unit)
@@ -172,6 +173,13 @@ class Part(Learner):
     @property
     def target_rate(self) -> float:  # type: ignore[override]
         return self.method.target_rate
+
+
+def draw_examples(data: Trajectories, count: int, scaling: Scaling | None) -> Examples:
+    """`count` transitions, or all there are, as training sees them; always the same ones."""
+    rows = np.random.default_rng(0).permutation(data.transitions)[:count]
+    pair = data.observations[rows], data.observations[rows + 1]
+    return Examples(*(pair if scaling is None else (scaling(part) for part in pair)))
 
 
 def config_dict(algo: Method) -> dict[str, Any]:

@@ -36,34 +36,18 @@ from iel.methods.measures import (
     task_distances,
 )
 from iel.methods.method import Distances, Facts, Part
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, POLICY_SCALE, ensemble, in_blocks
 from iel.policies import Controls
 
 CODE_BITS = 16
+# The basis is frozen after its phase: its copies must have seen the horizon by then.
+SHORT: dict[str, Any] = {"basis_share": 0.5, "dimension": 50, **MAZES}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {
-        "steps": 28_000,
-        "basis_share": 0.5,  # the basis is frozen then: its copies must have seen the horizon
-        "batch_size": 256,
-        "hidden": (128, 128, 128),
-        "dimension": 50,
-        "learning_rate": 3e-4,
-        "cut_jumps": True,
-        "standardise": True,
-        **MAZES,
-    },
-    "laptop-body": {"steps": 32_000, "basis_share": 0.5, **LEGGED, "dimension": 50, **MAZES},
-    "smoke": {
-        "steps": 2_000,
-        "batch_size": 128,
-        "hidden": (64, 64),
-        "dimension": 16,
-        "learning_rate": 1e-3,
-        "target_rate": 0.05,
-        "discount": 0.9,
-    },
+    "laptop": {**LAPTOP, "steps": 28_000, **SHORT, "learning_rate": 3e-4, "cut_jumps": True, "standardise": True},
+    "laptop-body": {**LEGGED, "steps": 32_000, **SHORT},
+    "smoke": {**SMOKE, "steps": 2_000, "dimension": 16, "target_rate": 0.05, "discount": 0.9},
 }
 
 
@@ -79,20 +63,11 @@ class PSM(Tasked):
             + lambda [mean_{i != j} (phi_i^T phi_j)^2 - 2 mean_i ||phi_i||^2]
 
     Phase `train`: phi is frozen; F and the policy are learned as FB's, with B = phi. It is prompted as FB is.
-
-    Presets: `paper` (the defaults below), `laptop` (minutes on two cores), `laptop-body` (for robots with joints),
-    `smoke` (seconds, for tests).
     """
 
     name = "psm"
     facts = Facts(
-        family="successor measure",
-        distils="successor measure",
-        distance="bilinear projection",
-        directional=True,
-        triangle_inequality=False,
-        temporal_difference=True,
-        goal_agnostic_policy=False,
+        "successor measure", "successor measure", "bilinear projection", directional=True, temporal_difference=True
     )
     presets = PRESETS
 

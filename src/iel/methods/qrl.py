@@ -21,7 +21,7 @@ from iel.errors import ConfigError
 from iel.learner import Learner, Metrics, Spec, Trained, adam, dual_loss, require_positive, with_multiplier
 from iel.losses import awr_loss, ddpg_bc_loss
 from iel.methods.method import Distances, Facts, Method
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, frozen
 from iel.quasimetrics import Head, check_groups, distance, groups_of
@@ -31,18 +31,9 @@ SHORT: dict[str, Any] = {"dimension": 64, "dual_learning_rate": 1e-2, "cut_jumps
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The published weight of cloning for point mazes; a step trains distances and policy.
-    "laptop": {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128), "bc_weight": 3e-4, **SHORT},
-    "laptop-body": {"steps": 24_000, **SHORT, **LEGGED},
-    "smoke": {
-        "steps": 1_500,
-        "batch_size": 128,
-        "hidden": (64, 64),
-        "dimension": 32,
-        "learning_rate": 1e-3,
-        "dual_learning_rate": 2e-2,
-        "push_offset": 50.0,
-        "push_scale": 10.0,
-    },
+    "laptop": {**LAPTOP, "bc_weight": 3e-4, **SHORT},
+    "laptop-body": {**SHORT, **LEGGED},
+    "smoke": {**SMOKE, "dimension": 32, "dual_learning_rate": 2e-2, "push_offset": 50.0, "push_scale": 10.0},
 }
 
 
@@ -63,21 +54,10 @@ class QRL(Method, Learner):
         L_T  = E[d(phi', phi^) + d(phi^, phi')] / 2,  phi^ = phi(x) + T(phi(x), a)
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = -d(phi(x) + T(phi(x), mu), phi(g))
         L_pi = -E[min(exp(alpha' A), 100) log N(a; mu, 1)],  A = d(x, g) - d(x', g)
-
-    Presets: `paper` (the defaults below: OGBench's), `laptop` (minutes on two cores), `laptop-body` (for robots with
-    joints), `laptop-body-waypoints` (the same, steered by waypoints), `smoke` (seconds, for tests).
     """
 
     name = "qrl"
-    facts = Facts(
-        family="reachability",
-        distils="Q-values",
-        distance="implicit Q-distance",
-        directional=True,
-        triangle_inequality=True,
-        temporal_difference=False,
-        goal_agnostic_policy=False,
-    )
+    facts = Facts("reachability", "Q-values", "implicit Q-distance", directional=True, triangle_inequality=True)
     presets = PRESETS
 
     head: Head = "iqe"
@@ -193,10 +173,6 @@ class QRL(Method, Learner):
         return loss + dual, {"train/loss": loss, **metrics}
 
     # ---------------------------------------------------------------- what is exported
-
-    @property
-    def embedding_size(self) -> int:
-        return self.dimension
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
         """phi."""

@@ -19,18 +19,10 @@ import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
-from iel.learner import (
-    Learner,
-    Metrics,
-    Spec,
-    Trained,
-    require_fraction,
-    require_positive,
-    require_share,
-)
+from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive, require_share
 from iel.losses import ddpg_bc_loss, diagonal_cross_entropy
 from iel.methods.method import Distances, Facts, Method
-from iel.methods.presets import LEGGED
+from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, head
 from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
@@ -41,9 +33,9 @@ SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "cut_jumps": True}
 CAREFUL: dict[str, Any] = {"learning_rate": 3e-4}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "laptop": {"steps": 21_000, "hidden": (128, 128, 128), "bc_weight": 0.03, **SHORT},
-    "laptop-body": {"steps": 24_000, **LEGGED, **SHORT, **CAREFUL},
-    "smoke": {"steps": 1_000, "batch_size": 64, "hidden": (64, 64), "dimension": 32, "learning_rate": 1e-3},
+    "laptop": {**LAPTOP, "bc_weight": 0.03, **SHORT},
+    "laptop-body": {**LEGGED, **SHORT, **CAREFUL},
+    "smoke": {**SMOKE, "steps": 1_000, "batch_size": 64, "dimension": 32},
 }
 
 
@@ -64,20 +56,16 @@ class TMD(Method, Learner):
     mean over all pairs and the mean over the diagonal, `diagonal` being the share of the latter. The policy:
 
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = min_e -d(phi_e(x, mu(x, g)), psi_e(g))
-
-    Presets: `paper` (the defaults below: the authors' code), `laptop` (minutes on two cores), `laptop-body` (for robots
-    with joints), `smoke` (seconds, for tests).
     """
 
     name = "tmd"
     facts = Facts(
-        family="reachability",
-        distils="time to arrival",
-        distance="quasimetric feature",
+        "reachability",
+        "time to arrival",
+        "quasimetric feature",
         directional=True,
         triangle_inequality=True,
         temporal_difference=True,
-        goal_agnostic_policy=False,
     )
     presets = PRESETS
 
@@ -193,10 +181,6 @@ class TMD(Method, Learner):
         return loss, {"train/loss": loss, **metrics}
 
     # ---------------------------------------------------------------- what is exported
-
-    @property
-    def embedding_size(self) -> int:
-        return self.dimension
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
         """Head 0 of psi."""

@@ -202,14 +202,14 @@ class Model:
         self._command_size = policy.heads[0].kernels[0].shape[0] - seen
 
     def driven_by(self, other: Model) -> Model:
-        """These distances with the policy of another model, which must be conditioned on states: a model like any other.
+        """These distances with the policy of another model that is conditioned on states: a model like any other.
 
         A critic that needs the action of its own policy keeps that policy as its `actor`.
         """
         if not isinstance(other.steering, (Waypoint, GoalState)):
             raise ConfigError(
-                f"The policy of {other.algo} is conditioned on its own embedding ({other.steering.kind}) and can follow "
-                "no other distances; give a waypoint policy."
+                f"The policy of {other.algo} is conditioned on its own embedding ({other.steering.kind}), so it can "
+                "follow no other distances; give a waypoint policy."
             )
         ours, theirs = ((model.observation_size, model.action_size) for model in (self, other))
         if ours != theirs:

@@ -12,8 +12,9 @@ No goal is ever shown to the policy; a goal becomes a direction when it is acted
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -65,13 +66,28 @@ class Directions(Policy):
 
     def learner(self, method: Method) -> DirectionLearner:
         """Over the method's embedding."""
-        if not method.embedding_size:
+        if not isinstance(method, Embedded):
             raise ConfigError(f"{method.name} learns no embedding to take directions of; choose the policy waypoints.")
         return DirectionLearner(self, method)
 
     def controls(self, params: Skills, spec: Spec) -> Controls:
         """The policy, conditioned on a direction."""
         return Controls({"policy": frozen_policy(params.policy, "observation", "command", spread=True)}, Direction())
+
+
+@runtime_checkable
+class Embedded(Protocol):
+    """What the policy needs of a method: an embedding of `dimension` numbers, and settings."""
+
+    dimension: int
+    steps: int
+    batch_size: int
+    learning_rate: float
+
+    @property
+    def policy_widths(self) -> tuple[int, ...]: ...
+
+    def embedding(self, trained: Trained, spec: Spec) -> Callable[[jax.Array], jax.Array]: ...
 
 
 class Skills(NamedTuple):
@@ -98,7 +114,7 @@ class DirectionLearner(Learner):
     """Trains a `Directions` policy on a method's embedding."""
 
     policy: Directions
-    method: Method
+    method: Embedded
 
     phase = "policy"
 
@@ -112,7 +128,7 @@ class DirectionLearner(Learner):
 
     def init(self, key: jax.Array, spec: Spec) -> Skills:
         """Fresh networks; values have LayerNorm, the policy has it on request."""
-        sizes = spec.observation_size, self.method.embedding_size, spec.action_size
+        sizes = spec.observation_size, self.method.dimension, spec.action_size
         return new_skills(jax.random.split(key, 5)[2:], *sizes, self.method.policy_widths, self.policy)
 
     def target_of(self, params: Skills) -> MLP | None:
@@ -136,7 +152,7 @@ class DirectionLearner(Learner):
         return direction_loss(params, target, batch, key, self.policy)
 
 
-def optimiser_of(policy: Policy, method: Method) -> optax.GradientTransformation:
+def optimiser_of(policy: Policy, method: Method | Embedded) -> optax.GradientTransformation:
     """Adam as the policy's settings say; where they say nothing, as the method's."""
     steps = policy.steps or method.steps
     return adam(policy.learning_rate or method.learning_rate, max(steps, 1) if policy.decay else 0)

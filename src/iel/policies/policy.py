@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from iel.data.scaling import Scaling
 from iel.data.trajectories import Trajectories
 from iel.learner import Learner, Params, Spec, require_not_negative
 from iel.model import Network, Steering
@@ -41,9 +42,9 @@ class Policy(ABC):
     def __post_init__(self) -> None:
         require_not_negative(self, "steps", "learning_rate")
 
-    def position_of(self, data: Trajectories) -> tuple[int, ...]:
-        """Position columns of the data, if the policy needs them."""
-        return ()
+    def position(self, data: Trajectories, scaling: Scaling | None) -> tuple[tuple[int, ...], float]:
+        """Position columns of the data and the mean distance of a waypoint, if the policy needs them."""
+        return (), 0.0
 
     @abstractmethod
     def learner(self, method: Method) -> Learner:

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import optax
 
 from iel.data.goals import DeviceData, draw_states
-from iel.data.slowness import place_columns
+from iel.data.scaling import Scaling
+from iel.data.slowness import place_columns, typical_reach
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.learner import Learner, Metrics, Spec, Trained, require_positive
@@ -52,13 +53,15 @@ class Waypoints(Policy):
         super().__post_init__()
         require_positive(self, "future_steps", "heads")
 
-    def position_of(self, data: Trajectories) -> tuple[int, ...]:
-        """The columns given, or those that are clearly slower than all others."""
+    def position(self, data: Trajectories, scaling: Scaling | None) -> tuple[tuple[int, ...], float]:
+        """The columns given, or those that are clearly slower than all others; and how far waypoints are."""
         columns = self.columns
         if len(set(columns)) != len(columns) or any(not 0 <= column < data.observation_size for column in columns):
             last = data.observation_size - 1
             raise ConfigError(f"columns are {columns}, but must name different columns from 0 to {last}.")
-        return columns or tuple(place_columns(data))
+        columns = columns or tuple(place_columns(data))
+        scale = 1.0 if scaling is None else scaling.spread[list(columns)]
+        return columns, typical_reach(data, list(columns), self.future_steps, scale)
 
     def learner(self, method: Method) -> WaypointLearner:
         """The same for every method with the same batch size, step size and widths."""

@@ -15,11 +15,11 @@ import numpy as np
 
 from iel.data.goals import DeviceData, to_device
 from iel.data.remote import Facts, Shape
+from iel.data.scaling import Scaling, standardised
 from iel.data.store import FILES, RowReader
 from iel.data.trajectories import Trajectories
 from iel.errors import DataError
 from iel.learner import Learner, Spec, Tables, Trained
-from iel.methods.scaling import Scaling, scaled, standardised
 
 CHUNK = 100
 """Steps between two looks at the metrics."""
@@ -77,7 +77,7 @@ class DiskSource:
 
     def _rows(self, name: str, numbers: Any) -> np.ndarray:
         found = self.readers[name](np.asarray(numbers))
-        return scaled(found, self.scaling) if name == "observations" and self.scaling is not None else found
+        return self.scaling(found) if name == "observations" and self.scaling is not None else found
 
 
 Source = MemorySource | DiskSource

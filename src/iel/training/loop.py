@@ -21,14 +21,15 @@ import numpy as np
 from iel.data.examine import judge
 from iel.data.jumps import cut_at_jumps
 from iel.data.rests import cut_rests
+from iel.data.scaling import scaling_of
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.files import locked, new_directory, require_space, seal, write_error
 from iel.learner import Learner, Metrics, Phase, TrainState
 from iel.methods.method import Method, config_dict
-from iel.methods.scaling import for_raw_observations, scaling_of, spec_of
 from iel.model import Model, save_model
 from iel.model.files import MANIFEST_FORMAT
+from iel.model.scaling import for_raw_observations
 from iel.planning.support import support_of
 from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes, versions
@@ -191,7 +192,7 @@ class Trainer:
         data = cut_at_jumps(data).data if algo.cut_jumps else data
         data = cut_rests(data) if algo.cut_rests else data
         self.scaling = scaling_of(data) if algo.standardise else None
-        self.spec = spec_of(algo, data, self.scaling)
+        self.spec = algo.spec(data, self.scaling)
         self.phases = algo.phases()
         self.step, self.phase = 0, self.phases[0].name
         self.each = each or seed_map(len(seeds))

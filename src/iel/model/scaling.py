@@ -1,0 +1,56 @@
+"""Export networks that take raw observations, though they were trained on standardised ones.
+
+Training saw x~ = (x - m) / s. The first layer of a trained network takes the change back, so that a model, its file and
+all that runs it know nothing of it:
+
+    x~ W + b = x W' + b',     W' = W / s (row by row),     b' = b - (m / s) W
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iel.data.scaling import Scaling
+from iel.model.model import GoalState, Model, Waypoint
+from iel.model.networks import Network, Perceptron
+
+
+def for_raw_observations(model: Model, scaling: Scaling) -> Model:
+    """A model trained on standardised observations, as one that takes them raw: the same function, to rounding."""
+    steering = model.steering
+    if isinstance(steering, Waypoint):
+        spread = scaling.spread[list(steering.columns)] * np.array(steering.scale)
+        steering = replace(steering, scale=tuple(spread.tolist()))
+    networks = {name: _folded(model, network, scaling) for name, network in model.networks.items()}
+    beta, discount = (getattr(model.metric, name, None) for name in ("beta", "discount"))
+    unit: dict[str, Any] = {"beta": beta, "discount": discount, "metric": model.stated_metric}
+    return Model(model.algo, model.observation_size, model.action_size, networks, steering, **unit, pack=model.pack)
+
+
+def _folded(model: Model, network: Network, scaling: Scaling) -> Network:
+    """The network with the standardisation of the observations among its inputs inside its first layer."""
+    whole = np.arange(model.observation_size)
+    columns = {"observation": whole, "goal": whole, "blind": np.array(model.elsewhere, np.int64)}
+    if isinstance(model.steering, GoalState):
+        columns["command"] = whole
+    widths = {**{name: len(own) for name, own in columns.items()}, "action": model.action_size}
+    heads, start = list(network.heads), 0
+    for name in network.inputs:
+        width = widths.get(name, model.command_size)
+        if name in columns:
+            heads = [_fold(head, start, columns[name], scaling) for head in heads]
+        start += width
+    return replace(network, heads=tuple(heads))
+
+
+def _fold(head: Perceptron, start: int, columns: NDArray[np.int64], scaling: Scaling) -> Perceptron:
+    kernel, bias = head.kernels[0].astype(np.float64), head.biases[0].astype(np.float64)
+    rows = slice(start, start + len(columns))
+    kernel[rows] /= scaling.spread[columns][:, None]
+    bias -= scaling.mean[columns] @ kernel[rows]
+    kernels, biases = (kernel.astype(np.float32), *head.kernels[1:]), (bias.astype(np.float32), *head.biases[1:])
+    return replace(head, kernels=kernels, biases=biases)
