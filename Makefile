@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo play test long faults lint bench clean
+.PHONY: help install demo play test check pytest long faults lint bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -26,10 +26,15 @@ play: $(STAMP)  ## open the playground on the newest demo's run
 	@run=$$(ls -dt runs/demo-*/ 2>/dev/null | head -n 1); [ -n "$$run" ] || { echo "run \`make demo\` first"; exit 2; }; \
 	  $(BIN)/iel play "$$run"
 
-test: $(STAMP)  ## lint, type-check and run the tests (eight to twelve minutes on two cores)
+test: $(STAMP)  ## lint, type-check and run the tests (five to seven minutes on two cores)
+	@$(MAKE) --no-print-directory -j2 check pytest
+
+check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
 
 long: $(STAMP)  ## the tests that take minutes each
 	IEL_LONG=1 $(BIN)/python -m pytest -m long -n 2

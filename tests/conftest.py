@@ -1,11 +1,16 @@
 """Shared data: one small, real PointMaze data set, collected once a session in a directory of its own."""
 
 import os
+from pathlib import Path
 
 # Tests train tiny networks for a few steps, so compiling is what takes time: XLA leaves most of its optimisations out,
 # here and in the processes tests start. Tests marked `optimised` train for longer and switch them on again.
 if not any(os.environ.get(name) == "1" for name in ("IEL_LONG", "IEL_FAULTS")):
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Compiled programs are kept: for the other test processes, for the commands that tests start, and for the next run.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
