@@ -251,13 +251,11 @@ def verify_seal(
     version: int,
     names: Iterable[str] | None = None,
     *,
-    own_digest: bool = True,
     remedy: str = "copy the directory again",
 ) -> dict[str, Any]:
     """Refuse files that are not the ones the manifest lists (all of them, or those in `names`); returns the manifest.
 
-    Without `own_digest` a manifest that has no sha256 of itself is accepted, as older exports have none. Keys and
-    versions of packages that this version does not know are left alone.
+    Keys and versions of packages that this version does not know are left alone.
     """
     source = directory / MANIFEST
     manifest = read_json(source)
@@ -266,11 +264,10 @@ def verify_seal(
             f"{source} has format {str(manifest.get('format'))[:40]}, but this version of iel reads format {version}; "
             "use the version that wrote it."
         )
-    if own_digest or "sha256" in manifest:
-        content = {name: value for name, value in manifest.items() if name != "sha256"}
-        text = _json_text(manifest).encode()
-        if manifest.get("sha256") != _digest(content) or sha256(source) != hashlib.sha256(text).hexdigest():
-            raise RunError(f"{source} is damaged (it does not match its own sha256); {remedy}.")
+    content = {name: value for name, value in manifest.items() if name != "sha256"}
+    text = _json_text(manifest).encode()
+    if manifest.get("sha256") != _digest(content) or sha256(source) != hashlib.sha256(text).hexdigest():
+        raise RunError(f"{source} is damaged (it does not match its own sha256); {remedy}.")
     check_table(manifest, {"versions": Rule(dict, required=False), "files": Rule(dict)}, str(source), RunError)
     listed = manifest["files"]
     for name in listed:

@@ -16,7 +16,7 @@ config.json (format 2) describes every network, so that reading it needs to know
 A metric that the networks do not imply is described by `"metric": {"kind": "quasimetric", "head": "iqe", ...}` or
 `{"kind": "measure", "decay": 0.98}`, or `{"kind": "support", "landmarks": 256}` with a tensor `metric.directions`.
 Tensors are called `NETWORK.layers.0.kernel`, `NETWORK.norms.0.scale`, `policy.log_std`; those of several heads have a
-leading axis. Files of format 1 are read too (`format1`).
+leading axis.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ import numpy as np
 
 from iel.distances import GROUP
 from iel.errors import ConfigError, RunError
-from iel.files import refuse_partial, verify_seal, write_bytes, write_json
+from iel.files import MANIFEST, refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_json, read_safetensors
 from iel.metrics import Quasimetric, SupportFunction
 from iel.model.costs import Measure
-from iel.model.format1 import as_format_2
 from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray, Network, perceptron
 from iel.model.support import Outside, Support, View
@@ -107,10 +106,11 @@ def read_model(directory: Path) -> Model:
     """The same of a directory that may still be in the making."""
     if not (directory / "config.json").exists():
         raise RunError(f"{directory} holds no model (no config.json); train first, or check the path.")
-    names = ["config.json", "model.safetensors"]
-    names += [f"{part}.safetensors" for part in ("planner", "support") if (directory / f"{part}.safetensors").exists()]
-    if (directory / "manifest.json").exists():
-        verify_seal(directory, MANIFEST_FORMAT, names, own_digest=False)
+    parts = ("planner.safetensors", "support.safetensors")
+    names = ["config.json", "model.safetensors", *(name for name in parts if (directory / name).exists())]
+    if (directory / MANIFEST).exists():  # what it lists and is gone was lost on the way
+        listed = verify_seal(directory, MANIFEST_FORMAT, names)["files"]
+        verify_seal(directory, MANIFEST_FORMAT, [name for name in parts if name in listed])
     model = _model(directory / "config.json", directory / "model.safetensors")
     if "support.safetensors" in names:
         model.support = _support(model, directory / "support.safetensors")
@@ -125,14 +125,12 @@ def read_model(directory: Path) -> Model:
 def _model(config: Path, weights: Path) -> Model:
     settings = read_json(config)
     version = settings.pop("format", None)
-    if version not in (1, FORMAT) or isinstance(version, bool):
+    if version != FORMAT:
         raise RunError(
-            f"{config} has model format {str(version)[:40]}, but this version of iel reads formats 1 and {FORMAT}; "
+            f"{config} has model format {str(version)[:40]}, but this version of iel reads format {FORMAT}; "
             "use the version that wrote it."
         )
     arrays = read_safetensors(weights)
-    if version == 1:
-        settings, arrays = as_format_2(settings, arrays, str(config))
     missing, extra = sorted(REQUIRED - settings.keys()), sorted(settings.keys() - REQUIRED - OPTIONAL)
     if missing or extra:
         raise RunError(
