@@ -33,7 +33,7 @@ BAD_SETTINGS = {
     "discount": (1.5, "discount"),
     "steering": ({"kind": "../../etc/passwd"}, "steering"),
     "networks": ({"policy": 3, "nose": {}}, "networks"),
-    "weights": ("/etc/passwd", "unexpected weights"),
+    "weights": ("/etc/passwd", "unknown field `weights`"),
     "algo": (["iel"], "algo"),
 }
 BAD_NETWORKS = {
@@ -41,7 +41,7 @@ BAD_NETWORKS = {
     "inputs": (["observation", "eyes"], "inputs"),
     "norm": ("yes", "norm"),
     "heads": (0, "heads"),
-    "colour": (1, "described by"),
+    "colour": (1, "unknown field `colour`"),
 }
 
 
@@ -87,17 +87,17 @@ def test_parts_that_do_not_belong_together_are_refused(saved, tmp_path):
     "kind, network, change, said",
     [
         ("contrast", "value", {"logit": False}, "lacks discount"),
-        ("contrast", "value", {"logit": 1}, "logit of value"),
-        ("contrast", "goal_features", {"inputs": ["observation"]}, "goal_features goes with a value"),
-        ("contrast", "actor", None, "no policy is told the goal"),
+        ("contrast", "value", {"logit": 1}, r"networks\.value\.logit: expected `bool`"),
+        ("contrast", "goal_features", {"inputs": ["observation"]}, "goal_features go with a value"),
+        ("contrast", "actor", None, "no policy takes the goal"),
         ("contrast", "goal_features", None, "differ in size"),
         ("hierarchy", "representation", None, "takes 9 numbers"),
         ("hierarchy", "value", {"inputs": ["observation", "observation"]}, "takes 9 numbers"),
         ("hierarchy", "value", None, "not what the model can give it"),
         ("hierarchy", "high", {"inputs": ["observation", "representation"]}, "takes 10 numbers"),
         ("goal-value", "value", {"logit": True}, "counts no steps"),
-        ("measure", "high", None, "steering does not give"),
-        ("measure", "forward", None, "must be a quasimetric"),
+        ("measure", "high", None, "needs the network high"),
+        ("measure", "forward", None, "a measure and the network forward"),
         ("measure", "forward", {"inputs": ["observation", "command", "action"]}, "forward must take observation"),
         ("measure-waypoint", "high", None, "forward and high"),
         ("measure-waypoint", "actor", None, "actor must take observation"),
@@ -124,7 +124,7 @@ def test_weights_that_lie_are_refused(saved):
     name = "policy.layers.1.kernel"
     cases = {
         "lacks the tensor": {key: array for key, array in arrays.items() if key != name},
-        "asks for float32": {**arrays, name: arrays[name][:-1]},
+        r"but float32\[16, 16\] is expected": {**arrays, name: arrays[name][:-1]},
         r"float64\[16, 16\]": {**arrays, name: arrays[name].astype(np.float64)},
         "not finite": {**arrays, name: np.where(np.eye(16) > 0, np.nan, arrays[name]).astype(np.float32)},
         "unexpected tensor": {**arrays, "../evil": arrays[name]},

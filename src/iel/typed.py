@@ -14,8 +14,9 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Union
+from typing import Any, Literal, TypeVar, Union
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +27,7 @@ LARGEST = 2**31 - 1
 SEEDS = 2**32
 TEXT = 4096
 """Longest text of a setting."""
+T = TypeVar("T")
 WORDS = {str: "text", bool: "true or false", dict: "a table", list: "a list"}
 
 
@@ -88,6 +90,16 @@ def check_table(
     for name, rule in rules.items():
         if name in table and (expected := rule.complaint(table[name])):
             raise error(f"{source}: {name} must be {expected}, but is {shown(table[name])}; it is damaged.")
+
+
+def convert(value: Any, kind: type[T], source: str, error: type[IELError] = ConfigError) -> T:
+    """A value of JSON or TOML as a `kind` (a `msgspec.Struct`); what does not fit is said with its path in `source`."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as problem:
+        what, _, path = str(problem).partition(" - at `$")
+        place = f", {path.strip('.`')}" if path else ""
+        raise error(f"{source}{place}: {what[0].lower()}{what[1:]}; it is damaged or of another version.") from None
 
 
 def shown(value: Any) -> str:
