@@ -1,4 +1,4 @@
-"""What may import what: numpy, scipy, safetensors and msgspec are enough for the light rooms, and dependencies point one way."""
+"""What may import what: light packages need numpy, scipy, safetensors and msgspec; dependencies point one way."""
 
 import ast
 import os

@@ -26,9 +26,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from msgspec import Struct, structs
+
 from iel.errors import RunError
 from iel.loader import ErrorType, open_regular, os_sentence, read_json
-from iel.typed import Rule, check_table
+from iel.typed import as_struct
 
 PARTIAL = ".tmp-"
 """How the names of unfinished files and directories begin."""
@@ -220,6 +222,20 @@ def write_error(what: str, place: Path, error: Exception) -> RunError:
 # -------------------------------------------------------------------------------------------------------------- seals
 
 
+class FileFacts(Struct, frozen=True):
+    """What a manifest says of a file."""
+
+    sha256: str
+    size: int
+
+
+class Manifest(Struct, frozen=True):
+    """What every manifest must hold, besides its format and digest."""
+
+    files: dict[str, FileFacts]
+    versions: dict[str, str] = {}
+
+
 def sha256(path: Path) -> str:
     """Digest of a file's content."""
     return file_facts(path)["sha256"]
@@ -268,8 +284,7 @@ def verify_seal(
     text = _json_text(manifest).encode()
     if manifest.get("sha256") != _digest(content) or sha256(source) != hashlib.sha256(text).hexdigest():
         raise RunError(f"{source} is damaged (it does not match its own sha256); {remedy}.")
-    check_table(manifest, {"versions": Rule(dict, required=False), "files": Rule(dict)}, str(source), RunError)
-    listed = manifest["files"]
+    listed = as_struct(manifest, Manifest, str(source), RunError).files
     for name in listed:
         if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
             raise RunError(
@@ -278,10 +293,7 @@ def verify_seal(
     for name in listed if names is None else names:
         if name not in listed:
             raise RunError(f"{directory / name} is not listed in {MANIFEST}; it does not belong here, {remedy}.")
-        facts = listed[name]
-        if not isinstance(facts, dict) or not {"sha256", "size"} <= facts.keys():
-            raise RunError(f"{source} does not say size and sha256 of '{name[:80]}'; {remedy}.")
-        if file_facts(directory / name) != {key: facts[key] for key in ("sha256", "size")}:
+        if file_facts(directory / name) != structs.asdict(listed[name]):
             raise RunError(f"{directory / name} is damaged (it differs from {MANIFEST}); {remedy}.")
     return manifest
 

@@ -23,7 +23,7 @@ from iel.errors import ConfigError, RunError
 from iel.loader import read_json
 from iel.metrics import SupportFunction
 from iel.quasimetrics import Head, check_groups
-from iel.typed import convert
+from iel.typed import as_struct
 
 FORMAT = 2
 LARGEST = 65536
@@ -154,7 +154,7 @@ def read_description(path: Path) -> ModelTable:
             f"{path} has model format {str(content.get('format'))[:40]}, but this version of iel reads format "
             f"{FORMAT}; use the version that wrote it."
         )
-    description = convert(content, ModelTable, str(path), RunError)
+    description = as_struct(content, ModelTable, str(path), RunError)
     for violation in violations(description):
         raise RunError(f"{path}: {violation}; it is damaged.")
     return description
