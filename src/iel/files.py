@@ -26,9 +26,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from msgspec import Struct, structs
+
 from iel.errors import RunError
 from iel.loader import ErrorType, open_regular, os_sentence, read_json
-from iel.typed import Rule, check_table
+from iel.typed import as_struct
 
 PARTIAL = ".tmp-"
 """How the names of unfinished files and directories begin."""
@@ -220,6 +222,20 @@ def write_error(what: str, place: Path, error: Exception) -> RunError:
 # -------------------------------------------------------------------------------------------------------------- seals
 
 
+class FileFacts(Struct, frozen=True):
+    """What a manifest says of a file."""
+
+    sha256: str
+    size: int
+
+
+class Manifest(Struct, frozen=True):
+    """What every manifest must hold, besides its format and digest."""
+
+    files: dict[str, FileFacts]
+    versions: dict[str, str] = {}
+
+
 def sha256(path: Path) -> str:
     """Digest of a file's content."""
     return file_facts(path)["sha256"]
@@ -251,13 +267,11 @@ def verify_seal(
     version: int,
     names: Iterable[str] | None = None,
     *,
-    own_digest: bool = True,
     remedy: str = "copy the directory again",
 ) -> dict[str, Any]:
     """Refuse files that are not the ones the manifest lists (all of them, or those in `names`); returns the manifest.
 
-    Without `own_digest` a manifest that has no sha256 of itself is accepted, as older exports have none. Keys and
-    versions of packages that this version does not know are left alone.
+    Keys and versions of packages that this version does not know are left alone.
     """
     source = directory / MANIFEST
     manifest = read_json(source)
@@ -266,13 +280,11 @@ def verify_seal(
             f"{source} has format {str(manifest.get('format'))[:40]}, but this version of iel reads format {version}; "
             "use the version that wrote it."
         )
-    if own_digest or "sha256" in manifest:
-        content = {name: value for name, value in manifest.items() if name != "sha256"}
-        text = _json_text(manifest).encode()
-        if manifest.get("sha256") != _digest(content) or sha256(source) != hashlib.sha256(text).hexdigest():
-            raise RunError(f"{source} is damaged (it does not match its own sha256); {remedy}.")
-    check_table(manifest, {"versions": Rule(dict, required=False), "files": Rule(dict)}, str(source), RunError)
-    listed = manifest["files"]
+    content = {name: value for name, value in manifest.items() if name != "sha256"}
+    text = _json_text(manifest).encode()
+    if manifest.get("sha256") != _digest(content) or sha256(source) != hashlib.sha256(text).hexdigest():
+        raise RunError(f"{source} is damaged (it does not match its own sha256); {remedy}.")
+    listed = as_struct(manifest, Manifest, str(source), RunError).files
     for name in listed:
         if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
             raise RunError(
@@ -281,10 +293,7 @@ def verify_seal(
     for name in listed if names is None else names:
         if name not in listed:
             raise RunError(f"{directory / name} is not listed in {MANIFEST}; it does not belong here, {remedy}.")
-        facts = listed[name]
-        if not isinstance(facts, dict) or not {"sha256", "size"} <= facts.keys():
-            raise RunError(f"{source} does not say size and sha256 of '{name[:80]}'; {remedy}.")
-        if file_facts(directory / name) != {key: facts[key] for key in ("sha256", "size")}:
+        if file_facts(directory / name) != structs.asdict(listed[name]):
             raise RunError(f"{directory / name} is damaged (it differs from {MANIFEST}); {remedy}.")
     return manifest
 

@@ -302,6 +302,7 @@ def test_blocks_of_other_settings_are_not_reused(tmp_path):
     from iel.data.make.collect import _open_parts, _settings
 
     parts = tmp_path / ".parts"
+    parts.mkdir()
     plan = recipe("antmaze-medium-stitch-v0")
     _open_parts(parts, _settings(plan, 0, None))
     (parts / "train-000000-50.npz").write_bytes(b"block")

@@ -229,18 +229,15 @@ def test_a_footer_that_contradicts_itself_is_refused(table, tmp_path):
         load(path)
 
 
-def test_what_the_footer_says_is_what_the_library_says(table, tmp_path):
+def test_memory_is_held_against_the_budget_while_rows_are_read(table, tmp_path, monkeypatch):
     import pyarrow.parquet as pq
 
-    from iel.data.parquet import read_footer, unpacked_bytes
-
-    pq.write_table(table, tmp_path / "log.parquet", row_group_size=40)
-    facts = pq.read_metadata(tmp_path / "log.parquet")
-    with (tmp_path / "log.parquet").open("rb") as file:
-        footer = read_footer(file, (tmp_path / "log.parquet").stat().st_size)
-    for column in range(facts.num_columns):
-        chunks = [facts.row_group(group).column(column) for group in range(facts.num_row_groups)]
-        assert unpacked_bytes(footer, [column]) == sum(chunk.total_uncompressed_size for chunk in chunks)
+    pq.write_table(table, tmp_path / "log.parquet")
+    monkeypatch.setenv("IEL_MEMORY_BUDGET", f"{table.nbytes}B")
+    with pytest.raises(DataError, match="IEL_MEMORY_BUDGET"):
+        load(tmp_path / "log.parquet")
+    monkeypatch.setenv("IEL_MEMORY_BUDGET", f"{4 * table.nbytes}B")
+    assert load(tmp_path / "log.parquet").num_states == table.num_rows
 
 
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):

@@ -159,7 +159,7 @@ def test_divergence_is_an_error_not_a_model(walks):
         (lambda path: (path.mkdir(), (path / "other").touch()), "not a run directory"),
         (lambda path: (path.mkdir(), (path / "config.json").write_text("{")), "not JSON"),
         (lambda path: (path.mkdir(), (path / "config.json").write_text('{"format": 99}')), "run format 99"),
-        (lambda path: (path.mkdir(), (path / "config.json").write_text('{"format": 1}')), "lacks"),
+        (lambda path: (path.mkdir(), (path / "config.json").write_text('{"format": 1}')), "missing required field"),
     ],
 )
 def test_directories_that_are_no_runs(tmp_path, spoil, message):

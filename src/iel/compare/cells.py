@@ -32,7 +32,7 @@ from iel.files import locked, write_json
 from iel.loader import read_json
 from iel.training import open_run, train
 from iel.training.loop import snapshot_model, snapshot_steps
-from iel.typed import Rule, check_table
+from iel.typed import Amount, as_struct
 
 if TYPE_CHECKING:
     from iel.model import Model
@@ -221,7 +221,7 @@ class Times:
 
     def add(self, kind: str, seconds: float) -> None:
         before = read_json(self.path) if self.path.exists() else {}
-        check_table(before, {kind: Rule(float, low=0, required=False)}, str(self.path), RunError)
+        as_struct(before, dict[str, Amount], str(self.path), RunError)
         write_json(self.path, {**before, kind: round(before.get(kind, 0.0) + seconds, 2)})
 
 

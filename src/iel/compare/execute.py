@@ -18,6 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from msgspec import Struct
+
 from iel.cluster import Cluster
 from iel.compare.cells import CHECKPOINT, missing, write_job
 from iel.compare.grid import Cell, Grid, Variant
@@ -28,20 +30,9 @@ from iel.data.catalogue import data_directory, file_name
 from iel.errors import ConfigError, IELError, RunError
 from iel.files import locked, open_in_place, write_json
 from iel.loader import os_errors, read_json
-from iel.typed import Rule, check_table
+from iel.typed import Seed, as_struct
 
 FORMAT = 1
-RECORD = {
-    **{name: Rule(str) for name in ("name", "title")},
-    **{name: Rule(str, none=True) for name in ("scale", "published")},
-    **{name: Rule(list, each=Rule(str)) for name in ("environments", "methods")},
-    "seeds": Rule(list, each=Rule(int, low=0)),
-    "protocol": Rule(dict),
-    "variants": Rule(dict, each=Rule(list, each=Rule(str))),
-    "cells": Rule(list, each=Rule(dict)),
-    "data": Rule(dict, each=Rule(str)),
-}
-"""What grid.json holds."""
 POLL_SECONDS = 0.2
 PATIENCE = 30.0
 """Seconds a process has to save its state after it was asked to stop."""
@@ -154,12 +145,28 @@ def write_grid(out: Path, grid: Grid, fingerprints: Mapping[str, str]) -> None:
     write_json(out / "grid.json", described)
 
 
+class Record(Struct, frozen=True):
+    """What grid.json holds."""
+
+    name: str
+    title: str
+    scale: str | None
+    published: str | None
+    environments: list[str]
+    methods: list[str]
+    seeds: list[Seed]
+    protocol: dict[str, Any]
+    variants: dict[str, list[str]]
+    cells: list[dict[str, Any]]
+    data: dict[str, str]
+
+
 def read_recorded(out: Path) -> tuple[Grid, dict[str, str]]:
     """The grid of a comparison's directory and the fingerprints of its data."""
     table = read_json(out / "grid.json")
     if table.get("format") != FORMAT:
         raise ConfigError(f"{out} has comparison format {table.get('format')}, but this version reads {FORMAT}.")
-    check_table(table, RECORD, str(out / "grid.json"), RunError)
+    as_struct(table, Record, str(out / "grid.json"), RunError)
     try:
         cells = tuple(
             Cell(**{**cell, "planners": tuple(Variant(**variant) for variant in cell["planners"])})

@@ -65,7 +65,7 @@ from iel.loader import read_toml
 from iel.methods import ALGOS
 from iel.methods.contract import config_dict, config_from_dict
 from iel.planning import ACTION_KINDS, PLANNERS
-from iel.typed import LARGEST, SEEDS, Rule, check_settings, shown
+from iel.typed import LARGEST, SEEDS, Amount, Count, Seed, check_settings, shown, violation
 
 SHIPPED = Path(__file__).parent / "grids"
 SCALED = ("title", "environments", "seeds", "preset", "settings", "protocol", "data", "planners")
@@ -254,8 +254,7 @@ class Mistakes:
 
     def numbers(self, value: Any, where: str) -> tuple[int, ...]:
         """A list of different whole numbers that can be seeds."""
-        expected = Rule(list, each=Rule(int, 0, SEEDS - 1)).complaint(value)
-        if expected or not value or len(set(value)) != len(value):
+        if violation(value, list[Seed]) or not value or len(set(value)) != len(value):
             self.add(f"{where} must be a list of different whole numbers from 0 to {SEEDS - 1}, but is {shown(value)}.")
             return ()
         return tuple(value)
@@ -333,7 +332,7 @@ def _numbers(table: Any, where: str, known: Mapping[str, Any], mistakes: Mistake
                 mistakes.add(f"{where}.action must be one of {', '.join(ACTION_KINDS)}, not {shown(value)}.")
         elif name in known:
             low, high = (0, SEEDS - 1) if name == "seed" else (1, LARGEST)
-            if Rule(int, low, high).complaint(value):
+            if violation(value, Seed if name == "seed" else Count):
                 mistakes.add(f"{where}.{name} must be a whole number from {low} to {high}, not {shown(value)}.")
     return {name: value for name, value in given.items() if name in known}
 
@@ -360,8 +359,8 @@ def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
             continue
         mistakes.unknown("setting", settings, planner_fields(planner), f"planners.{label}.")
         for name, value in settings.items():
-            if not isinstance(value, (str, bool)) and (expected := Rule(float, 0, LARGEST).complaint(value)):
-                mistakes.add(f"planners.{label}.{name} must be {expected}, but is {shown(value)}.")
+            if not isinstance(value, (str, bool)) and violation(value, Amount):
+                mistakes.add(f"planners.{label}.{name} must be a number from 0 to {LARGEST}, but is {shown(value)}.")
         variants[label] = Variant(label, planner, settings, policy_of, columns)
     return variants
 

@@ -13,11 +13,10 @@ against the memory budget and the bytes that are there before anything is unpack
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,9 @@ from iel.errors import DataError
 from iel.files import notice
 from iel.loader import check_budget, check_size, memory_budget, open_regular, read_json
 
-LEAF = re.compile(r"\.list\.(element|item)$")
-"""How the numbers of a column of vectors are called inside of the file."""
 METADATA_BYTES = 16 << 20
+BATCH = 1 << 16
+"""Rows that are read before their memory is held against the budget again."""
 INFO = Path("meta") / "info.json"
 STATES = ("observation.state", "observation.environment_state")
 """What LeRobot calls the numbers of an observation: the robot's, and those of the world around it."""
@@ -107,29 +106,34 @@ def _lerobot_columns(columns: Columns, features: dict[str, Any], path: Path) -> 
 def _read(
     path: Path, columns: Columns, budget: int, one_episode: bool, quiet: bool = False
 ) -> tuple[Layout, dict[str, NDArray]]:
-    with _open(path) as (file, size, footer):
+    with _open(path) as (file, size):
         names = file.schema_arrow.names
         if quiet:  # other columns are LeRobot's own bookkeeping
             names = [n for n in names if n in (*columns.observations, *columns.actions, columns.episode, columns.step)]
         layout = Layout.find(columns, names, str(path), one_episode)
         facts = file.metadata
-        wanted = [n for n in range(facts.num_columns) if LEAF.sub("", facts.schema.column(n).path) in layout.read]
-        unpacked = unpacked_bytes(footer, wanted)
+        # Not of single columns: asked for one that contradicts the schema, the library ends the whole process.
+        unpacked = sum(facts.row_group(group).total_byte_size for group in range(facts.num_row_groups))
         # Runs and dictionaries make many rows of few bytes: the rows themselves count, too.
-        check_size(str(path), max(unpacked, 8 * facts.num_rows * len(wanted)), size, DataError)
-        check_budget(path, 3 * unpacked + 12 * facts.num_rows * len(wanted), budget, DataError)
-        table = file.read(columns=list(layout.read), use_threads=False)
-        if table.num_rows != facts.num_rows:
-            raise DataError(f"{path} holds {table.num_rows} rows and says {facts.num_rows}; copy it again.")
-        return layout, {name: _numbers(table.column(name), name, path) for name in layout.read}
+        least = 8 * facts.num_rows * len(layout.read)
+        check_size(str(path), max(unpacked, least), size, DataError)
+        check_budget(path, least, budget, DataError)
+        batches, cost = [], 0
+        for batch in file.iter_batches(BATCH, columns=list(layout.read), use_threads=False):
+            cost += 3 * batch.nbytes  # as it is read, side by side, and as float32
+            check_budget(path, cost, budget, DataError)
+            batches.append(batch)
+        rows = sum(batch.num_rows for batch in batches)
+        if rows != facts.num_rows or not batches:
+            raise DataError(f"{path} holds {rows} rows and says {facts.num_rows}; record some, or copy it again.")
+        return layout, {name: _numbers([batch.column(name) for batch in batches], name, path) for name in layout.read}
 
 
-def _numbers(column: Any, name: str, path: Path) -> NDArray:
+def _numbers(parts: list[Any], name: str, path: Path) -> NDArray:
     """A column of numbers (n,), or of vectors of one length (n, k)."""
     import pyarrow as pa
 
-    array = column.combine_chunks()
-    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    array = pa.concat_arrays(parts)
     width = None
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -147,92 +151,9 @@ def _numbers(column: Any, name: str, path: Path) -> NDArray:
     return values if width is None else values.reshape(-1, width)
 
 
-def read_footer(file: BinaryIO, size: int) -> bytes:
-    """The bytes at the end of a Parquet file that say what is in it."""
-    file.seek(max(size - 8, 0))
-    end = file.read(8)
-    length = int.from_bytes(end[:4], "little")
-    if end[4:] != b"PAR1" or length > min(METADATA_BYTES, size - 12):
-        raise ValueError("there is no footer at its end")
-    file.seek(size - 8 - length)
-    footer = file.read(length)
-    file.seek(0)
-    return footer
-
-
-def unpacked_bytes(footer: bytes, columns: Sequence[int]) -> int:
-    """Bytes of these columns of all row groups, before compression, as the footer says.
-
-    The library has this number too, but ends the whole process where the footer contradicts itself.
-    """
-    groups = Compact(footer).struct().get(4, [])
-    try:
-        return sum(group[1][number][3][6] for group in groups for number in columns)  # by Parquet's numbers of fields
-    except (TypeError, KeyError, IndexError):
-        raise ValueError("its footer does not say how large its columns are") from None
-
-
-class Compact:
-    """Thrift's compact protocol, in which the footer is written: structures are read as {number of a field: value}."""
-
-    def __init__(self, content: bytes):
-        self.content, self.place = content, 0
-
-    def take(self, count: int) -> bytes:
-        part = self.content[self.place : self.place + count]
-        if len(part) != count:
-            raise ValueError("its footer is cut off")
-        self.place += count
-        return part
-
-    def number(self) -> int:
-        """Seven bits a byte, the lowest first."""
-        found = 0
-        for shift in range(0, 70, 7):
-            byte = self.take(1)[0]
-            found |= (byte & 127) << shift
-            if byte < 128:
-                return found
-        raise ValueError("a number of its footer has no end")
-
-    def signed(self) -> int:
-        found = self.number()
-        return found >> 1 ^ -(found & 1)
-
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        fields: dict[int, Any] = {}
-        number = 0
-        while head := self.take(1)[0]:
-            number = number + (head >> 4) if head >> 4 else self.signed()
-            kind = head & 15
-            fields[number] = kind == 1 if kind in (1, 2) else self.value(kind, depth + 1)
-        return fields
-
-    def value(self, kind: int, depth: int) -> Any:
-        if depth > 20:
-            raise ValueError("its footer is too deep")
-        if kind in (1, 2, 3):
-            return self.take(1)[0]
-        if kind in (4, 5, 6):
-            return self.signed()
-        if kind == 7:
-            return self.take(8)
-        if kind == 8:
-            return self.take(self.number())
-        if kind in (9, 10):
-            head = self.take(1)[0]
-            count = self.number() if head >> 4 == 15 else head >> 4
-            if count > len(self.content) - self.place:  # every item has a byte at least
-                raise ValueError("a list of its footer is longer than the footer")
-            return [self.value(head & 15, depth + 1) for _ in range(count)]
-        if kind == 12:
-            return self.struct(depth)
-        raise ValueError(f"its footer holds a value of the unknown kind {kind}")
-
-
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[Any, int, bytes]]:
-    """A Parquet file, its size and its footer; whatever the library finds wrong becomes a sentence."""
+def _open(path: Path) -> Iterator[tuple[Any, int]]:
+    """A Parquet file and its size; whatever the library finds wrong becomes a sentence."""
     try:
         import pyarrow as pa
         from pyarrow.parquet import ParquetFile
@@ -240,18 +161,14 @@ def _open(path: Path) -> Iterator[tuple[Any, int, bytes]]:
         raise DataError(f"{path} is Parquet, which needs a package; run `pip install 'iel[parquet]'`.") from None
     with open_regular(path, DataError) as (raw, size):
         try:
-            footer = read_footer(raw, size)
-            yield (
-                ParquetFile(
-                    pa.PythonFile(raw, mode="r"),
-                    thrift_string_size_limit=METADATA_BYTES,
-                    thrift_container_size_limit=METADATA_BYTES,
-                    page_checksum_verification=True,
-                    arrow_extensions_enabled=False,
-                ),
-                size,
-                footer,
+            file = ParquetFile(
+                pa.PythonFile(raw, mode="r"),
+                thrift_string_size_limit=METADATA_BYTES,
+                thrift_container_size_limit=METADATA_BYTES,
+                page_checksum_verification=True,
+                arrow_extensions_enabled=False,
             )
+            yield file, size
         except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as problem:
             reason = (str(problem).splitlines() or [""])[0][:120]
             raise DataError(f"{path} is not a whole Parquet file ({reason}); make or copy it again.") from None

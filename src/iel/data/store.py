@@ -21,9 +21,10 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from iel.data.catalogue import read_rows, rows_kind
@@ -33,7 +34,7 @@ from iel.data.trajectories import FloatArray, Rows, Stored, Trajectories, check_
 from iel.errors import DataError, RunError
 from iel.files import new_directory, open_in_place, refuse_partial, require_space, seal, verify_seal
 from iel.loader import check_budget, memory_budget, open_regular, os_errors, read_limited
-from iel.typed import Rule, check_table
+from iel.typed import Count, as_struct
 
 FORMAT = 1
 KIND = "iel store of trajectories"
@@ -42,14 +43,20 @@ WINDOW = 1 << 20
 FILES = {"observations": "observations.f32", "actions": "actions.f32", "offsets": "offsets.i64"}
 LARGEST, SMALLEST = 3e38, 1e-9
 """What columns are divided by fits into float32 and is not zero."""
-RULES = {
-    "kind": Rule(str),
-    **{name: Rule(int, low=1) for name in ("states", "episodes", "observation_size", "action_size")},
-    "fingerprint": Rule(str),
-    "mean": Rule(list, each=Rule(float, -LARGEST, LARGEST)),
-    "scale": Rule(list, each=Rule(float, SMALLEST, LARGEST)),
-    "constant": Rule(list, each=Rule(bool)),
-}
+
+
+class StoreFacts(Struct, frozen=True):
+    """What the manifest of a store must hold."""
+
+    kind: str
+    states: Count
+    episodes: Count
+    observation_size: Count
+    action_size: Count
+    fingerprint: str
+    mean: list[Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]]
+    scale: list[Annotated[float, Meta(ge=SMALLEST, le=LARGEST)]]
+    constant: list[bool]
 
 
 # ------------------------------------------------------------------------------------------------------------ writing
@@ -172,23 +179,22 @@ def open_store(path: Path, name: str | None = None) -> Trajectories:
     """The trajectories of a store; no rows are read until someone asks for them."""
     refuse_partial(path, DataError)
     try:
-        facts = verify_seal(path, FORMAT, [FILES["offsets"]], remedy="write the store again")
-        check_table({key: facts.get(key) for key in RULES}, RULES, str(path / "manifest.json"), DataError)
+        manifest = verify_seal(path, FORMAT, [FILES["offsets"]], remedy="write the store again")
     except RunError as problem:
         raise DataError(str(problem)) from None
-    states, widths = facts["states"], (facts["observation_size"], facts["action_size"])
-    columns = {len(facts[key]) for key in ("mean", "scale", "constant")}
-    if facts["kind"] != KIND or columns != {widths[0]}:
+    facts = as_struct(manifest, StoreFacts, str(path / "manifest.json"), DataError)
+    widths = facts.observation_size, facts.action_size
+    if facts.kind != KIND or {len(facts.mean), len(facts.scale), len(facts.constant)} != {facts.observation_size}:
         raise DataError(f"{path} is sealed, but not as a store of trajectories; give a data set.")
-    offsets = np.frombuffer(read_limited(path / FILES["offsets"], 8 * facts["episodes"] + 8, DataError), "<i8")
-    check_offsets(offsets, states, str(path))
-    tables = [_map(path / FILES[kind], (states, width)) for kind, width in zip(FILES, widths, strict=False)]
+    offsets = np.frombuffer(read_limited(path / FILES["offsets"], 8 * facts.episodes + 8, DataError), "<i8")
+    check_offsets(offsets, facts.states, str(path))
+    tables = [_map(path / FILES[kind], (facts.states, width)) for kind, width in zip(FILES, widths, strict=False)]
     known = Stored(
         path.absolute(),
-        facts["fingerprint"],
-        np.array(facts["mean"], np.float64),
-        np.array(facts["scale"], np.float32),
-        np.array(facts["constant"], bool),
+        facts.fingerprint,
+        np.array(facts.mean, np.float64),
+        np.array(facts.scale, np.float32),
+        np.array(facts.constant, bool),
     )
     return Trajectories(tables[0], tables[1], offsets, name or path.stem, checked=True, stored=known)
 

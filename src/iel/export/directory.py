@@ -153,7 +153,7 @@ def readme(card: dict[str, Any]) -> str:
         f"Observations and goals are {size} float32 numbers in the order and units of that data; goals are full",
         f"observations. Actions are {actions} float32 numbers within [-1, 1].",
         "",
-        "Python without JAX (needs numpy and scipy):",
+        "Python without JAX (needs numpy, scipy, safetensors and msgspec):",
         "    from iel import load_model",
         "    model = load_model('.')",
     ]

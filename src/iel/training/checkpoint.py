@@ -15,10 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
+from msgspec import UNSET, Meta, Struct, UnsetType
 from safetensors import SafetensorError
 
 import iel
@@ -35,17 +36,26 @@ from iel.files import (
 )
 from iel.loader import read_json
 from iel.serial import fill, load_arrays, named_arrays, save_arrays
-from iel.typed import Rule, check_table
+from iel.typed import Index, Seed, as_struct
 
 FORMAT = 2
 FILES = {"config.json", "state.json", "state.safetensors"}
-FACTS = {
-    "step": Rule(int, low=0),
-    "phase": Rule(str, required=False),
-    "seed": Rule(int, required=False),
-    "metrics": Rule(dict, required=False),
-}
-METRICS = {"bytes": Rule(int, low=0), "sha256": Rule(str)}
+
+
+class MetricsFacts(Struct, frozen=True):
+    """How long metrics.csv was, and its content until there."""
+
+    bytes: Annotated[int, Meta(ge=0)]
+    sha256: str
+
+
+class Facts(Struct, frozen=True):
+    """What state.json must hold."""
+
+    step: Index
+    phase: str = ""
+    seed: Seed = 0
+    metrics: MetricsFacts | UnsetType = UNSET
 
 
 def checkpoint_name(step: int) -> str:
@@ -97,10 +107,8 @@ def verify_checkpoint(directory: Path) -> dict[str, Any]:
 
 def read_facts(directory: Path) -> dict[str, Any]:
     """The checked content of a checkpoint's state.json."""
-    facts, source = read_json(directory / "state.json"), str(directory / "state.json")
-    check_table(facts, FACTS, source, RunError)
-    if "metrics" in facts:
-        check_table(facts["metrics"], METRICS, source, RunError)
+    facts = read_json(directory / "state.json")
+    as_struct(facts, Facts, str(directory / "state.json"), RunError)
     return facts
 
 

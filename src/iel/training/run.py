@@ -17,7 +17,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
 
 from iel.data import Trajectories, load
 from iel.data.catalogue import stored
@@ -27,31 +29,36 @@ from iel.files import folder, notice, refuse_partial, write_error, write_json
 from iel.loader import os_errors, read_json
 from iel.methods.method import Method, config_from_dict
 from iel.model import Model, load_model
-from iel.typed import LARGEST, SEEDS, Rule, check_settings, check_table
+from iel.typed import Count, Index, Seed, as_struct, check_settings
 
 FORMAT = 1
 KEPT_DATA = "data.npz"
 """Data that was built in memory is kept with the run, or nobody could plan, audit or resume it."""
-CONFIG = {
-    "env": Rule(str),
-    "algo": Rule(str),
-    "settings": Rule(dict),
-    "seed": Rule(int, 0, SEEDS - 1),
-    "status": Rule(str, among=("running", "interrupted", "finished")),
-    "data": Rule(dict, required=False),
-    "seeds": Rule(list, each=Rule(int, 0, SEEDS - 1), required=False),
-    "checkpoint_every": Rule(int, 1, LARGEST, required=False, none=True),
-    "snapshots": Rule(int, 1, LARGEST, required=False),
-    "step": Rule(int, 0, LARGEST, required=False),
-}
-"""What config.json holds; what a later version adds is left alone."""
-DATA = {
-    "name": Rule(str, required=False),
-    "fingerprint": Rule(str),
-    "episodes": Rule(int, 1, LARGEST, required=False),
-    "transitions": Rule(int, 1, LARGEST, required=False),
-    "file": Rule(str, required=False, none=True),
-}
+
+
+class DataFacts(Struct, frozen=True):
+    """What config.json says of the data."""
+
+    fingerprint: str
+    name: str = ""
+    episodes: Count = 1
+    transitions: Count = 1
+    file: str | None = None
+
+
+class RunConfig(Struct, frozen=True):
+    """What config.json must hold; what a later version adds is left alone."""
+
+    env: str
+    algo: str
+    settings: dict[str, Any]
+    seed: Seed
+    status: Literal["running", "interrupted", "finished"]
+    data: DataFacts | UnsetType = UNSET
+    seeds: list[Seed] = []
+    checkpoint_every: Count | None = None
+    snapshots: Count = 1
+    step: Index = 0
 
 
 class Run:
@@ -183,8 +190,7 @@ def open_run(path: Path | str) -> Run:
 
 def check_config(config: dict[str, Any], source: Path) -> None:
     """Refuse a run's config.json (or a checkpoint's copy of it) that holds anything else than it should."""
-    check_table(config, CONFIG, str(source), RunError)
-    check_table(config.get("data", {"fingerprint": ""}), DATA, f"{source}, data", RunError)
+    as_struct(config, RunConfig, str(source), RunError)
 
 
 def open_runs(path: Path | str) -> list[Run]:

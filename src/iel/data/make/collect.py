@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from iel.data.npz import read_npz
 from iel.data.trajectories import Trajectories
 from iel.envs import require_simulator
 from iel.errors import ConfigError, DataError
-from iel.files import NO_LINKS, write_text, writing
+from iel.files import locked, write_text, writing
 from iel.loader import read_json
 from iel.progress import Progress
 
@@ -69,10 +69,18 @@ def make_dataset(
         raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")
     directory = directory or data_directory()
     files = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
-    with _alone(directory / f".{files['train'].name}.lock") as waited:
-        if not (waited and all(path.is_file() for path in files.values())):  # else someone has just made them
-            _make(plan, count, seed, workers or len(usable_cores()), progress, controller, files, cluster)
+    parts = directory / f".{files['train'].name}.parts"
+    before = _written(files)
+    with locked(parts, patience=math.inf):
+        now = _written(files)
+        if now == before or None in now:  # else another process has made them meanwhile
+            _make(plan, count, seed, workers or len(usable_cores()), progress, controller, files, parts, cluster)
     return {str(split): path for split, path in files.items()}
+
+
+def _written(files: dict[Split, Path]) -> list[int | None]:
+    """When each file was written last; None where there is none."""
+    return [path.stat().st_mtime_ns if path.is_file() else None for path in files.values()]
 
 
 def _make(
@@ -83,11 +91,11 @@ def _make(
     progress: bool,
     controller: Path | None,
     files: dict[Split, Path],
+    parts: Path,
     cluster: Cluster | None = None,
 ) -> None:
     """Collect what is missing of both splits, and write their files."""
     held_out = max(1, count // VALIDATION_SHARE)
-    parts = files["train"].with_name(f".{files['train'].name}.parts")
     _open_parts(parts, _settings(plan, seed, controller))
 
     sizes: dict[Split, int] = {"train": count, "val": held_out}
@@ -104,36 +112,6 @@ def _make(
         set_aside(files[split])
         data.save(files[split], recipe=plan.version)
     shutil.rmtree(parts)
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[bool]:
-    """Be the only process that makes these files, waiting for another one if need be; says whether it had to.
-
-    The kernel frees the lock of a killed process. The lock file goes with its last holder, so whoever was waiting looks
-    whether the file it waited for is still the one that others would find.
-    """
-    import fcntl
-
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    waited = False
-    while True:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o644)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waited = True
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if not (lock.exists() and os.path.samestat(os.fstat(descriptor), lock.stat())):
-                continue
-            try:
-                yield waited
-            finally:
-                lock.unlink(missing_ok=True)
-            return
-        finally:
-            os.close(descriptor)
 
 
 def _settings(plan: Recipe, seed: int, controller: Path | None) -> dict[str, Any]:
@@ -154,8 +132,8 @@ def _open_parts(parts: Path, settings: dict[str, Any]) -> None:
                 return
         except DataError:
             pass  # a damaged label: nothing is known about the blocks
-    shutil.rmtree(parts, ignore_errors=True)
-    parts.mkdir(parents=True)
+    for block in parts.glob("*.npz"):
+        block.unlink()
     write_text(label, json.dumps(settings))
 
 

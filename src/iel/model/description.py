@@ -1,0 +1,280 @@
+"""config.json of a model: what it may say, and what its parts owe each other.
+
+    {"format": 2, "algo": "iel", "observation_size": 2, "action_size": 2, "beta": 0.1, "discount": 0.99,
+     "steering": {"kind": "direction"},
+     "networks": {"embedding": {"inputs": ["observation"], "sizes": [2, 128, 128, 32], "norm": true}, ...}}
+
+Every network is described, so that reading a model needs no method. Types and ranges are fields of the structs below;
+`violations` says where a description contradicts itself. A metric that the networks do not imply has `"metric"`:
+`{"kind": "quasimetric", "head": "iqe", ...}`, `{"kind": "measure", "decay": 0.98}`, `{"kind": "support", "landmarks":
+256}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from iel.errors import ConfigError, RunError
+from iel.loader import read_json
+from iel.metrics import SupportFunction
+from iel.quasimetrics import Head, check_groups
+from iel.typed import as_struct
+
+FORMAT = 2
+LARGEST = 65536
+"""Sizes above this are a damaged config.json, not a network."""
+Size = Annotated[int, Meta(ge=1, le=LARGEST)]
+Length = Annotated[float, Meta(ge=0.0, le=1e30)]
+Input = Literal["observation", "blind", "goal", "command", "action", "representation"]
+
+
+class Table(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of config.json."""
+
+
+# ---------------------------------------------------------------- what it may say
+
+
+class NetworkTable(Table, frozen=True):
+    """What the file says of a `Network`."""
+
+    inputs: Annotated[tuple[Input, ...], Meta(min_length=1)]
+    sizes: Annotated[tuple[Size, ...], Meta(min_length=2, max_length=65)]
+    """Inputs, hidden widths, outputs."""
+    norm: bool
+    heads: Size = 1
+    squash: bool = False
+    spread: bool = False
+    """Whether there is a tensor `log_std`."""
+    logit: bool = False
+    gelu: bool = False
+
+    @property
+    def outputs(self) -> int:
+        return self.sizes[-1]
+
+
+class Networks(Table, frozen=True, kw_only=True):
+    """The networks that a model may have; `Model` says what each is for."""
+
+    policy: NetworkTable
+    embedding: NetworkTable | None = None
+    omega: NetworkTable | None = None
+    representation: NetworkTable | None = None
+    value: NetworkTable | None = None
+    goal_features: NetworkTable | None = None
+    actor: NetworkTable | None = None
+    high: NetworkTable | None = None
+    forward: NetworkTable | None = None
+
+    def named(self) -> dict[str, NetworkTable]:
+        """Those that are there."""
+        return {name: network for name, network in msgspec.structs.asdict(self).items() if network is not None}
+
+
+class Steering(Struct, frozen=True, tag_field="kind"):
+    """How a target becomes a command; fields are those of the classes in `iel.model.model`. Early files have more."""
+
+
+class ToDirection(Steering, frozen=True, tag="direction"):
+    ahead: Length = 0.0
+
+
+class ToWaypoint(Steering, frozen=True, tag="waypoint"):
+    columns: Annotated[tuple[Annotated[int, Meta(ge=0, lt=LARGEST)], ...], Meta(min_length=1)]
+    scale: tuple[Annotated[float, Meta(ge=1e-30, le=1e30)], ...]
+    reach: Length = 0.0
+
+
+class ToGoal(Steering, frozen=True, tag="goal"): ...
+
+
+class ToSubgoal(Steering, frozen=True, tag="subgoal"): ...
+
+
+class MetricTable(Table, frozen=True, tag_field="kind"):
+    """A metric that the networks do not imply."""
+
+
+class QuasimetricTable(MetricTable, frozen=True, tag="quasimetric"):
+    head: Head
+    groups: Size
+    mix: Annotated[float, Meta(ge=0.0, le=1.0)]
+    scale: Annotated[float, Meta(ge=1e-9, le=1e9)]
+
+
+class MeasureTable(MetricTable, frozen=True, tag="measure"):
+    decay: Annotated[float, Meta(gt=0.0, lt=1.0)]
+
+
+class SupportFunctionTable(MetricTable, frozen=True, tag="support"):
+    landmarks: Size
+
+
+class ModelTable(Table, frozen=True, kw_only=True):
+    """All of config.json."""
+
+    format: Literal[2]
+    algo: str
+    observation_size: Size
+    action_size: Size
+    steering: ToDirection | ToWaypoint | ToGoal | ToSubgoal
+    networks: Networks
+    beta: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
+    discount: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    metric: QuasimetricTable | MeasureTable | SupportFunctionTable | None = None
+
+    def width(self, part: Input) -> int:
+        """How many numbers an input has; 0 for a command, whose size only the policy tells."""
+        hidden = len(self.steering.columns) if isinstance(self.steering, ToWaypoint) else 0
+        inner = self.networks.representation
+        sizes: dict[Input, int] = {
+            "blind": self.observation_size - hidden,
+            "action": self.action_size,
+            "command": 0,
+            "representation": inner.outputs if inner else 0,
+        }
+        return sizes.get(part, self.observation_size)
+
+    def needed(self, network: NetworkTable) -> int:
+        """Numbers of all inputs of a network but the command."""
+        return sum(self.width(part) for part in network.inputs)
+
+
+def read_description(path: Path) -> ModelTable:
+    """The checked content of a config.json."""
+    content: dict[str, Any] = read_json(path)
+    if content.get("format") != FORMAT:
+        raise RunError(
+            f"{path} has model format {str(content.get('format'))[:40]}, but this version of iel reads format "
+            f"{FORMAT}; use the version that wrote it."
+        )
+    description = as_struct(content, ModelTable, str(path), RunError)
+    for violation in violations(description):
+        raise RunError(f"{path}: {violation}; it is damaged.")
+    return description
+
+
+# ---------------------------------------------------------------- what its parts owe each other
+
+
+def violations(model: ModelTable) -> Iterator[str]:
+    """Where a description contradicts itself; a rule may rely on those before it."""
+    for rule in (_waypoint, _inputs, _actions, _distances, _value, _commands, _metric):
+        yield from rule(model)
+
+
+def _waypoint(model: ModelTable) -> Iterator[str]:
+    if isinstance(model.steering, ToWaypoint):
+        columns = model.steering.columns
+        if max(columns) >= model.observation_size or len(set(columns)) != len(columns):
+            yield f"the waypoint's columns {str(columns)[:60]} are not different columns of the observation"
+        if len(model.steering.scale) != len(columns):
+            yield "the waypoint's scale must be one positive number per column"
+
+
+def _inputs(model: ModelTable) -> Iterator[str]:
+    for name, network in model.networks.named().items():
+        given, needed = network.sizes[0], model.needed(network)
+        if given < needed or (given != needed and "command" not in network.inputs):
+            yield f"{name} takes {given} numbers, but its inputs have {needed}"
+
+
+def _actions(model: ModelTable) -> Iterator[str]:
+    for acting in filter(None, (model.networks.policy, model.networks.actor)):
+        if acting.outputs != model.action_size * (2 if acting.squash else 1):
+            yield f"the policy returns {acting.outputs} numbers for {model.action_size} actions"
+
+
+def _distances(model: ModelTable) -> Iterator[str]:
+    """Embeddings, goal directions and their units."""
+    embedding, omega, value = model.networks.embedding, model.networks.omega, model.networks.value
+    if model.beta and omega is None:
+        yield f"beta is {model.beta}, but without goal directions (omega) it must be 0"
+    if embedding and omega and embedding.outputs != omega.outputs:
+        yield "embedding and omega differ in size"
+    counts_steps = value is None or not value.logit
+    if model.discount is not None and not counts_steps:
+        yield "it has a discount, but its value counts no steps"
+    if model.discount is None and counts_steps and (embedding or value):
+        yield "it lacks discount, without which distances mean nothing"
+
+
+def _value(model: ModelTable) -> Iterator[str]:
+    """What a value needs beside it, and what nothing but a value needs."""
+    networks, value, features = model.networks, model.networks.value, model.networks.goal_features
+    inputs = value.inputs if value else ()
+    if any("representation" in network.inputs for name, network in networks.named().items() if name != "value"):
+        yield "only a value takes a representation"
+    if "command" in inputs or ("representation" in inputs) != (networks.representation is not None):
+        yield "the inputs of the value are not what the model can give it"
+    if "action" in inputs and networks.actor is None and not isinstance(model.steering, ToGoal):
+        yield "the value takes actions, but no policy takes the goal"
+    if networks.representation and not set(networks.representation.inputs) <= {"observation", "goal"}:
+        yield "a representation takes an observation and a goal alone"
+    if features and (value is None or set(features.inputs) != {"goal"}):
+        yield "goal_features go with a value and take a goal alone"
+    if value and (value.outputs, value.heads) != ((features.outputs, features.heads) if features else (1, value.heads)):
+        yield "the value and the features it is multiplied with differ in size"
+    if value and networks.actor and networks.actor.sizes[0] != 2 * model.observation_size:
+        yield "the actor of a value takes an observation and a goal"
+    if networks.actor and not value and not networks.forward:
+        yield "an actor goes with a value or a measure"
+
+
+def _commands(model: ModelTable) -> Iterator[str]:
+    """The policy takes what its steering gives."""
+    networks, policy = model.networks, model.networks.policy
+    if isinstance(model.steering, ToDirection) and networks.embedding is None:
+        yield "steering by directions needs an embedding"
+    if isinstance(model.steering, ToSubgoal) and networks.high is None:
+        yield "steering by subgoals needs the network high"
+    received = policy.sizes[0] - model.needed(policy)
+    source = {ToDirection: networks.embedding, ToSubgoal: networks.high}.get(type(model.steering))
+    given = source.outputs if source else model.observation_size if isinstance(model.steering, ToGoal) else received
+    if received != given:
+        yield f"the policy takes commands of {received} numbers, but its steering gives {given}"
+
+
+def _metric(model: ModelTable) -> Iterator[str]:
+    networks, metric = model.networks, model.metric
+    if isinstance(metric, QuasimetricTable):
+        if networks.embedding is None or networks.omega or networks.value or networks.forward:
+            yield "a quasimetric is one of an embedding and of nothing else"
+        else:
+            try:
+                check_groups(metric.head, networks.embedding.outputs, metric.groups)
+            except ConfigError as problem:
+                yield str(problem).removesuffix(".")
+    steps = model.discount == SupportFunction.discount
+    if isinstance(metric, SupportFunctionTable) and not (networks.embedding and networks.omega and steps):
+        yield f"a support function needs an embedding, omega and a discount of {SupportFunction.discount}"
+    if isinstance(metric, MeasureTable) != (networks.forward is not None):
+        yield "a measure and the network forward go together"
+    if networks.forward is not None:
+        yield from _measure(model, networks.forward)
+
+
+def _measure(model: ModelTable, forward: NetworkTable) -> Iterator[str]:
+    """F(x, a, z) and z = B(g), which is `high`, with the policy that takes z."""
+    networks = model.networks
+    if networks.high is None or not networks.named().keys() <= {"policy", "actor", "forward", "high"}:
+        yield "a measure is made of the networks forward and high alone"
+        return
+    size = networks.high.outputs
+    actor = networks.policy if isinstance(model.steering, ToSubgoal) else networks.actor
+    for name, network, inputs in (
+        ("forward", forward, ("observation", "action", "command")),
+        ("high", networks.high, ("goal",)),
+        ("actor", actor, ("observation", "command")),
+    ):
+        command = size if "command" in inputs else 0
+        if network is None or network.inputs != inputs or network.sizes[0] != model.needed(network) + command:
+            yield f"{name} must take {', '.join(inputs)}, where commands have {size} numbers"
+    if forward.outputs != size:
+        yield "forward and high differ in size"
