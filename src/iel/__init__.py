@@ -78,7 +78,7 @@ _NAMES = {
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 _PACKAGES = ("data", "envs", "evaluation", "export", "methods", "model", "planning", "policies", "theory", "training")
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", *_HOMES]
 
 if not TYPE_CHECKING:  # type checkers see the names above, and know of no others
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from iel.methods.contract import Spec, config_dict, config_from_dict
+from iel.methods.scaling import spec_of
 from iel.methods.skills import SkillBatch
 
 from iel.data import Trajectories
@@ -14,7 +15,6 @@ from iel.data.goals import to_device
 from iel.errors import ConfigError, ContractError
 from iel.methods import ALGOS, IEL, check_algo
 from iel.methods.iel import GoalBatch
-from iel.methods.scaling import spec_of
 from iel.nn import apply_heads, head, in_blocks, unit
 
 TINY = IEL.preset("smoke", hidden=(16, 16), batch_size=32, dimension=4)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from iel.methods.contract import Spec
+from iel.methods.scaling import for_raw_observations, scaling_of, standardised
 from iel.methods.skills import SkillBatch, draw_directions, draw_skill_batch
 
 from benchmarks.runtime import random_model
@@ -12,7 +13,6 @@ from iel.data import Trajectories
 from iel.data.goals import to_device
 from iel.errors import ConfigError
 from iel.methods import get_algo
-from iel.methods.scaling import for_raw_observations, scaling_of, standardised
 from iel.nn import unit
 from iel.planning import make_planner
 
