@@ -17,6 +17,7 @@ from iel.evaluation import Protocol, Rollouts
 from iel.evaluation.diagnosis import diagnose, fate, ways_finding
 from iel.methods import ALGOS
 from iel.metrics import Displacement
+from iel.planning import PlanningModel
 from tests.test_cli import call
 
 Box = gymnasium.spaces.Box
@@ -278,7 +279,7 @@ def test_fates(data):
     assert fate(walk + np.float32([50, 0, 0]), False, data, support) == "lost"
 
 
-class Plane:
+class Plane(PlanningModel):
     """A model whose embedding is the place itself."""
 
     metric = Displacement(0.0, 1.0)

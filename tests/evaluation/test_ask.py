@@ -11,12 +11,12 @@ from iel.evaluation.ask import Ask
 from iel.evaluation.report import summarise, table
 from iel.metrics import Displacement
 from iel.model import Direction
-from iel.planning import AsymGraph, Avoid, Direct, Reward, Where
+from iel.planning import AsymGraph, Avoid, Direct, PlanningModel, Reward, Where
 
 MAZE = "pointmaze-medium-navigate-v0"
 
 
-class Plane:
+class Plane(PlanningModel):
     """phi(x) = x: the policy moves along the direction it is given."""
 
     metric, directions = Displacement(0.0, 1.0), 2

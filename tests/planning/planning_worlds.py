@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from iel.metrics import Displacement
 from iel.model import Direction
-from iel.planning import Target
+from iel.planning import PlanningModel, Target
 
 BETAS = (0.0, 0.1, 0.5, 1.0)
 
@@ -66,7 +66,7 @@ def instances(draw: st.DrawFn, most: int = 40, betas: tuple[float, ...] = BETAS)
     return Instance(points, goal, direction / np.linalg.norm(direction), beta, draw(st.integers(1, 12)))
 
 
-class LinearModel:
+class LinearModel(PlanningModel):
     """phi(s) = s A with orthogonal A, omega_g = unit(g B); the policy moves along the direction it is given."""
 
     def __init__(self, width: int = 2, dimension: int = 6, beta: float = 0.1, seed: int = 0):

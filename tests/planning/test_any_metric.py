@@ -11,10 +11,10 @@ from iel.metrics import Displacement, LatentGoal, Metric
 from iel.planning import (
     Acting,
     AsymGraph,
+    Controller,
     Direct,
     Edges,
     Mixture,
-    Pilot,
     PlanningGraph,
     RecMid,
     Region,
@@ -181,15 +181,15 @@ def test_noise_comes_only_while_no_progress_is_made() -> None:
     """Patience 30, burst 20: a body that stands still is shaken in steps 30 to 49; one that walks never is."""
     goal = np.array([[100.0, 0.0]], np.float32)
     plan = Direct(Still(), Data(goal)).plan(goal)
-    standing = Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(0))
+    standing = Controller(Still(), plan, Acting("unstick"), np.random.default_rng(0))
     here = np.zeros((1, 2), np.float32)
     shaken = [bool(standing.act(here).any()) for _ in range(49)]
     assert not any(shaken[:30]) and all(shaken[30:49])
-    walking = Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(0))
+    walking = Controller(Still(), plan, Acting("unstick"), np.random.default_rng(0))
     assert not any(walking.act(here + np.float32([[0.3 * step, 0.0]])).any() for step in range(300))
-    creeping = Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(0))
+    creeping = Controller(Still(), plan, Acting("unstick"), np.random.default_rng(0))
     assert any(creeping.act(here + np.float32([[0.05 * step, 0.0]])).any() for step in range(60))
-    first, again = (Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(3)) for _ in range(2))
+    first, again = (Controller(Still(), plan, Acting("unstick"), np.random.default_rng(3)) for _ in range(2))
     assert all(np.array_equal(first.act(here), again.act(here)) for _ in range(60))
     planner = Direct(Still(), Data(goal))
     planner.prepare(goal[0], Acting("unstick"), seed=1)
@@ -267,9 +267,11 @@ def test_costs_that_are_no_steps_give_ways_but_no_steps_and_no_sequences() -> No
 def test_a_new_stage_is_no_lack_of_progress_and_nothing_known_is_none_either() -> None:
     far, near = np.array([100.0, 0.0], np.float32), np.array([10.0, 0.0], np.float32)
     plan = Direct(Still(), Data(far[None])).plan([Sequence([near, far], within=3.0)])
-    pilot = Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(0))
+    pilot = Controller(Still(), plan, Acting("unstick"), np.random.default_rng(0))
     assert not any(pilot.act(np.float32([[0.5 * step, 0.0]])).any() for step in range(150))
-    blind = Pilot(Told(), Direct(Told(), Data(far[None])).plan(far[None]), Acting("unstick"), np.random.default_rng(0))
+    blind = Controller(
+        Told(), Direct(Told(), Data(far[None])).plan(far[None]), Acting("unstick"), np.random.default_rng(0)
+    )
     first = blind.act(np.float32([[99.5, 0.0]]))
     assert all(np.array_equal(blind.act(np.float32([[99.5, 0.0]])), first) for _ in range(80))
 

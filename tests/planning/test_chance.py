@@ -9,7 +9,7 @@ import pytest
 from iel.data import Trajectories
 from iel.metrics import Displacement
 from iel.model import Waypoint
-from iel.planning import AsymGraph
+from iel.planning import AsymGraph, PlanningModel
 from iel.planning.chance import FEWEST, Portals, chance_search, find_portals
 from iel.planning.field import NO_HOP
 from iel.planning.search import Edges, search
@@ -88,10 +88,11 @@ def test_a_portal_that_may_end_in_a_dead_end_is_not_entered():
     assert np.isinf(distance[0]) and next_hop[0] == NO_HOP
 
 
-class Walker:
+class Walker(PlanningModel):
     """The plane is its own embedding; the policy walks the way it is told."""
 
     metric, steering = Displacement(0.0, 1.0), Waypoint((0, 1), (1.0, 1.0), reach=0.5)
+    target_spec = steering.target_spec
 
     def embed(self, observations):
         return np.asarray(observations, np.float32)

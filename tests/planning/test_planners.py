@@ -17,6 +17,7 @@ from iel.planning import (
     PLANNERS,
     AsymGraph,
     Direct,
+    Memory,
     Mixture,
     Planner,
     RecMid,
@@ -109,13 +110,13 @@ def test_matching_from_memory_is_matching_from_scratch(seed: int, beta: float, p
     model = LinearModel(beta=beta)
     planner = AsymGraph(model, corridor(150, seed=seed % 1000), nodes=50, neighbours=5, path=path)
     plan = planner.plan(corridor(5, seed=seed % 997).observations)
-    pursuit = plan.pursuit
+    pursuit, memory = plan.pursuit, Memory(len(plan))
     assert isinstance(pursuit, AlongGraph)
     states = 20.0 * generator.random((5, 2))
     for step in range(12):
         states = states + (8.0 if step % 5 == 4 else 0.3) * generator.normal(size=states.shape)
         embedded = model.embed(states).astype(np.float64)
-        plan.target(embedded)
+        plan.target(embedded, memory)
         for episode in range(5):
             field = pursuit.fields[plan.only[episode]]
             node = reference.current_node(planner.graph.points, embedded[episode], field.goal.direction, beta)
@@ -124,7 +125,9 @@ def test_matching_from_memory_is_matching_from_scratch(seed: int, beta: float, p
                 planner.graph.points @ field.goal.direction - embedded[episode] @ field.goal.direction,
                 beta,
             )
-            assert plan.memory[episode] == node or costs[plan.memory[episode]] == pytest.approx(costs[node], rel=1e-12)
+            assert memory.nodes[episode] == node or costs[memory.nodes[episode]] == pytest.approx(
+                costs[node], rel=1e-12
+            )
 
 
 def test_the_target_lies_as_far_ahead_as_asked_on_the_same_way(model: LinearModel) -> None:
@@ -151,7 +154,7 @@ def test_places_decide_how_far_ahead_a_target_is_where_the_policy_is_steered_by_
     planner, blunt = (AsymGraph(model, Pack(states), nodes=64, **extra) for extra in ({}, {"lookahead": 0.0}))
     assert planner.lookahead == 0.5 and blunt.lookahead == 0.0
     pursuit, plain = (one.plan(states[:1]).pursuit for one in (planner, blunt))
-    places = model.steering.places(states[planner.states])
+    places = model.target_spec.positions(states[planner.states])
     for node, (target, hop) in enumerate(zip(pursuit.next_hops[0], plain.next_hops[0], strict=True)):
         way = [hop]
         while way[-1] != target:
@@ -179,7 +182,7 @@ def test_a_region_pursues_whichever_state_is_cheapest(planner: AsymGraph) -> Non
     for goal in (near, far):
         planner.prepare(goal)
         costs.append(planner.predicted_steps(START))
-    planner.prepare_region(np.stack([far, near]))
+    planner.prepare(Region(np.stack([far, near])))
     assert planner.predicted_steps(START) == pytest.approx(min(costs))
     planner.prepare(Region([near]))
     alone = planner.target(START).point
@@ -190,7 +193,7 @@ def test_a_region_pursues_whichever_state_is_cheapest(planner: AsymGraph) -> Non
 
 def test_a_mixture_is_the_weighted_mean_embedding(planner: AsymGraph, model: LinearModel) -> None:
     states = np.stack([START, BEND])
-    planner.prepare_mixture(states, [1.0, 0.0])
+    planner.prepare(Mixture(states, [1.0, 0.0]))
     only = planner.target(END).point
     planner.prepare(START)
     assert np.allclose(planner.target(END).point, only)
@@ -202,16 +205,14 @@ def test_a_mixture_is_the_weighted_mean_embedding(planner: AsymGraph, model: Lin
 
 def test_a_sequence_visits_its_goals_in_order(model: LinearModel) -> None:
     for planner in (AsymGraph(model, corridor(), nodes=120), Direct(model, corridor())):
-        planner.prepare_sequence([BEND, Region([START, START]), END], within=1.0)
+        planner.prepare(Sequence([BEND, Region([START, START]), END], within=1.0))
         assert len(planner.path(START).stages) == 3
         visited = walk(planner, model, np.array([15.0, 0.0], dtype=np.float32), steps=400)
         reached = [int(np.argmax(np.linalg.norm(visited - goal, axis=1) < 1.2)) for goal in (BEND, START)]
         assert 0 < reached[0] < reached[1]
         assert np.linalg.norm(visited[-1] - END) < 1.2
-        assert planner.prepared.stage[0] == 2
+        assert planner.memory.stages[0] == 2
         assert len(planner.path(END).stages) == 1
-        planner.prepared.reset()
-        assert planner.prepared.stage[0] == 0
 
 
 def test_mixed_wishes_run_side_by_side(planner: AsymGraph, model: LinearModel) -> None:
@@ -275,9 +276,9 @@ def test_a_wall_across_the_corridor_means_no_path_and_never_a_wrong_one(model: L
 def test_replanning_keeps_the_stage_of_a_sequence(planner: AsymGraph) -> None:
     planner.prepare(Sequence([START, END], within=2.0))
     planner.target(START)
-    assert planner.prepared.stage[0] == 1
+    assert planner.memory.stages[0] == 1
     planner.switch_off([int(planner.path(START).nodes[3])])
-    assert planner.prepared.stage[0] == 1
+    assert planner.memory.stages[0] == 1
 
 
 def test_recent_goals_are_remembered(planner: AsymGraph) -> None:

@@ -9,7 +9,7 @@ from iel.data import Trajectories
 from iel.errors import ConfigError
 from iel.metrics import Displacement, LatentGoal
 from iel.model import Waypoint
-from iel.planning import AsymGraph, PlanningGraph, SymGraph
+from iel.planning import AsymGraph, PlanningGraph, PlanningModel, SymGraph
 from iel.planning.witness import AT_JUMPS, Witnesses, assign, connectivity, factor_for, passages, places_of, walked
 
 
@@ -65,7 +65,7 @@ def test_passages_equal_those_of_the_definition(window):
     assert all(table[n] == expected.get(tuple(pair), np.inf) for n, pair in enumerate(every.tolist()))
 
 
-class Street:
+class Street(PlanningModel):
     """A street of states 0 .. 1 that is its own embedding; everyone walks to the right, except on the left half."""
 
     metric = Displacement(0.0, 1.0)
@@ -161,7 +161,7 @@ def test_a_graph_without_witnesses_says_so_and_factors_are_checked():
 
 def test_a_body_is_where_its_place_is_whatever_its_pose():
     class Steered:
-        steering = Waypoint((1,), (1.0,))
+        target_spec = Waypoint((1,), (1.0,)).target_spec
 
     observations = np.array([[9.0, 0.0], [5.0, 2.0], [1.0, 4.0]], np.float32)
     places = places_of(Steered(), observations)

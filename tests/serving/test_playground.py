@@ -144,7 +144,7 @@ def test_the_field_along_the_graph_is_near_the_planners_own(stage, model):
     session = Session(stage)
     shown = np.array(session.show(scene(stage, field="graph"))["field"]) / 10
     cells = stage.view.raster.observations
-    exact = session.planner.prepared.steps(model.model.embed(cells), np.zeros(len(cells), np.int64))
+    exact = session.planner.prepared.steps(model.model.embed(cells), rows=np.zeros(len(cells), np.int64))
     assert np.median(np.abs(shown - exact)) < 0.1 and (shown >= exact - 0.5).mean() > 0.9
 
 

@@ -93,7 +93,7 @@ def _planner(states: AsymGraph, model: Model, data: Any) -> dict[str, Any]:
         size = np.int32 if len(observations) ** 2 < 2**31 else np.int64
         pack |= {"codes": seen.codes.astype(size), "steps": seen.steps.astype(np.uint8)}
         pack["witnesses"] = np.array([graph.unseen])
-    if steps := getattr(model.steering, "steps_ahead", 0):
+    if steps := model.target_spec.steps:
         both_ways = states.cost_of_steps(data, steps, graph.metric.symmetric())
         pack["lookahead"] = np.array([states.lookahead, both_ways])
     if not graph.metric.spatial:

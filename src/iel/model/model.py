@@ -25,7 +25,7 @@ from iel.metrics import DirectedResidual, Displacement, Floats, Metric, Quasimet
 from iel.metrics import unit as unit_or_else
 from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.networks import FloatArray, Network, in_blocks, on_sphere, unit
-from iel.model.support import Outside, Support, report
+from iel.model.support import Outside, Support
 from iel.quasimetrics import check_groups
 from iel.typed import plain_numbers
 
@@ -39,10 +39,36 @@ LOG_STD_RANGE = (-5.0, 2.0)
 # ---------------------------------------------------------------- steering: how a target becomes a command
 
 
+@dataclass(frozen=True)
+class TargetSpec:
+    """Which targets a policy was trained for; planners choose theirs alike."""
+
+    columns: tuple[int, ...] = ()
+    """Position columns, where it is sent to positions."""
+    scale: tuple[float, ...] = ()
+    """What each of them is divided by."""
+    reach: float = 0.0
+    """Mean distance of its waypoints in training, in these units (0: unknown)."""
+    steps: int = 0
+    """Steps ahead at which graphs place its targets, where the data says what steps cost (0: the next node)."""
+    ahead: float = 0.0
+    """Largest distance of its targets in training, in the metric's unit (0: no limit)."""
+
+    def positions(self, observations: FloatArray) -> Floats | None:
+        """x[columns] / scale of many states, (n, columns); None without position columns."""
+        if not self.columns:
+            return None
+        return observations[:, list(self.columns)].astype(np.float64) / np.array(self.scale)
+
+
 class Steering(Protocol):
     """What the policy is told about a planner's target."""
 
     kind: ClassVar[str]
+
+    @property
+    def target_spec(self) -> TargetSpec:
+        """What planners need to know of it."""
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         """(n, c)."""
@@ -58,6 +84,10 @@ class Direction:
     ahead: float = 0.0
     """The furthest that states were which the policy was sent to in training, in the metric's unit (0: no limit)."""
     kind: ClassVar[str] = "direction"
+
+    @property
+    def target_spec(self) -> TargetSpec:
+        return TargetSpec(ahead=self.ahead)
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         here, size = np.asarray(embeddings, np.float64), model.directions
@@ -79,9 +109,9 @@ class Waypoint:
     """How far away, in these units, the policy's waypoints were in training, on average (0: not known)."""
     kind: ClassVar[str] = "waypoint"
 
-    def places(self, observations: FloatArray) -> Floats:
-        """x[columns] / scale of many states."""
-        return observations[:, list(self.columns)].astype(np.float64) / np.array(self.scale)
+    @property
+    def target_spec(self) -> TargetSpec:
+        return TargetSpec(self.columns, self.scale, self.reach)
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         chosen = list(self.columns)
@@ -98,7 +128,7 @@ Few of their goals in training were nearer: sent to the next node of a fine grap
 class GoalState:
     """The target's own state, as it is: for policies pi(a | x, g)."""
 
-    steps_ahead: ClassVar[int] = STEPS_AHEAD
+    target_spec: ClassVar[TargetSpec] = TargetSpec(steps=STEPS_AHEAD)
     kind: ClassVar[str] = "goal"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
@@ -109,7 +139,7 @@ class GoalState:
 class Subgoal:
     """What a high-level network makes of the target: high(x, target) or high(target), scaled to length sqrt(c)."""
 
-    steps_ahead: ClassVar[int] = STEPS_AHEAD
+    target_spec: ClassVar[TargetSpec] = TargetSpec(steps=STEPS_AHEAD)
     kind: ClassVar[str] = "subgoal"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
@@ -232,6 +262,11 @@ class Model:
         return driven
 
     @property
+    def target_spec(self) -> TargetSpec:
+        """Which targets the policy was trained for."""
+        return self.steering.target_spec
+
+    @property
     def dimension(self) -> int:
         """Size of an embedding."""
         return self.networks["embedding"].sizes[-1] if "embedding" in self.networks else self.observation_size
@@ -337,10 +372,6 @@ class Model:
             ends = self.embed(sources), self.embed(targets), self.omega(goals)
             return distances.directed(*ends, self.metric.beta, self.residual)
         return np.asarray(self.metric.row_costs(self.embed(sources), self.embed(targets), []), np.float32)
-
-    def check_inside(self, rows: ArrayLike, what: str = "observation") -> list[str]:
-        """Sentences about rows far outside of the training data; `outside` says whether they are printed or raised."""
-        return report(self.support, self._rows(np.atleast_2d(rows), f"{what}s"), what, self.outside)
 
     def displacement(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
         """<phi(g) - phi(x), omega_g>, row by row: the displacement read along the goal's own direction."""

@@ -1,6 +1,6 @@
 """Planning over a learned latent space: coresets, directed graphs, planners.
 
-Needs embeddings and a metric, not an algorithm: any object that is an `Agent` will do.
+Needs embeddings and a metric, not an algorithm: any class that inherits from `PlanningModel` will do.
 """
 
 from iel.planning.clusters import GasGraph
@@ -17,7 +17,7 @@ from iel.planning.field import Field
 from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
 from iel.planning.graph import PlanningGraph
 from iel.planning.midpoints import RecMid
-from iel.planning.plan import ACTION_KINDS, Acting, ActionKind, Agent, Pilot, Plan, Route, Target
+from iel.planning.plan import ACTION_KINDS, Acting, ActionKind, Controller, Memory, Plan, PlanningModel, Route, Target
 from iel.planning.planner import Planner
 from iel.planning.planners import AsymGraph, Direct, SymGraph
 from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for, usual_planners
@@ -28,20 +28,21 @@ __all__ = [
     "PLANNERS",
     "Acting",
     "ActionKind",
-    "Agent",
     "AsymGraph",
     "Avoid",
+    "Controller",
     "Coreset",
     "Coverage",
     "Direct",
     "Edges",
     "Field",
     "GasGraph",
+    "Memory",
     "Mixture",
-    "Pilot",
     "Plan",
     "Planner",
     "PlanningGraph",
+    "PlanningModel",
     "RecMid",
     "Region",
     "Reward",

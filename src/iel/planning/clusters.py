@@ -33,7 +33,7 @@ from iel.metrics import (
 )
 from iel.planning.candidates import nearest_pairs
 from iel.planning.field import NO_HOP, Field
-from iel.planning.plan import Agent, Aim, Pursuit, States
+from iel.planning.plan import Aim, PlanningModel, Pursuit, States
 from iel.planning.planner import Planner
 from iel.planning.pursuits import Straight
 from iel.planning.search import Edges, search
@@ -252,7 +252,7 @@ class GasGraph(Planner):
 
     def __init__(
         self,
-        model: Agent,
+        model: PlanningModel,
         data: States,
         *,
         reach: float | None = None,
@@ -265,7 +265,7 @@ class GasGraph(Planner):
         if self.metric is None or not (self.metric.spatial and self.metric.for_every_goal):
             raise GeometryError("This model has no embedding whose states could be clustered; use another planner.")
         if reach is None:
-            reach = getattr(getattr(model, "steering", None), "ahead", 0.0) or USUAL_REACH
+            reach = model.target_spec.ahead or USUAL_REACH
         if not reach > 0.0 or not -1.0 <= efficiency <= 1.0:
             raise ConfigError(f"reach is {reach} and efficiency {efficiency}; give more than 0, and a cosine.")
         rows, final = self._trajectories(data, pool, seed)

@@ -6,7 +6,7 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import LatentGoal
-from iel.planning.plan import Agent, Pursuit, States
+from iel.planning.plan import PlanningModel, Pursuit, States
 from iel.planning.planner import Planner
 from iel.planning.pursuits import Midpoints
 from iel.planning.screen import affordable_screen
@@ -19,7 +19,7 @@ class RecMid(Planner):
 
     def __init__(
         self,
-        model: Agent,
+        model: PlanningModel,
         data: States,
         *,
         pool: int = 50_000,

@@ -19,7 +19,7 @@ from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nea
 from iel.planning.field import NO_HOP, Field
 from iel.planning.goals import inside, observation_table
 from iel.planning.graph import PlanningGraph
-from iel.planning.plan import Agent, Pursuit, States
+from iel.planning.plan import PlanningModel, Pursuit, States
 from iel.planning.planner import Planner
 from iel.planning.pursuits import AlongGraph, Straight
 from iel.planning.rewards import Landscape, reward_field
@@ -85,7 +85,7 @@ class AsymGraph(Planner):
 
     def __init__(
         self,
-        model: Agent,
+        model: PlanningModel,
         data: States,
         *,
         nodes: int | None = None,
@@ -104,13 +104,13 @@ class AsymGraph(Planner):
         seed: int = 0,
     ):
         super().__init__(model, data, self._own_metric(model.metric if metric is None else metric, beta))
-        steering: Any = getattr(model, "steering", None)
+        spec = model.target_spec
         self._check_settings(nodes, lookahead, unreachable)
         chosen = self._distances("there is nothing to build a graph of")
         own = metric is None and beta is None
         self.lookahead = self._ahead(data, chosen, own) if lookahead is None else lookahead
-        unseen = factor_for(witnesses, data, getattr(steering, "columns", ()))
-        near = NODES_FOR_PLACES if getattr(steering, "reach", 0.0) and unseen == 1.0 else DEFAULT_NODES
+        unseen = factor_for(witnesses, data, spec.columns)
+        near = NODES_FOR_PLACES if spec.reach and unseen == 1.0 else DEFAULT_NODES
         usual = near if isinstance(chosen, Displacement | SupportFunction) else FEW_NODES
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
         self.node_scale = np.ones(1) if chosen.spatial else self._column_scale(data, chosen, embedded, nodes or usual)
@@ -132,7 +132,7 @@ class AsymGraph(Planner):
         )
         if self.graph.unseen > 1.0:
             self.graph.witnesses = self._witnesses(data)
-        self.places = steering.places(self.observations[self.states]) if hasattr(steering, "places") else None
+        self.places = spec.positions(self.observations[self.states])
         self.hop_states = self.states
         if chance:
             self._find_portals(data)
@@ -163,7 +163,7 @@ class AsymGraph(Planner):
         if (exported := getattr(data, "node_scale", None)) is not None:
             return np.asarray(exported)
         scale = np.maximum(embedded.std(axis=0), 1e-8)
-        columns = list(getattr(getattr(self.model, "steering", None), "columns", ()))
+        columns = list(self.model.target_spec.columns)
         if metric.dear and not columns and holds_walks(data):
             with suppress(DataError):  # nothing separates place from pose
                 columns = place_columns(data)
@@ -174,13 +174,12 @@ class AsymGraph(Planner):
     def _ahead(self, data: Any, metric: Metric, own: bool) -> float:
         """How far ahead to head: as far as waypoints were in training; for a policy that is sent to states, what some
         steps of the data cost, as an export says for the model's `own` metric."""
-        steering: Any = getattr(self.model, "steering", None)
-        exported = getattr(data, "lookahead", None)
-        if not (steps := getattr(steering, "steps_ahead", 0)):
-            return float(getattr(steering, "reach", 0.0))
+        spec, exported = self.model.target_spec, getattr(data, "lookahead", None)
+        if not spec.steps:
+            return spec.reach
         if exported is not None:
             return float(exported[self.both_ways]) if own else 0.0
-        return self.cost_of_steps(data, steps, metric)
+        return self.cost_of_steps(data, spec.steps, metric)
 
     def cost_of_steps(self, data: Any, steps: int, metric: Metric) -> float:
         """The median cost of so many steps of the data's trajectories; 0 where none is that long, or there are none."""
@@ -216,22 +215,22 @@ class AsymGraph(Planner):
 
     def _find_portals(self, data: Any) -> None:
         """Portals that the data's jumps show, or that were exported; their aims are rows beyond those of the data."""
-        steering: Any = getattr(self.model, "steering", None)
+        spec = self.model.target_spec
         portals, exported, embed = None, getattr(data, "portals", None), self.model.embed
         if exported is not None and self.graph.count == len(self.observations):
             portals = Portals(points=np.asarray(embed(exported["aims"]), np.float64), **exported)
         elif self.places is not None and holds_walks(data):
-            portals = find_portals(data, list(steering.columns), np.array(steering.scale), self.places, embed)
+            portals = find_portals(data, list(spec.columns), np.array(spec.scale), self.places, embed)
         if portals is None:
             return
         self.graph.portals = portals
         self.hop_states = np.append(self.states, len(self.observations) + np.arange(len(portals)))
         self.targets = np.concatenate([self.observations, portals.aims.astype(self.observations.dtype)])
 
-    def twin(self) -> Self:
-        twin = super().twin()
-        twin.nodes_off, twin.edges_off, twin._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
-        return twin
+    def fork(self) -> Self:
+        fork = super().fork()
+        fork.nodes_off, fork.edges_off, fork._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
+        return fork
 
     def coverage(self) -> Coverage:
         """How well the coreset covers the states it was chosen from."""
@@ -299,19 +298,18 @@ class AsymGraph(Planner):
         self.edges_off.clear()
         self._replan()
 
+    def _replan(self) -> None:
+        """Forget searches of the old graph and repeat that of the prepared goal; its stage is kept."""
+        self._fields.clear()
+        if (before := self._controller) is not None:
+            self._controller = None  # where there is no plan any more, nobody drives by the old one
+            self._controller = before.follow(self.plan([self._goal]))
+
     def _node(self, node: Any) -> int:
         number = int(node)
         if not 0 <= number < self.graph.count:
             raise ConfigError(f"Node {node} does not exist; the coreset has nodes 0 to {self.graph.count - 1}.")
         return number
-
-    def _replan(self) -> None:
-        """Forget searches of the old graph and repeat that of the prepared goal; its stage is kept."""
-        self._fields.clear()
-        if self._plan is not None:
-            stage, self._plan = self._plan.stage, None  # where there is no plan any more, nobody drives by the old one
-            self._plan = self.plan([self._goal])
-            self._plan.stage = stage
 
     def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """From the state to its node, hop by hop to the goal's node, and on to the goal; or to a portal, with what is

@@ -114,7 +114,7 @@ def places_of(model: Any, observations: Any) -> Floats | None:
     A body passes a place in whatever pose, and its embedding may be nearer to a node behind a door in the same pose
     than to one beside it. None for other models: there a state is where its embedding is.
     """
-    columns = list(getattr(getattr(model, "steering", None), "columns", ()))
+    columns = list(model.target_spec.columns)
     if not columns:
         return None
     places = np.asarray(observations[:, columns], np.float32)

@@ -153,7 +153,7 @@ class Session:
 
     def _pursue(self, goal: np.ndarray, base: Planner) -> None:
         """A planner of this session's own, with its obstacles switched off."""
-        planner = base.twin()
+        planner = base.fork()
         self.latent = latent_wishes([goal], planner)[0].stages[0][0]
         if isinstance(planner, AsymGraph) and self.obstacles:
             places = self.stage.nodes(planner)

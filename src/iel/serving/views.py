@@ -171,7 +171,7 @@ def _place_columns(served: Served) -> tuple[int, ...] | None:
     size = served.model.observation_size
     if size <= 2:
         return tuple(range(size))
-    steered = getattr(served.model.steering, "columns", ())
+    steered = served.model.target_spec.columns
     if len(steered) >= 2:
         return tuple(steered[:2])
     if served.offsets is None:
