@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_worlds import Data, LinearModel, corridor
+from planning_worlds import LinearModel, corridor
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Displacement, LatentGoal, directed_cost, lengths_between
-from iel.model import Pack
+from iel.model.atlas import rows_before
 from iel.planning import (
     PLANNERS,
     AsymGraph,
+    Atlas,
     Direct,
     Memory,
     Mixture,
@@ -27,7 +28,6 @@ from iel.planning import (
     make_planner,
     reference,
 )
-from iel.planning.planners import rows_before
 from iel.planning.pursuits import AlongGraph, smallest_columns
 from model_worlds import made
 
@@ -151,7 +151,7 @@ def test_places_decide_how_far_ahead_a_target_is_where_the_policy_is_steered_by_
     model = made("waypoint")
     model.steering = replace(model.steering, reach=0.5)
     states = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
-    planner, blunt = (AsymGraph(model, Pack(states), nodes=64, **extra) for extra in ({}, {"lookahead": 0.0}))
+    planner, blunt = (AsymGraph(model, Atlas(states), nodes=64, **extra) for extra in ({}, {"lookahead": 0.0}))
     assert planner.lookahead == 0.5 and blunt.lookahead == 0.0
     pursuit, plain = (one.plan(states[:1]).pursuit for one in (planner, blunt))
     places = model.target_spec.positions(states[planner.states])
@@ -170,7 +170,7 @@ def test_a_state_on_its_goal_gets_a_finite_unit_direction(model: LinearModel) ->
             assert np.isfinite(planner.act(state)).all()
             target, here = planner.target(state), model.embed(state[None])
             assert np.linalg.norm(model.command(state[None], target, here)) == pytest.approx(1.0)
-        duplicates = Data(np.zeros((5, 2), dtype=np.float32))
+        duplicates = Atlas(np.zeros((5, 2), dtype=np.float32))
         lonely = type(planner)(model, duplicates)
         lonely.prepare(np.zeros(2))
         assert np.isfinite(lonely.act(np.zeros(2))).all()
@@ -304,7 +304,7 @@ def test_the_symmetric_planner_is_the_euclidean_graph(model: LinearModel) -> Non
 
 
 def test_recursive_midpoints_halve_the_way(model: LinearModel) -> None:
-    line = Data(np.column_stack([np.linspace(0.0, 64.0, 2000), np.zeros(2000)]).astype(np.float32))
+    line = Atlas(np.column_stack([np.linspace(0.0, 64.0, 2000), np.zeros(2000)]).astype(np.float32))
     planner = RecMid(model, line, rounds=3, average=5)
     planner.prepare(np.array([64.0, 0.0]))
     eighth = model.embed(np.array([[8.0, 0.0]]))[0]
@@ -344,7 +344,7 @@ def test_names_and_settings_that_do_not_exist_are_refused(model: LinearModel) ->
     with pytest.raises(GeometryError, match="only 20 states"):
         AsymGraph(model, corridor(20), nodes=21)
     with pytest.raises(GeometryError, match="distinct"):
-        AsymGraph(model, Data(np.zeros((20, 2), dtype=np.float32)), nodes=5)
+        AsymGraph(model, Atlas(np.zeros((20, 2), dtype=np.float32)), nodes=5)
     wrong = (
         {"lookahead": -1.0},
         {"unreachable": "hope"},
@@ -356,7 +356,7 @@ def test_names_and_settings_that_do_not_exist_are_refused(model: LinearModel) ->
         with pytest.raises(ConfigError):
             AsymGraph(model, corridor(20), **settings_)
     with pytest.raises(GeometryError, match="some rows"):
-        Direct(model, Data(np.empty((0, 2))))
+        Direct(model, Atlas(np.empty((0, 2))))
 
 
 def test_bad_goals_and_observations_are_refused_in_a_sentence(planner: AsymGraph, model: LinearModel) -> None:

@@ -11,7 +11,7 @@ from iel.errors import NoPath
 from iel.planning import planners_for
 from iel.serving.engine import Control, Engine
 from iel.serving.source import Served
-from tests.serving.conftest import served, walk
+from tests.serving.conftest import atlas, served, walk
 
 KINDS = {"directed": (), "euclidean": (), "goal-value": (32, 32), "goal": (32, 32)}
 """Models with linear and with other networks: nodes are matched by a displacement, by clusters, by a value network."""
@@ -28,7 +28,7 @@ def serpentine(kind: str) -> Served:
     if not KINDS[kind]:  # GAS's graph has a reach of 8
         states *= 10.0
     model = random_model(kind, KINDS[kind], 2, 2, 6)
-    return Served("serpentine", model, states, np.array([0, len(states)]), planning={"nodes": 120})
+    return Served("serpentine", model, atlas(states, np.array([0, len(states)])), planning={"nodes": 120})
 
 
 def every_planner() -> list[tuple[str, str]]:

@@ -299,7 +299,7 @@ def evaluate(
         raise ConfigError("Say where to act: env='pointmaze-large-navigate-v0', or an environment of your own.")
     place = env if isinstance(env, str) else World.of(env, **world)
     if planners is None:
-        planners = planners_for(model) if data is not None or model.pack is not None else ("direct",)
+        planners = planners_for(model) if data is not None or model.atlas is not None else ("direct",)
     chosen = settings or {}
     made = {
         name: model.planner(name, **chosen.get(name, {})) if data is None

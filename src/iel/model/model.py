@@ -30,7 +30,7 @@ from iel.quasimetrics import check_groups
 from iel.typed import plain_numbers
 
 if TYPE_CHECKING:
-    from iel.planning import Planner, Target
+    from iel.planning import Atlas, Planner, Target
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """Log spreads of policies are clipped to this, in training and here."""
@@ -160,24 +160,6 @@ def _state_of(target: Target) -> FloatArray:
 # ---------------------------------------------------------------- the model
 
 
-@dataclass(frozen=True)
-class Pack:
-    """States a planner may use as nodes, taken along because the training data stays behind."""
-
-    observations: FloatArray
-    """(nodes, observation size)."""
-    passages: Mapping[str, Any] | None = None
-    """Who was seen to pass between them (`iel.planning.witness`): `codes`, `steps`."""
-    witnesses: float | None = None
-    """How much dearer the other edges are."""
-    portals: Mapping[str, Any] | None = None
-    """Places that throw the agent somewhere else (`iel.planning.chance`): what `Portals` is made of but `points`."""
-    lookahead: tuple[float, float] | None = None
-    """How far ahead `asym-graph` and `sym-graph` head, as trajectories told, where the policy is sent to states."""
-    node_scale: FloatArray | None = None
-    """Where embeddings are no space: what each of their columns is divided by to tell how far apart nodes are."""
-
-
 class Model:
     """A frozen model that acts, measures and plans with numpy alone."""
 
@@ -193,7 +175,7 @@ class Model:
         discount: float | None = None,
         residual: int = 0,
         metric: Quasimetric | SupportFunction | Measure | None = None,
-        pack: Pack | None = None,
+        atlas: Atlas | None = None,
         support: Support | None = None,
     ):
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
@@ -206,7 +188,7 @@ class Model:
         something other than the goal). A `Measure` is made of `forward` and of `high`, which is B.
         """
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
-        self.networks, self.pack = dict(networks), pack
+        self.networks, self.atlas = dict(networks), atlas
         self.support = support
         """Where the training data was; None for models of older versions."""
         self.outside: Outside = "warn"
@@ -381,18 +363,16 @@ class Model:
 
     def planner(self, name: str = "asym-graph", **settings: Any) -> Planner:
         """A planner of `iel.planning` over the states that were exported with the model; `direct` needs none."""
-        from iel.planning import make_planner, over_coreset  # acting needs no scipy, planning does
+        from iel.planning import Atlas, make_planner  # acting needs no scipy, planning does
 
         if name == "direct":
-            return make_planner(name, self, Pack(np.zeros((1, self.observation_size), np.float32)))
-        if self.pack is None:
+            return make_planner(name, self, Atlas.blank(self.observation_size))
+        if self.atlas is None:
             raise RunError(
                 "This model was exported without planning states; export it with --nodes 2048, or give make_planner "
                 "observations of your own."
             )
-        if over_coreset(name):
-            settings = {"coreset": "all", **settings}
-        return make_planner(name, self, self.pack, **settings)
+        return make_planner(name, self, self.atlas, **settings)
 
     # ---------------------------------------------------------------- inside
 

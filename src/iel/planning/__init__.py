@@ -3,6 +3,7 @@
 Needs embeddings and a metric, not an algorithm: any class that inherits from `PlanningModel` will do.
 """
 
+from iel.model.atlas import Atlas
 from iel.planning.clusters import GasGraph
 from iel.planning.coreset import (
     Coreset,
@@ -29,6 +30,7 @@ __all__ = [
     "Acting",
     "ActionKind",
     "AsymGraph",
+    "Atlas",
     "Avoid",
     "Controller",
     "Coreset",

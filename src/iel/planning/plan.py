@@ -58,13 +58,6 @@ class PlanningModel(Protocol):
         """The policy's mean action for each observation and command, or a sample of it: (n, act_dim)."""
 
 
-class States(Protocol):
-    """A data set, as far as a planner cares."""
-
-    @property
-    def observations(self) -> Floats: ...
-
-
 # ---------------------------------------------------------------- what is answered
 
 

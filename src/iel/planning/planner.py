@@ -20,9 +20,10 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, checked_points
+from iel.model.atlas import Atlas, Source
 from iel.model.support import OutOfDistributionMonitor, report
 from iel.planning.goals import Goal, Reward, Weighted, latent_wishes, observation_table
-from iel.planning.plan import Acting, Controller, Memory, Plan, PlanningModel, Pursuit, Route, States, Target
+from iel.planning.plan import Acting, Controller, Memory, Plan, PlanningModel, Pursuit, Route, Target
 from iel.planning.rewards import READOUT_POOL, Landscape
 
 
@@ -33,16 +34,12 @@ class Planner(ABC):
     collects: ClassVar[bool] = False
     """Whether rewards can be followed."""
 
-    def __init__(self, model: PlanningModel, data: States, metric: Metric | None = None):
-        """`metric` replaces the model's own."""
-        observations = np.asarray(data.observations)
-        if observations.ndim != 2 or len(observations) == 0:
-            raise GeometryError(
-                f"The data's observations have shape {observations.shape}; a planner needs a table with some rows."
-            )
+    def __init__(self, model: PlanningModel, data: Source, metric: Metric | None = None):
+        """`data` are trajectories, an `Atlas`, or a table of observations; `metric` replaces the model's own."""
         self.model = model
-        self.observations = observations
-        self.targets = observations
+        self.atlas = Atlas.of(data)
+        self.observations = self.atlas.observations
+        self.targets = self.observations
         """What rows of an `Aim` are rows of: the states of the data, and on a graph the aims of portals."""
         self.metric = model.metric if metric is None else metric
         self.blind = self.metric is None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from iel.errors import ConfigError, unknown_name
+from iel.model.atlas import Source
 from iel.planning.clusters import GasGraph
 from iel.planning.midpoints import RecMid
-from iel.planning.plan import PlanningModel, States
+from iel.planning.plan import PlanningModel
 from iel.planning.planners import AsymGraph, Direct, Planner, SymGraph
 
 PLANNERS: dict[str, type[Planner]] = {
@@ -36,7 +37,7 @@ def over_coreset(name: str) -> bool:
     return issubclass(PLANNERS.get(name, Direct), AsymGraph)
 
 
-def make_planner(name: str, model: PlanningModel, data: States, **settings: Any) -> Planner:
+def make_planner(name: str, model: PlanningModel, data: Source, **settings: Any) -> Planner:
     """A planner by name: direct, rec-mid, sym-graph, asym-graph or gas-graph."""
     if name not in PLANNERS:
         raise unknown_name("planner", name, PLANNERS)
