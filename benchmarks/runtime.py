@@ -25,9 +25,9 @@ from benchmarks import print_rows
 from iel.commands.common import Output
 from iel.export import build_graphs
 from iel.metrics import Quasimetric
-from iel.model import Direction, GoalState, Measure, Model, Network, Norm, Pack, Perceptron, Steering, Subgoal, Waypoint
+from iel.model import Direction, GoalState, Measure, Model, Network, Norm, Perceptron, Steering, Subgoal, Waypoint
 from iel.model.networks import FloatArray
-from iel.planning import make_planner
+from iel.planning import Atlas, make_planner
 
 SCALES = (1.0, 30.0, 1000.0)
 PAIRS = 8192
@@ -156,7 +156,7 @@ def run(widths: Sequence[int] = (128, 256, 512), repeats: int = 2000, nodes: int
 def _row(width: int, repeats: int, nodes: int) -> dict[str, Any]:
     model = random_model("directed", (width,) * 3, 29, 8, 32, beta=0.1)
     observations = np.random.default_rng(0).standard_normal((nodes, 29)).astype(np.float32)
-    planner = make_planner("asym-graph", model, Pack(observations), coreset="all")
+    planner = make_planner("asym-graph", model, Atlas(observations), coreset="all")
     planner.prepare(observations[0])
     one, command = observations[1:2], model.omega(observations[:1])
     own = _times(lambda: model.act(one, command), repeats)
@@ -178,7 +178,7 @@ def agreement(scale: float, rows: int = 500) -> dict[str, Any]:
         if (session := _session(model, "model.onnx")) is None:
             break
         answers = session.run(None, {"observation": states, "goal": goals})
-        target = make_planner("direct", model, Pack(states)).plan(goals).target(model.embed(states))
+        target = make_planner("direct", model, Atlas(states)).plan(goals).target(model.embed(states))
         actions = model.act(states, model.command(states, target))
         worst["actions"] = max(worst.get("actions", 0.0), float(np.abs(answers[0] - actions).max()))
         if model.metric is not None:

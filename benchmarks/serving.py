@@ -27,6 +27,7 @@ import numpy as np
 from benchmarks.runtime import random_model
 from iel.commands.common import Output
 from iel.errors import RunError
+from iel.planning import Atlas
 from iel.serving.client import Client
 from iel.serving.engine import Engine
 from iel.serving.source import Served, open_served
@@ -86,7 +87,7 @@ def model_of(run: Path | None) -> Served:
     if run is not None:
         return open_served(run)[0]
     states = np.random.default_rng(0).uniform(0, 30, (20_000, 2)).astype(np.float32)
-    return Served("random", random_model("directed", (256, 256), 2, 2, 16), states)
+    return Served("random", random_model("directed", (256, 256), 2, 2, 16), Atlas(states))
 
 
 def serve(run: str | None = None) -> None:
@@ -104,7 +105,7 @@ async def measure(options: Options, served: Served, address: str) -> dict[str, A
     """Everything, one thing after another."""
     port = int(address.rpartition(":")[2])
     bare = bare_seconds(served)
-    body = json.dumps({"observation": served.observations[0].tolist(), "goal": served.observations[-1].tolist()})
+    body = json.dumps({"observation": served.states[0].tolist(), "goal": served.states[-1].tolist()})
     request = post("/v1/act", body.encode(), port)
     alone = await load(port, request, 1, 20 * options.calls)
     together = await load(port, request, options.clients, options.calls)
@@ -137,7 +138,7 @@ def bare_seconds(served: Served) -> tuple[float, float]:
     from threadpoolctl import threadpool_limits
 
     engine = Engine(served)
-    observation, goal = served.observations[:1], served.observations[-1:]
+    observation, goal = served.states[:1], served.states[-1:]
     engine.act(observation, goal, None)
     times = []
     with threadpool_limits(1, "blas"):  # as the server has it
@@ -248,11 +249,11 @@ def loop_latency(address: str, served: Served, calls: int) -> tuple[np.ndarray, 
     from iel.serving.client import Loop
 
     times = []
-    with Loop(address, served.observations[-1]) as loop:
+    with Loop(address, served.states[-1]) as loop:
         started = time.perf_counter()
         for number in range(calls):
             asked = time.perf_counter()
-            loop.act(served.observations[number % len(served.observations)])
+            loop.act(served.states[number % len(served.states)])
             times.append(time.perf_counter() - asked)
     return np.array(times), time.perf_counter() - started
 
@@ -321,7 +322,7 @@ class Fuzz:
 
     def __init__(self, seed: int, served: Served, port: int):
         self.random, self.port = np.random.default_rng(seed), port
-        self.rows, self.planners = served.observations[:500], served.planners
+        self.rows, self.planners = served.states[:500], served.planners
         self.makers = (
             self.valid,
             self.valid,

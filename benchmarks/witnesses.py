@@ -24,9 +24,10 @@ from benchmarks import in_own_process
 from iel.commands.common import Output
 from iel.errors import GeometryError
 from iel.metrics import Displacement, Floats, LatentGoal, unit
+from iel.model.atlas import SLACK, ObservedEdges
 from iel.planning.coreset import select_coreset
 from iel.planning.graph import PlanningGraph
-from iel.planning.witness import SLACK, Witnesses, assign, passages, window_for
+from iel.planning.witness import assign, passages, window_for
 
 DIMENSION, EPISODE = 32, 1000
 
@@ -90,7 +91,7 @@ def measure(options: Options) -> dict[str, Any]:
 
 
 def _check(
-    states: Floats, points: Floats, nodes: Any, witnesses: Witnesses, offsets: Any, window: int, generator: Any
+    states: Floats, points: Floats, nodes: Any, witnesses: ObservedEdges, offsets: Any, window: int, generator: Any
 ) -> None:
     rows = generator.integers(len(states), size=500)
     squares = np.square(states[rows, None, :].astype(np.float64) - points[None]).sum(-1)
@@ -104,7 +105,7 @@ def _check(
             raise GeometryError("A passage was overlooked; this is a fault of iel.")
 
 
-def _planning(points: Floats, witnesses: Witnesses, generator: np.random.Generator) -> dict[str, Any]:
+def _planning(points: Floats, witnesses: ObservedEdges, generator: np.random.Generator) -> dict[str, Any]:
     """Milliseconds a goal, beta 0.1, without and with witnesses (median of nine goals)."""
     facts: dict[str, Any] = {}
     for name, known in (("plain", None), ("witnessed", witnesses)):

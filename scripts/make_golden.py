@@ -17,8 +17,8 @@ sys.path.insert(0, str(ROOT))
 
 import iel  # noqa: E402
 from benchmarks.runtime import KINDS, random_model  # noqa: E402
-from iel.model import Pack, save_model  # noqa: E402
-from iel.planning import make_planner  # noqa: E402
+from iel.model import save_model  # noqa: E402
+from iel.planning import Atlas, make_planner  # noqa: E402
 from iel.serial import save_arrays  # noqa: E402
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     for number, kind in enumerate(KINDS):
         model, generator = random_model(kind, (8, 8), 3, 2, 4, number), np.random.default_rng(number)
         states, goals = (2.0 * generator.standard_normal((2, 16, 3))).astype(np.float32)
-        aim = make_planner("direct", model, Pack(states)).plan(goals).target(model.embed(states))
+        aim = make_planner("direct", model, Atlas(states)).plan(goals).target(model.embed(states))
         commands = model.command(states, aim)
         arrays = {"observations": states, "goals": goals, "commands": commands, "embed": model.embed(states)}
         arrays["act"] = model.act(states, commands)

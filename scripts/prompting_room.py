@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import iel
-from iel.planning import Acting, Pilot, Planner, Reward, make_planner
+from iel.planning import Acting, Controller, Planner, Reward, make_planner
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 EPISODES, HORIZON, NEAR = 100, 150, 0.5
@@ -46,10 +46,10 @@ def logs(seed: int) -> iel.Trajectories:
 def drive(planner: Planner, wishes: Any, starts: np.ndarray) -> np.ndarray:
     """States (steps, robots, 3) of as many robots as there are wishes; the brightness wanders on."""
     rng, states = np.random.default_rng(1), starts.copy()
-    pilot = Pilot(planner.model, planner.plan(wishes), Acting(), np.random.default_rng(0))
+    controller = Controller(planner.model, planner.plan(wishes), Acting(), np.random.default_rng(0))
     visited = [states.copy()]
     for _ in range(HORIZON):
-        states[:, :2] = np.clip(states[:, :2] + 0.3 * pilot.act(states.astype(np.float32)), 0, 10)
+        states[:, :2] = np.clip(states[:, :2] + 0.3 * controller.act(states.astype(np.float32)), 0, 10)
         states[:, 2] += rng.normal(0, 0.3, len(states))
         visited.append(states.copy())
     return np.array(visited)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from benchmarks.runtime import random_model
-from iel.model import Model, Pack
-from iel.planning import make_planner
+from iel.model import Model
+from iel.planning import Atlas, make_planner
 
 
 def made(kind: str, width: int = 16, seed: int = 0) -> Model:
@@ -19,4 +19,4 @@ def inputs(scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
 
 def straight(model: Model, states: np.ndarray, goals: np.ndarray) -> np.ndarray:
     """The commands of direct pursuit."""
-    return model.command(states, make_planner("direct", model, Pack(states)).plan(goals).target(model.embed(states)))
+    return model.command(states, make_planner("direct", model, Atlas(states)).plan(goals).target(model.embed(states)))

@@ -18,10 +18,10 @@ from iel.files import verify_seal
 from iel.loader import read_safetensors
 from iel.methods import GCIVL, IEL
 from iel.metrics import Displacement
-from iel.model import Model, Pack, load_model, save_model
+from iel.model import Model, load_model, save_model
 from iel.model.files import read_model
 from iel.model.model import STEPS_AHEAD
-from iel.planning import AsymGraph, Direct, SymGraph
+from iel.planning import AsymGraph, Atlas, Direct, SymGraph
 from iel.serial import save_arrays
 from iel.serving.source import open_served
 from iel.training import open_run, train
@@ -62,7 +62,7 @@ def test_onnx_agrees_with_numpy(kind):
         states, goals = (scale * np.random.default_rng(3).standard_normal((2, 33, 5))).astype(np.float32)
         goals[:4] = states[:4]  # no displacement: the goal's own direction is followed, as the planner does
         tolerance = 1e-5 * max(1.0, scale)
-        command = model.command(states, Direct(model, Pack(states)).plan(goals).target(model.embed(states)))
+        command = model.command(states, Direct(model, Atlas(states)).plan(goals).target(model.embed(states)))
         action, *rest = whole.run(None, {"observation": states, "goal": goals})
         np.testing.assert_allclose(action, model.act(states, command), atol=tolerance)
         (action,) = alone.run(None, {"observation": states, "command": command})
@@ -247,8 +247,8 @@ def test_an_export_plans_with_values_as_the_run_does(walks, tmp_path):
     both_ways = SymGraph(model, walks, nodes=40).lookahead
     assert load_model(tmp_path / "out").planner("sym-graph").lookahead == pytest.approx(both_ways) != known.lookahead
     assert open_served(tmp_path / "out")[0].planner("asym-graph").lookahead == known.lookahead
-    assert AsymGraph(model, load_model(tmp_path / "out").pack, metric=Displacement(0.0)).lookahead == 0.0
-    assert AsymGraph(model, Pack(walks.observations), nodes=40).lookahead == 0.0  # states alone do not tell
+    assert AsymGraph(model, load_model(tmp_path / "out").atlas, metric=Displacement(0.0)).lookahead == 0.0
+    assert AsymGraph(model, Atlas(walks.observations), nodes=40).lookahead == 0.0  # states alone do not tell
     assert AsymGraph(model, walks, nodes=40, lookahead=0.0).lookahead == 0.0
     for exported in (planner, open_served(tmp_path / "out")[0].planner("asym-graph")):
         np.testing.assert_array_equal(exported.node_scale, known.node_scale)

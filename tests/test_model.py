@@ -15,10 +15,10 @@ from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError, IELError, RunError
 from iel.methods import ALGOS
 from iel.metrics import LatentGoal
-from iel.model import Pack, load_model, save_model
+from iel.model import load_model, save_model
 from iel.model.networks import products
 from iel.nn import apply_heads, head, scalars, unit
-from iel.planning import Mixture, Region, Sequence, make_planner, planners_for
+from iel.planning import Atlas, Mixture, Region, Sequence, make_planner, planners_for
 from iel.serial import save_arrays
 from model_worlds import inputs, made, straight
 
@@ -145,7 +145,7 @@ def test_what_can_be_asked_is_right_or_refused_in_a_sentence(kind):
     """Predicted steps, regions, mixtures, sequences and paths, for every kind of model and every planner it allows."""
     model, (states, goals) = made(kind), inputs()
     for name in planners_for(model):
-        planner = make_planner(name, model, Pack(np.concatenate([states, goals])))
+        planner = make_planner(name, model, Atlas(np.concatenate([states, goals])))
         planner.prepare(goals[0])
         assert np.isfinite(planner.act(states[20])).all()
         if model.metric is None:
@@ -206,7 +206,7 @@ def test_a_waypoint_points_to_the_targets_state_and_the_policy_does_not_know_whe
     np.testing.assert_allclose(command[8:], ahead[8:] / np.linalg.norm(ahead[8:], axis=1, keepdims=True), atol=1e-5)
     elsewhere = states + np.float32([100.0, -50.0, 0.0, 0.0, 0.0])
     assert np.array_equal(model.act(states, command), model.act(elsewhere, command))
-    planner = make_planner("asym-graph", model, Pack(goals), coreset="all")
+    planner = make_planner("asym-graph", model, Atlas(goals), coreset="all")
     target = planner.plan(goals[:1]).target(model.embed(states[20:21]))
     assert (goals == target.observation[0]).all(1).any(), "the target stands for a state of the data"
 

@@ -17,6 +17,7 @@ from iel.evaluation import Protocol, Rollouts
 from iel.evaluation.diagnosis import diagnose, fate, ways_finding
 from iel.methods import ALGOS
 from iel.metrics import Displacement
+from iel.planning import PlanningModel
 from tests.test_cli import call
 
 Box = gymnasium.spaces.Box
@@ -278,7 +279,7 @@ def test_fates(data):
     assert fate(walk + np.float32([50, 0, 0]), False, data, support) == "lost"
 
 
-class Plane:
+class Plane(PlanningModel):
     """A model whose embedding is the place itself."""
 
     metric = Displacement(0.0, 1.0)
@@ -296,14 +297,10 @@ def test_a_graph_of_two_rooms_falls_into_parts():
     rng = np.random.default_rng(0)
     near, far = rng.uniform(0, 1, (60, 2)), rng.uniform(100, 101, (60, 2))
 
-    class States:
-        observations = np.concatenate([near, far]).astype(np.float32)
-
-    planner = iel.AsymGraph(Plane(), States(), neighbours=5)
+    planner = iel.AsymGraph(Plane(), np.concatenate([near, far]).astype(np.float32), neighbours=5)
     _, finding = graph_finding(planner)
     assert not finding.good and finding.numbers["largest_share"] == pytest.approx(0.5, abs=0.05)
-    States.observations = near.astype(np.float32)
-    assert graph_finding(iel.AsymGraph(Plane(), States(), neighbours=8))[1].good
+    assert graph_finding(iel.AsymGraph(Plane(), near.astype(np.float32), neighbours=8))[1].good
 
 
 class Corridors(Plane):
@@ -327,7 +324,7 @@ def test_ways_over_a_wall_are_found(thin):
     start, goal = world.maze.centre([[1, 1], [3, 1]]).astype(np.float32)
     one = np.ones(1, int)
     failed = Rollouts("asym-graph", one, one < 1, one, 0.0, 0.0, [start[None]], goal[None])
-    finding = ways_finding(iel.AsymGraph(world, world, neighbours=2), failed, world.maze)
+    finding = ways_finding(iel.AsymGraph(world, world.observations, neighbours=2), failed, world.maze)
     assert finding.good != thin
     assert finding.numbers["longest_hop"] == 12 if thin else finding.numbers["longest_hop"] <= 2
     assert ("task1 hops over walls (12 moves" in str(finding)) == thin

@@ -12,8 +12,8 @@ from iel.errors import ConfigError, GeometryError, RunError
 from iel.files import write_json
 from iel.loader import read_json
 from iel.metrics import FLOOR, LatentGoal, Quasimetric
-from iel.model import Model, Pack, load_model, save_model
-from iel.planning import PlanningGraph, make_planner, planners_for
+from iel.model import Model, load_model, save_model
+from iel.planning import Atlas, PlanningGraph, make_planner, planners_for
 from iel.quasimetrics import HEADS, distance, mrn, pairwise, union_lengths
 
 GROUPS, MIX = 4, 0.3
@@ -169,7 +169,7 @@ def test_a_quasimetric_model_says_its_metric_and_plans(head, tmp_path):
     assert loaded.metric == model.metric and isinstance(loaded.metric, Quasimetric)
     assert ("rec-mid" in planners_for(loaded)) == (head == "mrn")
     states = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
-    planner = make_planner("asym-graph", loaded, Pack(states), coreset="all")
+    planner = make_planner("asym-graph", loaded, Atlas(states), coreset="all")
     planner.prepare(states[3])
     assert planner.act(states[9]).shape == (3,) and planner.predicted_steps(states[9]) > 0
     there, back = (loaded.cost(x, y, y) for x, y in ((states[:9], states[9:18]), (states[9:18], states[:9])))

@@ -11,12 +11,12 @@ from iel.evaluation.ask import Ask
 from iel.evaluation.report import summarise, table
 from iel.metrics import Displacement
 from iel.model import Direction
-from iel.planning import AsymGraph, Avoid, Direct, Reward, Where
+from iel.planning import AsymGraph, Avoid, Direct, PlanningModel, Reward, Where
 
 MAZE = "pointmaze-medium-navigate-v0"
 
 
-class Plane:
+class Plane(PlanningModel):
     """phi(x) = x: the policy moves along the direction it is given."""
 
     metric, directions = Displacement(0.0, 1.0), 2
@@ -36,10 +36,8 @@ class Plane:
         return np.clip(2.0 * commands, -1, 1).astype(np.float32)
 
 
-class Data:
-    """A grid of states over the maze."""
-
-    observations = np.stack(np.meshgrid(np.linspace(-1, 21, 45), np.linspace(-1, 21, 45)), -1).reshape(-1, 2)
+STATES = np.stack(np.meshgrid(np.linspace(-1, 21, 45), np.linspace(-1, 21, 45)), -1).reshape(-1, 2)
+"""A grid over the maze."""
 
 
 def rollout(ask: Ask, planner, **settings):
@@ -58,7 +56,7 @@ def test_without_anything_asked_goals_are_handed_on_as_they_are():
 
 def test_all_columns_of_a_goal_are_the_goal():
     """Matching states are moved to the values asked for, so nothing is lost."""
-    planner = Direct(Plane(), Data())
+    planner = Direct(Plane(), STATES)
     _, plain = rollout(Ask(), planner)
     _, columns = rollout(Ask((0, 1)), planner)
     assert all(np.array_equal(one, other) for one, other in zip(plain.paths, columns.paths, strict=True))
@@ -69,12 +67,12 @@ def test_a_reward_is_collected_to_the_horizon_and_measured():
         return states[:, 0] / 20.0
 
     ask = Ask.for_reward(reward, words="the reward x / 20")
-    arena, found = rollout(ask, Direct(Plane(), Data()))
+    arena, found = rollout(ask, Direct(Plane(), STATES))
     assert {len(path) for path in found.paths} == {61}
     assert found.scores["reward_per_step"] == pytest.approx([reward(path[1:]).mean() for path in found.paths])
     for path in found.paths:
         assert path[-1, 0] - path[0, 0] > 1.0, "it climbs"
-    _, down = rollout(Ask.for_reward(lambda states: -reward(states)), Direct(Plane(), Data()))
+    _, down = rollout(Ask.for_reward(lambda states: -reward(states)), Direct(Plane(), STATES))
     assert all(path[-1, 0] <= path[0, 0] + 0.1 for path in down.paths)
     for seeds in (1, 2):
         summary = summarise(MAZE, arena, {"direct": [found] * seeds})
@@ -86,7 +84,7 @@ def test_a_reward_is_collected_to_the_horizon_and_measured():
 
 def test_time_in_avoided_places_is_measured():
     places = [{0: (2.0, 6.0)}]
-    _, found = rollout(Ask(avoid=places), AsymGraph(Plane(), Data(), nodes=300, unreachable="direct"))
+    _, found = rollout(Ask(avoid=places), AsymGraph(Plane(), STATES, nodes=300, unreachable="direct"))
     for path, share in zip(found.paths, found.scores["share_in_avoided"], strict=True):
         assert share == pytest.approx(((path[1:, 0] >= 2) & (path[1:, 0] <= 6)).mean())
 

@@ -34,7 +34,7 @@ class Compass:
     def __len__(self):
         return len(self.goals)
 
-    def target(self, embeddings, rows):
+    def target(self, embeddings, memory, rows):
         return self.goals[rows]
 
 
@@ -70,7 +70,7 @@ def test_rollouts_are_what_stepping_alone_gives(arena):
     compass, path = Compass().plan(np.float32(info["goal"])[None]), [np.float32(observation)]
     for _ in range(len(together.paths[3]) - 1):
         here = path[-1][None]
-        action = compass.act(None, compass.command(None, compass.target(here, np.array([0])), here))[0]
+        action = compass.act(None, compass.command(None, compass.target(here, None, np.array([0])), here))[0]
         path.append(np.float32(env.step(action)[0]))
     assert np.array_equal(together.paths[3], path)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from iel.metrics import Displacement
 from iel.model import Direction
-from iel.planning import Target
+from iel.planning import Atlas, PlanningModel, Target
 
 BETAS = (0.0, 0.1, 0.5, 1.0)
 
@@ -66,7 +66,7 @@ def instances(draw: st.DrawFn, most: int = 40, betas: tuple[float, ...] = BETAS)
     return Instance(points, goal, direction / np.linalg.norm(direction), beta, draw(st.integers(1, 12)))
 
 
-class LinearModel:
+class LinearModel(PlanningModel):
     """phi(s) = s A with orthogonal A, omega_g = unit(g B); the policy moves along the direction it is given."""
 
     def __init__(self, width: int = 2, dimension: int = 6, beta: float = 0.1, seed: int = 0):
@@ -91,15 +91,10 @@ class LinearModel:
         return np.asarray(commands, np.float32) @ self.forward.T.astype(np.float32)
 
 
-@dataclass(frozen=True)
-class Data:
-    observations: np.ndarray
-
-
-def corridor(count: int = 600, seed: int = 0) -> Data:
+def corridor(count: int = 600, seed: int = 0) -> Atlas:
     """States of a U-shaped corridor: two long arms joined at the right end, so the straight way is a wall."""
     generator = np.random.default_rng(seed)
     along = generator.uniform(0.0, 50.0, count)
     arm = np.where(along < 20.0, 0.0, np.where(along < 30.0, along - 20.0, 10.0))
     reach = np.where(along < 20.0, along, np.where(along < 30.0, 20.0, 50.0 - along))
-    return Data(np.column_stack([reach, arm]).astype(np.float32))
+    return Atlas(np.column_stack([reach, arm]).astype(np.float32))

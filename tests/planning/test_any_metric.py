@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from planning_worlds import Data, LinearModel, corridor
+from planning_worlds import LinearModel, corridor
 
 from iel.data import Trajectories
 from iel.distances import discounted_steps, undiscounted_steps
@@ -11,10 +11,11 @@ from iel.metrics import Displacement, LatentGoal, Metric
 from iel.planning import (
     Acting,
     AsymGraph,
+    Atlas,
+    Controller,
     Direct,
     Edges,
     Mixture,
-    Pilot,
     PlanningGraph,
     RecMid,
     Region,
@@ -152,7 +153,7 @@ def test_a_value_over_pairs_is_planned_with_on_one_graph_for_all_goals(monkeypat
 
 def test_predictions_are_in_steps_and_not_in_discounted_cost() -> None:
     """30 steps at a discount of 0.9 cost 9.58; a chain of three edges of 10 steps costs more, and is 30 steps again."""
-    line = Data(np.column_stack([np.linspace(0.0, 30.0, 4), np.zeros(4)]).astype(np.float32))
+    line = Atlas(np.column_stack([np.linspace(0.0, 30.0, 4), np.zeros(4)]).astype(np.float32))
     plain = LinearModel(beta=0.0)
     plain.metric = Displacement(0.0, 0.9)
     scale = discounted_steps(10.0, 0.9) / 10.0
@@ -180,18 +181,18 @@ class Still(Told):
 def test_noise_comes_only_while_no_progress_is_made() -> None:
     """Patience 30, burst 20: a body that stands still is shaken in steps 30 to 49; one that walks never is."""
     goal = np.array([[100.0, 0.0]], np.float32)
-    plan = Direct(Still(), Data(goal)).plan(goal)
-    standing = Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(0))
+    plan = Direct(Still(), Atlas(goal)).plan(goal)
+    standing = Controller(Still(), plan, Acting("unstick"), np.random.default_rng(0))
     here = np.zeros((1, 2), np.float32)
     shaken = [bool(standing.act(here).any()) for _ in range(49)]
     assert not any(shaken[:30]) and all(shaken[30:49])
-    walking = Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(0))
+    walking = Controller(Still(), plan, Acting("unstick"), np.random.default_rng(0))
     assert not any(walking.act(here + np.float32([[0.3 * step, 0.0]])).any() for step in range(300))
-    creeping = Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(0))
+    creeping = Controller(Still(), plan, Acting("unstick"), np.random.default_rng(0))
     assert any(creeping.act(here + np.float32([[0.05 * step, 0.0]])).any() for step in range(60))
-    first, again = (Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(3)) for _ in range(2))
+    first, again = (Controller(Still(), plan, Acting("unstick"), np.random.default_rng(3)) for _ in range(2))
     assert all(np.array_equal(first.act(here), again.act(here)) for _ in range(60))
-    planner = Direct(Still(), Data(goal))
+    planner = Direct(Still(), Atlas(goal))
     planner.prepare(goal[0], Acting("unstick"), seed=1)
     assert any(planner.act(here[0]).any() for _ in range(40)), "robots have it too"
 
@@ -266,10 +267,12 @@ def test_costs_that_are_no_steps_give_ways_but_no_steps_and_no_sequences() -> No
 
 def test_a_new_stage_is_no_lack_of_progress_and_nothing_known_is_none_either() -> None:
     far, near = np.array([100.0, 0.0], np.float32), np.array([10.0, 0.0], np.float32)
-    plan = Direct(Still(), Data(far[None])).plan([Sequence([near, far], within=3.0)])
-    pilot = Pilot(Still(), plan, Acting("unstick"), np.random.default_rng(0))
+    plan = Direct(Still(), Atlas(far[None])).plan([Sequence([near, far], within=3.0)])
+    pilot = Controller(Still(), plan, Acting("unstick"), np.random.default_rng(0))
     assert not any(pilot.act(np.float32([[0.5 * step, 0.0]])).any() for step in range(150))
-    blind = Pilot(Told(), Direct(Told(), Data(far[None])).plan(far[None]), Acting("unstick"), np.random.default_rng(0))
+    blind = Controller(
+        Told(), Direct(Told(), Atlas(far[None])).plan(far[None]), Acting("unstick"), np.random.default_rng(0)
+    )
     first = blind.act(np.float32([[99.5, 0.0]]))
     assert all(np.array_equal(blind.act(np.float32([[99.5, 0.0]])), first) for _ in range(80))
 
@@ -342,10 +345,12 @@ def test_nodes_of_a_dear_metric_are_spread_out_by_place_and_not_by_pose() -> Non
     gap = lambda nodes: np.linalg.norm(places[:, None] - nodes[None], axis=2).min(axis=1).max()  # noqa: E731
     among_all = farthest_point(data.observations / data.observations.std(axis=0), 100)
     assert gap(nodes) < 0.5 * gap(places[among_all])
-    assert np.isinf(planner._column_scale(data, Dear(), data.observations, 100)[2:]).all()
+    assert np.isinf(planner._column_scale(Dear(), data.observations, 100)[2:]).all()
     few = np.concatenate([np.round(data.observations[:, :2] / 50.0), data.observations[:, 2:]], axis=1)
-    assert np.isfinite(planner._column_scale(data, Dear(), few, 100)).all()  # too few places to choose nodes from
-    assert np.isfinite(planner._column_scale(Data(few), Dear(), few, 100)).all()  # no walks, so nothing is slow
+    assert np.isfinite(planner._column_scale(Dear(), few, 100)).all()  # too few places to choose nodes from
+    assert (
+        Atlas.of(data).position_columns == (0, 1) and Atlas(few).position_columns == ()
+    )  # nothing moves, none is slow
 
 
 def test_a_list_around_a_node_is_filled_up_with_itself() -> None:

@@ -9,8 +9,9 @@ import pytest
 from iel.data import Trajectories
 from iel.metrics import Displacement
 from iel.model import Waypoint
-from iel.planning import AsymGraph
-from iel.planning.chance import FEWEST, Portals, chance_search, find_portals
+from iel.model.atlas import ObservedTeleports
+from iel.planning import AsymGraph, PlanningModel
+from iel.planning.chance import FEWEST, chance_search, find_portals
 from iel.planning.field import NO_HOP
 from iel.planning.search import Edges, search
 
@@ -29,7 +30,7 @@ def random_world(seed, count=14, portals=3):
     exits = np.concatenate([generator.choice(count, 3, replace=False) for _ in range(portals)])
     shares = generator.dirichlet(np.ones(3), portals).ravel()
     aims = np.zeros((portals, 2))
-    return edges, Portals(aims, aims, entries[0], entries[1], left, exits, shares)
+    return edges, ObservedTeleports(aims, entries[0], entries[1], left, exits, shares)
 
 
 def iterated(edges, count, node, portals, entering, rounds=20_000):
@@ -71,9 +72,7 @@ def test_a_coin_that_is_tossed_until_it_falls_right():
     """1 from the start into the portal; half of the time it leads beside the goal, 2 away, else back to the start:
     Q = (2 + 1 + Q) / 2, so Q = 3."""
     edges = Edges(np.array([1]), np.array([2]), np.array([2.0]))
-    portals = Portals(
-        np.zeros((1, 2)), np.zeros((1, 2)), *np.array([[0], [0]]), *np.array([[0, 0], [0, 1]]), [0.5, 0.5]
-    )
+    portals = ObservedTeleports(np.zeros((1, 2)), *np.array([[0], [0]]), *np.array([[0, 0], [0, 1]]), [0.5, 0.5])
     distance, next_hop = chance_search(edges, 3, 2, portals, np.array([1.0]))
     assert distance == pytest.approx([4.0, 2.0, 0.0])
     assert next_hop.tolist() == [3, 2, NO_HOP]
@@ -83,15 +82,16 @@ def test_a_coin_that_is_tossed_until_it_falls_right():
 def test_a_portal_that_may_end_in_a_dead_end_is_not_entered():
     edges = Edges(np.array([1]), np.array([2]), np.array([2.0]))
     exits = np.array([[0, 0], [1, 3]])  # node 3 has no way out
-    portals = Portals(np.zeros((1, 2)), np.zeros((1, 2)), *np.array([[0], [0]]), *exits, np.array([0.99, 0.01]))
+    portals = ObservedTeleports(np.zeros((1, 2)), *np.array([[0], [0]]), *exits, np.array([0.99, 0.01]))
     distance, next_hop = chance_search(edges, 4, 2, portals, np.array([1.0]))
     assert np.isinf(distance[0]) and next_hop[0] == NO_HOP
 
 
-class Walker:
+class Walker(PlanningModel):
     """The plane is its own embedding; the policy walks the way it is told."""
 
     metric, steering = Displacement(0.0, 1.0), Waypoint((0, 1), (1.0, 1.0), reach=0.5)
+    target_spec = steering.target_spec
 
     def embed(self, observations):
         return np.asarray(observations, np.float32)
@@ -122,7 +122,7 @@ def logs(rooms):
 
 def test_portals_are_found_with_their_shares(rooms, logs):
     nodes = logs.observations[::37].astype(np.float64)
-    found = find_portals(logs, [0, 1], np.ones(2), nodes, lambda x: x)
+    found = find_portals(logs, [0, 1], np.ones(2), nodes)
     assert len(found) == len(rooms.PADS)
     for pad, across in rooms.PADS:
         away = np.linalg.norm(found.aims - pad, axis=1)
@@ -139,12 +139,12 @@ def test_few_jumps_are_no_portal(logs):
         np.zeros((4000, 2), np.float32),
         np.arange(0, 4001, 400),
     )
-    assert find_portals(calm, [0, 1], np.ones(2), table[:10].astype(float), lambda x: x) is None
+    assert find_portals(calm, [0, 1], np.ones(2), table[:10].astype(float)) is None
     moved = calm.observations.copy()
     for episode in range(FEWEST - 1):
         moved[400 * episode + 200 : 400 * (episode + 1)] += 5.0
     glued = Trajectories(moved, calm.actions, calm.offsets)
-    assert find_portals(glued, [0, 1], np.ones(2), table[:10].astype(float), lambda x: x) is None
+    assert find_portals(glued, [0, 1], np.ones(2), table[:10].astype(float)) is None
 
 
 def arrivals(rooms, planner, episodes=20):

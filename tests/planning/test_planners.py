@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_worlds import Data, LinearModel, corridor
+from planning_worlds import LinearModel, corridor
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Displacement, LatentGoal, directed_cost, lengths_between
-from iel.model import Pack
+from iel.model.atlas import rows_before
 from iel.planning import (
     PLANNERS,
     AsymGraph,
+    Atlas,
     Direct,
+    Memory,
     Mixture,
     Planner,
     RecMid,
@@ -26,7 +28,6 @@ from iel.planning import (
     make_planner,
     reference,
 )
-from iel.planning.planners import rows_before
 from iel.planning.pursuits import AlongGraph, smallest_columns
 from model_worlds import made
 
@@ -109,13 +110,13 @@ def test_matching_from_memory_is_matching_from_scratch(seed: int, beta: float, p
     model = LinearModel(beta=beta)
     planner = AsymGraph(model, corridor(150, seed=seed % 1000), nodes=50, neighbours=5, path=path)
     plan = planner.plan(corridor(5, seed=seed % 997).observations)
-    pursuit = plan.pursuit
+    pursuit, memory = plan.pursuit, Memory(len(plan))
     assert isinstance(pursuit, AlongGraph)
     states = 20.0 * generator.random((5, 2))
     for step in range(12):
         states = states + (8.0 if step % 5 == 4 else 0.3) * generator.normal(size=states.shape)
         embedded = model.embed(states).astype(np.float64)
-        plan.target(embedded)
+        plan.target(embedded, memory)
         for episode in range(5):
             field = pursuit.fields[plan.only[episode]]
             node = reference.current_node(planner.graph.points, embedded[episode], field.goal.direction, beta)
@@ -124,7 +125,9 @@ def test_matching_from_memory_is_matching_from_scratch(seed: int, beta: float, p
                 planner.graph.points @ field.goal.direction - embedded[episode] @ field.goal.direction,
                 beta,
             )
-            assert plan.memory[episode] == node or costs[plan.memory[episode]] == pytest.approx(costs[node], rel=1e-12)
+            assert memory.nodes[episode] == node or costs[memory.nodes[episode]] == pytest.approx(
+                costs[node], rel=1e-12
+            )
 
 
 def test_the_target_lies_as_far_ahead_as_asked_on_the_same_way(model: LinearModel) -> None:
@@ -148,10 +151,10 @@ def test_places_decide_how_far_ahead_a_target_is_where_the_policy_is_steered_by_
     model = made("waypoint")
     model.steering = replace(model.steering, reach=0.5)
     states = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
-    planner, blunt = (AsymGraph(model, Pack(states), nodes=64, **extra) for extra in ({}, {"lookahead": 0.0}))
+    planner, blunt = (AsymGraph(model, Atlas(states), nodes=64, **extra) for extra in ({}, {"lookahead": 0.0}))
     assert planner.lookahead == 0.5 and blunt.lookahead == 0.0
     pursuit, plain = (one.plan(states[:1]).pursuit for one in (planner, blunt))
-    places = model.steering.places(states[planner.states])
+    places = model.target_spec.positions(states[planner.states])
     for node, (target, hop) in enumerate(zip(pursuit.next_hops[0], plain.next_hops[0], strict=True)):
         way = [hop]
         while way[-1] != target:
@@ -167,7 +170,7 @@ def test_a_state_on_its_goal_gets_a_finite_unit_direction(model: LinearModel) ->
             assert np.isfinite(planner.act(state)).all()
             target, here = planner.target(state), model.embed(state[None])
             assert np.linalg.norm(model.command(state[None], target, here)) == pytest.approx(1.0)
-        duplicates = Data(np.zeros((5, 2), dtype=np.float32))
+        duplicates = Atlas(np.zeros((5, 2), dtype=np.float32))
         lonely = type(planner)(model, duplicates)
         lonely.prepare(np.zeros(2))
         assert np.isfinite(lonely.act(np.zeros(2))).all()
@@ -179,7 +182,7 @@ def test_a_region_pursues_whichever_state_is_cheapest(planner: AsymGraph) -> Non
     for goal in (near, far):
         planner.prepare(goal)
         costs.append(planner.predicted_steps(START))
-    planner.prepare_region(np.stack([far, near]))
+    planner.prepare(Region(np.stack([far, near])))
     assert planner.predicted_steps(START) == pytest.approx(min(costs))
     planner.prepare(Region([near]))
     alone = planner.target(START).point
@@ -190,7 +193,7 @@ def test_a_region_pursues_whichever_state_is_cheapest(planner: AsymGraph) -> Non
 
 def test_a_mixture_is_the_weighted_mean_embedding(planner: AsymGraph, model: LinearModel) -> None:
     states = np.stack([START, BEND])
-    planner.prepare_mixture(states, [1.0, 0.0])
+    planner.prepare(Mixture(states, [1.0, 0.0]))
     only = planner.target(END).point
     planner.prepare(START)
     assert np.allclose(planner.target(END).point, only)
@@ -202,16 +205,14 @@ def test_a_mixture_is_the_weighted_mean_embedding(planner: AsymGraph, model: Lin
 
 def test_a_sequence_visits_its_goals_in_order(model: LinearModel) -> None:
     for planner in (AsymGraph(model, corridor(), nodes=120), Direct(model, corridor())):
-        planner.prepare_sequence([BEND, Region([START, START]), END], within=1.0)
+        planner.prepare(Sequence([BEND, Region([START, START]), END], within=1.0))
         assert len(planner.path(START).stages) == 3
         visited = walk(planner, model, np.array([15.0, 0.0], dtype=np.float32), steps=400)
         reached = [int(np.argmax(np.linalg.norm(visited - goal, axis=1) < 1.2)) for goal in (BEND, START)]
         assert 0 < reached[0] < reached[1]
         assert np.linalg.norm(visited[-1] - END) < 1.2
-        assert planner.prepared.stage[0] == 2
+        assert planner.memory.stages[0] == 2
         assert len(planner.path(END).stages) == 1
-        planner.prepared.reset()
-        assert planner.prepared.stage[0] == 0
 
 
 def test_mixed_wishes_run_side_by_side(planner: AsymGraph, model: LinearModel) -> None:
@@ -275,9 +276,9 @@ def test_a_wall_across_the_corridor_means_no_path_and_never_a_wrong_one(model: L
 def test_replanning_keeps_the_stage_of_a_sequence(planner: AsymGraph) -> None:
     planner.prepare(Sequence([START, END], within=2.0))
     planner.target(START)
-    assert planner.prepared.stage[0] == 1
+    assert planner.memory.stages[0] == 1
     planner.switch_off([int(planner.path(START).nodes[3])])
-    assert planner.prepared.stage[0] == 1
+    assert planner.memory.stages[0] == 1
 
 
 def test_recent_goals_are_remembered(planner: AsymGraph) -> None:
@@ -303,7 +304,7 @@ def test_the_symmetric_planner_is_the_euclidean_graph(model: LinearModel) -> Non
 
 
 def test_recursive_midpoints_halve_the_way(model: LinearModel) -> None:
-    line = Data(np.column_stack([np.linspace(0.0, 64.0, 2000), np.zeros(2000)]).astype(np.float32))
+    line = Atlas(np.column_stack([np.linspace(0.0, 64.0, 2000), np.zeros(2000)]).astype(np.float32))
     planner = RecMid(model, line, rounds=3, average=5)
     planner.prepare(np.array([64.0, 0.0]))
     eighth = model.embed(np.array([[8.0, 0.0]]))[0]
@@ -343,7 +344,7 @@ def test_names_and_settings_that_do_not_exist_are_refused(model: LinearModel) ->
     with pytest.raises(GeometryError, match="only 20 states"):
         AsymGraph(model, corridor(20), nodes=21)
     with pytest.raises(GeometryError, match="distinct"):
-        AsymGraph(model, Data(np.zeros((20, 2), dtype=np.float32)), nodes=5)
+        AsymGraph(model, Atlas(np.zeros((20, 2), dtype=np.float32)), nodes=5)
     wrong = (
         {"lookahead": -1.0},
         {"unreachable": "hope"},
@@ -355,7 +356,7 @@ def test_names_and_settings_that_do_not_exist_are_refused(model: LinearModel) ->
         with pytest.raises(ConfigError):
             AsymGraph(model, corridor(20), **settings_)
     with pytest.raises(GeometryError, match="some rows"):
-        Direct(model, Data(np.empty((0, 2))))
+        Direct(model, Atlas(np.empty((0, 2))))
 
 
 def test_bad_goals_and_observations_are_refused_in_a_sentence(planner: AsymGraph, model: LinearModel) -> None:

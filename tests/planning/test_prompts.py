@@ -4,12 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
-from planning_worlds import Data, LinearModel, corridor
+from planning_worlds import LinearModel, corridor
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Displacement, LatentGoal
 from iel.planning import (
     AsymGraph,
+    Atlas,
     Avoid,
     Direct,
     GasGraph,
@@ -128,7 +129,7 @@ def test_a_reward_needs_a_discount_below_one_and_steps(planner: AsymGraph, model
     with pytest.raises(GeometryError, match="rewards per step cannot be added up"):
         timeless.prepare(Reward(lambda x: x[:, 0]))
     with pytest.raises(GeometryError, match="at least 40 states"):
-        Direct(model, Data(corridor().observations[:10])).prepare(Reward(lambda x: x[:, 0]))
+        Direct(model, Atlas(corridor().observations[:10])).prepare(Reward(lambda x: x[:, 0]))
 
 
 # ---------------------------------------------------------------- the readout
@@ -294,9 +295,9 @@ def test_a_reward_can_be_the_last_goal_of_a_sequence_and_stands_beside_others(pl
 # ---------------------------------------------------------------- places to avoid
 
 
-def ring(count: int = 3000) -> Data:
+def ring(count: int = 3000) -> Atlas:
     angle = np.random.default_rng(0).uniform(0, 2 * np.pi, count)
-    return Data(np.column_stack([10 * np.cos(angle), 10 * np.sin(angle)]).astype(np.float32))
+    return Atlas(np.column_stack([10 * np.cos(angle), 10 * np.sin(angle)]).astype(np.float32))
 
 
 @pytest.mark.parametrize("kind", [AsymGraph, SymGraph])

@@ -115,6 +115,22 @@ def test_planners_warn_once_and_refuse_on_request(data, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_every_robot_gets_its_own_notice(data, capsys):
+    model = cloner()
+    model.support = support_of(data)
+    first = Direct(model, data)
+    second = first.fork()
+    for robot in (first, second):
+        robot.prepare([5.0, 5.0])
+        robot.act([5.0, 5.0])
+    for robot in (first, second):
+        robot.act([1e6, 1e6])
+        assert capsys.readouterr().err.count("observation is outside") == 1
+    first.act([1e6, 1e6])
+    second.act([5.0, 5.0])
+    assert capsys.readouterr().err == "", "no step of one robot counts for the other"
+
+
 @pytest.mark.parametrize("bad", [[np.nan, 0.0], [np.inf, 0.0], [1.0], [1.0, 2.0, 3.0], "here", None])
 def test_what_is_no_observation_is_refused_alike(data, bad):
     model = cloner()
@@ -126,8 +142,6 @@ def test_what_is_no_observation_is_refused_alike(data, bad):
     if not isinstance(bad, str) and bad is not None:
         with pytest.raises(iel.errors.IELError):
             model.act([bad], [[0.0, 0.0]])
-        with pytest.raises(iel.errors.IELError):
-            model.check_inside(bad)
 
 
 def test_it_is_kept_with_the_model(data, tmp_path):
@@ -137,9 +151,10 @@ def test_it_is_kept_with_the_model(data, tmp_path):
     loaded = load_model(tmp_path / "model", outside="refuse")
     rows = np.random.default_rng(0).uniform(-5, 15, (100, 2))
     np.testing.assert_array_equal(loaded.support.excess(rows), model.support.excess(rows))
+    planner = Direct(loaded, data)
     with pytest.raises(GeometryError, match="outside"):
-        loaded.check_inside([999, 999], "goal")
-    assert loaded.check_inside([5, 5]) == []
+        planner.prepare([999, 999])
+    planner.prepare([5, 5])
 
 
 def test_damaged_files_are_refused(data, tmp_path):

@@ -8,9 +8,9 @@ import pytest
 from iel.data import Trajectories
 from iel.errors import ConfigError
 from iel.metrics import Displacement, LatentGoal
-from iel.model import Waypoint
-from iel.planning import AsymGraph, PlanningGraph, SymGraph
-from iel.planning.witness import AT_JUMPS, Witnesses, assign, connectivity, factor_for, passages, places_of, walked
+from iel.model.atlas import AT_JUMPS
+from iel.planning import AsymGraph, Atlas, PlanningGraph, PlanningModel, SymGraph
+from iel.planning.witness import assign, connectivity, observed_edges, passages, positions
 
 
 def walks(generator, episodes=7, dimension=3):
@@ -65,7 +65,7 @@ def test_passages_equal_those_of_the_definition(window):
     assert all(table[n] == expected.get(tuple(pair), np.inf) for n, pair in enumerate(every.tolist()))
 
 
-class Street:
+class Street(PlanningModel):
     """A street of states 0 .. 1 that is its own embedding; everyone walks to the right, except on the left half."""
 
     metric = Displacement(0.0, 1.0)
@@ -74,8 +74,7 @@ class Street:
         right = np.arange(0.0, 40.0, 1.0)
         left = right[20::-1]
         episodes = [np.stack([x, np.zeros_like(x)], 1) for x in (right, left, right + 0.0)]
-        self.observations = np.concatenate(episodes).astype(np.float32)
-        self.offsets = np.concatenate([[0], np.cumsum([len(e) for e in episodes])])
+        self.walks = Trajectories.from_episodes([(walk, np.zeros((len(walk) - 1, 1))) for walk in episodes], trust=True)
 
     def embed(self, observations):
         return np.asarray(observations, np.float64)
@@ -88,11 +87,11 @@ class Street:
 def test_a_one_way_street_is_one_way(planner):
     street = Street()
     goal = np.array([5.0, 0.0])
-    plain = planner(street, street, nodes=40, neighbours=2, witnesses=1)
+    plain = planner(street, street.walks, nodes=40, neighbours=2, witnesses=1)
     assert plain.graph.witnesses is None
     plain.prepare(goal)
     assert plain.predicted_steps(np.array([30.0, 0.0])) == pytest.approx(25.0, abs=0.01)
-    seen = planner(street, street, nodes=40, neighbours=2, witnesses=100.0)
+    seen = planner(street, street.walks, nodes=40, neighbours=2, witnesses=100.0)
     seen.prepare(goal)
     # 15 hops that were seen, 10 (from 30 to 20) that were not: dear to the search, but no longer than they are
     start, latent = np.array([30.0, 0.0]), LatentGoal(goal, np.array([1.0, 0.0]), goal)
@@ -103,7 +102,7 @@ def test_a_one_way_street_is_one_way(planner):
     facts = seen.graph.witnessed(latent)
     assert facts.components == 20 and facts.largest == 21  # the left half, and every node of the right half alone
     assert facts.witnessed < facts.edges
-    gone = planner(street, street, nodes=40, neighbours=2, witnesses=np.inf, unreachable="direct")
+    gone = planner(street, street.walks, nodes=40, neighbours=2, witnesses=np.inf, unreachable="direct")
     gone.prepare(goal)
     assert np.isinf(gone.predicted_steps(np.array([30.0, 0.0])))
     assert gone.predicted_steps(np.array([15.0, 0.0])) == pytest.approx(10.0, abs=0.01)
@@ -114,7 +113,7 @@ def test_costs_that_are_no_steps_have_witnesses_too(planner):
     """Nothing says how many steps an edge should take: whoever made it within the window is believed."""
     street, goal = Street(), LatentGoal(np.array([5.0, 0.0]), np.array([1.0, 0.0]), np.array([5.0, 0.0]))
     street.metric = Displacement(0.0, None)
-    seen = planner(street, street, nodes=40, neighbours=2, witnesses=100.0)
+    seen = planner(street, street.walks, nodes=40, neighbours=2, witnesses=100.0)
     assert seen.graph.field(goal).distance.max() > 15 + 10 * 100
     assert seen.graph.witnessed(goal).components == 20
 
@@ -122,7 +121,7 @@ def test_costs_that_are_no_steps_have_witnesses_too(planner):
 def test_a_passage_slower_than_the_geometry_says_is_no_witness():
     points = np.array([[0.0], [1.0], [50.0]])
     states = np.array([[0.0]] + [[50.0]] * 20 + [[1.0]], np.float32)
-    witnesses = Witnesses.of(states, np.array([0, 22]), points)
+    witnesses = observed_edges(states, np.array([0, 22]), points)
     assert witnesses.least(np.array([0, 0, 1]), np.array([1, 2, 0])).tolist() == [21.0, 1.0, np.inf]
     assert witnesses.seen(np.array([0, 0]), np.array([1, 2]), np.array([1.0, 50.0])).tolist() == [False, True]
     assert witnesses.seen(np.array([0]), np.array([1]), np.array([7.0])).tolist() == [True]
@@ -133,14 +132,14 @@ def test_nobody_walks_through_a_teleport():
     steps[0, 300] = 500.0
     states = np.cumsum(steps, axis=1).astype(np.float32)
     data = Trajectories.from_episodes([(walk, np.zeros((599, 1))) for walk in states], trust=True)
-    assert walked(data).tolist() == [0, 300, 600, 1200]
+    assert Atlas.of(data).walked().tolist() == [0, 300, 600, 1200]
     # So planners of policies that go to places ask who walked, without being told to; those of others do not.
-    assert factor_for(None, data, (0, 1)) == AT_JUMPS > 1.0
-    assert factor_for(1.0, data, (0, 1)) == factor_for(None, data) == 1.0
+    assert Atlas.of(data).penalty_for(None, (0, 1)) == AT_JUMPS > 1.0
+    assert Atlas.of(data).penalty_for(1.0, (0, 1)) == Atlas.of(data).penalty_for(None) == 1.0
     steps[0, 300] = 0.1
     calm = np.cumsum(steps, axis=1).astype(np.float32)
     data = Trajectories.from_episodes([(walk, np.zeros((599, 1))) for walk in calm], trust=True)
-    assert factor_for(None, data, (0, 1)) == 1.0
+    assert Atlas.of(data).penalty_for(None, (0, 1)) == 1.0
 
 
 def test_a_graph_without_witnesses_says_so_and_factors_are_checked():
@@ -149,21 +148,12 @@ def test_a_graph_without_witnesses_says_so_and_factors_are_checked():
         graph.witnessed(LatentGoal(np.zeros(1), np.ones(1)))
     street = Street()
     with pytest.raises(ConfigError, match="1 or more"):
-        AsymGraph(street, street, witnesses=0.5)
-
-    class Loose:
-        observations = street.observations
-
+        AsymGraph(street, street.walks, witnesses=0.5)
     with pytest.raises(ConfigError, match="only states"):
-        AsymGraph(street, Loose(), witnesses=10.0)
+        AsymGraph(street, street.walks.observations, witnesses=10.0)
     assert connectivity(2, np.array([0]), np.array([1]), np.array([True])).components == 2
 
 
-def test_a_body_is_where_its_place_is_whatever_its_pose():
-    class Steered:
-        steering = Waypoint((1,), (1.0,))
-
+def test_a_robot_is_where_its_position_is_whatever_its_pose():
     observations = np.array([[9.0, 0.0], [5.0, 2.0], [1.0, 4.0]], np.float32)
-    places = places_of(Steered(), observations)
-    np.testing.assert_allclose(places, observations[:, 1:] / observations[:, 1].std())
-    assert places_of(Street(), observations) is None  # it is where its embedding is
+    np.testing.assert_allclose(positions((1,), observations), observations[:, 1:] / observations[:, 1].std())

@@ -10,6 +10,8 @@ pytest.importorskip("fastapi")
 import uvicorn
 
 from benchmarks.runtime import random_model
+from iel.data import Trajectories
+from iel.planning import Atlas
 from iel.serving.app import create_app
 from iel.serving.guard import Door, Limits
 from iel.serving.listen import bind, settings
@@ -31,7 +33,13 @@ def served(kind: str = "directed", columns: int = 2, *, states: bool = True, epi
     observations, offsets = walk(columns=columns)
     if not states:
         return Served("walk", model)
-    return Served("walk", model, observations, offsets if episodes else None, planning={"nodes": 80})
+    data = atlas(observations, offsets) if episodes else Atlas(observations)
+    return Served("walk", model, data, planning={"nodes": 80})
+
+
+def atlas(observations: np.ndarray, offsets: np.ndarray) -> Atlas:
+    """Of trajectories without actions."""
+    return Atlas.of(Trajectories(observations, np.zeros((len(observations), 1)), offsets, checked=True))
 
 
 def maze_model() -> Served:
@@ -42,7 +50,7 @@ def maze_model() -> Served:
     maze = make_env("pointmaze-medium-navigate-v0").map
     free = places[~maze.walls[tuple(maze.cell_of(places).T)]]
     model = random_model("directed", (32, 32), 2, 2, 6)
-    return Served("maze", model, free, env="pointmaze-medium-navigate-v0", planning={"nodes": 250})
+    return Served("maze", model, Atlas(free), env="pointmaze-medium-navigate-v0", planning={"nodes": 250})
 
 
 class Running:

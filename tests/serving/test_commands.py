@@ -47,15 +47,15 @@ def folder(tmp_path_factory):
 
 def test_runs_and_exports_are_opened(folder, capsys):
     export = open_served(folder / "export")[0]
-    assert export.states.shape == (50, 4) and export.offsets is None and export.env is None
+    assert export.states.shape == (50, 4) and export.atlas.trajectories is None and export.env is None
     assert export.planners == ("direct", "rec-mid", "sym-graph", "asym-graph")
     assert export.planner("asym-graph").graph.count == 50
     for place in ("bare", "run/model"):
         bare = open_served(folder / place)[0]
-        assert bare.states is None and bare.planners == ("direct",)
+        assert bare.atlas is None and bare.planners == ("direct",)
         bare.planner("direct").prepare(np.ones(4))
     whole = open_served(folder / "bare", data=folder / "logs.npz", nodes=40)[0]
-    assert whole.offsets is not None and whole.planner("sym-graph").graph.count == 40
+    assert whole.atlas.trajectories is not None and whole.planner("sym-graph").graph.count == 40
     run = open_served(folder / "run", nodes=30)[0]
     assert run.seed == 3 and len(run.states) == 600 and run.planner("asym-graph").graph.count == 30
     with pytest.raises(RunError, match="does not exist"):

@@ -5,6 +5,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from iel.errors import ConfigError
+from iel.planning import Atlas
 from iel.planning.search import Edges
 from iel.serving.app import create_app
 from iel.serving.engine import Engine
@@ -12,7 +13,7 @@ from iel.serving.obstacles import Obstacles
 from iel.serving.playground import Scene, Session, Stage, Stroke
 from iel.serving.source import Served
 from iel.serving.views import view_of
-from tests.serving.conftest import maze_model, served, walk
+from tests.serving.conftest import atlas, maze_model, served, walk
 
 HERE = "http://127.0.0.1:8420"
 
@@ -32,12 +33,12 @@ def test_place_columns_are_found_among_noise():
 def test_without_a_place_the_latent_is_drawn():
     noise = np.random.default_rng(0).normal(size=(600, 4)).astype(np.float32)
     model = served(columns=4).model
-    slow = view_of(Served("noise", model, noise, np.array([0, 300, 600])))
-    wide = view_of(Served("noise", model, noise))
+    slow = view_of(Served("noise", model, atlas(noise, np.array([0, 300, 600]))))
+    wide = view_of(Served("noise", model, Atlas(noise)))
     assert slow.kind == wide.kind == "latent" and slow.axes[0].startswith("slow") and wide.axes[0].startswith("wide")
     for view in (slow, wide):
         np.testing.assert_allclose(view.places(noise).std(axis=0), 1.0, atol=0.05)  # in units of their own spread
-    values = view_of(Served("noise", served("goal-value", columns=4).model, noise))  # embeds by doing nothing
+    values = view_of(Served("noise", served("goal-value", columns=4).model, Atlas(noise)))  # embeds by doing nothing
     assert values.kind == "latent"
 
 
@@ -58,11 +59,11 @@ def test_a_click_means_the_nearest_state_and_empty_places_stay_empty():
 def test_one_column_is_a_line():
     states, offsets = walk()
     model = served("directed", columns=2).model
-    flat = view_of(Served("line", model, states, offsets))
+    flat = view_of(Served("line", model, atlas(states, offsets)))
     assert flat.kind == "columns"
     from benchmarks.runtime import random_model
 
-    single = view_of(Served("line", random_model("directed", (16,), 1, 1, 3), states[:, :1], offsets))
+    single = view_of(Served("line", random_model("directed", (16,), 1, 1, 3), atlas(states[:, :1], offsets)))
     assert (single.places(states[:5, :1])[:, 1] == 0).all() and len(single.state([0.5, 0.0])) == 1
 
 
@@ -144,7 +145,7 @@ def test_the_field_along_the_graph_is_near_the_planners_own(stage, model):
     session = Session(stage)
     shown = np.array(session.show(scene(stage, field="graph"))["field"]) / 10
     cells = stage.view.raster.observations
-    exact = session.planner.prepared.steps(model.model.embed(cells), np.zeros(len(cells), np.int64))
+    exact = session.planner.prepared.steps(model.model.embed(cells), rows=np.zeros(len(cells), np.int64))
     assert np.median(np.abs(shown - exact)) < 0.1 and (shown >= exact - 0.5).mean() > 0.9
 
 

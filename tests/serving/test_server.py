@@ -337,15 +337,15 @@ def test_health_model_metrics_and_description(http):
         assert header in http.get("/docs").headers
 
 
-def test_twins_share_nodes_but_not_obstacles(model):
+def test_forks_share_nodes_but_not_obstacles(model):
     planner = model.planner("asym-graph")
     planner.prepare(Region(model.states[:3]))
-    twin = planner.twin()
+    fork = planner.fork()
     with pytest.raises(ConfigError, match="No goal is prepared"):
-        twin.act(model.states[0])
-    twin.prepare(model.states[400])
-    twin.switch_off(nodes=[1, 2], edges=[(3, 4)])
-    assert twin.graph is planner.graph and not planner.nodes_off.any() and not planner.edges_off
+        fork.act(model.states[0])
+    fork.prepare(model.states[400])
+    fork.switch_off(nodes=[1, 2], edges=[(3, 4)])
+    assert fork.graph is planner.graph and not planner.nodes_off.any() and not planner.edges_off
 
 
 def test_plans_are_remembered_and_forgotten(model):

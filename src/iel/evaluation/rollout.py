@@ -27,7 +27,7 @@ from iel.evaluation.ask import Ask
 from iel.evaluation.distances import bands_of
 from iel.evaluation.stats import EPISODE_INTERVAL, bootstrap_interval, success_interval
 from iel.model import Model
-from iel.planning import Acting, ActionKind, Pilot, Planner, Where, make_planner, planners_for
+from iel.planning import Acting, ActionKind, Controller, Planner, Where, make_planner, planners_for
 from iel.progress import Progress
 
 ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
@@ -234,10 +234,10 @@ class _Turn:
         """Act and step, for all running episodes at once."""
         running, mark = np.arange(len(self.steps)), time.perf_counter()
         wishes = self.arena.protocol.ask.wishes(self.goals) if np.isfinite(self.goals).all() else _wishes(self.goals)
-        pilot = Pilot(model, planner.plan(wishes), Acting(self.arena.protocol.action), self.generator)
+        controller = Controller(model, planner.plan(wishes), Acting(self.arena.protocol.action), self.generator)
         self.planning = time.perf_counter() - mark
         for step in range(1, self.arena.horizon + 1):
-            self._step(step, running, pilot.act(self.observations[running], running))
+            self._step(step, running, controller.act(self.observations[running], running))
             done = self.over[running]
             if done.any():
                 bar.advance(int(done.sum()), f"success {self.success.sum()}/{len(self.success)}")
@@ -245,7 +245,7 @@ class _Turn:
                 if len(running) == 0:
                     break
         bar.advance(len(running))
-        self.planning += pilot.seconds
+        self.planning += controller.seconds
         self.seconds = time.perf_counter() - self.started
 
     def _step(self, step: int, running: NDArray[np.intp], actions: NDArray[np.float32]) -> None:
@@ -299,7 +299,7 @@ def evaluate(
         raise ConfigError("Say where to act: env='pointmaze-large-navigate-v0', or an environment of your own.")
     place = env if isinstance(env, str) else World.of(env, **world)
     if planners is None:
-        planners = planners_for(model) if data is not None or model.pack is not None else ("direct",)
+        planners = planners_for(model) if data is not None or model.atlas is not None else ("direct",)
     chosen = settings or {}
     made = {
         name: model.planner(name, **chosen.get(name, {})) if data is None

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from iel.errors import RunError
-from iel.model import Model, Pack
-from iel.planning import Direct
+from iel.model import Model
+from iel.planning import Atlas, Direct
 
 LIMIT = 1e-4
 """An export that disagrees by more than this is refused: ten times what tests allow on random models."""
@@ -28,7 +28,7 @@ def measure(model: Model, directory: Path, observations: np.ndarray | None) -> d
     if observations is None:
         observations = generator.standard_normal((ROWS, model.observation_size))
     states, goals = (np.asarray(generator.choice(observations, ROWS), np.float32) for _ in range(2))
-    target = Direct(model, Pack(states)).plan(goals).target(model.embed(states))
+    target = Direct(model, Atlas(states)).plan(goals).target(model.embed(states))
     expected = [model.act(states, model.command(states, target))]
     if model.metric is not None:
         expected.append(model.cost(states, goals, goals))

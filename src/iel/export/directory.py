@@ -13,24 +13,21 @@ It is written beside its final name, verified, and only then renamed: a director
 from __future__ import annotations
 
 import platform
-import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors import SafetensorError
 
 import iel
 from iel.errors import ConfigError, RunError
 from iel.export.agreement import measure
 from iel.export.graphs import IR_VERSION, OPSET, build_graphs, require_onnx, signatures
-from iel.files import partial_name, seal, write_json
+from iel.files import new_directory, seal, write_json
 from iel.model import Model, save_model
-from iel.model.files import MANIFEST_FORMAT, PORTALS, read_model
+from iel.model.atlas import Source
+from iel.model.files import MANIFEST_FORMAT, read_model
 from iel.planning import AsymGraph
-from iel.planning.plan import States
-from iel.serial import save_arrays
 from iel.training import Run
 
 CARD_FORMAT = 1
@@ -40,7 +37,7 @@ def export_run(
     run: Run,
     out: Path,
     *,
-    data: States | None = None,
+    data: Source | None = None,
     nodes: int | None = None,
     coreset: str = "farthest",
     witnesses: float | None = None,
@@ -58,49 +55,29 @@ def export_run(
         raise RunError(f"{out} already exists; choose another --out, or remove it.")
     if witnesses is not None and nodes is None:
         raise ConfigError("Witnesses belong to the states of a graph; say how many, --nodes 2048.")
-    states = None
+    atlas = None
     if data is not None and nodes is not None:
-        states = AsymGraph(model, data, nodes=nodes, coreset=coreset, witnesses=witnesses)
-    partial = partial_name(out.parent)
+        atlas = AsymGraph(model, data, nodes=nodes, coreset=coreset, witnesses=witnesses).node_atlas()
     try:
-        partial.mkdir(parents=True)
-        save_model(model, partial)
-        if states is not None:
-            save_arrays(partial / "planner.safetensors", _planner(states, model, data))
-        written = read_model(partial)
-        graphs = build_graphs(written) if onnx else {}
-        for name, graph in graphs.items():
-            (partial / name).write_bytes(graph.SerializeToString(deterministic=True))
-        card = _card(run, written, coreset, graphs)
-        card["agreement"] = measure(written, partial, written.pack.observations if written.pack else None)
-        write_json(partial / "card.json", card)
-        (partial / "README.txt").write_text(readme(card))
-        seal(partial, MANIFEST_FORMAT, versions())
-        partial.rename(out)
+        with new_directory(out) as partial:
+            save_model(model, partial)
+            if atlas is not None:
+                atlas.save(model, partial / "planner.safetensors")
+            written = read_model(partial)
+            graphs = build_graphs(written) if onnx else {}
+            for name, graph in graphs.items():
+                (partial / name).write_bytes(graph.SerializeToString(deterministic=True))
+            card = _card(run, written, coreset, graphs)
+            card["agreement"] = measure(written, partial, None if atlas is None else atlas.observations)
+            write_json(partial / "card.json", card)
+            (partial / "README.txt").write_text(readme(card))
+            seal(partial, MANIFEST_FORMAT, versions())
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RunError(f"{out} could not be written ({reason}); free some space, or choose another --out.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise RunError(
+            f"{out} could not be written ({reason or error}); free some space, or choose another --out."
+        ) from error
     return card
-
-
-def _planner(states: AsymGraph, model: Model, data: Any) -> dict[str, Any]:
-    """The nodes of a graph, and what planners were told by data that stays behind."""
-    observations, graph = np.asarray(states.observations[states.states], np.float32), states.graph
-    pack: dict[str, Any] = {"observations": observations, "embeddings": model.embed(observations)}
-    if (seen := graph.witnesses) is not None:
-        size = np.int32 if len(observations) ** 2 < 2**31 else np.int64
-        pack |= {"codes": seen.codes.astype(size), "steps": seen.steps.astype(np.uint8)}
-        pack["witnesses"] = np.array([graph.unseen])
-    if steps := getattr(model.steering, "steps_ahead", 0):
-        both_ways = states.cost_of_steps(data, steps, graph.metric.symmetric())
-        pack["lookahead"] = np.array([states.lookahead, both_ways])
-    if not graph.metric.spatial:
-        pack["node_scale"] = states.node_scale
-    if (portals := graph.portals) is not None:
-        pack |= {f"portals.{name}": getattr(portals, name) for name in PORTALS}
-    return pack
 
 
 def versions() -> dict[str, str]:
@@ -134,8 +111,7 @@ def _card(run: Run, model: Model, coreset: str, graphs: dict[str, Any]) -> dict[
             "metric": metric and {name: getattr(metric, name, None) for name in ("beta", "discount")},
         },
         "onnx": {"opset": OPSET, "ir_version": IR_VERSION, "files": signatures(graphs)} if graphs else None,
-        "planner": model.pack
-        and {"nodes": len(model.pack.observations), "coreset": coreset, "witnesses": model.pack.witnesses},
+        "planner": model.atlas and {"nodes": len(model.atlas), "coreset": coreset, "witnesses": model.atlas.penalty},
     }
 
 

@@ -12,7 +12,7 @@ Needs numpy; planning also needs scipy.
 
 from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.files import load_model, save_model
-from iel.model.model import Direction, GoalState, Model, Pack, Steering, Subgoal, Waypoint
+from iel.model.model import Direction, GoalState, Model, Steering, Subgoal, Waypoint
 from iel.model.networks import Network, Norm, Perceptron
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "Model",
     "Network",
     "Norm",
-    "Pack",
     "Perceptron",
     "Steering",
     "Subgoal",

@@ -13,7 +13,6 @@ leading axis. The landmarks of a support function are `metric.directions`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +41,7 @@ from iel.model.description import (
     ToWaypoint,
     read_description,
 )
-from iel.model.model import Direction, GoalState, Model, Pack, Subgoal, Waypoint
+from iel.model.model import Direction, GoalState, Model, Subgoal, Waypoint
 from iel.model.networks import FloatArray, Network, perceptron
 from iel.model.support import Outside, Support, View
 
@@ -55,9 +54,6 @@ STEERINGS: dict[type, type[Any]] = {
     ToGoal: GoalState,
     ToSubgoal: Subgoal,
 }
-PASSAGES = ("codes", "steps")
-PORTALS = ("aims", "source", "entered", "left", "exits", "shares")
-"""Fields of `iel.planning.chance.Portals`; in files they are called `portals.aims` and so on."""
 
 
 # ---------------------------------------------------------------- writing
@@ -154,7 +150,9 @@ def read_model(directory: Path) -> Model:
     if "support.safetensors" in parts:
         model.support = _support(model.observation_size, directory / "support.safetensors")
     if "planner.safetensors" in parts:
-        model.pack = _pack(model, directory / "planner.safetensors")
+        from iel.model.atlas import Atlas  # needs iel.data, which acting does not
+
+        model.atlas = Atlas.load(model, directory / "planner.safetensors")
     return model
 
 
@@ -233,79 +231,3 @@ def _support(size: int, source: Path) -> Support:
     if not views or not (spread > 0).all():
         raise RunError(f"{source}: there is no view of the data, or a spread is not positive; export or train again.")
     return Support(mean, spread, tuple(views))
-
-
-# ---------------------------------------------------------------- states to plan over
-
-
-def _pack(model: Model, source: Path) -> Pack:
-    """The states to plan over."""
-    arrays = read_safetensors(source)
-    named = {f"portals.{name}": name for name in PORTALS}
-    known = {"observations", "embeddings", *PASSAGES, "witnesses", "lookahead", "node_scale", *named}
-    if "observations" not in arrays or not arrays.keys() <= known:
-        raise RunError(f"{source} does not hold observations; export the run again.")
-    observations = arrays["observations"]
-    if observations.ndim != 2 or observations.shape[1] != model.observation_size or len(observations) == 0:
-        raise RunError(f"{source} holds observations {list(observations.shape)}, which do not fit this model.")
-    if observations.dtype != np.float32:
-        raise RunError(f"{source} does not hold float32 numbers; export the run again.")
-    if not np.isfinite(observations).all():
-        raise RunError(f"{source} holds a number that is not finite; export the run again.")
-    if "embeddings" in arrays:
-        _same_model(model, observations, arrays["embeddings"], source)
-    passages, factor = _passages(arrays, len(observations), source) if "witnesses" in arrays else (None, None)
-    found = {name: arrays[stored] for stored, name in named.items() if stored in arrays}
-    portals = _portals(found, observations.shape, source) if found else None
-    ahead = arrays.get("lookahead", np.zeros(2))
-    if ahead.shape != (2,) or not ((ahead >= 0.0) & (ahead < np.inf)).all():
-        raise RunError(f"{source} does not say how far ahead to head; export the run again.")
-    lookahead = (float(ahead[0]), float(ahead[1])) if "lookahead" in arrays else None
-    scale = arrays.get("node_scale")
-    if scale is not None and (scale.shape != model.embed(observations[:1]).shape[1:] or not (scale > 0.0).all()):
-        raise RunError(f"{source} does not say how far apart its states are; export the run again.")
-    return Pack(observations, passages, factor, portals, lookahead, scale)
-
-
-def _passages(arrays: Mapping[str, np.ndarray], nodes: int, source: Path) -> tuple[dict[str, np.ndarray], float]:
-    """Who was seen to pass between which nodes, and how much dearer all other edges are."""
-    numbers = [arrays.get(name, np.zeros(0)) for name in PASSAGES]
-    factor, whole = arrays["witnesses"], all(part.dtype.kind in "iu" and part.ndim == 1 for part in numbers)
-    codes, steps = (part.astype(np.int64) for part in numbers)
-    sound = whole and len(codes) == len(steps) and factor.shape == (1,) and factor[0] >= 1.0
-    if not (sound and ((codes >= 0) & (codes < nodes**2)).all() and (np.diff(codes) > 0).all() and (steps > 0).all()):
-        raise RunError(f"{source} holds passages that do not fit its states; export the run again.")
-    return {"codes": codes, "steps": steps}, float(factor[0])
-
-
-def _portals(portals: dict[str, np.ndarray], states: tuple[int, ...], source: Path) -> dict[str, np.ndarray]:
-    """Places that throw the agent somewhere else: where to head for, from which nodes, and where they lead."""
-    error = RunError(f"{source} holds portals that do not fit its states; export the run again.")
-    if portals.keys() != set(PORTALS) or portals["aims"].ndim != 2 or portals["aims"].shape[1] != states[1]:
-        raise error
-    limits = {"source": states[0], "entered": len(portals["aims"]), "left": len(portals["aims"]), "exits": states[0]}
-    for name, limit in limits.items():
-        numbers = portals[name]
-        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not ((numbers >= 0) & (numbers < limit)).all():
-            raise error
-    lengths = {len(portals["source"]) - len(portals["entered"]), len(portals["left"]) - len(portals["exits"])}
-    shares = portals["shares"]
-    if lengths != {0} or shares.shape != portals["left"].shape or shares.dtype.kind != "f":
-        raise error
-    total = np.bincount(portals["left"], shares, limits["left"])
-    if not ((shares > 0).all() and np.allclose(total, 1.0, atol=1e-4) and np.isfinite(portals["aims"]).all()):
-        raise error
-    return {name: numbers.astype(np.int64) if name in limits else numbers for name, numbers in portals.items()}
-
-
-PACK_TOLERANCE = 1e-3
-"""Largest relative difference between embeddings made here and at export: above rounding, below another model."""
-
-
-def _same_model(model: Model, observations: FloatArray, embeddings: np.ndarray, source: Path) -> None:
-    """Embeddings that were stored with the states must be the ones this model gives them."""
-    own = model.embed(observations)
-    if embeddings.shape != own.shape or embeddings.dtype != np.float32 or not np.isfinite(embeddings).all():
-        raise RunError(f"{source} holds embeddings {list(embeddings.shape)} that do not fit this model; export again.")
-    if np.abs(own - embeddings).max() > PACK_TOLERANCE * max(1.0, float(np.abs(embeddings).max())):
-        raise RunError(f"{source} belongs to another model (its embeddings differ from this model's); export again.")

@@ -24,12 +24,12 @@ from iel.metrics import Displacement, Floats, Metric, Quasimetric, SupportFuncti
 from iel.metrics import unit as unit_or_else
 from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.networks import FloatArray, Network, in_blocks, on_sphere, unit
-from iel.model.support import Outside, Support, report
+from iel.model.support import Outside, Support
 from iel.quasimetrics import check_groups
 from iel.typed import plain_numbers
 
 if TYPE_CHECKING:
-    from iel.planning import Planner, Target
+    from iel.planning import Atlas, Planner, Target
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """Log spreads of policies are clipped to this, in training and here."""
@@ -38,10 +38,36 @@ LOG_STD_RANGE = (-5.0, 2.0)
 # ---------------------------------------------------------------- steering: how a target becomes a command
 
 
+@dataclass(frozen=True)
+class TargetSpec:
+    """Which targets a policy was trained for; planners choose theirs alike."""
+
+    columns: tuple[int, ...] = ()
+    """Position columns, where it is sent to positions."""
+    scale: tuple[float, ...] = ()
+    """What each of them is divided by."""
+    reach: float = 0.0
+    """Mean distance of its waypoints in training, in these units (0: unknown)."""
+    steps: int = 0
+    """Steps ahead at which graphs place its targets, where the data says what steps cost (0: the next node)."""
+    ahead: float = 0.0
+    """Largest distance of its targets in training, in the metric's unit (0: no limit)."""
+
+    def positions(self, observations: FloatArray) -> Floats | None:
+        """x[columns] / scale of many states, (n, columns); None without position columns."""
+        if not self.columns:
+            return None
+        return observations[:, list(self.columns)].astype(np.float64) / np.array(self.scale)
+
+
 class Steering(Protocol):
     """What the policy is told about a planner's target."""
 
     kind: ClassVar[str]
+
+    @property
+    def target_spec(self) -> TargetSpec:
+        """What planners need to know of it."""
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         """(n, c)."""
@@ -57,6 +83,10 @@ class Direction:
     ahead: float = 0.0
     """The furthest that states were which the policy was sent to in training, in the metric's unit (0: no limit)."""
     kind: ClassVar[str] = "direction"
+
+    @property
+    def target_spec(self) -> TargetSpec:
+        return TargetSpec(ahead=self.ahead)
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         here = np.asarray(embeddings, np.float64)
@@ -77,9 +107,9 @@ class Waypoint:
     """How far away, in these units, the policy's waypoints were in training, on average (0: not known)."""
     kind: ClassVar[str] = "waypoint"
 
-    def places(self, observations: FloatArray) -> Floats:
-        """x[columns] / scale of many states."""
-        return observations[:, list(self.columns)].astype(np.float64) / np.array(self.scale)
+    @property
+    def target_spec(self) -> TargetSpec:
+        return TargetSpec(self.columns, self.scale, self.reach)
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         chosen = list(self.columns)
@@ -96,7 +126,7 @@ Few of their goals in training were nearer: sent to the next node of a fine grap
 class GoalState:
     """The target's own state, as it is: for policies pi(a | x, g)."""
 
-    steps_ahead: ClassVar[int] = STEPS_AHEAD
+    target_spec: ClassVar[TargetSpec] = TargetSpec(steps=STEPS_AHEAD)
     kind: ClassVar[str] = "goal"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
@@ -107,7 +137,7 @@ class GoalState:
 class Subgoal:
     """What a high-level network makes of the target: high(x, target) or high(target), scaled to length sqrt(c)."""
 
-    steps_ahead: ClassVar[int] = STEPS_AHEAD
+    target_spec: ClassVar[TargetSpec] = TargetSpec(steps=STEPS_AHEAD)
     kind: ClassVar[str] = "subgoal"
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
@@ -128,24 +158,6 @@ def _state_of(target: Target) -> FloatArray:
 # ---------------------------------------------------------------- the model
 
 
-@dataclass(frozen=True)
-class Pack:
-    """States a planner may use as nodes, taken along because the training data stays behind."""
-
-    observations: FloatArray
-    """(nodes, observation size)."""
-    passages: Mapping[str, Any] | None = None
-    """Who was seen to pass between them (`iel.planning.witness`): `codes`, `steps`."""
-    witnesses: float | None = None
-    """How much dearer the other edges are."""
-    portals: Mapping[str, Any] | None = None
-    """Places that throw the agent somewhere else (`iel.planning.chance`): what `Portals` is made of but `points`."""
-    lookahead: tuple[float, float] | None = None
-    """How far ahead `asym-graph` and `sym-graph` head, as trajectories told, where the policy is sent to states."""
-    node_scale: FloatArray | None = None
-    """Where embeddings are no space: what each of their columns is divided by to tell how far apart nodes are."""
-
-
 class Model:
     """A frozen model that acts, measures and plans with numpy alone."""
 
@@ -160,7 +172,7 @@ class Model:
         beta: float | None = None,
         discount: float | None = None,
         metric: Quasimetric | SupportFunction | Measure | None = None,
-        pack: Pack | None = None,
+        atlas: Atlas | None = None,
         support: Support | None = None,
     ):
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
@@ -172,7 +184,7 @@ class Model:
         something other than the goal). A `Measure` is made of `forward` and of `high`, which is B.
         """
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
-        self.networks, self.pack = dict(networks), pack
+        self.networks, self.atlas = dict(networks), atlas
         self.support = support
         """Where the training data was; None for models of older versions."""
         self.outside: Outside = "warn"
@@ -233,6 +245,11 @@ class Model:
         model = Model(self.algo, *ours, networks, other.steering, **unit, support=self.support)
         model.outside = self.outside
         return model
+
+    @property
+    def target_spec(self) -> TargetSpec:
+        """Which targets the policy was trained for."""
+        return self.steering.target_spec
 
     @property
     def dimension(self) -> int:
@@ -334,10 +351,6 @@ class Model:
             return distances.directed(self.embed(sources), self.embed(targets), self.omega(goals), self.metric.beta)
         return np.asarray(self.metric.row_costs(self.embed(sources), self.embed(targets), []), np.float32)
 
-    def check_inside(self, rows: ArrayLike, what: str = "observation") -> list[str]:
-        """Sentences about rows far outside of the training data; `outside` says whether they are printed or raised."""
-        return report(self.support, self._rows(np.atleast_2d(rows), f"{what}s"), what, self.outside)
-
     def displacement(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
         """<phi(g) - phi(x), omega_g>, row by row: the displacement read along the goal's own direction."""
         if "omega" not in self.networks:
@@ -346,18 +359,16 @@ class Model:
 
     def planner(self, name: str = "asym-graph", **settings: Any) -> Planner:
         """A planner of `iel.planning` over the states that were exported with the model; `direct` needs none."""
-        from iel.planning import make_planner, over_coreset  # acting needs no scipy, planning does
+        from iel.planning import Atlas, make_planner  # acting needs no scipy, planning does
 
         if name == "direct":
-            return make_planner(name, self, Pack(np.zeros((1, self.observation_size), np.float32)))
-        if self.pack is None:
+            return make_planner(name, self, Atlas.blank(self.observation_size))
+        if self.atlas is None:
             raise RunError(
                 "This model was exported without planning states; export it with --nodes 2048, or give make_planner "
                 "observations of your own."
             )
-        if over_coreset(name):
-            settings = {"coreset": "all", **settings}
-        return make_planner(name, self, self.pack, **settings)
+        return make_planner(name, self, self.atlas, **settings)
 
     # ---------------------------------------------------------------- inside
 

@@ -28,7 +28,7 @@ def for_raw_observations(model: Model, scaling: Scaling) -> Model:
     networks = {name: _folded(model, network, scaling) for name, network in model.networks.items()}
     beta, discount = (getattr(model.metric, name, None) for name in ("beta", "discount"))
     unit: dict[str, Any] = {"beta": beta, "discount": discount, "metric": model.stated_metric}
-    return Model(model.algo, model.observation_size, model.action_size, networks, steering, **unit, pack=model.pack)
+    return Model(model.algo, model.observation_size, model.action_size, networks, steering, **unit, atlas=model.atlas)
 
 
 def _folded(model: Model, network: Network, scaling: Scaling) -> Network:

@@ -13,7 +13,7 @@ behind the outer wall does not. Nobody can promise that a state inside is predic
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -80,16 +80,16 @@ class Support:
         )
 
 
-def report(support: Support | None, rows: ArrayLike, what: str, outside: Outside) -> list[str]:
-    """The sentences about rows outside of the data, one at most; `warn` prints it, `refuse` raises it."""
+def report(support: Support | None, rows: ArrayLike, what: str, outside: Outside) -> None:
+    """One sentence about the rows outside of the data, if there are any; `warn` prints it, `refuse` raises it."""
     if outside not in ("warn", "refuse", "ignore"):
         raise ConfigError(f"outside is '{outside}'; choose warn, refuse or ignore.")
-    if support is None or outside == "ignore":
-        return []
+    if support is None or outside == "ignore" or np.size(rows) == 0:
+        return
     table = np.atleast_2d(np.asarray(rows, np.float32))
     beyond = support.excess(table)
     if not (beyond > 1.0).any():
-        return []
+        return
     sentence = support.complaint(table[int(np.argmax(beyond))], what) or ""
     others = int((beyond > 1.0).sum()) - 1
     if others:
@@ -97,28 +97,19 @@ def report(support: Support | None, rows: ArrayLike, what: str, outside: Outside
     if outside == "refuse":
         raise GeometryError(sentence)
     notice(sentence)
-    return [sentence]
 
 
-class Watch:
-    """Reports what is outside of a model's data, if the model knows where that was: goals, and the way of an agent."""
+class OutOfDistributionMonitor:
+    """Reports when one agent leaves the training data: at its first observation outside, not at every step."""
 
-    def __init__(self, model: Any):
-        self.model = model
+    def __init__(self) -> None:
         self.lost = False
         """Whether the observation before this one was outside."""
 
-    def check(self, rows: Any, what: str) -> None:
-        """Report rows that are outside, or refuse them."""
-        support = getattr(self.model, "support", None)
-        if support is not None and len(rows):
-            report(support, rows, what, self.model.outside)
-
-    def step(self, row: Any) -> None:
-        """Report an observation that is outside if the one before was inside, or refuse it."""
-        support = getattr(self.model, "support", None)
+    def step(self, support: Support | None, row: ArrayLike, outside: Outside) -> None:
+        """Report an observation that is outside if the one before was inside; `refuse` raises every one."""
         if support is None:
             return
         before, self.lost = self.lost, bool(support.excess(row)[0] > 1.0)
-        if self.lost and not (before and self.model.outside == "warn"):
-            self.check(row, "observation")
+        if self.lost and not (before and outside == "warn"):
+            report(support, row, "observation", outside)

@@ -1,8 +1,9 @@
 """Planning over a learned latent space: coresets, directed graphs, planners.
 
-Needs embeddings and a metric, not an algorithm: any object that is an `Agent` will do.
+Needs embeddings and a metric, not an algorithm: any class that inherits from `PlanningModel` will do.
 """
 
+from iel.model.atlas import Atlas
 from iel.planning.clusters import GasGraph
 from iel.planning.coreset import (
     Coreset,
@@ -17,7 +18,7 @@ from iel.planning.field import Field
 from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
 from iel.planning.graph import PlanningGraph
 from iel.planning.midpoints import RecMid
-from iel.planning.plan import ACTION_KINDS, Acting, ActionKind, Agent, Pilot, Plan, Route, Target
+from iel.planning.plan import ACTION_KINDS, Acting, ActionKind, Controller, Memory, Plan, PlanningModel, Route, Target
 from iel.planning.planner import Planner
 from iel.planning.planners import AsymGraph, Direct, SymGraph
 from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for, usual_planners
@@ -28,20 +29,22 @@ __all__ = [
     "PLANNERS",
     "Acting",
     "ActionKind",
-    "Agent",
     "AsymGraph",
+    "Atlas",
     "Avoid",
+    "Controller",
     "Coreset",
     "Coverage",
     "Direct",
     "Edges",
     "Field",
     "GasGraph",
+    "Memory",
     "Mixture",
-    "Pilot",
     "Plan",
     "Planner",
     "PlanningGraph",
+    "PlanningModel",
     "RecMid",
     "Region",
     "Reward",

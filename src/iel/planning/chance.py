@@ -20,16 +20,15 @@ The agent enters a portal by heading for its `aim`: where those who jumped would
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 from scipy.spatial import cKDTree
 
 from iel.data.jumps import jump_rows
+from iel.data.trajectories import Trajectories
 from iel.metrics import Booleans, Floats, Integers
+from iel.model.atlas import ObservedTeleports
 from iel.planning.field import NO_HOP
 from iel.planning.search import Edges
 
@@ -41,30 +40,10 @@ ACCURACY, ROUNDS = 1e-9, 100_000
 """When expectations are good enough: no share of them changes by more in a round."""
 
 
-@dataclass(frozen=True)
-class Portals:
-    """What the data shows of K places that throw."""
+def find_portals(data: Trajectories, columns: list[int], scale: Floats, nodes: Floats) -> ObservedTeleports | None:
+    """The portals of data whose position `columns` are divided by their `scale`; None if there are none.
 
-    aims: Floats
-    """(K, o) observations to head for to enter them."""
-    points: Floats
-    """(K, d) their embeddings."""
-    source: Integers
-    """Nodes that `entered` can be entered from, both (entries,)."""
-    entered: Integers
-    left: Integers
-    """Portal, node and share of every exit, all (exits,)."""
-    exits: Integers
-    shares: Floats
-
-    def __len__(self) -> int:
-        return len(self.aims)
-
-
-def find_portals(data: Any, columns: list[int], scale: Floats, nodes: Floats, embed: Any) -> Portals | None:
-    """The portals of data whose `columns`, each divided by its `scale`, tell the place; None if there are none.
-
-    `nodes` (N, columns) are the places of the graph's nodes in these units; `embed` maps observations to points.
+    `nodes` (N, columns) are the positions of the graph's nodes in these units.
     """
     rows = jump_rows(data, columns)
     rows = rows[~np.isin(rows, data.offsets[:-1])]  # the step before tells the way
@@ -95,13 +74,11 @@ def find_portals(data: Any, columns: list[int], scale: Floats, nodes: Floats, em
     ends = np.stack([number[chosen], nearest.query(after[chosen])[1]])
     exits, seen = np.unique(ends, axis=1, return_counts=True)
     shares = seen / np.bincount(number[chosen])[exits[0]]
-    stacked = np.array(aims)
-    points = np.asarray(embed(stacked), np.float64)
-    return Portals(stacked, points, entries[0], entries[1], exits[0], exits[1], shares)
+    return ObservedTeleports(np.array(aims), entries[0], entries[1], exits[0], exits[1], shares)
 
 
 def chance_search(
-    edges: Edges, count: int, node: int, portals: Portals, entering: Floats, off: Booleans | None = None
+    edges: Edges, count: int, node: int, portals: ObservedTeleports, entering: Floats, off: Booleans | None = None
 ) -> tuple[Floats, Integers]:
     """V of every node, and its next hop: a node, or `count` + k to enter portal k. `entering` are the c_ik."""
     usable = np.ones(len(entering), bool) if off is None else ~off[portals.source]
@@ -120,7 +97,7 @@ def chance_search(
     return distance, next_hop
 
 
-def expectations(walks: Floats, portals: Portals) -> Floats:
+def expectations(walks: Floats, portals: ObservedTeleports) -> Floats:
     """Q of every portal, from the costs of walking from every exit to the goal's node (row 0) and into portal k (row
     k + 1)."""
     to_goal, to_portal = walks[0], walks[1:]
@@ -136,7 +113,7 @@ def expectations(walks: Floats, portals: Portals) -> Floats:
     return values
 
 
-def arriving(to_goal: Booleans, to_portal: Booleans, portals: Portals) -> Booleans:
+def arriving(to_goal: Booleans, to_portal: Booleans, portals: ObservedTeleports) -> Booleans:
     """Portals from which the goal can be reached for certain, sooner or later: the largest set of portals all of whose
     exits lead to the goal or into the set, each with some chance of the former at last."""
     kept = np.ones(len(portals), bool)

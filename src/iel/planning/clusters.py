@@ -16,7 +16,6 @@ within H; from a node next to the goal on head for the goal itself, for the rest
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -31,9 +30,10 @@ from iel.metrics import (
     checked_costs,
     floored_root,
 )
+from iel.model.atlas import Source
 from iel.planning.candidates import nearest_pairs
 from iel.planning.field import NO_HOP, Field
-from iel.planning.plan import Agent, Aim, Pursuit, States
+from iel.planning.plan import Aim, PlanningModel, Pursuit
 from iel.planning.planner import Planner
 from iel.planning.pursuits import Straight
 from iel.planning.search import Edges, search
@@ -45,14 +45,6 @@ MOST_NODES = 20_000
 USUAL_REACH = 8.0
 ARRIVING = -2
 """In place of a node: the goal itself is pursued for the rest of the episode."""
-
-
-@runtime_checkable
-class Episodes(Protocol):
-    """Data that knows where its trajectories begin and end."""
-
-    @property
-    def offsets(self) -> Integers: ...
 
 
 # ---------------------------------------------------------------- nodes
@@ -252,8 +244,8 @@ class GasGraph(Planner):
 
     def __init__(
         self,
-        model: Agent,
-        data: States,
+        model: PlanningModel,
+        data: Source,
         *,
         reach: float | None = None,
         efficiency: float = 0.99,
@@ -265,10 +257,10 @@ class GasGraph(Planner):
         if self.metric is None or not (self.metric.spatial and self.metric.for_every_goal):
             raise GeometryError("This model has no embedding whose states could be clustered; use another planner.")
         if reach is None:
-            reach = getattr(getattr(model, "steering", None), "ahead", 0.0) or USUAL_REACH
+            reach = model.target_spec.ahead or USUAL_REACH
         if not reach > 0.0 or not -1.0 <= efficiency <= 1.0:
             raise ConfigError(f"reach is {reach} and efficiency {efficiency}; give more than 0, and a cosine.")
-        rows, final = self._trajectories(data, pool, seed)
+        rows, final = self._trajectories(pool, seed)
         points = self._embedded(rows)
         if final is not None:
             kept = efficient(points, final, reach, efficiency)
@@ -280,17 +272,18 @@ class GasGraph(Planner):
         """How many states were efficient."""
         self.graph = ClusterGraph(nodes, self.metric, reach)
 
-    def _trajectories(self, data: Any, pool: int, seed: int) -> tuple[Integers, Integers | None]:
+    def _trajectories(self, pool: int, seed: int) -> tuple[Integers, Integers | None]:
         """Rows of whole trajectories, about `pool` of them, and the place of each row's last one among them."""
         if pool < 1:
             raise ConfigError(f"pool is {pool}; a planner needs at least one state.")
-        if not isinstance(data, Episodes):
+        if self.atlas.trajectories is None:
             return np.arange(len(self.observations)), None
-        sizes = np.diff(data.offsets)
+        offsets = self.atlas.trajectories.offsets
+        sizes = np.diff(offsets)
         order = np.random.default_rng(seed).permutation(len(sizes))
         before = np.cumsum(sizes[order]) - sizes[order]
         chosen = np.sort(order[before < pool])
-        rows = np.concatenate([np.arange(data.offsets[e], data.offsets[e + 1]) for e in chosen])
+        rows = np.concatenate([np.arange(offsets[e], offsets[e + 1]) for e in chosen])
         return rows, np.repeat(np.cumsum(sizes[chosen]) - 1, sizes[chosen])
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:

@@ -33,15 +33,16 @@ from iel.metrics import (
     checked_costs,
     checked_points,
 )
+from iel.model.atlas import ObservedEdges, ObservedTeleports
 from iel.planning.candidates import around, nearest_pairs
-from iel.planning.chance import Portals, chance_search
+from iel.planning.chance import chance_search
 from iel.planning.displacement import DisplacementCosts
 from iel.planning.field import NO_HOP, Field
 from iel.planning.landmarks import SupportCosts
 from iel.planning.node_costs import Matcher, MetricCosts, NodeCosts
 from iel.planning.search import Edges, search, without
 from iel.planning.tree import Pairs, euclidean_tree
-from iel.planning.witness import LONGEST, Connectivity, Witnesses, connectivity
+from iel.planning.witness import LONGEST, Connectivity, connectivity
 
 
 @dataclass
@@ -82,7 +83,7 @@ class PlanningGraph:
         both_ways: bool = False,
         path: str = "auto",
         tree_points: Floats | None = None,
-        witnesses: Witnesses | None = None,
+        witnesses: ObservedEdges | None = None,
         unseen: float = math.inf,
         recent: int = 4,
     ):
@@ -95,7 +96,9 @@ class PlanningGraph:
         self.neighbours = min(neighbours, self.count - 1)
         self.both_ways = both_ways
         self.witnesses, self.unseen = witnesses, unseen
-        self.portals: Portals | None = None
+        self.portals: ObservedTeleports | None = None
+        self.portal_points: Floats = np.empty((0, self.points.shape[1]))
+        """Embeddings of the aims of portals."""
         self.report = Report()
         self.seconds: dict[str, float] = {}
         self._recent: OrderedDict[bytes, Edges] = OrderedDict()
@@ -246,7 +249,7 @@ class PlanningGraph:
         portals = self.portals
         if portals is None:
             return search(edges, self.count, node)
-        ends = self.points[portals.source], portals.points[portals.entered]
+        ends = self.points[portals.source], self.portal_points[portals.entered]
         entering = checked_costs(self.metric.row_costs(*ends, [goal] * len(portals.source)), (len(portals.source),))
         return chance_search(edges, self.count, node, portals, entering, nodes_off)
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import LatentGoal
-from iel.planning.plan import Agent, Pursuit, States
+from iel.model.atlas import Source
+from iel.planning.plan import PlanningModel, Pursuit
 from iel.planning.planner import Planner
 from iel.planning.pursuits import Midpoints
 from iel.planning.screen import affordable_screen
@@ -19,8 +20,8 @@ class RecMid(Planner):
 
     def __init__(
         self,
-        model: Agent,
-        data: States,
+        model: PlanningModel,
+        data: Source,
         *,
         pool: int = 50_000,
         rounds: int = 3,

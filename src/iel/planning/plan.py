@@ -1,12 +1,17 @@
-"""What a planner answers, for many episodes at once: a `Target`.
+"""Plans, what agents remember on the way, and how a target becomes an action.
 
-What it can be asked for is in `goals`: every wish becomes *stages* of *alternatives*. A `Plan` keeps the little state
-that pursuing needs: which stage of a sequence each episode is in, and (for hysteresis) the node it was last matched to.
-How a single goal is approached is a `Pursuit`, one per planner.
+    Plan        goals of G episodes, prepared: immutable, so any number of agents may share one
+    Memory      what these episodes remember: the stage of a sequence, the node matched last
+    Target      where to head for, for many episodes at once
+    Controller  drives episodes: target, command, action; a plan and a memory in one hand
+
+Every goal specification (`goals`) becomes *stages* of *alternatives*. How a single goal is approached is a `Pursuit`,
+one per planner.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, get_args
@@ -15,15 +20,30 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric
+from iel.model.model import TargetSpec
+from iel.model.support import Outside, Support
 from iel.planning.goals import LatentWish
 
 
-class Agent(Protocol):
-    """What a planner asks of a model: embeddings, goals, a metric, and how a target becomes an action."""
+class PlanningModel(Protocol):
+    """What a planner needs of a model: embeddings, goals, a metric, and how a target becomes an action.
+
+    A class of your own inherits from it, and with that the defaults of what it does not know.
+    """
+
+    metric: Metric | None = None
+    """Costs between embeddings; None for a method that has no distances and can only be pursued directly."""
+    algo: str = ""
+    """The method that trained it."""
+    support: Support | None = None
+    """Where the training data was, if it is known."""
+    outside: Outside = "warn"
+    """What to do about goals and observations far outside of it."""
 
     @property
-    def metric(self) -> Metric | None:
-        """Costs between embeddings; None for a method that has no distances and can only be pursued directly."""
+    def target_spec(self) -> TargetSpec:
+        """Which targets the policy was trained for."""
+        return TargetSpec()
 
     def embed(self, observations: Floats, /) -> Floats:
         """phi: (n, obs_dim) -> (n, d)."""
@@ -32,17 +52,10 @@ class Agent(Protocol):
         """(phi(g), omega_g): (n, obs_dim) -> (n, d) and (n, d), unit vectors."""
 
     def command(self, observations: Floats, target: Target, embeddings: Floats, /) -> Floats:
-        """What the policy is told: (n, c)."""
+        """The policy's input beside the observation: (n, c)."""
 
     def act(self, observations: Floats, commands: Floats, generator: np.random.Generator | None = None, /) -> Floats:
         """The policy's mean action for each observation and command, or a sample of it: (n, act_dim)."""
-
-
-class States(Protocol):
-    """A data set, as far as a planner cares."""
-
-    @property
-    def observations(self) -> Floats: ...
 
 
 # ---------------------------------------------------------------- what is answered
@@ -98,7 +111,7 @@ class Pursuit(Protocol):
         """Predicted steps to the goals, given what `aim` answered."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Route:
     """A way for people to look at: the nodes from a state to its goal, and what each part of the way costs."""
 
@@ -125,9 +138,34 @@ class Route:
         """Predicted steps to the goal from the state and from each place of the way."""
         return np.cumsum(self.steps[::-1])[::-1]
 
+    def __repr__(self) -> str:
+        return f"Route({len(self.nodes)} nodes, {self.total:.1f} predicted steps)"
+
+
+class Memory:
+    """What the agents of a plan remember, one row per episode; a new one knows nothing."""
+
+    def __init__(self, episodes: int):
+        self.nodes: Integers = np.full(episodes, -1, dtype=np.int64)
+        """The node each was matched to last, -1 before the first match."""
+        self.stages: Integers = np.zeros(episodes, dtype=np.int64)
+        """The stage of its goal that each is in."""
+        self.least: Floats = np.full(episodes, np.inf)
+        """`Acting` by "unstick": the least predicted cost so far,"""
+        self.least_of: Integers = np.zeros(episodes, dtype=np.int64)
+        """the stage that it belongs to,"""
+        self.since: Integers = np.zeros(episodes, dtype=np.int64)
+        """the steps without progress,"""
+        self.shaking: Integers = np.zeros(episodes, dtype=np.int64)
+        """and the steps with noise still to come."""
+
+    def __repr__(self) -> str:
+        return f"Memory({len(self.nodes)} episodes)"
+
 
 class Plan:
-    """Prepared goals of G episodes; `target` answers for all of them, or for the listed rows."""
+    """Prepared goals of G episodes. It is never changed: `target` writes to the memory that it is given, and without
+    one it answers as on the first step of an episode. `rows` are the episodes that the embeddings belong to."""
 
     def __init__(
         self,
@@ -140,7 +178,7 @@ class Plan:
     ):
         """`numbers[e][s]` are the pursuit's goal numbers of the alternatives of stage s of episode e.
 
-        `observations` are what an aim's states are rows of. Where there is no way to a goal, `target` raises `NoPath`,
+        `observations` are what an aim's states are rows of. Where there is no path to a goal, `target` raises `NoPath`,
         or heads straight for it if `pursue_blindly`.
         """
         self.pursuit, self.observations = pursuit, observations
@@ -153,21 +191,16 @@ class Plan:
         self.stages = np.array([len(stages) for stages in numbers])
         self.simple = bool(all(len(stages) == 1 and len(stages[0]) == 1 for stages in numbers))
         self.only = np.array([stages[0][0] for stages in numbers])
-        self.memory = np.full(len(numbers), -1, dtype=np.int64)
-        self.stage = np.zeros(len(numbers), dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.stages)
 
-    def reset(self, rows: Integers | None = None) -> None:
-        """Forget the stage and the matched node of all episodes, or of the listed ones."""
-        chosen = slice(None) if rows is None else rows
-        self.memory[chosen] = -1
-        self.stage[chosen] = 0
+    def __repr__(self) -> str:
+        return f"Plan({len(self)} episodes, {len(self.pursuit.goals)} goals, {type(self.pursuit).__name__})"
 
-    def target(self, embeddings: Any, rows: Integers | None = None) -> Target:
+    def target(self, embeddings: Any, memory: Memory | None = None, rows: Integers | None = None) -> Target:
         """Where to head for from each embedding."""
-        _, aim, goals = self._aim(embeddings, rows)
+        _, aim, goals = self._aim(embeddings, memory, rows)
         if not self.pursue_blindly and not np.isfinite(aim.costs).all():
             stuck = np.flatnonzero(~np.isfinite(aim.costs))
             names = stuck if rows is None else np.asarray(rows)[stuck]
@@ -182,17 +215,17 @@ class Plan:
         pursuit = self.pursuit
         return Target(aim.points, observation, is_goal, pursuit.points[goals], pursuit.directions[goals], aim.costs)
 
-    def costs(self, embeddings: Any, rows: Integers | None = None) -> Floats:
-        """Predicted cost from each embedding to the goal of its current stage; infinite where there is no way."""
-        return self._aim(embeddings, rows)[1].costs
+    def costs(self, embeddings: Any, memory: Memory | None = None, rows: Integers | None = None) -> Floats:
+        """Predicted cost from each embedding to the goal of its current stage; infinite where there is no path."""
+        return self._aim(embeddings, memory, rows)[1].costs
 
-    def steps(self, embeddings: Any, rows: Integers | None = None) -> Floats:
-        """The same in predicted steps."""
-        states, aim, goals = self._aim(embeddings, rows)
+    def steps(self, embeddings: Any, memory: Memory | None = None, rows: Integers | None = None) -> Floats:
+        """Predicted steps from each embedding to the goal of its current stage."""
+        states, aim, goals = self._aim(embeddings, memory, rows)
         return self.pursuit.steps(states, goals, aim)
 
-    def _aim(self, embeddings: Any, rows: Integers | None) -> tuple[Floats, Aim, Integers]:
-        """(checked embeddings, where to, which goals)."""
+    def _aim(self, embeddings: Any, memory: Memory | None, rows: Integers | None) -> tuple[Floats, Aim, Integers]:
+        """(checked embeddings, where to, which goals); the memory is brought up to date."""
         states = np.asarray(embeddings, dtype=np.float64)
         rows = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
         dimension = self.pursuit.points.shape[1]
@@ -203,43 +236,48 @@ class Plan:
         if not np.isfinite(states).all():
             row = int(np.argmin(np.isfinite(states).all(axis=1)))
             raise GeometryError(f"The embedding of episode {int(rows[row])} is not finite; check its observation.")
+        start = Memory(len(rows))
+        nodes, stages = (start.nodes, start.stages) if memory is None else (memory.nodes[rows], memory.stages[rows])
         if self.simple:
             goals = self.only[rows]
-            aim = self.pursuit.aim(states, goals, self.memory[rows])
+            aim = self.pursuit.aim(states, goals, nodes)
         else:
-            self._advance(states, rows)
-            aim, goals = self._best_alternative(states, rows)
-        self.memory[rows] = aim.nodes
+            self._advance(states, rows, nodes, stages)
+            aim, goals = self._best_alternative(states, rows, nodes, stages)
+        if memory is not None:
+            memory.nodes[rows], memory.stages[rows] = aim.nodes, stages
         return states, aim, goals
 
-    def _advance(self, states: Floats, rows: Integers) -> None:
-        """Move episodes that reached the goal of their stage on to the next stage."""
+    def _advance(self, states: Floats, rows: Integers, nodes: Integers, stages: Integers) -> None:
+        """Move those that reached the goal of their stage on to the next stage, where no node is matched yet."""
         pending = np.arange(len(rows))
         while len(pending):
-            pending = pending[self.stage[rows[pending]] + 1 < self.stages[rows[pending]]]
-            members, owner = self._members(rows[pending])
+            pending = pending[stages[pending] + 1 < self.stages[rows[pending]]]
+            members, owner = self._members(rows[pending], stages[pending])
             done = np.zeros(len(pending), dtype=bool)
             done[owner[self._near(states[pending[owner]], members, self.within[rows[pending[owner]]])]] = True
             pending = pending[done]
-            self.stage[rows[pending]] += 1
-            self.memory[rows[pending]] = -1
+            stages[pending] += 1
+            nodes[pending] = -1
 
     def _near(self, states: Floats, goals: Integers, within: Floats) -> Booleans:
-        """Whether states[r] is within so many predicted steps of goal goals[r]."""
+        """Whether states[r] is within[r] predicted steps of goal goals[r]."""
         metric = self.pursuit.metric
         assert metric is not None, "planners refuse sequences for methods without distances"
         return metric.steps(self.pursuit.direct_costs(states, goals)) <= within
 
-    def _members(self, rows: Integers) -> tuple[Integers, Integers]:
+    def _members(self, rows: Integers, stages: Integers) -> tuple[Integers, Integers]:
         """Goal numbers of the alternatives of each row's stage, and which row each belongs to."""
-        lists = [self.alternatives[row][self.stage[row]] for row in rows]
+        lists = [self.alternatives[row][stage] for row, stage in zip(rows, stages, strict=True)]
         owner = np.repeat(np.arange(len(rows)), [len(each) for each in lists])
         return (np.concatenate(lists) if lists else np.empty(0, dtype=np.int64)), owner
 
-    def _best_alternative(self, states: Floats, rows: Integers) -> tuple[Aim, Integers]:
+    def _best_alternative(
+        self, states: Floats, rows: Integers, nodes: Integers, stages: Integers
+    ) -> tuple[Aim, Integers]:
         """Aim at every alternative, keep the cheapest of each episode (the first among equals)."""
-        members, owner = self._members(rows)
-        aim = self.pursuit.aim(states[owner], members, self.memory[rows][owner])
+        members, owner = self._members(rows, stages)
+        aim = self.pursuit.aim(states[owner], members, nodes[owner])
         order = np.lexsort((aim.costs, owner))
         best = order[np.searchsorted(owner[order], np.arange(len(rows)))]
         return Aim(aim.points[best], aim.states[best], aim.costs[best], aim.nodes[best]), members[best]
@@ -273,22 +311,35 @@ class Acting:
             raise ConfigError(f"action is '{self.kind}'; choose mean, sample or unstick.")
 
 
-class Pilot:
-    """Drives the episodes of a plan: target, command, action."""
+class Controller:
+    """Drives the episodes of a plan: target, command, action. It remembers for all of them, and for nobody else."""
 
-    def __init__(self, model: Agent, plan: Plan, acting: Acting, generator: np.random.Generator):
-        self.model, self.plan, self.acting, self.generator = model, plan, acting, generator
+    def __init__(
+        self,
+        model: PlanningModel,
+        plan: Plan,
+        acting: Acting | None = None,
+        generator: np.random.Generator | None = None,
+    ):
+        """By default actions are the policy's mean; what is random comes from the `generator` (seed 0)."""
+        self.model, self.plan, self.acting = model, plan, acting or Acting()
+        self.generator = np.random.default_rng(0) if generator is None else generator
+        self.memory = Memory(len(plan))
         self.seconds = 0.0
         """Time spent choosing targets."""
-        count = len(plan)
-        self._least, self._since, self._shaking = np.full(count, np.inf), np.zeros(count, int), np.zeros(count, int)
-        self._stage = np.zeros(count, int)
+
+    def follow(self, plan: Plan) -> Controller:
+        """One that goes on with another plan for the same goals: all is remembered but the matched nodes."""
+        other = copy.copy(self)
+        other.plan, other.memory = plan, copy.deepcopy(self.memory)
+        other.memory.nodes[:] = -1
+        return other
 
     def act(self, observations: Floats, rows: Integers | None = None) -> Floats:
         """Actions of all episodes, or of the listed ones, from their observations."""
         embeddings = self.model.embed(observations)
         started = time.perf_counter()
-        target = self.plan.target(embeddings, rows)
+        target = self.plan.target(embeddings, self.memory, rows)
         self.seconds += time.perf_counter() - started
         command = self.model.command(observations, target, embeddings)
         if self.acting.kind == "sample":
@@ -301,17 +352,16 @@ class Pilot:
         return actions
 
     def _stuck(self, costs: Floats, rows: Integers) -> Booleans:
-        """Which episodes are to be shaken now, given their predicted cost to go."""
-        acting = self.acting
-        moved_on = self._stage[rows] != self.plan.stage[rows]
-        self._stage[rows] = self.plan.stage[rows]
-        self._least[rows[moved_on]] = np.inf
-        better = ~np.isfinite(costs)  # of what is not known nobody says that it gets no better
-        better |= costs < self._least[rows] - acting.progress * acting.patience
-        self._least[rows] = np.where(better | ~np.isfinite(self._least[rows]), costs, self._least[rows])
-        self._since[rows] = np.where(better, 0, self._since[rows] + 1)
-        stuck = self._since[rows] >= acting.patience
-        self._shaking[rows] = np.where(stuck, acting.burst, np.maximum(self._shaking[rows] - 1, 0))
-        self._since[rows] = np.where(stuck, 0, self._since[rows])
-        self._least[rows] = np.where(stuck, costs, self._least[rows])
-        return self._shaking[rows] > 0
+        """Which episodes get noise now, given their predicted cost to go. An unknown cost counts as progress."""
+        acting, memory = self.acting, self.memory
+        moved_on = memory.least_of[rows] != memory.stages[rows]
+        memory.least_of[rows] = memory.stages[rows]
+        memory.least[rows[moved_on]] = np.inf
+        least = memory.least[rows]
+        better = ~np.isfinite(costs) | (costs < least - acting.progress * acting.patience)
+        since = np.where(better, 0, memory.since[rows] + 1)
+        stuck = since >= acting.patience
+        memory.least[rows] = np.where(better | stuck | ~np.isfinite(least), costs, least)
+        memory.since[rows] = np.where(stuck, 0, since)
+        memory.shaking[rows] = np.where(stuck, acting.burst, np.maximum(memory.shaking[rows] - 1, 0))
+        return memory.shaking[rows] > 0

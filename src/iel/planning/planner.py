@@ -5,10 +5,8 @@ planner.prepare(goal)                 # once per goal, milliseconds
 action = planner.act(observation)     # every step
 print(planner.path(observation))      # for people
 
-plan = planner.plan(goals)            # many episodes at once
-embeddings = model.embed(observations)
-target = plan.target(embeddings)      # a latent point, and the state of the data it stands for
-actions = model.act(observations, model.command(observations, target, embeddings))
+controller = Controller(model, planner.plan(goals))    # many episodes at once
+actions = controller.act(observations)
 """
 
 from __future__ import annotations
@@ -22,18 +20,10 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, checked_points
-from iel.model.support import Watch
-from iel.planning.goals import (
-    Goal,
-    Mixture,
-    Region,
-    Reward,
-    Sequence,
-    Weighted,
-    latent_wishes,
-    observation_table,
-)
-from iel.planning.plan import Acting, Agent, Pilot, Plan, Pursuit, Route, States, Target
+from iel.model.atlas import Atlas, Source
+from iel.model.support import OutOfDistributionMonitor, report
+from iel.planning.goals import Goal, Reward, Weighted, latent_wishes, observation_table
+from iel.planning.plan import Acting, Controller, Memory, Plan, PlanningModel, Pursuit, Route, Target
 from iel.planning.rewards import READOUT_POOL, Landscape
 
 
@@ -44,24 +34,22 @@ class Planner(ABC):
     collects: ClassVar[bool] = False
     """Whether rewards can be followed."""
 
-    def __init__(self, model: Agent, data: States, metric: Metric | None = None):
-        """`metric` replaces the model's own."""
-        observations = np.asarray(data.observations)
-        if observations.ndim != 2 or len(observations) == 0:
-            raise GeometryError(
-                f"The data's observations have shape {observations.shape}; a planner needs a table with some rows."
-            )
+    def __init__(self, model: PlanningModel, data: Source, metric: Metric | None = None):
+        """`data` are trajectories, an `Atlas`, or a table of observations; `metric` replaces the model's own."""
         self.model = model
-        self.observations = observations
-        self.targets = observations
+        self.atlas = Atlas.of(data)
+        self.observations = self.atlas.observations
+        self.targets = self.observations
         """What rows of an `Aim` are rows of: the states of the data, and on a graph the aims of portals."""
         self.metric = model.metric if metric is None else metric
         self.blind = self.metric is None
         """Whether to head for a goal also where no way to it is known."""
-        self._plan: Plan | None = None
         self._goal: Goal = None
-        self._watch = Watch(model)
-        self._pilot: Pilot
+        self._controller: Controller | None = None
+        self._monitor = OutOfDistributionMonitor()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.observations)} states)"
 
     @property
     def width(self) -> int:
@@ -75,7 +63,7 @@ class Planner(ABC):
         """
         wishes = latent_wishes(goals, self)
         known = [g.observation for w in wishes for s in w.stages for g in s if g.observation is not None]
-        self._watch.check(known, "goal")
+        report(self.model.support, known, "goal", self.model.outside)
         distinct: dict[tuple[bytes, ...], LatentGoal] = {}
         for wish in wishes:
             for stage in wish.stages:
@@ -90,14 +78,14 @@ class Planner(ABC):
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         """How this planner approaches these goals."""
 
-    def twin(self) -> Self:
+    def fork(self) -> Self:
         """Another planner over the same nodes, with a goal (and, on a graph, obstacles) of its own.
 
         It takes no time. Both remember edges together, so they are for one thread.
         """
-        twin = copy.copy(self)
-        twin._plan, twin._goal = None, None
-        return twin
+        fork = copy.copy(self)
+        fork._goal, fork._controller, fork._monitor = None, None, OutOfDistributionMonitor()
+        return fork
 
     @cached_property
     def spread(self) -> Floats:
@@ -125,61 +113,59 @@ class Planner(ABC):
 
         `acting` says how actions are taken from the policy (by default its mean); what is random follows from `seed`.
         """
-        self._plan = self.plan([goal])
+        self._controller = Controller(self.model, self.plan([goal]), acting, np.random.default_rng(seed))
         self._goal = goal
-        self._pilot = Pilot(self.model, self._plan, acting or Acting(), np.random.default_rng(seed))
 
-    def prepare_region(self, goals: Any) -> None:
-        """Get ready to reach any of these states."""
-        self.prepare(Region(goals))
+    def resume(self, other: Self) -> None:
+        """Pursue the goal of another planner of this kind, from where its agent stands."""
+        self._controller = other._prepared().follow(self.plan([other._goal]))
+        self._goal, self._monitor = other._goal, other._monitor
 
-    def prepare_mixture(self, goals: Any, weights: Any = None) -> None:
-        """Get ready to reach the weighted blend of these states."""
-        self.prepare(Mixture(goals, weights))
-
-    def prepare_sequence(self, goals: Any, within: float | None = None) -> None:
-        """Get ready to visit these goals in order."""
-        self.prepare(Sequence(goals) if within is None else Sequence(goals, within))
+    def _prepared(self) -> Controller:
+        if self._controller is None:
+            raise ConfigError("No goal is prepared; call prepare(goal) before asking where to go.")
+        return self._controller
 
     @property
     def prepared(self) -> Plan:
         """The plan of the prepared goal."""
-        if self._plan is None:
-            raise ConfigError("No goal is prepared; call prepare(goal) before asking where to go.")
-        return self._plan
+        return self._prepared().plan
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered on the way to the prepared goal."""
+        return self._prepared().memory
 
     def target(self, observation: Any) -> Target:
         """Where to head for from this observation: one row of everything."""
-        return self.prepared.target(self._embed(observation))
+        return self.prepared.target(self._embed(observation), self.memory)
 
     def act(self, observation: Any) -> Floats:
         """The policy's action towards the target, (act_dim,).
 
-        An observation far outside of the training data is reported when the way leads there, not at every step.
+        An observation far outside of the training data is reported when the agent gets there, not at every step.
         """
-        plan = self.prepared
-        self._pilot.plan = plan  # it is another one after replanning
-        row = self._row(observation)
-        self._watch.step(row)
-        return np.asarray(self._pilot.act(row))[0]
+        controller, row = self._prepared(), self._row(observation)
+        self._monitor.step(self.model.support, row, self.model.outside)
+        return np.asarray(controller.act(row))[0]
 
     def predicted_steps(self, observation: Any) -> float:
         """Predicted steps to the goal of the current stage; infinite where no way leads there."""
         plan = self.prepared
         self._distances("it predicts no number of steps")
-        return float(plan.steps(self._embed(observation))[0])
+        return float(plan.steps(self._embed(observation), self.memory)[0])
 
     def path(self, observation: Any) -> Route:
         """The whole way from this observation, through all stages still to come."""
         plan, metric = self.prepared, self._distances("it knows no ways")
         row = self._row(observation)
-        self._watch.check(row, "start")
+        report(self.model.support, row, "start", self.model.outside)
         state = np.asarray(self.model.embed(row))[0].astype(np.float64)
-        plan.costs(state[None, :])  # brings the stage up to date
+        plan.costs(state[None, :], self.memory)  # brings the stage up to date
         nodes: list[int] = []
         costs: list[float] = []
         begins = []
-        for stage in plan.alternatives[0][plan.stage[0] :]:
+        for stage in plan.alternatives[0][self.memory.stages[0] :]:
             aim = plan.pursuit.aim(np.repeat(state[None, :], len(stage), axis=0), stage, np.full(len(stage), -1))
             best = int(np.argmin(aim.costs))
             if not np.isfinite(aim.costs[best]):

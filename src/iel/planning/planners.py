@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from iel.data.slowness import place_columns
-from iel.errors import ConfigError, DataError, GeometryError, NoPath
+from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, SupportFunction, checked_costs
-from iel.planning.chance import Portals, find_portals
+from iel.model.atlas import Atlas, ObservedEdges, ObservedTeleports, Source, rows_before
+from iel.planning.chance import find_portals
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
 from iel.planning.field import NO_HOP, Field
 from iel.planning.goals import inside, observation_table
 from iel.planning.graph import PlanningGraph
-from iel.planning.plan import Agent, Pursuit, States
+from iel.planning.plan import PlanningModel, Pursuit
 from iel.planning.planner import Planner
 from iel.planning.pursuits import AlongGraph, Straight
 from iel.planning.rewards import Landscape, reward_field
 from iel.planning.search import without
-from iel.planning.witness import Witnesses, factor_for, holds_walks, places_of, walked, window_for
+from iel.planning.witness import observed_edges, positions, window_for
 
 FEW_NODES = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
@@ -34,15 +33,6 @@ witnesses are asked: of near nodes few pairs were passed by the same trajectory.
 
 SAMPLED = 1024
 """Pairs of the data that tell what a number of steps costs."""
-
-
-def rows_before(offsets: Integers, steps: int, count: int) -> Integers:
-    """Rows whose trajectory goes on for so many steps: all of them, or `count` drawn evenly."""
-    room = np.maximum(np.diff(offsets) - steps, 0)
-    ends, total = np.cumsum(room), int(room.sum())
-    few = np.random.default_rng(0).choice(total, count, replace=False) if total > count else np.arange(total)
-    trajectory = np.searchsorted(ends, few, side="right")
-    return offsets[trajectory] + few - (ends - room)[trajectory]
 
 
 class Direct(Planner):
@@ -62,7 +52,7 @@ class AsymGraph(Planner):
                 asked, 512 for a metric that must be asked for every pair), or as many as there are distinct states
     neighbours  cheapest out-edges kept per node
     pool        states drawn from the data, embedded, and offered to the coreset
-    coreset     "farthest", "dpp", or "all" where the data is a coreset already
+    coreset     "farthest" (the default), "dpp", or "all", which is the default for an atlas of nodes
     sigma       the DPP's kernel width; by default half the mean pair distance
     beta        sharpness of a displacement; by default the model's
     lookahead   head for the first node on the way that is this far from the matched one, by place where the policy is
@@ -85,13 +75,13 @@ class AsymGraph(Planner):
 
     def __init__(
         self,
-        model: Agent,
-        data: States,
+        model: PlanningModel,
+        data: Source,
         *,
         nodes: int | None = None,
         neighbours: int = 10,
         pool: int = 50_000,
-        coreset: str = "farthest",
+        coreset: str | None = None,
         sigma: float | None = None,
         beta: float | None = None,
         lookahead: float | None = None,
@@ -104,18 +94,19 @@ class AsymGraph(Planner):
         seed: int = 0,
     ):
         super().__init__(model, data, self._own_metric(model.metric if metric is None else metric, beta))
-        steering: Any = getattr(model, "steering", None)
+        atlas, spec = self.atlas, model.target_spec
         self._check_settings(nodes, lookahead, unreachable)
         chosen = self._distances("there is nothing to build a graph of")
         own = metric is None and beta is None
-        self.lookahead = self._ahead(data, chosen, own) if lookahead is None else lookahead
-        unseen = factor_for(witnesses, data, getattr(steering, "columns", ()))
-        near = NODES_FOR_PLACES if getattr(steering, "reach", 0.0) and unseen == 1.0 else DEFAULT_NODES
+        self.lookahead = self._ahead(chosen, own) if lookahead is None else lookahead
+        unseen = atlas.penalty_for(witnesses, spec.columns)
+        near = NODES_FOR_PLACES if spec.reach and unseen == 1.0 else DEFAULT_NODES
         usual = near if isinstance(chosen, Displacement | SupportFunction) else FEW_NODES
         rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
-        self.node_scale = np.ones(1) if chosen.spatial else self._column_scale(data, chosen, embedded, nodes or usual)
+        self.node_scale = np.ones(1) if chosen.spatial else self._column_scale(chosen, embedded, nodes or usual)
         """What columns of embeddings are divided by to tell how far apart nodes are."""
         places = embedded / self.node_scale
+        coreset = coreset or ("all" if atlas.chosen else "farthest")
         self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
         self.states = rows[self.coreset.indices]
         """Rows of the data's observations that are nodes."""
@@ -130,12 +121,14 @@ class AsymGraph(Planner):
             tree_points=self.coreset.points,
             unseen=unseen,
         )
+        # What an atlas says of its nodes holds for a graph of just these.
+        known = atlas if coreset == "all" else Atlas(self.observations)
         if self.graph.unseen > 1.0:
-            self.graph.witnesses = self._witnesses(data)
-        self.places = steering.places(self.observations[self.states]) if hasattr(steering, "places") else None
+            self.graph.witnesses = known.edges or self._observed_edges()
+        self.places = spec.positions(self.observations[self.states])
         self.hop_states = self.states
         if chance:
-            self._find_portals(data)
+            self._enter(known.teleports or self._find_portals())
         self.blind = unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
@@ -153,39 +146,35 @@ class AsymGraph(Planner):
                 "ask for fewer nodes."
             )
 
-    def _column_scale(self, data: Any, metric: Metric, embedded: Floats, nodes: int) -> Floats:
+    def _column_scale(self, metric: Metric, embedded: Floats, nodes: int) -> Floats:
         """Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
 
-        Where they are the observations themselves, columns that do not tell the place count nothing (their scale is
-        infinite): farthest points among all columns of a body are rare poses, of which its values know least. An
-        export says what the data told.
+        Where they are the observations themselves, columns that are no positions count nothing (their scale is
+        infinite): farthest points among all columns of a legged robot are rare poses, of which its values know least.
         """
-        if (exported := getattr(data, "node_scale", None)) is not None:
-            return np.asarray(exported)
+        if self.atlas.node_scale is not None:
+            return self.atlas.node_scale
         scale = np.maximum(embedded.std(axis=0), 1e-8)
-        columns = list(getattr(getattr(self.model, "steering", None), "columns", ()))
-        if metric.dear and not columns and holds_walks(data):
-            with suppress(DataError):  # nothing separates place from pose
-                columns = place_columns(data)
-        if metric.dear and columns and len(np.unique(embedded[:, columns], axis=0)) >= nodes:
-            scale[np.setdiff1d(np.arange(len(scale)), columns)] = np.inf
+        if metric.dear:
+            columns = list(self.model.target_spec.columns or self.atlas.position_columns)
+            if columns and len(np.unique(embedded[:, columns], axis=0)) >= nodes:
+                scale[np.setdiff1d(np.arange(len(scale)), columns)] = np.inf
         return scale
 
-    def _ahead(self, data: Any, metric: Metric, own: bool) -> float:
+    def _ahead(self, metric: Metric, own: bool) -> float:
         """How far ahead to head: as far as waypoints were in training; for a policy that is sent to states, what some
         steps of the data cost, as an export says for the model's `own` metric."""
-        steering: Any = getattr(self.model, "steering", None)
-        exported = getattr(data, "lookahead", None)
-        if not (steps := getattr(steering, "steps_ahead", 0)):
-            return float(getattr(steering, "reach", 0.0))
+        spec, exported = self.model.target_spec, self.atlas.lookahead
+        if not spec.steps:
+            return spec.reach
         if exported is not None:
-            return float(exported[self.both_ways]) if own else 0.0
-        return self.cost_of_steps(data, steps, metric)
+            return exported[self.both_ways] if own else 0.0
+        return self._cost_of_steps(spec.steps, metric)
 
-    def cost_of_steps(self, data: Any, steps: int, metric: Metric) -> float:
-        """The median cost of so many steps of the data's trajectories; 0 where none is that long, or there are none."""
-        offsets = getattr(data, "offsets", None)
-        rows = np.zeros(0, int) if offsets is None else rows_before(np.asarray(offsets), steps, SAMPLED)
+    def _cost_of_steps(self, steps: int, metric: Metric) -> float:
+        """The median cost of `steps` steps of the data's trajectories; 0 where none is that long, or there are none."""
+        data = self.atlas.trajectories
+        rows = np.zeros(0, int) if data is None else rows_before(data.offsets, steps, SAMPLED)
         if not len(rows):
             return 0.0
         later = self.observations[rows + steps]
@@ -200,38 +189,51 @@ class AsymGraph(Planner):
             raise ConfigError(f"beta is {beta}, but this model's distances have no beta; leave it out.")
         return replace(metric, beta=beta)
 
-    def _witnesses(self, data: States) -> Witnesses:
-        """Who was seen where, by all trajectories of the data, or as it was exported."""
-        graph, exported = self.graph, getattr(data, "passages", None)
-        if exported is not None and graph.count == len(self.observations):
-            return Witnesses(graph.count, **exported)
-        offsets = walked(data)
+    def _observed_edges(self) -> ObservedEdges:
+        """Which edges all trajectories of the data took."""
+        graph, offsets, columns = self.graph, self.atlas.walked(), self.model.target_spec.columns
         goal = LatentGoal(graph.points[0], np.eye(graph.dimension)[0], self.observations[self.states[0]])
         window = window_for(graph.predicted(graph.geometric(goal).cost))
-        states = places_of(self.model, self.observations)
-        if states is not None:
-            return Witnesses.of(states, offsets, states[self.states].astype(np.float64), window)
+        if columns:
+            states = positions(columns, self.observations)
+            return observed_edges(states, offsets, states[self.states].astype(np.float64), window)
         states = np.asarray(self._embedded(np.arange(len(self.observations))) / self.node_scale, np.float32)
-        return Witnesses.of(states, offsets, self.coreset.points, window)
+        return observed_edges(states, offsets, self.coreset.points, window)
 
-    def _find_portals(self, data: Any) -> None:
-        """Portals that the data's jumps show, or that were exported; their aims are rows beyond those of the data."""
-        steering: Any = getattr(self.model, "steering", None)
-        portals, exported, embed = None, getattr(data, "portals", None), self.model.embed
-        if exported is not None and self.graph.count == len(self.observations):
-            portals = Portals(points=np.asarray(embed(exported["aims"]), np.float64), **exported)
-        elif self.places is not None and holds_walks(data):
-            portals = find_portals(data, list(steering.columns), np.array(steering.scale), self.places, embed)
+    def _find_portals(self) -> ObservedTeleports | None:
+        """Portals that the data's jumps show to a policy that is sent to positions."""
+        data, spec = self.atlas.resident, self.model.target_spec
+        if data is None or self.places is None:
+            return None
+        return find_portals(data, list(spec.columns), np.array(spec.scale), self.places)
+
+    def _enter(self, portals: ObservedTeleports | None) -> None:
+        """Let the graph use these portals; their aims are rows beyond those of the data."""
         if portals is None:
             return
         self.graph.portals = portals
+        self.graph.portal_points = np.asarray(self.model.embed(portals.aims), np.float64)
         self.hop_states = np.append(self.states, len(self.observations) + np.arange(len(portals)))
         self.targets = np.concatenate([self.observations, portals.aims.astype(self.observations.dtype)])
 
-    def twin(self) -> Self:
-        twin = super().twin()
-        twin.nodes_off, twin.edges_off, twin._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
-        return twin
+    def node_atlas(self) -> Atlas:
+        """Its nodes, and what the data says about them: enough for the same graph without the data."""
+        graph, steps = self.graph, self.model.target_spec.steps
+        both_ways = self._cost_of_steps(steps, graph.metric.symmetric()) if steps else 0.0
+        return Atlas(
+            np.asarray(self.observations[self.states], np.float32),
+            chosen=True,
+            edges=graph.witnesses,
+            penalty=None if graph.witnesses is None else graph.unseen,
+            teleports=graph.portals,
+            lookahead=(self.lookahead, both_ways) if steps else None,
+            node_scale=None if graph.metric.spatial else self.node_scale,
+        )
+
+    def fork(self) -> Self:
+        fork = super().fork()
+        fork.nodes_off, fork.edges_off, fork._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
+        return fork
 
     def coverage(self) -> Coverage:
         """How well the coreset covers the states it was chosen from."""
@@ -299,19 +301,18 @@ class AsymGraph(Planner):
         self.edges_off.clear()
         self._replan()
 
+    def _replan(self) -> None:
+        """Forget searches of the old graph and repeat that of the prepared goal; its stage is kept."""
+        self._fields.clear()
+        if (before := self._controller) is not None:
+            self._controller = None  # where there is no plan any more, nobody drives by the old one
+            self._controller = before.follow(self.plan([self._goal]))
+
     def _node(self, node: Any) -> int:
         number = int(node)
         if not 0 <= number < self.graph.count:
             raise ConfigError(f"Node {node} does not exist; the coreset has nodes 0 to {self.graph.count - 1}.")
         return number
-
-    def _replan(self) -> None:
-        """Forget searches of the old graph and repeat that of the prepared goal; its stage is kept."""
-        self._fields.clear()
-        if self._plan is not None:
-            stage, self._plan = self._plan.stage, None  # where there is no plan any more, nobody drives by the old one
-            self._plan = self.plan([self._goal])
-            self._plan.stage = stage
 
     def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """From the state to its node, hop by hop to the goal's node, and on to the goal; or to a portal, with what is

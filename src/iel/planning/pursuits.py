@@ -115,8 +115,7 @@ class AlongGraph(Straight):
         self.graph, self.hop_states, self.fields = graph, states, fields
         self.matcher = graph.matcher(self.goals, nodes_off)
         self.next_hops = np.stack([field.beyond(lookahead, places) for field in fields])
-        portals = np.empty((0, graph.dimension)) if graph.portals is None else graph.portals.points
-        self.hop_points = np.concatenate([graph.points, portals])
+        self.hop_points = np.concatenate([graph.points, graph.portal_points])
         self.distances = np.stack([field.distance for field in fields])
         self.goal_nodes = np.array([field.node for field in fields])
         self.last_costs = np.array([field.last_cost for field in fields])

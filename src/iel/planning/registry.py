@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from iel.errors import ConfigError, unknown_name
+from iel.model.atlas import Source
 from iel.planning.clusters import GasGraph
 from iel.planning.midpoints import RecMid
-from iel.planning.plan import Agent, States
+from iel.planning.plan import PlanningModel
 from iel.planning.planners import AsymGraph, Direct, Planner, SymGraph
 
 PLANNERS: dict[str, type[Planner]] = {
@@ -15,7 +16,7 @@ PLANNERS: dict[str, type[Planner]] = {
 }
 
 
-def planners_for(model: Agent) -> tuple[str, ...]:
+def planners_for(model: PlanningModel) -> tuple[str, ...]:
     """Names of the planners that this model can be used with."""
     metric = model.metric
     if metric is None:
@@ -26,10 +27,9 @@ def planners_for(model: Agent) -> tuple[str, ...]:
     return tuple(name for name in PLANNERS if name not in missing)
 
 
-def usual_planners(model: Agent) -> tuple[str, ...]:
+def usual_planners(model: PlanningModel) -> tuple[str, ...]:
     """The same without GAS's own graph, which other methods are only given on request."""
-    gas = getattr(model, "algo", None) == "gas"
-    return tuple(name for name in planners_for(model) if gas or name != GasGraph.name)
+    return tuple(name for name in planners_for(model) if model.algo == "gas" or name != GasGraph.name)
 
 
 def over_coreset(name: str) -> bool:
@@ -37,7 +37,7 @@ def over_coreset(name: str) -> bool:
     return issubclass(PLANNERS.get(name, Direct), AsymGraph)
 
 
-def make_planner(name: str, model: Agent, data: States, **settings: Any) -> Planner:
+def make_planner(name: str, model: PlanningModel, data: Source, **settings: Any) -> Planner:
     """A planner by name: direct, rec-mid, sym-graph, asym-graph or gas-graph."""
     if name not in PLANNERS:
         raise unknown_name("planner", name, PLANNERS)

@@ -29,15 +29,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from iel.data.jumps import jump_rows
-from iel.errors import ConfigError
 from iel.metrics import Floats, Integers, checked_points
+from iel.model.atlas import SLACK, ObservedEdges
 from iel.planning.candidates import Nearby, nearest_pairs
 from iel.planning.screen import WIDEN, Screen, affordable_screen, places, rounded_up
 
@@ -47,10 +45,6 @@ LISTED = 16
 """Near nodes in the list of each node."""
 LONGEST = 64
 """No passage longer than this is looked for, in steps."""
-SLACK = 3.0
-"""How many times slower than predicted a passage may be: drivers are noisy, and do not always take the best way."""
-AT_JUMPS = 1000.0
-"""The factor where places jump, unless another is given: what nobody did is a last resort."""
 ROWS = 256
 """States compared with their lists at a time: as many as a core's cache holds."""
 ROUNDS = 8
@@ -69,56 +63,19 @@ class Connectivity:
     """Nodes in the largest of them."""
 
 
-@dataclass(frozen=True)
-class Witnesses:
-    """n(i, j) for all pairs that were passed within the window, by ascending code i * count + j."""
-
-    count: int
-    """Number of nodes."""
-    codes: Integers
-    steps: Integers
-
-    @classmethod
-    def of(cls, states: Floats, offsets: Integers, points: Floats, window: int = LONGEST) -> Witnesses:
-        """From embedded states (n, d) of trajectories (`offsets` as in `Trajectories`) and embedded nodes (N, d)."""
-        return passages(assign(states, offsets, points), offsets, len(points), window)
-
-    def least(self, sources: Integers, targets: Integers) -> Floats:
-        """n(i, j) of listed edges; infinite where nobody was seen."""
-        code = np.asarray(sources, np.int64) * self.count + targets
-        place = np.minimum(np.searchsorted(self.codes, code), len(self.codes) - 1)
-        if not len(self.codes):
-            return np.full(len(code), np.inf)
-        return np.where(self.codes[place] == code, self.steps[place], np.inf)
-
-    def seen(self, sources: Integers, targets: Integers, predicted: Floats, slack: float = SLACK) -> np.ndarray:
-        """Which edges are witnessed, given their predicted steps."""
-        return self.least(sources, targets) <= 1.0 + slack * predicted
+def observed_edges(states: Floats, offsets: Integers, points: Floats, window: int = LONGEST) -> ObservedEdges:
+    """From embedded states (n, d) of trajectories (`offsets` as in `Trajectories`) and embedded nodes (N, d)."""
+    return passages(assign(states, offsets, points), offsets, len(points), window)
 
 
-def holds_walks(data: Any) -> bool:
-    """Whether the data has trajectories, and has them in memory."""
-    return getattr(data, "offsets", None) is not None and getattr(data, "stored", None) is None
+def positions(columns: Sequence[int], observations: Floats) -> Floats:
+    """Where every state is, in position columns that are each divided by their standard deviation.
 
-
-def walked(data: Any) -> Integers:
-    """Where the trajectories of the data begin and end; one that jumps (a teleport) ends there, as nobody walked."""
-    if getattr(data, "offsets", None) is None:
-        raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
-    return np.union1d(np.asarray(data.offsets), jump_rows(data) + 1)
-
-
-def places_of(model: Any, observations: Any) -> Floats | None:
-    """Where every state is, for a model that is steered by the columns that tell the place (each in its own spread).
-
-    A body passes a place in whatever pose, and its embedding may be nearer to a node behind a door in the same pose
-    than to one beside it. None for other models: there a state is where its embedding is.
+    A robot passes a position in whatever pose, and its embedding may be nearer to a node behind a door in the same pose
+    than to one beside it.
     """
-    columns = list(getattr(getattr(model, "steering", None), "columns", ()))
-    if not columns:
-        return None
-    places = np.asarray(observations[:, columns], np.float32)
-    return places / np.maximum(places.std(axis=0), np.float32(1e-8))
+    table = np.asarray(observations[:, list(columns)], np.float32)
+    return table / np.maximum(table.std(axis=0), np.float32(1e-8))
 
 
 def connectivity(count: int, sources: Integers, targets: Integers, seen: np.ndarray) -> Connectivity:
@@ -131,18 +88,6 @@ def connectivity(count: int, sources: Integers, targets: Integers, seen: np.ndar
 def window_for(predicted: Floats) -> int:
     """The window that 99 % of edges with these predicted steps need."""
     return min(LONGEST, math.ceil(1.0 + SLACK * float(np.quantile(predicted, 0.99))))
-
-
-def factor_for(witnesses: float | None, data: Any, columns: Sequence[int] = ()) -> float:
-    """The factor of unseen edges: as given, else as it was exported, else `AT_JUMPS` if these columns of the data jump
-    (nobody walks over what teleports, so there is a gap that edges must not bridge); 1 asks nobody."""
-    if witnesses is None:
-        witnesses = getattr(data, "witnesses", None)
-    if witnesses is None:
-        witnesses = AT_JUMPS if len(columns) and holds_walks(data) and len(jump_rows(data, list(columns))) else 1.0
-    if not witnesses >= 1.0:
-        raise ConfigError(f"witnesses is {witnesses}; give the factor (1 or more) of what nobody was seen to do.")
-    return float(witnesses)
 
 
 # ---------------------------------------------------------------- the node of every state
@@ -207,7 +152,7 @@ def nearest(states: Floats, rows: Integers, points: Floats, screen: Screen) -> I
 # ---------------------------------------------------------------- who was seen where
 
 
-def passages(nodes: Integers, offsets: Integers, count: int, window: int = LONGEST) -> Witnesses:
+def passages(nodes: Integers, offsets: Integers, count: int, window: int = LONGEST) -> ObservedEdges:
     """n(i, j) within `window` steps, from the node of every state."""
     start = np.ones(len(nodes), dtype=bool)
     start[1:] = nodes[1:] != nodes[:-1]
@@ -230,4 +175,4 @@ def passages(nodes: Integers, offsets: Integers, count: int, window: int = LONGE
             merged, pending = np.unique(np.concatenate([merged, *pending])), []
     code, steps = np.divmod(np.unique(np.concatenate([merged, *pending])), window + 1)
     begins = np.flatnonzero(np.diff(code, prepend=-1))
-    return Witnesses(count, code[begins], steps[begins])
+    return ObservedEdges(count, code[begins], steps[begins])

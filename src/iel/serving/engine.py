@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +20,8 @@ from numpy.typing import NDArray
 
 from iel.errors import ConfigError, GeometryError, IELError, unknown_name
 from iel.model.networks import distinct_rows
-from iel.planning import Acting, AsymGraph, Planner
+from iel.planning import Acting, AsymGraph, Controller, Plan, Planner
 from iel.planning.goals import observation_table
-from iel.planning.plan import Plan
 from iel.serving.source import Served
 
 Rows = NDArray[np.float32]
@@ -54,6 +54,8 @@ class Engine:
         self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="iel-engine")
         self.waiting = 0
+        """Questions that the worker has not finished, whether or not their answers are still wanted."""
+        self._counting = threading.Lock()
 
     async def ask(self, question: Callable[..., T], *arguments: Any, quick: bool = False) -> T:
         """Run a function in the worker; a `quick` one at once if the worker is idle: then nobody else is asking."""
@@ -61,11 +63,14 @@ class Engine:
             return question(*arguments)
         if self.waiting >= WAITING:
             raise Busy(f"{WAITING} requests are waiting already; ask again in a moment.")
-        self.waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, question, *arguments)
-        finally:
-            self.waiting -= 1
+        answer = self._worker.submit(question, *arguments)
+        self._count(1)
+        answer.add_done_callback(lambda _: self._count(-1))
+        return await asyncio.wrap_future(answer)
+
+    def _count(self, change: int) -> None:
+        with self._counting:  # called by the worker too
+            self.waiting += change
 
     def quick(self, observations: Rows, goals: Rows, planner: str | None) -> bool:
         """Whether `act` would take well below a millisecond: few rows, and one goal that is remembered."""
@@ -91,12 +96,11 @@ class Engine:
     def act(
         self, observations: Rows, goals: Rows, planner: str | None, with_steps: bool = False
     ) -> tuple[Rows, NDArray[np.floating] | None]:
-        """Mean actions (n, a), and predicted steps (n,) if they are wanted."""
+        """Mean actions (n, a), and predicted steps (n,) if they are wanted. Nothing is remembered: clients share plans,
+        and each row is answered like the first step of an episode."""
         observations, prepared = self._prepare(observations, goals, planner)
-        embeddings = self.model.embed(observations)
-        target = prepared.plan.target(embeddings, prepared.rows)
-        actions = self.model.act(observations, self.model.command(observations, target, embeddings))
-        return actions, self._steps(prepared, embeddings) if with_steps else None
+        actions = Controller(self.model, prepared.plan).act(observations, prepared.rows)
+        return actions, self._steps(prepared, observations) if with_steps else None
 
     def steps(self, observations: Rows, goals: Rows, planner: str | None) -> NDArray[np.floating]:
         """Predicted steps (n,): by the network alone, or along a planner's way."""
@@ -104,21 +108,21 @@ class Engine:
             observations, goals = self._tables(observations, goals)
             return self.model.steps(observations, goals)
         observations, prepared = self._prepare(observations, goals, planner)
-        return self._steps(prepared, self.model.embed(observations))
+        return self._steps(prepared, observations)
 
-    def _steps(self, prepared: Prepared, embeddings: Rows) -> NDArray[np.floating]:
+    def _steps(self, prepared: Prepared, observations: Rows) -> NDArray[np.floating]:
         if self.model.metric is None:
             raise GeometryError(f"{self.model.algo} learned no distances, so it predicts no number of steps.")
-        return prepared.plan.steps(embeddings, prepared.rows)
+        return prepared.plan.steps(self.model.embed(observations), rows=prepared.rows)
 
     def ways(self, observations: Rows, goals: Rows, planner: str | None) -> list[dict[str, Any]]:
         """Waypoints from each observation to its goal."""
         observations, goals = self._tables(observations, goals)
-        twin = self.planner(planner).twin()
+        fork = self.planner(planner).fork()
         answers = []
         for observation, goal in zip(observations, goals, strict=True):
-            twin.prepare(goal)
-            way = twin.path(observation)
+            fork.prepare(goal)
+            way = fork.path(observation)
             answers.append(
                 {
                     "waypoints": way.observations.tolist(),
@@ -169,23 +173,30 @@ class Control:
 
     def __init__(self, engine: Engine):
         self.engine = engine
-        self._twins: dict[str, Planner] = {}
+        self._forks: dict[str, Planner] = {}
         self.planner: Planner | None = None
 
     def prepare(self, goal: Any, planner: str | None, acting: str, seed: int) -> None:
         """Head for another goal from now on."""
         chosen = self.engine.planner(planner)
-        twin = self._twins.setdefault(chosen.name, chosen.twin())
-        twin.prepare(np.asarray(goal, np.float32), Acting(acting), seed)  # type: ignore[arg-type]
-        self.planner = twin
+        fork = self._forks.setdefault(chosen.name, chosen.fork())
+        fork.prepare(np.asarray(goal, np.float32), Acting(acting), seed)  # type: ignore[arg-type]
+        self.planner = fork
 
     def avoid(self, states: Any, radius: float) -> int:
-        """Switch off what is near these states (and everything that was off on again); how many nodes are off."""
+        """Switch off what is near these states (and everything that was off on again); how many nodes are off.
+
+        Where that leaves no plan it is refused, and the goal and the former obstacles stay.
+        """
         planner = self._chosen()
         if not isinstance(planner, AsymGraph):
             raise ConfigError(f"{planner.name} has no nodes to switch off; use a graph planner.")
-        planner.switch_on()
-        return len(planner.switch_off_near(states, radius)) if len(states) else 0
+        changed = planner.fork()
+        changed.switch_on()
+        off = changed.switch_off_near(states, radius) if len(states) else ()
+        changed.resume(planner)
+        self.planner = self._forks[planner.name] = changed
+        return len(off)
 
     def act(self, observation: Any, with_steps: bool) -> tuple[list[float], float | None]:
         """The action, and the predicted steps if they are wanted."""

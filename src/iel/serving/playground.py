@@ -67,7 +67,7 @@ class Stage:
 
     def __init__(self, engine: Engine):
         self.engine, served = engine, engine.served
-        reference = served.observations[0]
+        reference = served.states[0]
         self.simulation = simulation_of(served.env, reference)
         maze = None if self.simulation is None else self.simulation.maze
         self.view: View = view_of(served, maze)
@@ -153,7 +153,7 @@ class Session:
 
     def _pursue(self, goal: np.ndarray, base: Planner) -> None:
         """A planner of this session's own, with its obstacles switched off."""
-        planner = base.twin()
+        planner = base.fork()
         self.latent = latent_wishes([goal], planner)[0].stages[0][0]
         if isinstance(planner, AsymGraph) and self.obstacles:
             places = self.stage.nodes(planner)
@@ -237,7 +237,7 @@ class Session:
         if self.simulation is None:
             served = self.stage.engine.served
             assert served.env is not None
-            self.simulation = Simulation(served.env, served.observations[0])
+            self.simulation = Simulation(served.env, served.states[0])
         self.observation = self.simulation.reset(self.view.state(self.scene.start), self.goal)
         self.steps, self.success = 0, False
         self.life += 1

@@ -6,15 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from iel.envs import canonical_name
 from iel.errors import ConfigError, DataError, RunError
 from iel.files import notice
 from iel.loader import read_json
+from iel.metrics import Floats
 from iel.model import Model, load_model
-from iel.planning import Planner, make_planner, over_coreset, usual_planners
+from iel.planning import Atlas, Planner, make_planner, over_coreset, usual_planners
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,53 +22,41 @@ class Served:
     name: str
     """What the page calls it: the directory's own name."""
     model: Model
-    states: NDArray[np.float32] | None = None
-    """Observations to plan over and to draw; None: only `direct` works, and there is nothing to draw."""
-    offsets: NDArray[np.int64] | None = None
-    """First rows of the episodes of `states`; None where they are no episodes (an export's)."""
+    atlas: Atlas | None = None
+    """States to plan over and to draw; None: only `direct` works, and there is nothing to draw."""
     env: str | None = None
     """The environment's name, if there is one of that name."""
     seed: int | None = None
     planning: dict[str, Any] = field(default_factory=dict)
     """Settings of graph planners."""
-    passages: Any = None
-    """Who was seen to pass between the states, where an export says so."""
-    witnesses: float | None = None
-    """How much dearer other edges are there."""
-    portals: Any = None
-    """What throws the agent elsewhere, where an export says so."""
-    lookahead: tuple[float, float] | None = None
-    """How far ahead graphs head, where an export says so."""
-    node_scale: NDArray[np.float64] | None = None
-    """What columns are divided by to tell how far apart states are, where an export says so."""
 
     @property
     def planners(self) -> tuple[str, ...]:
         """Names of the planners that can be used, the best one last."""
-        return ("direct",) if self.states is None else usual_planners(self.model)
+        return ("direct",) if self.atlas is None else usual_planners(self.model)
 
     @property
     def default_planner(self) -> str:
         return self.planners[-1]
 
     @property
-    def observations(self) -> NDArray[np.float32]:
-        """States for a planner; `direct` looks at none of them."""
-        return np.zeros((1, self.model.observation_size), np.float32) if self.states is None else self.states
-
-    @property
-    def drawable(self) -> NDArray[np.float32]:
+    def drawable(self) -> Atlas:
         """States to draw; refused where there are none."""
-        if self.states is None:
+        if self.atlas is None:
             raise ConfigError(
                 f"{self.name} has no states to draw; export with --nodes 2048, or give the data with --data FILE."
             )
-        return self.states
+        return self.atlas
+
+    @property
+    def states(self) -> Floats:
+        """Observations to draw."""
+        return self.drawable.observations
 
     def planner(self, name: str) -> Planner:
         """A planner by name; a graph takes a second or two."""
         settings = self.planning if over_coreset(name) else {}
-        return make_planner(name, self.model, self, **settings)
+        return make_planner(name, self.model, self.atlas or Atlas.blank(self.model.observation_size), **settings)
 
     def describe(self) -> dict[str, Any]:
         """For programs: what may be asked."""
@@ -100,11 +86,9 @@ def open_served(path: Path | str, *, data: Path | None = None, nodes: int | None
 
 
 def _trained(run: Any, data: Path | None, nodes: int | None) -> Served:
-    model = run.model
-    kept: dict[str, Any] = {}
+    atlas = None
     try:
-        store = run.data(data)
-        kept = {"states": store.observations, "offsets": store.offsets}
+        atlas = Atlas.of(run.data(data))
     except DataError as error:
         if data is not None:
             raise
@@ -112,7 +96,7 @@ def _trained(run: Any, data: Path | None, nodes: int | None) -> Served:
     name = run.path.resolve().name
     if name.startswith("seed_"):
         name = f"{run.path.resolve().parent.name}, seed {run.seed}"
-    return Served(name, model, env=_environment(run.env), seed=run.seed, planning=_graph(nodes), **kept)
+    return Served(name, run.model, atlas, _environment(run.env), run.seed, _graph(nodes))
 
 
 def _exported(path: Path, data: Path | None, nodes: int | None) -> Served:
@@ -120,26 +104,19 @@ def _exported(path: Path, data: Path | None, nodes: int | None) -> Served:
     card = read_json(path / "card.json") if (path / "card.json").exists() else {}
     env, seed = card.get("env"), card.get("seed")
     name = path.resolve().name
-    facts: dict[str, Any] = {
-        "env": _environment(env) if isinstance(env, str) else None,
-        "seed": seed if isinstance(seed, int) else None,
-    }
-    if data is not None:
-        from iel.data import load
+    env = _environment(env) if isinstance(env, str) else None
+    seed = seed if isinstance(seed, int) else None
+    if data is None:
+        return Served(name, model, model.atlas, env, seed)
+    from iel.data import load
 
-        store = load(data, env=facts["env"], trust=True)
-        if store.observations.shape[1] != model.observation_size:
-            raise RunError(
-                f"{data} has observations of {store.observations.shape[1]} numbers, but {path} takes "
-                f"{model.observation_size}; give the data it was trained on."
-            )
-        return Served(name, model, store.observations, store.offsets, planning=_graph(nodes), **facts)
-    if model.pack is None:
-        return Served(name, model, **facts)
-    # What was taken along is a coreset already.
-    told = "passages", "witnesses", "portals", "lookahead", "node_scale"
-    facts |= {name: getattr(model.pack, name) for name in told}
-    return Served(name, model, model.pack.observations, planning={"coreset": "all"}, **facts)
+    store = load(data, env=env, trust=True)
+    if store.observation_size != model.observation_size:
+        raise RunError(
+            f"{data} has observations of {store.observation_size} numbers, but {path} takes "
+            f"{model.observation_size}; give the data it was trained on."
+        )
+    return Served(name, model, Atlas.of(store), env, seed, _graph(nodes))
 
 
 def _graph(nodes: int | None) -> dict[str, Any]:

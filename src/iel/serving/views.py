@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from iel.data.slowness import place_columns, slow_directions, slowness
+from iel.data.trajectories import Trajectories
 from iel.envs.mazes import MazeMap
 from iel.errors import DataError
 from iel.serving.source import Served
@@ -107,7 +108,7 @@ class Raster:
 
 def view_of(served: Served, maze: MazeMap | None = None) -> View:
     """The best map there is."""
-    states = served.drawable
+    states = served.states
     generator = np.random.default_rng(0)
     rows = np.arange(len(states))
     if len(rows) > POOL:
@@ -130,14 +131,6 @@ def view_of(served: Served, maze: MazeMap | None = None) -> View:
 # ---------------------------------------------------------------- which two numbers
 
 
-class Episodes(NamedTuple):
-    """What slowness is measured on."""
-
-    observations: Floats
-    offsets: NDArray[np.int64]
-    name: str
-
-
 Projection = tuple[str, tuple[str, str], Callable[[Floats], Floats], bool]
 
 
@@ -149,10 +142,10 @@ def _projection(served: Served, pool: Floats) -> Projection:
     model = served.model
     points = model.embed(pool).astype(np.float64)
     centre = points.mean(axis=0)
-    if served.offsets is not None:
+    data = served.drawable.trajectories
+    if data is not None:
         try:
-            states = np.asarray(served.states)
-            directions = slow_directions(model.embed(states), served.offsets).directions[:, :2]
+            directions = slow_directions(model.embed(data.observations), data.offsets).directions[:, :2]
             return (
                 "latent",
                 ("slowest direction", "next slowest"),
@@ -171,16 +164,14 @@ def _place_columns(served: Served) -> tuple[int, ...] | None:
     size = served.model.observation_size
     if size <= 2:
         return tuple(range(size))
-    steered = getattr(served.model.steering, "columns", ())
+    steered = served.model.target_spec.columns
     if len(steered) >= 2:
         return tuple(steered[:2])
-    if served.offsets is None:
-        return None
-    data = Episodes(np.asarray(served.states), served.offsets, served.name)
-    return _slow_pair(data)
+    data = served.drawable.trajectories
+    return None if data is None else _slow_pair(data)
 
 
-def _slow_pair(data: Any) -> tuple[int, ...] | None:
+def _slow_pair(data: Trajectories) -> tuple[int, ...] | None:
     try:
         ratios = slowness(data)
         found = place_columns(data, ratios=ratios)

@@ -1,0 +1,284 @@
+"""The states a planner may use, and what the data says about them.
+
+    Atlas.of(data)                  every state of a data set, with its trajectories
+    AsymGraph(...).node_atlas()     the nodes of a graph alone, and what the trajectories said about them
+    atlas.save, Atlas.load          the latter as a file that an export carries, because the data stays behind
+
+planner.safetensors holds `observations` and `embeddings` of the nodes; observed edges as `codes`, `steps` and their
+penalty `witnesses` (`iel.planning.witness`); `lookahead`; `node_scale`; and teleports as `portals.aims` and so on
+(`iel.planning.chance`). All but the observations may be missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iel.data.jumps import jump_rows
+from iel.data.slowness import place_columns
+from iel.data.trajectories import Trajectories
+from iel.errors import ConfigError, DataError, GeometryError, RunError
+from iel.files import write_bytes
+from iel.loader import read_safetensors
+from iel.metrics import Booleans, Floats, Integers
+
+if TYPE_CHECKING:
+    from iel.model.model import Model
+
+TOLERANCE = 1e-3
+"""Largest relative difference between embeddings made here and at export: above rounding, below another model."""
+
+
+SLACK = 3.0
+"""How many times slower than predicted an observed edge may be: demonstrations are noisy and not always optimal."""
+AT_JUMPS = 1000.0
+"""The penalty of other edges where positions teleport, unless another is given: they are a last resort."""
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedEdges:
+    """n(i, j), the least number of steps in which a trajectory went from node i to node j, for all pairs that one did
+    (`iel.planning.witness`); by ascending code i * count + j."""
+
+    count: int
+    """Number of nodes."""
+    codes: Integers
+    steps: Integers
+
+    def least(self, sources: Integers, targets: Integers) -> Floats:
+        """n(i, j) of listed edges; infinite where none was observed."""
+        code = np.asarray(sources, np.int64) * self.count + targets
+        place = np.minimum(np.searchsorted(self.codes, code), len(self.codes) - 1)
+        if not len(self.codes):
+            return np.full(len(code), np.inf)
+        return np.where(self.codes[place] == code, self.steps[place], np.inf)
+
+    def seen(self, sources: Integers, targets: Integers, predicted: Floats, slack: float = SLACK) -> Booleans:
+        """Which edges were observed, given their predicted steps."""
+        return self.least(sources, targets) <= 1.0 + slack * predicted
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedTeleports:
+    """K positions that move the agent elsewhere, as the data shows (`iel.planning.chance`)."""
+
+    aims: Floats
+    """(K, o) observations to head for to enter them."""
+    source: Integers
+    """Nodes that `entered` can be entered from, both (entries,)."""
+    entered: Integers
+    left: Integers
+    """Teleport, node and share of every exit, all (exits,)."""
+    exits: Integers
+    shares: Floats
+
+    def __len__(self) -> int:
+        return len(self.aims)
+
+
+@dataclass(frozen=True, eq=False)
+class Atlas:
+    """Candidate states for planners. Fields after `trajectories` are what an export says where they are missing."""
+
+    observations: Floats
+    """(states, observation size)."""
+    trajectories: Trajectories | None = None
+    """The data that they are the rows of, in order; None where they are states alone."""
+    chosen: bool = False
+    """Whether they are the nodes of a graph already; what follows is about these nodes."""
+    edges: ObservedEdges | None = None
+    """Observed edges: pairs of nodes that a trajectory passed one after the other, and in how many steps."""
+    penalty: float | None = None
+    """Cost multiplier of all other edges."""
+    teleports: ObservedTeleports | None = None
+    """Positions that move the agent elsewhere."""
+    lookahead: tuple[float, float] | None = None
+    """How far ahead `asym-graph` and `sym-graph` place targets of a policy that is sent to states."""
+    node_scale: Floats | None = None
+    """Where embeddings are no space: what each of their columns is divided by to tell how far apart nodes are."""
+
+    def __post_init__(self) -> None:
+        if self.observations.ndim != 2 or len(self.observations) == 0:
+            raise GeometryError(
+                f"The data's observations have shape {self.observations.shape}; a planner needs a table with some rows."
+            )
+
+    @classmethod
+    def of(cls, data: Source) -> Atlas:
+        """The atlas of a data set, or of a table of observations; an atlas is returned as it is."""
+        if isinstance(data, Atlas):
+            return data
+        if isinstance(data, Trajectories):
+            return cls(data.observations, data)
+        return cls(np.asarray(data))
+
+    @classmethod
+    def blank(cls, width: int) -> Atlas:
+        """One state of zeros: for `direct`, which looks at none."""
+        return cls(np.zeros((1, width), np.float32))
+
+    def __len__(self) -> int:
+        return len(self.observations)
+
+    def __repr__(self) -> str:
+        episodes = "" if self.trajectories is None else f" of {len(self.trajectories)} episodes"
+        return f"Atlas({len(self)} {'nodes' if self.chosen else 'states'}{episodes})"
+
+    # ---------------------------------------------------------------- what trajectories say
+
+    @property
+    def resident(self) -> Trajectories | None:
+        """The trajectories, if there are any and memory holds them."""
+        return None if self.trajectories is None or self.trajectories.stored is not None else self.trajectories
+
+    @cached_property
+    def position_columns(self) -> tuple[int, ...]:
+        """Columns that the data shows to be positions; none where nothing separates position from pose."""
+        if self.resident is None:
+            return ()
+        try:
+            return tuple(place_columns(self.resident))
+        except DataError:
+            return ()
+
+    def walked(self) -> Integers:
+        """Where trajectories begin and end; one that teleports ends there."""
+        if self.trajectories is None:
+            raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
+        return np.union1d(self.trajectories.offsets, jump_rows(self.trajectories) + 1)
+
+    def penalty_for(self, given: float | None, columns: tuple[int, ...] = ()) -> float:
+        """The cost multiplier of edges that were never observed: as given, else as exported, else `AT_JUMPS` if these
+        columns of the data teleport (no trajectory crosses that gap, so no edge may), else 1: no penalty."""
+        factor = self.penalty if given is None else given
+        if factor is None:
+            jumps = len(columns) and self.resident is not None and len(jump_rows(self.resident, list(columns)))
+            factor = AT_JUMPS if jumps else 1.0
+        if not factor >= 1.0:
+            raise ConfigError(f"witnesses is {factor}; give the factor (1 or more) of what nobody was seen to do.")
+        return float(factor)
+
+    # ---------------------------------------------------------------- files
+
+    def save(self, model: Model, path: Path) -> None:
+        """Write the nodes of a graph to planner.safetensors."""
+        from safetensors.numpy import save  # reading needs no package, writing does
+
+        observations = np.asarray(self.observations, np.float32)
+        arrays: dict[str, Any] = {"observations": observations, "embeddings": model.embed(observations)}
+        if self.edges is not None:
+            size = np.int32 if len(self) ** 2 < 2**31 else np.int64
+            arrays |= {"codes": self.edges.codes.astype(size), "steps": self.edges.steps.astype(np.uint8)}
+            arrays["witnesses"] = np.array([self.penalty])
+        if self.lookahead is not None:
+            arrays["lookahead"] = np.array(self.lookahead)
+        if self.node_scale is not None:
+            arrays["node_scale"] = self.node_scale
+        if self.teleports is not None:
+            arrays |= {f"portals.{name}": array for name, array in asdict(self.teleports).items()}
+        write_bytes(path, save({name: np.require(array, requirements="C") for name, array in arrays.items()}))
+
+    @classmethod
+    def load(cls, model: Model, path: Path) -> Atlas:
+        """Read planner.safetensors; every number is checked against the model and against the other tensors."""
+        arrays = read_safetensors(path)
+        observations = _observations(arrays, model, path)
+        edges, penalty = _edges(arrays, len(observations), path)
+        ahead = arrays.get("lookahead", np.zeros(2))
+        if ahead.shape != (2,) or not ((ahead >= 0.0) & (ahead < np.inf)).all():
+            raise RunError(f"{path} does not say how far ahead to head; export the run again.")
+        scale = arrays.get("node_scale")
+        if scale is not None and (scale.shape != model.embed(observations[:1]).shape[1:] or not (scale > 0.0).all()):
+            raise RunError(f"{path} does not say how far apart its states are; export the run again.")
+        return cls(
+            observations,
+            chosen=True,
+            edges=edges,
+            penalty=penalty,
+            teleports=_teleports(arrays, observations.shape, path),
+            lookahead=(float(ahead[0]), float(ahead[1])) if "lookahead" in arrays else None,
+            node_scale=scale,
+        )
+
+
+Source = Atlas | Trajectories | NDArray[Any]
+"""What planners take: an atlas, trajectories, or a table of observations."""
+
+
+def rows_before(offsets: Integers, steps: int, count: int) -> Integers:
+    """Rows whose trajectory goes on for `steps` steps: all of them, or `count` drawn evenly."""
+    room = np.maximum(np.diff(offsets) - steps, 0)
+    ends, total = np.cumsum(room), int(room.sum())
+    few = np.random.default_rng(0).choice(total, count, replace=False) if total > count else np.arange(total)
+    trajectory = np.searchsorted(ends, few, side="right")
+    return offsets[trajectory] + few - (ends - room)[trajectory]
+
+
+# ---------------------------------------------------------------- the file
+
+
+PORTALS = {f"portals.{name}": name for name in ("aims", "source", "entered", "left", "exits", "shares")}
+"""Tensors of teleports, and the fields of `ObservedTeleports` that they are."""
+KNOWN = {"observations", "embeddings", "codes", "steps", "witnesses", "lookahead", "node_scale", *PORTALS}
+
+
+def _observations(arrays: dict[str, np.ndarray], model: Model, path: Path) -> Floats:
+    """The states, which must be the model's own: embeddings that were stored with them are those it gives them."""
+    if "observations" not in arrays or not arrays.keys() <= KNOWN:
+        raise RunError(f"{path} does not hold observations; export the run again.")
+    observations = arrays["observations"]
+    if observations.ndim != 2 or observations.shape[1] != model.observation_size or len(observations) == 0:
+        raise RunError(f"{path} holds observations {list(observations.shape)}, which do not fit this model.")
+    if observations.dtype != np.float32:
+        raise RunError(f"{path} does not hold float32 numbers; export the run again.")
+    if not np.isfinite(observations).all():
+        raise RunError(f"{path} holds a number that is not finite; export the run again.")
+    if (stored := arrays.get("embeddings")) is not None:
+        own = model.embed(observations)
+        if stored.shape != own.shape or stored.dtype != np.float32 or not np.isfinite(stored).all():
+            raise RunError(f"{path} holds embeddings {list(stored.shape)} that do not fit this model; export again.")
+        if np.abs(own - stored).max() > TOLERANCE * max(1.0, float(np.abs(stored).max())):
+            raise RunError(f"{path} belongs to another model (its embeddings differ from this model's); export again.")
+    return observations
+
+
+def _edges(arrays: dict[str, np.ndarray], nodes: int, path: Path) -> tuple[ObservedEdges | None, float | None]:
+    """Observed edges between the nodes, and the penalty of all others."""
+    if "witnesses" not in arrays:
+        return None, None
+    numbers = [arrays.get(name, np.zeros(0)) for name in ("codes", "steps")]
+    factor, whole = arrays["witnesses"], all(part.dtype.kind in "iu" and part.ndim == 1 for part in numbers)
+    codes, steps = (part.astype(np.int64) for part in numbers)
+    sound = whole and len(codes) == len(steps) and factor.shape == (1,) and factor[0] >= 1.0
+    if not (sound and ((codes >= 0) & (codes < nodes**2)).all() and (np.diff(codes) > 0).all() and (steps > 0).all()):
+        raise RunError(f"{path} holds passages that do not fit its states; export the run again.")
+    return ObservedEdges(nodes, codes, steps), float(factor[0])
+
+
+def _teleports(arrays: dict[str, np.ndarray], states: tuple[int, ...], path: Path) -> ObservedTeleports | None:
+    """Where to head for to enter a teleport, from which nodes, and where it leads."""
+    found = {name: arrays[stored] for stored, name in PORTALS.items() if stored in arrays}
+    if not found:
+        return None
+    error = RunError(f"{path} holds portals that do not fit its states; export the run again.")
+    if found.keys() != set(PORTALS.values()) or found["aims"].ndim != 2 or found["aims"].shape[1] != states[1]:
+        raise error
+    count = len(found["aims"])
+    for name, limit in {"source": states[0], "entered": count, "left": count, "exits": states[0]}.items():
+        numbers = found[name]
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not ((numbers >= 0) & (numbers < limit)).all():
+            raise error
+        found[name] = numbers.astype(np.int64)
+    shares, matched = found["shares"], len(found["source"]) == len(found["entered"])
+    if not matched or not len(found["left"]) == len(found["exits"]) or shares.shape != found["left"].shape:
+        raise error
+    if shares.dtype.kind != "f" or not ((shares > 0).all() and np.isfinite(found["aims"]).all()):
+        raise error
+    if not np.allclose(np.bincount(found["left"], shares, count), 1.0, atol=1e-4):
+        raise error
+    return ObservedTeleports(**found)

@@ -1,0 +1,99 @@
+"""Clients share a server's model, nodes and searches, and nothing else: each is answered as if it were alone."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from benchmarks.runtime import random_model
+from iel.errors import NoPath
+from iel.planning import planners_for
+from iel.serving.engine import Control, Engine
+from iel.serving.source import Served
+from tests.serving.conftest import atlas, served, walk
+
+KINDS = {"directed": (), "euclidean": (), "goal-value": (32, 32), "goal": (32, 32)}
+"""Models with linear and with other networks: nodes are matched by a displacement, by clusters, by a value network."""
+
+
+def serpentine(kind: str) -> Served:
+    """Four long arms, joined at alternate ends: a straight line to the goal crosses walls."""
+    along, across = np.linspace(0.0, 4.0, 60), np.linspace(0.0, 1.2, 12)[1:-1]
+    parts = []
+    for arm in range(4):
+        parts.append(np.column_stack([along[:: (-1) ** arm], np.full(60, 1.2 * arm)]))
+        parts.append(np.column_stack([np.full(10, 4.0 * (arm % 2 == 0)), 1.2 * arm + across]))
+    states = np.concatenate(parts[:-1]).astype(np.float32)
+    if not KINDS[kind]:  # GAS's graph has a reach of 8
+        states *= 10.0
+    model = random_model(kind, KINDS[kind], 2, 2, 6)
+    return Served("serpentine", model, atlas(states, np.array([0, len(states)])), planning={"nodes": 120})
+
+
+def every_planner() -> list[tuple[str, str]]:
+    return [(kind, planner) for kind in KINDS for planner in planners_for(serpentine(kind).model)]
+
+
+@pytest.mark.parametrize(("kind", "planner"), every_planner())
+def test_two_clients_with_one_goal_are_answered_as_each_alone(kind, planner, monkeypatch):
+    monkeypatch.setattr(Served, "planners", property(lambda self: planners_for(self.model)))  # GAS's own graph too
+    source = serpentine(kind)
+    states, engine = source.states, Engine(source)
+    goal, there = states[-1:], states[-2:-1]
+    steps = source.model.metric is not None
+    for row in range(0, len(states), 5):
+        here = states[row : row + 1]
+        engine._plans.clear()
+        alone = engine.act(here, goal, planner, steps)
+        engine._plans.clear()
+        engine.act(there, goal, planner, steps)  # another client, next to the goal
+        for mine, theirs in zip(engine.act(here, goal, planner, steps), alone, strict=True):
+            np.testing.assert_array_equal(mine, theirs, err_msg=f"from state {row}")
+    engine.close()
+
+
+def test_a_refused_obstacle_leaves_the_loop_as_it_was():
+    source = served()
+    states, engine = walk()[0], Engine(source)
+    loop = Control(engine)
+    loop.prepare(states[400], "asym-graph", "mean", 0)
+    node = states[engine.planner("asym-graph").states[7]]
+    assert loop.avoid([node], 1e-4) == 1
+    action = loop.act(states[10], True)
+    with pytest.raises(NoPath, match="Every node"):
+        loop.avoid([states[0]], 1e9)
+    assert loop.act(states[10], True) == action and loop.planner.nodes_off.sum() == 1, "same goal, same obstacles"
+    assert loop.avoid([], 1.0) == 0
+    assert np.isfinite(loop.act(states[10], True)[0]).all()
+    engine.close()
+
+
+def test_a_cancelled_request_counts_until_the_worker_is_done():
+    engine, begun, release = Engine(served()), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        release.wait(10)
+
+    async def cancelled() -> None:
+        request = asyncio.create_task(engine.ask(slow))
+        await asyncio.to_thread(begun.wait, 10)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert engine.waiting == 1, "the worker is busy, so nothing may be answered beside it"
+        where = asyncio.create_task(engine.ask(threading.current_thread, quick=True))
+        await asyncio.sleep(0)
+        release.set()
+        assert await where is not threading.current_thread()
+        assert engine.waiting == 0
+        queued = [asyncio.create_task(engine.ask(threading.current_thread)) for _ in range(3)]
+        await asyncio.sleep(0)
+        queued[-1].cancel()
+        await asyncio.gather(*queued, return_exceptions=True)
+        assert engine.waiting == 0
+        assert await engine.ask(threading.current_thread, quick=True) is threading.current_thread()
+
+    asyncio.run(cancelled())
+    engine.close()
