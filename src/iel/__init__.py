@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         Where,
     )
     from iel.policies import Directions, Waypoints
-    from iel.training import open_run, resume, train
+    from iel.training import open_run, train
 
 _NAMES = {
     "iel.agent": "Agent Episode fit load_agent",
@@ -73,7 +73,7 @@ _NAMES = {
     "iel.model": "load_model",
     "iel.planning": "AsymGraph Direct GasGraph RecMid SymGraph Avoid Mixture Region Reward Sequence Weighted Where",
     "iel.policies": "Directions Waypoints",
-    "iel.training": "open_run resume train",
+    "iel.training": "open_run train",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 _PACKAGES = ("data", "envs", "evaluation", "export", "methods", "model", "planning", "policies", "theory", "training")
