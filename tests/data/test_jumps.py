@@ -31,7 +31,9 @@ def test_teleports_are_found_and_cut(name, step):
     data = collect(name, 60)
     teleports = data.transitions[moved(data) > step]  # no body moves that far in a step
     assert len(teleports) > 5
-    assert np.array_equal(jump_rows(data), teleports)
+    assert np.array_equal(jump_rows(data), teleports) and np.array_equal(data.jumps, teleports)
+    assert data.position_columns == data.require_position() == (0, 1)
+    assert data.named("other").jumps is data.jumps  # found once
     cut = cut_at_jumps(data)
     assert cut.jumps == len(teleports) and len(cut.data) == 60 + cut.jumps - cut.dropped
     assert moved(cut.data).max() <= step
@@ -74,7 +76,7 @@ def test_noisy_sensors_and_pauses_are_left_alone():
 
 @pytest.mark.skipif(not KITCHEN.is_file(), reason="IEL_DATA has no reconstructed kitchen data")
 def test_the_kitchen_is_left_alone():
-    assert len(jump_rows(load(KITCHEN))) == 0
+    assert len(jump_rows(load(KITCHEN))) == 0 and load(KITCHEN).position_columns == ()
 
 
 def test_cut_pieces_and_what_is_dropped():

@@ -87,6 +87,9 @@ def test_where_nothing_separates_it_is_refused():
         place_columns(store(mixed))
     with pytest.raises(DataError, match="no column goes anywhere in 40 steps"):
         place_columns(store(rng.standard_normal((2000, 3))))
+    with pytest.raises(DataError, match="nothing separates"):
+        store(mixed).require_position()
+    assert store(mixed).position_columns == () and len(store(mixed).jumps) == 0
 
 
 @pytest.mark.skipif(not KITCHEN.is_file(), reason="IEL_DATA has no reconstructed kitchen data")

@@ -209,24 +209,24 @@ def data_info_command(options: DataInfo) -> dict[str, Any]:
 
 def _motion(data: Any) -> dict[str, Any]:
     """What the columns do: how slow each is, which tell the place, how often it jumps and how much it rests."""
-    from iel.data.jumps import jump_rows
     from iel.data.rests import LONG, SHORT, rest_rows
-    from iel.data.slowness import place_columns, slowness
+    from iel.data.slowness import slowness
 
+    facts: dict[str, Any] = {"slowness": None}
     try:
-        ratios = slowness(data)
-    except DataError as problem:  # episodes too short to tell
-        return {"slowness": None, "place_columns": None, "jumps": len(jump_rows(data)), "note": str(problem)}
-    facts: dict[str, Any] = {"slowness": _few_digits(ratios, 3)}
-    try:
-        facts["place_columns"] = place_columns(data, ratios=ratios)
-    except DataError as problem:
-        return {**facts, "place_columns": None, "jumps": 0, "note": str(problem)}
-    place = facts["place_columns"]
-    jumps = jump_rows(data, place)
-    pieces = data.cut(jumps) if len(jumps) else data  # as in training: a jump is no motion
+        facts["slowness"] = _few_digits(slowness(data), 3)
+        place = list(data.require_position())
+    except DataError as problem:  # episodes too short to tell, or nothing separates position from pose
+        return {**facts, "place_columns": None, "jumps": len(data.jumps), "note": str(problem)}
+    pieces = data.cut(data.jumps)  # as in training: a jump is no motion
     shares = [round(len(rest_rows(pieces, place, kind)) / pieces.num_states, 3) for kind in (LONG, SHORT)]
-    return {**facts, "jumps": len(jumps), "resting_share": shares[0], "short_rests_share": shares[1]}
+    return {
+        **facts,
+        "place_columns": place,
+        "jumps": len(data.jumps),
+        "resting_share": shares[0],
+        "short_rests_share": shares[1],
+    }
 
 
 def _few_digits(values: Any, digits: int = 4) -> list[float]:

@@ -53,14 +53,9 @@ def draw_distances(run: Run, summary: dict[str, Any]) -> None:
 
 def ground(data: Trajectories) -> Ground:
     """Where there is no map: the places of the data, in the two slowest columns that tell the place, else the first."""
-    from iel.data.slowness import LAG, place_columns
-    from iel.errors import DataError
     from iel.viz.style import Ground
 
-    try:
-        columns = place_columns(data, min(LAG, int(np.diff(data.offsets).max()) // 2))
-    except DataError:
-        columns = []
+    columns = data.position_columns
     both = [*columns, *(column for column in range(data.observation_size) if column not in columns)][:2]
     pair = (both[0], both[-1])
     rows = np.linspace(0, data.num_states - 1, min(data.num_states, 5000)).astype(int)

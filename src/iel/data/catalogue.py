@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from iel.data.columns import Columns
 from iel.data.d4rl import hdf5_rows, minari_rows
-from iel.data.npz import folder_rows, natural, npz_fields, npz_rows, read_npz
+from iel.data.npz import folder_rows, natural, npz_rows, opened
 from iel.data.parquet import INFO, lerobot_rows, parquet_episodes, parquet_rows
 from iel.data.text import csv_episodes, csv_rows
 from iel.data.trajectories import Rows, Trajectories, rows_from_episodes
@@ -70,10 +69,10 @@ def read(
 
     with os_errors(DataError, path):
         if is_store(_at_home(str(path))):
-            return replace(open_store(_at_home(str(path)), name), source=_at_home(str(path)).absolute())
+            return open_store(_at_home(str(path)), name).read_from(_at_home(str(path)).absolute())
     data = read_rows(path, name, columns).trajectories(trust)
     # Which columns were meant is known to nobody but the caller, so such a file cannot be read again by its path alone.
-    return data if columns else replace(data, source=_at_home(str(path)).absolute())
+    return data if columns else data.read_from(_at_home(str(path)).absolute())
 
 
 def read_rows(path: Path | str, name: str | None = None, columns: Columns | Mapping[str, Any] | None = None) -> Rows:
@@ -178,9 +177,10 @@ def recipe_version(path: Path) -> int | None:
     if path.suffix != ".npz":
         return None
     try:
-        if (version := read_npz(path, ("recipe",)).get("recipe")) is not None:
-            return int(version) if version.ndim == 0 and version.dtype.kind in "iu" else None
-        return 1 if npz_fields(path).keys() == {"observations", "actions", "terminals"} else None
+        with opened(path) as archive:
+            if (version := archive.read(("recipe",)).get("recipe")) is not None:
+                return int(version) if version.ndim == 0 and version.dtype.kind in "iu" else None
+            return 1 if archive.members.keys() == {"observations", "actions", "terminals"} else None
     except DataError:
         return None  # whoever reads it will say what is wrong
 

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.catalogue import read_rows, resolve
-from iel.data.jumps import jump_rows
-from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, short_episodes
+from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, non_finite, short_episodes
 from iel.errors import DataError, IELError
 from iel.files import notice
 
 Severity = Literal["error", "warning"]
 Place = tuple[int | None, int | None, str | None]
+Table = Rows | Trajectories
 SHOWN = 3
 """Findings of one kind that are listed one by one; the last of them says how many more there are."""
 ABSURD = 1e6
@@ -102,7 +102,7 @@ def judge(data: Trajectories) -> None:
     """What `iel data check` would say, applied: errors are refused, warnings printed once, unless it is trusted."""
     if data.checked:
         return
-    findings = examine_rows(Rows(data.observations, data.actions, data.offsets, data.name), data.name)
+    findings = _findings(data, data.name, CHECKS)  # the others were refused when it was built
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         more = f" ({len(errors) - 1} more, which `iel data check` lists.)" if len(errors) > 1 else ""
@@ -121,7 +121,13 @@ def examine_rows(rows: Rows, file: str) -> list[Finding]:
     with np.errstate(all="ignore"):  # what is too large for the store's float32 is found as not finite
         observations, actions = (np.asarray(array, np.float32) for _, array in _tables(rows))
         rows = rows._replace(observations=observations, actions=actions)
-        findings = [finding for check in CHECKS for finding in check(rows, file)]
+    return _findings(rows, file, (_short, _non_finite, *CHECKS))
+
+
+def _findings(table: Table, file: str, checks: Iterable[Check]) -> list[Finding]:
+    """What the checks find, errors first."""
+    with np.errstate(all="ignore"):
+        findings = [finding for check in checks for finding in check(table, file)]
     return sorted(findings, key=lambda finding: finding.severity != "error")
 
 
@@ -144,7 +150,7 @@ REFUSALS = {
 # -------------------------------------------------------------------------------------------------------- the checks
 
 
-def _short(rows: Rows, file: str) -> Iterator[Finding]:
+def _short(rows: Table, file: str) -> Iterator[Finding]:
     lengths = np.diff(rows.offsets) - 1
     yield from _listed(
         ((int(e), None, None) for e in short_episodes(rows.offsets)),
@@ -153,11 +159,9 @@ def _short(rows: Rows, file: str) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _non_finite(rows: Rows, file: str) -> Iterator[Finding]:
+def _non_finite(rows: Table, file: str) -> Iterator[Finding]:
     for kind, array in _tables(rows):
-        if np.isfinite(array.sum(dtype=np.float64)):
-            continue
-        where, columns = np.nonzero(~np.isfinite(array))
+        where, columns = non_finite(array)
         keep = _read_rows(rows, where, kind)
         where, columns = where[keep], columns[keep]
         yield from _listed(
@@ -167,7 +171,7 @@ def _non_finite(rows: Rows, file: str) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _out_of_range(rows: Rows, file: str) -> Iterator[Finding]:
+def _out_of_range(rows: Table, file: str) -> Iterator[Finding]:
     for kind, array in _tables(rows):
         limit, severity, remedy = LIMITS[kind]
         for column in np.flatnonzero((np.fmax.reduce(array, 0) > limit) | (np.fmin.reduce(array, 0) < -limit)):
@@ -181,7 +185,7 @@ def _out_of_range(rows: Rows, file: str) -> Iterator[Finding]:
                 yield Finding("out-of-range", severity, file, episode, step, label, message, len(where))
 
 
-def _constant(rows: Rows, file: str) -> Iterator[Finding]:
+def _constant(rows: Table, file: str) -> Iterator[Finding]:
     for kind, array in _tables(rows):
         used = array[_transitions(rows)] if kind == "action" else array
         if len(used) < 2:
@@ -191,9 +195,9 @@ def _constant(rows: Rows, file: str) -> Iterator[Finding]:
             yield Finding("constant-column", "warning", file, None, None, f"{kind} column {column}", message)
 
 
-def _teleporting(rows: Rows, file: str) -> Iterator[Finding]:
+def _teleporting(rows: Table, file: str) -> Iterator[Finding]:
     """Jumps of the place, and steps far beyond a column's usual ones: teleports, or episodes glued together."""
-    jumps = jump_rows(rows) if np.isfinite(rows.observations).all() else np.zeros(0, np.int64)
+    jumps = rows.jumps
     yield from _listed(
         (_place(rows, row, None) for row in jumps),
         lambda *_: "the place jumps here, over three times as far as usual steps; if two episodes meet here, mark the "
@@ -220,7 +224,7 @@ def _teleporting(rows: Rows, file: str) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _repeated(rows: Rows, file: str) -> Iterator[Finding]:
+def _repeated(rows: Table, file: str) -> Iterator[Finding]:
     """Episodes that occur twice, and episodes that share a stretch of rows."""
     keys = _row_keys(rows.observations)
     first, twice = _duplicated_episodes(rows, keys)
@@ -253,7 +257,7 @@ def _repeated(rows: Rows, file: str) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _standing(rows: Rows, file: str) -> Iterator[Finding]:
+def _standing(rows: Table, file: str) -> Iterator[Finding]:
     keys = _row_keys(rows.observations)
     moves = np.concatenate([[0], np.cumsum(keys[1:] != keys[:-1])])
     still = np.flatnonzero(moves[rows.offsets[1:] - 1] == moves[rows.offsets[:-1]])
@@ -265,9 +269,9 @@ def _standing(rows: Rows, file: str) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-CHECKS: tuple[Callable[[Rows, str], Iterable[Finding]], ...] = (
-    _short, _non_finite, _out_of_range, _constant, _teleporting, _repeated, _standing,
-)  # fmt: skip
+Check = Callable[[Any, str], Iterable[Finding]]
+CHECKS: tuple[Check, ...] = (_out_of_range, _constant, _teleporting, _repeated, _standing)
+"""What is looked for beyond what no `Trajectories` can have: short episodes, and numbers that are not finite."""
 
 
 # ----------------------------------------------------------------------------------------------------------- helpers
@@ -290,23 +294,23 @@ def _listed(
         yield Finding(kind, severity, file, episode, step, column, message(episode, step, column) + more, total)
 
 
-def _place(rows: Rows, row: Any, column: str | None) -> Place:
+def _place(rows: Table, row: Any, column: str | None) -> Place:
     episode = int(np.searchsorted(rows.offsets, row, side="right") - 1)
     return episode, int(row - rows.offsets[episode]), column
 
 
-def _tables(rows: Rows) -> tuple[tuple[str, NDArray], ...]:
+def _tables(rows: Table) -> tuple[tuple[str, NDArray], ...]:
     return ("observation", rows.observations), ("action", rows.actions)
 
 
-def _transitions(rows: Rows) -> NDArray[np.int64]:
+def _transitions(rows: Table) -> NDArray[np.int64]:
     """Rows that have a next one in their episode."""
     keep = np.ones(len(rows.observations), bool)
     keep[rows.offsets[1:] - 1] = False
     return np.flatnonzero(keep)
 
 
-def _read_rows(rows: Rows, where: NDArray, kind: str) -> NDArray[np.bool_]:
+def _read_rows(rows: Table, where: NDArray, kind: str) -> NDArray[np.bool_]:
     """Of these rows, which are read at all: the action of a last row is not."""
     return np.ones(len(where), bool) if kind == "observation" else ~np.isin(where, rows.offsets[1:] - 1)
 
@@ -323,7 +327,7 @@ def _row_keys(table: NDArray) -> NDArray[np.uint64]:
     return keys
 
 
-def _duplicated_episodes(rows: Rows, keys: NDArray[np.uint64]) -> tuple[dict[int, int], list[int]]:
+def _duplicated_episodes(rows: Table, keys: NDArray[np.uint64]) -> tuple[dict[int, int], list[int]]:
     seen: dict[bytes, int] = {}
     first: dict[int, int] = {}
     for e in range(len(rows.offsets) - 1):

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.slowness import LAG, Rows, pairs, place_columns, step_limit
+from iel.data.slowness import Rows, pairs, position_columns, step_limit
 from iel.data.store import require_memory
 from iel.data.trajectories import Trajectories
-from iel.errors import DataError
 
 FEWEST = 1000
 """Of fewer steps the 99th percentile may itself be a jump: then nothing is said."""
@@ -40,11 +39,7 @@ def jump_rows(data: Rows, columns: list[int] | None = None) -> NDArray[np.int64]
     steps = pairs(data.offsets, 1)
     if len(steps) < FEWEST:
         return steps[:0]
-    if columns is None:
-        try:
-            columns = place_columns(data, min(LAG, int(np.diff(data.offsets).max()) // 2))
-        except DataError:  # nothing tells the place
-            return steps[:0]
+    columns = list(position_columns(data)) if columns is None else columns
     squares = np.zeros(len(steps))
     for column in columns:
         values = data.observations[:, column].astype(np.float64)
@@ -55,6 +50,6 @@ def jump_rows(data: Rows, columns: list[int] | None = None) -> NDArray[np.int64]
 
 def cut_at_jumps(data: Trajectories, columns: list[int] | None = None) -> Cut:
     """The data in pieces that end before a jump and begin after it, so no transition leads across."""
-    rows = jump_rows(data, columns)
+    rows = data.jumps if columns is None else jump_rows(data, columns)
     pieces = data.cut(rows)
     return Cut(pieces, len(rows), len(data) + len(rows) - len(pieces))

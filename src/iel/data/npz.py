@@ -20,7 +20,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
@@ -58,32 +58,33 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, struct
 
 def npz_rows(path: Path, name: str) -> Rows:
     """The rows of an npz file, whatever its layout."""
-    check_npz(path)
-    return rows_of_arrays(read_npz(path, FIELDS), str(path), name)
+    with opened(path) as archive:
+        _check_names(archive)
+        arrays = archive.read(FIELDS)
+    return rows_of_arrays(arrays, str(path), name)
 
 
 def npz_windows(path: Path, name: str, size: int) -> Iterator[Rows]:
     """The same rows, some `size` of the file at a time: whole episodes, each in one window."""
-    fields = check_npz(path)
-    wanted = [field for field in FIELDS if field in fields]
-    ends = lambda arrays: _ends_of_arrays(arrays, str(path))  # noqa: E731
-    parts = whole_episodes(_npz_pieces(path, wanted, size), ends, peek="next_observations" in fields)
-    return (rows_of_arrays(part, str(path), name) for part in parts)
+    with opened(path) as archive:
+        _check_names(archive)
+        ends = lambda arrays: _ends_of_arrays(arrays, str(path))  # noqa: E731
+        parts = whole_episodes(_npz_pieces(archive, size), ends, peek="next_observations" in archive.members)
+        yield from (rows_of_arrays(part, str(path), name) for part in parts)
 
 
-def check_npz(path: Path) -> dict[str, Field]:
-    """What the file says of its arrays, if they are those of a data set."""
-    fields = npz_fields(path)
-    misspelt(fields, FIELDS, str(path))
-    missing = [field for field in ("observations", "actions") if field not in fields]
-    if "next_observations" not in fields and not fields.keys() & set(BOUNDARIES):
+def _check_names(archive: Archive) -> None:
+    """Refuse an archive whose arrays are not those of a data set."""
+    names = archive.members
+    misspelt(names, FIELDS, str(archive.path))
+    missing = [name for name in ("observations", "actions") if name not in names]
+    if "next_observations" not in names and not names.keys() & set(BOUNDARIES):
         missing.append("terminals")
     if missing:
         raise DataError(
-            f"{path} has no {', '.join(missing)}; a data set holds observations, actions and one of "
+            f"{archive.path} has no {', '.join(missing)}; a data set holds observations, actions and one of "
             f"next_observations, {', '.join(BOUNDARIES)}."
         )
-    return fields
 
 
 def rows_of_arrays(arrays: dict[str, NDArray], source: str, name: str) -> Rows:
@@ -210,8 +211,8 @@ class Header(NamedTuple):
 
 def npz_fields(path: Path | str, error: ErrorType = DataError) -> dict[str, Field]:
     """Name, shape and type of every array, without reading them."""
-    with _archive(path, error) as (archive, members):
-        return {name: _header(archive, info, path, error).field for name, info in members.items()}
+    with opened(path, error) as archive:
+        return {name: archive.header(name).field for name in archive.members}
 
 
 def read_npz(
@@ -221,51 +222,40 @@ def read_npz(
     error: ErrorType = DataError,
 ) -> dict[str, np.ndarray]:
     """The arrays of an npz file: all of them, or those of `wanted` that are there; others are not even looked at."""
-    with _archive(path, error) as (archive, members):
-        names = [name for name in members if wanted is None or name in wanted]
-        headers = {name: _header(archive, members[name], path, error) for name in names}
-        total, stored = 0, 0
-        for name, header in headers.items():
-            if header.field.dtype is None:
-                raise error(f"{path}: '{name}' does not hold plain numbers, so it is not read; save it as numbers.")
-            total += header.field.cost
-            stored += members[name].compress_size
-        check_size(str(path), total, stored, error)
-        check_budget(path, total, budget, error)
-        return {name: _read(archive, members[name], header, path, error) for name, header in headers.items()}
+    with opened(path, error) as archive:
+        return archive.read(archive.members if wanted is None else wanted, budget)
 
 
-def _npz_pieces(path: Path, wanted: Sequence[str], size: int) -> Iterator[tuple[dict[str, NDArray], bool]]:
+def _npz_pieces(archive: Archive, size: int) -> Iterator[tuple[dict[str, NDArray], bool]]:
     """(the next `size` rows of every array, whether they are the last).
 
     `offsets` and `episode_ids` say something about all rows together: they are read whole and become flags.
     """
-    with _archive(path, DataError) as (archive, members), ExitStack() as stack:
-        headers = {name: _header(archive, members[name], path, DataError) for name in wanted}
-        whole = [name for name in wanted if name in ("offsets", "episode_ids")]
-        check_budget(path, sum(headers[name].field.cost for name in whole), None, DataError)
-        about = {name: _read(archive, members[name], headers[name], path, DataError) for name in whole}
-        streams = {}
-        for name in (name for name in wanted if name not in about):
-            field = headers[name].field
-            if field.dtype is None or not field.shape or (headers[name].fortran and len(field.shape) > 1):
+    path = archive.path
+    about = archive.read(("offsets", "episode_ids"))
+    with ExitStack() as stack:
+        streams: dict[str, tuple[IO[bytes], Field]] = {}
+        for name in (name for name in FIELDS if name in archive.members and name not in about):
+            header = archive.header(name)
+            if header.field.dtype is None or not header.field.shape or (header.fortran and len(header.field.shape) > 1):
                 raise DataError(
                     f"{path}: '{name}' is not kept row by row as plain numbers; save it with numpy.savez, in C order."
                 )
-            streams[name] = stack.enter_context(archive.open(members[name]))
-            streams[name].read(headers[name].start)
-        lengths = {name: headers[name].field.shape[0] for name in streams}
+            stream = stack.enter_context(archive.stream(name))
+            stream.read(header.start)
+            streams[name] = stream, header.field
+        lengths = {name: field.shape[0] for name, (_, field) in streams.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: its arrays have {lengths} rows; they must have equally many.")
         rows = lengths["observations"]
         ends = _ends(about, rows, str(path)) if about else None
         for first in range(0, max(rows, 1), size):
             last = min(first + size, rows)
-            piece = {name: _take(stream, headers[name].field, last - first, path) for name, stream in streams.items()}
+            piece = {name: _take(stream, field, last - first, path) for name, (stream, field) in streams.items()}
             yield (piece if ends is None else {**piece, "terminals": ends[first:last]}), last == rows
 
 
-def _take(stream: IO[bytes], field: Field, count: int, path: Path) -> NDArray:
+def _take(stream: IO[bytes], field: Field, count: int, path: Path | str) -> NDArray:
     """The next rows of an array that is being unpacked."""
     assert field.dtype is not None
     length = math.prod(field.shape[1:]) * field.dtype.itemsize * count
@@ -277,13 +267,13 @@ def _take(stream: IO[bytes], field: Field, count: int, path: Path) -> NDArray:
 
 
 @contextmanager
-def _archive(path: Path | str, error: ErrorType) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
-    """The archive and its members by array name, after its directory has been checked."""
+def opened(path: Path | str, error: ErrorType = DataError) -> Iterator[Archive]:
+    """An archive whose directory has been checked; whatever is wrong with it later becomes a sentence as well."""
     with open_regular(path, error) as (file, size):
         try:
             _check_directory_size(file, size)
             with zipfile.ZipFile(file) as archive:
-                yield archive, _members(archive, path, error)
+                yield Archive(archive, path, error)
         except error:
             raise
         except DAMAGED as problem:
@@ -307,85 +297,107 @@ def _check_directory_size(file: BinaryIO, size: int) -> None:
         raise ValueError("its directory is too large")
 
 
-def _members(archive: zipfile.ZipFile, path: Path | str, error: ErrorType) -> dict[str, zipfile.ZipInfo]:
-    members: dict[str, zipfile.ZipInfo] = {}
-    position = 0
-    for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
-        name = info.filename.removesuffix(".npy")
-        if name in members:
-            raise error(f"{path}: '{name[:80]}' is there twice; the file is damaged, make or copy it again.")
-        if info.header_offset < position:
-            raise error(f"{path}: its members overlap; the file is damaged or a decompression bomb, do not use it.")
-        position = info.header_offset + 30 + len(info.orig_filename.encode()) + info.compress_size
-        if position > archive.start_dir:
-            raise error(f"{path} is not a whole npz file ('{name[:80]}' ends outside of it); copy it again.")
-        if info.flag_bits & 1:
-            raise error(f"{path}: '{name[:80]}' is encrypted; save it without a password.")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise error(f"{path}: '{name[:80]}' is compressed in an unusual way; save it with numpy.savez_compressed.")
-        stored = info.compress_type == zipfile.ZIP_STORED
-        largest = info.compress_size if stored else DEFLATE_LIMIT * info.compress_size + 64
-        if info.file_size > largest:
-            raise error(
-                f"{path}: '{name[:80]}' claims {info.file_size:,} bytes but {info.compress_size:,} are stored; "
-                "the file is damaged or a decompression bomb, do not use it."
-            )
-        members[name] = info
-    return members
+class Archive:
+    """A zip archive of arrays, each looked at when it is asked for."""
 
+    def __init__(self, archive: zipfile.ZipFile, path: Path | str, error: ErrorType):
+        self.archive, self.path, self.error = archive, path, error
+        self.members = self._checked()
+        """Entries of its directory by the names of their arrays."""
 
-def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path | str, error: ErrorType) -> Header:
-    """The header of one array. numpy's own reader would first load a header of any length, so it is read here."""
-    what = f"{path}: '{info.filename.removesuffix('.npy')[:80]}'"
-    with archive.open(info) as member:
-        start = member.read(8)
-        if len(start) < 8 or start[:6] != b"\x93NUMPY" or start[6] not in (1, 2, 3):
-            return Header(Field((), None), False, 0)  # not an array: only those who want it need to know
-        width = 2 if start[6] == 1 else 4
-        length = int.from_bytes(member.read(width), "little")
-        if length > HEADER_BYTES:
-            raise error(f"{what} has an array header of {length:,} bytes; the file is damaged.")
-        text = member.read(length).decode("latin-1")
-    # Only what a description of an array needs: no signs and no dots, hence nothing to compute and no deep nesting.
-    if not re.fullmatch(r"[\w\s'\"{}():,<>|=\[\]]*", text):
-        return Header(Field((), None), False, 0)
-    try:
-        facts = ast.literal_eval(text.strip())
-        descr, fortran, shape = facts["descr"], facts["fortran_order"], facts["shape"]
-        dtype = np.dtype(descr) if isinstance(descr, str) else None
-    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
-        raise error(f"{what} has an array header that cannot be understood; the file is damaged.") from None
-    if type(fortran) is not bool or not isinstance(shape, tuple) or len(shape) > 32:
-        raise error(f"{what} has an impossible array header; the file is damaged.")
-    if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
-        raise error(f"{what} has the impossible shape {str(shape)[:60]}; the file is damaged.")
-    if dtype is None or not numeric(dtype):
-        return Header(Field(shape, None), fortran, 0)
-    before = 8 + width + length
-    if math.prod(shape) * dtype.itemsize + before != info.file_size:
-        raise error(
-            f"{what} has the shape {shape} of type {dtype}, which does not fit its {info.file_size:,} bytes; "
-            "the file is cut off or damaged."
-        )
-    return Header(Field(shape, dtype), fortran, before)
+    def stream(self, name: str) -> IO[bytes]:
+        """The unpacked bytes of an array, its header included."""
+        return self.archive.open(self.members[name])
 
+    def read(self, wanted: Iterable[str], budget: int | None = None) -> dict[str, np.ndarray]:
+        """Those arrays of `wanted` that are there; room is made when all of them fit."""
+        headers = {name: self.header(name) for name in wanted if name in self.members}
+        for name, header in headers.items():
+            if header.field.dtype is None:
+                raise self.error(
+                    f"{self.path}: '{name}' does not hold plain numbers, so it is not read; save it as numbers."
+                )
+        total = sum(header.field.cost for header in headers.values())
+        check_size(str(self.path), total, sum(self.members[name].compress_size for name in headers), self.error)
+        check_budget(self.path, total, budget, self.error)
+        return {name: self._array(name, header) for name, header in headers.items()}
 
-def _read(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: Header, path: Path | str, error: ErrorType
-) -> np.ndarray:
-    """One array, read straight into its place; the zip's checksum is compared at the end."""
-    shape, dtype = header.field
-    array = np.empty(shape[::-1] if header.fortran else shape, dtype)
-    target = array.reshape(-1).view(np.uint8).data
-    with archive.open(info) as member:
-        member.read(header.start)
+    def _checked(self) -> dict[str, zipfile.ZipInfo]:
+        archive, path, error = self.archive, self.path, self.error
+        members: dict[str, zipfile.ZipInfo] = {}
         position = 0
-        while position < len(target):
-            block = member.read(min(BLOCK, len(target) - position))
-            if not block:
-                raise error(f"{path}: '{info.filename}' is cut off; copy the file again.")
-            target[position : position + len(block)] = block
-            position += len(block)
-        member.read(1)  # reaching the end is what makes the checksum be compared
-    array = array.view(np.uint8) != 0 if array.dtype == bool else array
-    return array.T if header.fortran else array
+        for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
+            name = info.filename.removesuffix(".npy")
+            if name in members:
+                raise error(f"{path}: '{name[:80]}' is there twice; the file is damaged, make or copy it again.")
+            if info.header_offset < position:
+                raise error(f"{path}: its members overlap; the file is damaged or a decompression bomb, do not use it.")
+            position = info.header_offset + 30 + len(info.orig_filename.encode()) + info.compress_size
+            if position > archive.start_dir:
+                raise error(f"{path} is not a whole npz file ('{name[:80]}' ends outside of it); copy it again.")
+            if info.flag_bits & 1:
+                raise error(f"{path}: '{name[:80]}' is encrypted; save it without a password.")
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise error(f"{path}: '{name[:80]}' is compressed unusually; save it with numpy.savez_compressed.")
+            stored = info.compress_type == zipfile.ZIP_STORED
+            largest = info.compress_size if stored else DEFLATE_LIMIT * info.compress_size + 64
+            if info.file_size > largest:
+                raise error(
+                    f"{path}: '{name[:80]}' claims {info.file_size:,} bytes but {info.compress_size:,} are stored; "
+                    "the file is damaged or a decompression bomb, do not use it."
+                )
+            members[name] = info
+        return members
+
+    def header(self, name: str) -> Header:
+        """The header of one array. numpy's own reader would first load a header of any length, so it is read here."""
+        what, error, info = f"{self.path}: '{name[:80]}'", self.error, self.members[name]
+        with self.stream(name) as member:
+            start = member.read(8)
+            if len(start) < 8 or start[:6] != b"\x93NUMPY" or start[6] not in (1, 2, 3):
+                return Header(Field((), None), False, 0)  # not an array: only those who want it need to know
+            width = 2 if start[6] == 1 else 4
+            length = int.from_bytes(member.read(width), "little")
+            if length > HEADER_BYTES:
+                raise error(f"{what} has an array header of {length:,} bytes; the file is damaged.")
+            text = member.read(length).decode("latin-1")
+        # Only what a description of an array needs: no signs and no dots, hence nothing to compute and no deep nesting.
+        if not re.fullmatch(r"[\w\s'\"{}():,<>|=\[\]]*", text):
+            return Header(Field((), None), False, 0)
+        try:
+            facts = ast.literal_eval(text.strip())
+            descr, fortran, shape = facts["descr"], facts["fortran_order"], facts["shape"]
+            dtype = np.dtype(descr) if isinstance(descr, str) else None
+        except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
+            raise error(f"{what} has an array header that cannot be understood; the file is damaged.") from None
+        if type(fortran) is not bool or not isinstance(shape, tuple) or len(shape) > 32:
+            raise error(f"{what} has an impossible array header; the file is damaged.")
+        if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+            raise error(f"{what} has the impossible shape {str(shape)[:60]}; the file is damaged.")
+        if dtype is None or not numeric(dtype):
+            return Header(Field(shape, None), fortran, 0)
+        before = 8 + width + length
+        if math.prod(shape) * dtype.itemsize + before != info.file_size:
+            raise error(
+                f"{what} has the shape {shape} of type {dtype}, which does not fit its {info.file_size:,} bytes; "
+                "the file is cut off or damaged."
+            )
+        return Header(Field(shape, dtype), fortran, before)
+
+    def _array(self, name: str, header: Header) -> np.ndarray:
+        """One array, read straight into its place; the zip's checksum is compared at the end."""
+        shape, dtype = header.field
+        array = np.empty(shape[::-1] if header.fortran else shape, dtype)
+        target = array.reshape(-1).view(np.uint8).data
+        with self.stream(name) as member:
+            member.read(header.start)
+            position = 0
+            while position < len(target):
+                block = member.read(min(BLOCK, len(target) - position))
+                if not block:
+                    raise self.error(f"{self.path}: '{name}' is cut off; copy the file again.")
+                target[position : position + len(block)] = block
+                position += len(block)
+            member.read(1)  # reaching the end is what makes the checksum be compared
+        array = array.view(np.uint8) != 0 if array.dtype == bool else array
+        return array.T if header.fortran else array

@@ -25,10 +25,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.slowness import Rows, place_columns
+from iel.data.slowness import Rows, position_columns
 from iel.data.store import require_memory
 from iel.data.trajectories import Trajectories
-from iel.errors import DataError
 
 
 class Rest(NamedTuple):
@@ -51,11 +50,9 @@ MOST = 0.5
 def rest_rows(data: Rows, columns: list[int] | None = None, kind: Rest = LONG) -> NDArray[np.int64]:
     """Rows inside rests of these columns, or of those that tell the place; none where nothing tells it."""
     require_memory(data, "look for rests")
-    if columns is None:
-        try:
-            columns = place_columns(data)
-        except DataError:  # nothing tells the place
-            return np.zeros(0, np.int64)
+    columns = list(position_columns(data)) if columns is None else columns
+    if not columns:
+        return np.zeros(0, np.int64)
     place = data.observations[:, columns].astype(np.float64)
     place /= np.where(place.std(0) > 0.0, place.std(0), 1.0)
     offsets = np.asarray(data.offsets)
@@ -78,6 +75,7 @@ def rest_rows(data: Rows, columns: list[int] | None = None, kind: Rest = LONG) -
 
 def cut_rests(data: Trajectories, columns: list[int] | None = None) -> Trajectories:
     """The data in pieces without the kind of rests that are most of it, long ones first; else the data itself."""
+    columns = list(data.position_columns) if columns is None else columns
     for kind in (LONG, SHORT):
         rows = rest_rows(data, columns, kind)
         if len(rows) > MOST * data.num_states:

@@ -54,6 +54,11 @@ class Rows(Protocol):
     def name(self) -> str: ...
 
 
+def usual_lag(data: Rows) -> int:
+    """`LAG`, or half of the longest episode where that is less."""
+    return min(LAG, int(np.diff(data.offsets).max()) // 2)
+
+
 def slowness(data: Rows, lag: int = LAG) -> NDArray[np.float64]:
     """(columns,) r of every column, 0 for one that never moves."""
     require_memory(data, "tell its slow columns")
@@ -117,6 +122,15 @@ def place_columns(data: Rows, lag: int = LAG, ratios: ArrayLike | None = None) -
     raise DataError(
         f"{data.name}: nothing separates place from pose ({reason}); name the columns that tell the place, or use all."
     )
+
+
+def position_columns(data: Rows) -> tuple[int, ...]:
+    """The columns that tell the position, over half of the longest episode if all are short; () if none do."""
+    require_memory(data, "tell its slow columns")
+    try:
+        return tuple(place_columns(data, usual_lag(data)))
+    except DataError:
+        return ()
 
 
 def typical_reach(data: Rows, columns: list[int], steps: int, spread: ArrayLike = 1.0) -> float:

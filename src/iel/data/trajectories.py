@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -161,7 +162,18 @@ class Trajectories:
 
     def named(self, name: str) -> Trajectories:
         """The same store under another name."""
-        return replace(self, name=name)
+        return self._labelled(name=name)
+
+    def read_from(self, source: Path) -> Trajectories:
+        """The same store, which was read from this file or folder."""
+        return self._labelled(source=source)
+
+    def _labelled(self, **labels: Any) -> Trajectories:
+        """A copy that shares the arrays and everything that is known of them."""
+        labelled = copy(self)
+        for field_name, value in labels.items():
+            object.__setattr__(labelled, field_name, value)
+        return labelled
 
     def cut(self, rows: ArrayLike) -> Trajectories:
         """A new store without the transitions that leave these rows; pieces of fewer than two steps are left out."""
@@ -222,6 +234,26 @@ class Trajectories:
         return np.ptp(self.observations, axis=0) == 0 if self.stored is None else self.stored.constant
 
     @cached_property
+    def position_columns(self) -> tuple[int, ...]:
+        """The columns that tell the position (`iel.data.slowness`); none where nothing separates it from the pose."""
+        from iel.data.slowness import position_columns
+
+        return position_columns(self)
+
+    def require_position(self) -> tuple[int, ...]:
+        """The columns that tell the position; refused, with the reason, where there are none."""
+        from iel.data.slowness import place_columns
+
+        return self.position_columns or tuple(place_columns(self))
+
+    @cached_property
+    def jumps(self) -> NDArray[np.int64]:
+        """Rows from which the position jumps to the next (`iel.data.jumps`)."""
+        from iel.data.jumps import jump_rows
+
+        return jump_rows(self, list(self.position_columns))
+
+    @cached_property
     def fingerprint(self) -> str:
         """sha256 over shapes and contents: two stores with one fingerprint train the same model."""
         if self.stored is not None:
@@ -274,6 +306,13 @@ class Rows(NamedTuple):
         data = Trajectories(self.observations, actions, self.offsets, self.name, checked=trust)
         judge(data)
         return data
+
+    @property
+    def jumps(self) -> NDArray[np.int64]:
+        """Rows from which the position jumps to the next; none where a number is not finite."""
+        from iel.data.jumps import jump_rows
+
+        return jump_rows(self) if np.isfinite(self.observations).all() else np.zeros(0, np.int64)
 
     def without_short(self) -> Rows:
         """Without episodes of fewer than two steps, which the public files contain; a notice says how many."""
@@ -465,18 +504,19 @@ def check_arrays(observations: NDArray, actions: NDArray, offsets: NDArray, name
         )
     check_offsets(offsets, len(observations), name)
     for kind, array in (("observation", observations), ("action", actions)):
-        _check_finite(kind, array, offsets, name)
+        rows, columns = non_finite(array)
+        if len(rows):
+            episode = int(np.searchsorted(offsets, rows[0], side="right") - 1)
+            raise DataError(
+                f"{name}, episode {episode}, step {rows[0] - offsets[episode]}, {kind} column {columns[0]}: the value "
+                f"is {array[rows[0], columns[0]]} ({len(rows)} non-finite values in all); correct or drop them."
+            )
 
 
-def _check_finite(kind: str, array: NDArray, offsets: NDArray, name: str) -> None:
+def non_finite(table: NDArray) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """(rows, columns) of all entries that are not finite."""
     # A sum is finite only if every entry is: one fast pass in the usual case, the search only when it fails.
-    if np.isfinite(array.sum(dtype=np.float64)):
-        return
-    rows, columns = np.nonzero(~np.isfinite(array))
-    if len(rows) == 0:
-        return
-    episode = int(np.searchsorted(offsets, rows[0], side="right") - 1)
-    raise DataError(
-        f"{name}, episode {episode}, step {rows[0] - offsets[episode]}, {kind} column {columns[0]}: "
-        f"the value is {array[rows[0], columns[0]]} ({len(rows)} non-finite values in all); correct or drop them."
-    )
+    if np.isfinite(table.sum(dtype=np.float64)):
+        return np.zeros(0, np.intp), np.zeros(0, np.intp)
+    rows, columns = np.nonzero(~np.isfinite(table))
+    return rows, columns

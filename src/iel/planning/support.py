@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.slowness import LAG, place_columns
 from iel.data.trajectories import Trajectories
-from iel.errors import DataError
 from iel.model.support import Support, View
 from iel.planning.coreset import farthest_point
 
@@ -36,10 +34,7 @@ def support_of(data: Trajectories, seed: int = 0) -> Support:
     generator = np.random.default_rng(seed)
     known, held = (_some(np.flatnonzero(rows), generator) for rows in (~aside, aside))
     views = [_view("all", np.arange(table.shape[1]), table, known, held)]
-    try:
-        place = place_columns(few, min(LAG, int(np.diff(few.offsets).max()) // 2))
-    except DataError:  # nothing tells the place
-        place = []
+    place = few.position_columns
     if 0 < len(place) < table.shape[1]:
         views.append(_view("place", np.array(place), table, known, held))
     return Support(mean, spread, tuple(views))
