@@ -16,7 +16,6 @@ from compare_worlds import TINY
 from iel.compare.cells import read_evaluation
 from iel.compare.execute import execute, list_jobs, prepare_data, read_recorded
 from iel.compare.grid import check_grid
-from iel.compare.insert import insert, marks
 from iel.compare.results import collect_grid
 from iel.compare.tables import interval_table, main_table
 from iel.errors import ConfigError, RunError
@@ -329,47 +328,6 @@ def test_report_writes_the_papers_layout_and_a_page_that_needs_nothing_else(whol
     host = os.uname().nodename
     for content in (text, page):
         assert str(Path.home()) not in content and str(whole) not in content and (len(host) < 4 or host not in content)
-
-
-def test_report_fills_its_place_in_a_document_and_nothing_else(whole, tmp_path):
-    from iel.commands.report import ReportCommand, report_command
-
-    document = tmp_path / "results.md"
-    command = ReportCommand(sources=(whole,), out=tmp_path / "report", into=document, json=True)
-    with pytest.raises(RunError, match="cannot be read"):
-        report_command(command)
-    document.write_text("# Mine\n\n<!-- iel report: other -->\n")
-    with pytest.raises(RunError, match="no place for this report; put the lines `<!-- iel report: tiny -->`"):
-        report_command(command)
-    assert not (tmp_path / "report").exists() and document.read_text().startswith("# Mine")
-    begin, end = marks("tiny")
-    document.write_text(f"# Mine — ß\n\n{begin}\nold\n{end}\n\nafter\n", encoding="utf-8")
-    first = report_command(command)
-    text = document.read_text(encoding="utf-8")
-    assert text.startswith(f"# Mine — ß\n\n{begin}\n\n## tiny\n") and text.endswith(f"{end}\n\nafter\n")
-    assert "### Every result" in text and "\nold\n" not in text
-    linked = [str(tmp_path / name) for name in re.findall(r"\]\((images/tiny-\w+\.png)\)", text)]
-    assert first["inserted"] == [str(document), *linked] and len(linked) == len(first["pictures"]) == 4
-    assert all(Path(name).stat().st_size > 5000 for name in linked)
-    report_command(command)
-    assert document.read_text(encoding="utf-8") == text
-
-
-def test_a_document_of_another_system_keeps_its_line_ends(whole, tmp_path):
-    document, link = tmp_path / "results.md", tmp_path / "link.md"
-    begin, end = marks("tiny")
-    document.write_bytes(f"mine\r\n{begin}\r\n{end}\r\nafter\r\n".encode())
-    document.chmod(0o600)
-    link.symlink_to(document)
-    comparison = collect_grid(whole)
-    insert(link, comparison, {})
-    content = document.read_bytes()
-    assert content.startswith(b"mine\r\n") and content.endswith(b"-->\r\nafter\r\n")
-    assert content.count(b"\n") == content.count(b"\r\n") > 10
-    assert link.is_symlink() and document.stat().st_mode & 0o777 == 0o600
-    document.write_bytes(b"\xff\xfe")
-    with pytest.raises(RunError, match="not UTF-8"):
-        insert(document, comparison, {})
 
 
 def test_list_says_what_is_done(place, whole, capsys):
