@@ -69,7 +69,7 @@ def test_light_rooms_work_where_only_numpy_scipy_and_safetensors_are_installed(t
     venv.create(tmp_path / "venv", with_pip=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    for packages in (["numpy", "scipy", "safetensors"], ["--no-deps", str(tmp_path)]):
+    for packages in (["numpy", "scipy", "safetensors", "msgspec"], ["--no-deps", str(tmp_path)]):
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True, env=plain)
     absent = "import importlib.util as u; assert not any(map(u.find_spec, ('jax', 'mujoco', 'rich', 'tyro')))"
     _python(absent, program=python, env=plain, cwd=tmp_path)

@@ -10,6 +10,7 @@ import pytest
 import pages
 from iel.cli import run as iel_command
 from iel.commands.methods import facts_of_methods
+from iel.compare.grid import GridProtocol
 from iel.compare.results import Comparison, Entry
 from iel.errors import ConfigError, RunError
 from iel.methods import ALGOS
@@ -77,7 +78,7 @@ def test_what_is_not_an_audit_is_refused_and_changes_nothing(tmp_path, capsys):
 
 def test_a_report_fills_its_place_in_a_document_and_nothing_else(tmp_path, monkeypatch):
     entries = {("maze", ("GCBC", "direct")): Entry((0, 1), np.array([[0.2, 0.4], [0.6, 0.6]]), 10, 50.0)}
-    comparison = Comparison("tiny", ("maze",), (("GCBC", "direct"),), entries, {}, protocol={"episodes": 10, "seed": 1})
+    comparison = Comparison("tiny", ("maze",), (("GCBC", "direct"),), entries, {}, protocol=GridProtocol(10, 1))
     monkeypatch.setattr(pages, "collect", lambda sources: comparison)
     document, link = tmp_path / "results.md", tmp_path / "link.md"
     begin, end = pages.marks("tiny")
