@@ -6,19 +6,20 @@ line of stdout is one JSON object.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
 import iel
 from iel.commands.bench import BENCH, benchmarks, load_benchmark
-from iel.commands.help import ADVANCED, readable
+from iel.commands.common import ADVANCED, UNSAID
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.files import guarded, notice
 
@@ -108,11 +109,27 @@ def _call(name: str, command: Command, arguments: list[str]) -> int:
     if hasattr(options_type, "for_arguments"):  # options that depend on each other
         options_type = options_type.for_arguments(arguments)
     arguments = ["--help" if word == ADVANCED else word for word in arguments]
-    chosen = tyro.cli(readable(options_type), args=arguments, prog=f"iel {name}")
+    chosen = tyro.cli(_readable(options_type), args=arguments, prog=f"iel {name}", config=(tyro.conf.DisallowNone,))
     result = command(chosen)
     if chosen.json:
         print(json.dumps(result))
     return result.get("exit_code", 0)
+
+
+def _readable(options_type: type[Any]) -> type[Any]:
+    """The same options, without the default of what is off, empty or absent unless it is given."""
+    hints, missing = get_type_hints(options_type, include_extras=True), dataclasses.MISSING
+    fields: list[Any] = []
+    for field in dataclasses.fields(options_type):
+        quiet: Any = Annotated[hints[field.name], UNSAID]
+        if field.default is missing and field.default_factory is missing:
+            fields.append((field.name, quiet))
+        elif any(field.default is nothing for nothing in (None, False, ())):
+            fields.append((field.name, quiet, dataclasses.field(default=field.default)))
+    return dataclasses.make_dataclass(
+        options_type.__name__, fields, bases=(options_type,), namespace={"__doc__": options_type.__doc__},
+        frozen=True, kw_only=True,
+    )  # fmt: skip
 
 
 def _summaries(group: str = "") -> dict[str, str]:

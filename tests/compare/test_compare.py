@@ -1,22 +1,21 @@
-"""`iel compare` and `iel report` on a tiny real grid: killed and resumed, crashed, half-written, reported."""
+"""`iel compare` and `iel report` on a tiny real grid: stopped and resumed, crashed, half-written, reported."""
 
 import json
 import os
 import re
-import signal
+import shutil
 import subprocess
 import sys
-import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compare_worlds import TINY
-from iel.compare.cells import read_evaluation
+from iel.compare.cells import finished, missing, run_cell
 from iel.compare.execute import execute, list_jobs, prepare_data, read_recorded
-from iel.compare.grid import check_grid
-from iel.compare.insert import insert, marks
+from iel.compare.grid import check_grid, read_grid
 from iel.compare.results import collect_grid
 from iel.compare.tables import interval_table, main_table
 from iel.errors import ConfigError, RunError
@@ -38,19 +37,6 @@ label = "narrow"
 settings = { steps = 300, hidden = [8], batch_size = 16 }
 """
 )
-WITH_IEL = (
-    GRID
-    + """
-[[methods]]
-algo = "iel"
-label = "IEL"
-planners = ["direct", "sym-graph"]
-settings = { steps = 300, hidden = [16, 16], batch_size = 16, dimension = 4 }
-
-[planners.sym-graph]
-nodes = 64
-"""
-)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +44,6 @@ def place(tmp_path_factory, maze_data) -> Path:
     """The grid file, beside data that is there already."""
     path = tmp_path_factory.mktemp("compare")
     (path / "smoke.toml").write_text(GRID)
-    (path / "iel.toml").write_text(WITH_IEL)
     return path
 
 
@@ -76,44 +61,14 @@ def _compile_once(tmp_path_factory):
         os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
 
-def start(place: Path, out: str, grid: str = "smoke.toml") -> subprocess.Popen:
-    """`iel compare` in a process group of its own."""
-    words = ["-m", "iel.cli", "compare", grid, "--out", out, "--jobs", "2", "--json"]
-    return subprocess.Popen([sys.executable, *words], cwd=place, stdout=subprocess.PIPE, text=True, process_group=0)
-
-
-def finish(process: subprocess.Popen) -> dict:
-    out, _ = process.communicate(timeout=600)
-    assert process.returncode == 0
-    return json.loads(out.strip().splitlines()[-1])
-
-
 @pytest.fixture(scope="module")
 def whole(place) -> Path:
-    """A comparison that nobody disturbed."""
-    result = finish(start(place, "whole"))
+    """A comparison that ran without interruption, by the command itself."""
+    words = ["compare", "smoke.toml", "--out", "whole", "--jobs", "2", "--json"]
+    done = subprocess.run([sys.executable, "-m", "iel.cli", *words], cwd=place, stdout=subprocess.PIPE, check=True)
+    result = json.loads(done.stdout.splitlines()[-1])
     assert result["done"] == result["cells"] == 4 and not result["errors"]
     return place / "whole"
-
-
-def kill_twice_and_finish(place: Path, out: Path, grid: str, method: str) -> None:
-    """Kill the whole process group while `method` trains and again after its first evaluation, then let it finish."""
-
-    def trains() -> bool:
-        return any(len(path.read_text().splitlines()) > 1 for path in out.glob(f"cells/*--{method}--*/run/metrics.csv"))
-
-    def has_one_evaluation() -> bool:
-        return len(list(out.glob(f"cells/*--{method}--*/evaluations/*.json"))) == 1
-
-    for moment in (trains, has_one_evaluation):
-        process = start(place, out.name, grid)
-        deadline = time.monotonic() + 400
-        while not moment() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert moment() and process.poll() is None, "the moment was missed"
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    finish(start(place, out.name, grid))
 
 
 def check_identical(whole: Path, stopped: Path, entries: int) -> None:
@@ -127,63 +82,27 @@ def check_identical(whole: Path, stopped: Path, entries: int) -> None:
         assert model.read_bytes() == (stopped / model.relative_to(whole)).read_bytes()
 
 
-def test_killed_and_resumed_gives_the_identical_table(place, whole):
-    kill_twice_and_finish(place, place / "stopped", "smoke.toml", "GCBC")
-    check_identical(whole, place / "stopped", entries=2)
-
-
-@pytest.mark.long
-def test_killed_and_resumed_gives_the_identical_table_with_planners(place):
-    """The same with IEL, whose cells have three phases and two planners."""
-    finish(start(place, "iel-whole", "iel.toml"))
-    kill_twice_and_finish(place, place / "iel-stopped", "iel.toml", "IEL")
-    check_identical(place / "iel-whole", place / "iel-stopped", entries=4)
-
-
-def wait_for_worker(out: Path, process: subprocess.Popen) -> int:
-    """The process that trains the first GCBC cell, as soon as it does."""
-    deadline = time.monotonic() + 400
-    while time.monotonic() < deadline and process.poll() is None:
-        for metrics in out.glob("cells/*--GCBC--seed0--*/run/metrics.csv"):
-            if len(metrics.read_text().splitlines()) > 1:
-                return int(metrics.with_name(".lock").read_text().split()[1])
-        time.sleep(0.02)
-    raise AssertionError("no worker was seen")
-
-
-def test_a_killed_worker_is_named_and_the_comparison_fails(place):
-    """It ended with 0, and scripts went on."""
-    process = start(place, "bereft")
-    os.kill(wait_for_worker(place / "bereft", process), signal.SIGKILL)
-    out, _ = process.communicate(timeout=600)
-    result = json.loads(out.strip().splitlines()[-1])
-    assert process.returncode == 1 and result["done"] == 3
-    ((cell, error),) = result["errors"].items()
-    assert cell == "pointmaze-medium-navigate-v0 GCBC seed 0" and "SIGKILL" in error
-    assert finish(start(place, "bereft"))["done"] == 4
-
-
-def test_the_worker_of_a_killed_comparison_is_waited_for(place):
-    """Its cell was called 'being trained by another process' and failed, while that process was only saving."""
-    process = start(place, "orphans")
-    wait_for_worker(place / "orphans", process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    (cell,) = (place / "orphans").glob("cells/*--GCBC--seed0--*/run")
-    (cell.parent / "log.txt").unlink()
-    with locked(cell, patience=60.0):  # as a worker does that is still saving
-        second = start(place, "orphans")
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (cell.parent / "log.txt").exists():
-            time.sleep(0.1)
-        time.sleep(8.0)
-    assert finish(second)["done"] == 4
+def test_a_comparison_that_was_stopped_goes_on_and_gives_the_identical_table(whole, tmp_path):
+    """One cell lost its result, one its training as well; the others are not touched."""
+    out = shutil.copytree(whole, tmp_path / "stopped")
+    recorded = read_recorded(out)
+    jobs = {(job.cell.method, job.cell.seed): job for job in list_jobs(recorded.grid, out, recorded.data)}
+    for lost in ("GCBC", 0), ("GCBC", 1):
+        (jobs[lost].directory / "evaluations" / "direct.json").unlink()
+    shutil.rmtree(jobs["GCBC", 1].directory / "run")
+    untouched = {path: path.stat().st_mtime_ns for path in out.glob("cells/*--narrow--*/**/*")}
+    waiting = [job for job in list_jobs(recorded.grid, out, recorded.data) if job.state == "waiting"]
+    assert [(job.cell.method, job.cell.seed) for job in waiting] == [("GCBC", 0), ("GCBC", 1)]
+    for job in waiting:
+        run_cell(job.directory)
+    check_identical(whole, out, entries=2)
+    assert untouched == {path: path.stat().st_mtime_ns for path in out.glob("cells/*--narrow--*/**/*")}
 
 
 def test_a_finished_comparison_runs_nothing(place, whole):
     before = {path: path.stat().st_mtime_ns for path in whole.glob("cells/**/*")}
-    result = finish(start(place, "whole"))
-    assert result["done"] == 4
+    jobs = execute(read_grid(place / "smoke.toml"), whole, quiet=True)
+    assert [job.state for job in jobs] == ["done"] * 4
     assert before == {path: path.stat().st_mtime_ns for path in whole.glob("cells/**/*")}
 
 
@@ -196,27 +115,30 @@ def test_a_comparison_that_is_refused_leaves_no_trace(place, whole, capsys):
     assert (whole / "sessions.json").read_bytes() == before
 
 
-def test_half_written_or_foreign_results_are_not_counted(place, whole, tmp_path):
-    out = tmp_path / "copy"
-    subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
-    grid, data = read_recorded(out)
-    job = next(job for job in list_jobs(grid, out, data) if job.cell.method == "GCBC" and job.cell.seed == 1)
-    file = job.directory / "evaluations" / "direct.json"
+def test_half_written_or_foreign_results_are_not_counted(whole, tmp_path):
+    """Driver, worker and report agree: what does not count is waiting, and is measured again."""
+    out = shutil.copytree(whole, tmp_path / "copy")
+    recorded = read_recorded(out)
+    grid = recorded.grid
+    job = next(job for job in list_jobs(grid, out, recorded.data) if (job.cell.method, job.cell.seed) == ("GCBC", 1))
+    file, (variant,) = job.directory / "evaluations" / "direct.json", job.cell.planners
     text = file.read_text()
-    variant = job.cell.planners[0]
-    assert read_evaluation(job.directory, job.cell, job.fingerprint, variant) is not None
-    foreign = json.dumps({**json.loads(text), "fingerprint": "0" * 64})
-    short = json.loads(text)
-    short["tasks"]["1"]["scores"] = []
-    for broken in (text[: len(text) // 2], "", "[]", "{}", foreign, json.dumps(short)):
+    good = finished(job.directory, job.cell, job.fingerprint, variant)
+    assert good is not None
+    changed = json.loads(text)
+    changed["episodes"]["success"] = [not success for success in changed["episodes"]["success"]]
+    replace(good, fingerprint="0" * 64).write(file)
+    foreign = file.read_text()
+    for broken in (text[: len(text) // 2], "", "[]", "{}", foreign, json.dumps(changed)):
         file.write_text(broken)
-        assert read_evaluation(job.directory, job.cell, job.fingerprint, variant) is None
+        assert missing(job.directory, job.cell, job.fingerprint) == [variant]
         comparison = collect_grid(out)
-        assert (
-            comparison.unfinished == 1 and len(comparison.entries[grid.environments[0], ("GCBC", "direct")].seeds) == 1
-        )
-    file.unlink()
+        entry = comparison.entries[grid.environments[0], ("GCBC", "direct")]
+        assert comparison.unfinished == 1 and entry.seeds == (0,)
     assert "1 cells are not finished" in _report(out)["markdown"]
+    run_cell(job.directory)
+    again = finished(job.directory, job.cell, job.fingerprint, variant)
+    assert again is not None and again.episodes == good.episodes
 
 
 def test_a_crash_is_recorded_and_the_others_go_on(tmp_path, maze_data):
@@ -266,7 +188,7 @@ def test_a_part_of_a_grid_is_run_and_the_rest_keeps_waiting(maze_data, tmp_path)
     assert states == {  # the kitchen was not asked for: nothing is said about data that it lacks
         ("pointmaze", 0): "done", ("pointmaze", 1): "done", ("kitchen", 0): "waiting", ("kitchen", 1): "waiting",
     }  # fmt: skip
-    assert set(read_recorded(out)[1]) == {maze_data.name}
+    assert set(read_recorded(out).data) == {maze_data.name}
     entry = collect_grid(out).entries[maze_data.name, ("gcbc", "direct")]
     assert list(entry.bands)[:2] == ["1-2 cells", "3-5 cells"] and {len(seeds) for seeds in entry.bands.values()} == {2}
     assert "distances.png" in _report(out)["markdown"]
@@ -297,7 +219,7 @@ settings = {{ {tiny}, steering = "waypoint", learner = "cloning", future_share =
     assert "fields.png" in _report(tmp_path / "out")["markdown"]  # both have distances to be seen side by side
     record = tmp_path / "out" / "grid.json"
     lent = json.loads(record.read_text())
-    lent["variants"]["walker"] = ["direct"]  # one that is only sent straight to its goals is not drawn
+    lent["grid"]["variants"]["walker"] = ["direct"]  # one that is only sent straight to its goals is not drawn
     record.write_text(json.dumps(lent))
     assert "fields.png" not in _report(tmp_path / "out")["markdown"]
     alone = execute(check_grid(table, "driven"), tmp_path / "alone", quiet=True, only=["*HILP*"])
@@ -331,47 +253,6 @@ def test_report_writes_the_papers_layout_and_a_page_that_needs_nothing_else(whol
         assert str(Path.home()) not in content and str(whole) not in content and (len(host) < 4 or host not in content)
 
 
-def test_report_fills_its_place_in_a_document_and_nothing_else(whole, tmp_path):
-    from iel.commands.report import ReportCommand, report_command
-
-    document = tmp_path / "results.md"
-    command = ReportCommand(sources=(whole,), out=tmp_path / "report", into=document, json=True)
-    with pytest.raises(RunError, match="cannot be read"):
-        report_command(command)
-    document.write_text("# Mine\n\n<!-- iel report: other -->\n")
-    with pytest.raises(RunError, match="no place for this report; put the lines `<!-- iel report: tiny -->`"):
-        report_command(command)
-    assert not (tmp_path / "report").exists() and document.read_text().startswith("# Mine")
-    begin, end = marks("tiny")
-    document.write_text(f"# Mine — ß\n\n{begin}\nold\n{end}\n\nafter\n", encoding="utf-8")
-    first = report_command(command)
-    text = document.read_text(encoding="utf-8")
-    assert text.startswith(f"# Mine — ß\n\n{begin}\n\n## tiny\n") and text.endswith(f"{end}\n\nafter\n")
-    assert "### Every result" in text and "\nold\n" not in text
-    linked = [str(tmp_path / name) for name in re.findall(r"\]\((images/tiny-\w+\.png)\)", text)]
-    assert first["inserted"] == [str(document), *linked] and len(linked) == len(first["pictures"]) == 4
-    assert all(Path(name).stat().st_size > 5000 for name in linked)
-    report_command(command)
-    assert document.read_text(encoding="utf-8") == text
-
-
-def test_a_document_of_another_system_keeps_its_line_ends(whole, tmp_path):
-    document, link = tmp_path / "results.md", tmp_path / "link.md"
-    begin, end = marks("tiny")
-    document.write_bytes(f"mine\r\n{begin}\r\n{end}\r\nafter\r\n".encode())
-    document.chmod(0o600)
-    link.symlink_to(document)
-    comparison = collect_grid(whole)
-    insert(link, comparison, {})
-    content = document.read_bytes()
-    assert content.startswith(b"mine\r\n") and content.endswith(b"-->\r\nafter\r\n")
-    assert content.count(b"\n") == content.count(b"\r\n") > 10
-    assert link.is_symlink() and document.stat().st_mode & 0o777 == 0o600
-    document.write_bytes(b"\xff\xfe")
-    with pytest.raises(RunError, match="not UTF-8"):
-        insert(document, comparison, {})
-
-
 def test_list_says_what_is_done(place, whole, capsys):
     from iel.cli import run
 
@@ -388,7 +269,7 @@ def test_report_of_run_directories(whole, tmp_path, capsys):
     words = ["--planners", "direct", "--episodes", "1", "--tasks", "1", "--no-pictures", "--json"]
     copies = []
     for number, source in enumerate(runs):
-        subprocess.run(["cp", "-r", str(source), str(tmp_path / f"run{number}")], check=True)
+        shutil.copytree(source, tmp_path / f"run{number}")
         copies.append(str(tmp_path / f"run{number}"))
         run(["evaluate", copies[-1], *words])
     capsys.readouterr()

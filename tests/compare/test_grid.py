@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iel.cli import main
-from iel.compare.grid import check_grid, read_grid, shipped_grids
+from iel.compare.grid import DataChoice, check_grid, read_grid, shipped_grids
 from iel.compare.results import Entry, published_numbers
 from iel.errors import ConfigError
 from iel.methods import ALGOS
@@ -18,7 +18,7 @@ GOOD = {"environments": [MAZE], "seeds": [0, 1], "methods": [{"algo": "iel", "pl
 def test_shipped_grids_are_sound_at_every_scale(name, scale):
     grid = read_grid(name, scale)
     assert grid.cells
-    assert grid.protocol["seed"] in (1000, 3000, 4000, 5000, 6000)  # settings were chosen with others
+    assert grid.protocol.seed in (1000, 3000, 4000, 5000, 6000)  # settings were chosen with others
     body = scale == "laptop" and name in ("ablation", "antmaze", "kitchen")
     for cell in grid.cells:
         config = ALGOS[cell.algo].config
@@ -195,7 +195,7 @@ def test_a_planner_may_be_asked_for_some_columns_of_the_goals_by_environment():
     cell = check_grid(table, "g").cells[0]
     whole, part = cell.planners
     assert whole.columns_in(cell.env) is None
-    assert part.columns_in("pointmaze-medium-navigate-v0") == [1] and part.columns_in("antmaze-large-v0") is None
+    assert part.columns_in("pointmaze-medium-navigate-v0") == (1,) and part.columns_in("antmaze-large-v0") is None
     matched = "medium" in cell.env
     prints = [cell.evaluation_fingerprint("d", variant) for variant in cell.planners]
     assert (prints[0] != prints[1]) == matched
@@ -228,7 +228,7 @@ def test_data_of_environments_that_match_a_pattern():
         "methods": [{"algo": "gcbc"}],
     }
     found = {cell.env.split("-")[1]: cell.data for cell in check_grid(table, "g").cells}
-    assert found == {"medium": {"episodes": 300, "seed": 1}, "giant": {"episodes": 20, "seed": 1}}
+    assert found == {"medium": DataChoice(300, 1), "giant": DataChoice(20, 1)}
     table["data"]["where"] = {"*-giant-*": {"episodes": -1, "epochs": 2}}
     with pytest.raises(ConfigError, match=r"data\.where\.epochs.*data\.where\.episodes must be a whole number"):
         check_grid(table, "g")

@@ -14,6 +14,7 @@ from compare_worlds import TINY
 from iel.cluster import Cluster, Needs, address_of
 from iel.compare.progress import last_step
 from iel.errors import ConfigError
+from iel.evaluation.result import read_result
 from iel.training.checkpoint import saved_steps
 
 MAZE = "pointmaze-medium-navigate-v0"
@@ -72,7 +73,7 @@ def outcome(out: Path) -> dict[str, object]:
     for cell in sorted((out / "cells").iterdir()):
         found[cell.name] = (cell / "run" / "model" / "model.safetensors").read_bytes()
         for file in sorted((cell / "evaluations").glob("*.json")):
-            found[f"{cell.name} {file.name}"] = json.loads(file.read_text())["tasks"]
+            found[f"{cell.name} {file.name}"] = read_result(file).episodes
     assert len(found) == 4
     return found
 

@@ -4,12 +4,12 @@ import json
 import time
 
 from iel.compare.execute import Job
-from iel.compare.grid import Cell
+from iel.compare.grid import Cell, DataChoice, GridProtocol
 from iel.compare.progress import Board
 
 
 def job(tmp_path, method: str, state: str, seconds: float = 0.0, step: int = 0) -> Job:
-    cell = Cell("maze", method, "gcbc", {"steps": 1000}, 0, {}, (), {})
+    cell = Cell("maze", method, "gcbc", {"steps": 1000}, 0, DataChoice(), (), GridProtocol())
     made = Job(cell, tmp_path / method, "", state, started=time.monotonic() - seconds, seconds=seconds)
     (made.directory / "run").mkdir(parents=True)
     (made.directory / "run" / "config.json").write_text(json.dumps({"status": "running"}))

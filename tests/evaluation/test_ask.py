@@ -9,6 +9,7 @@ from iel.errors import ConfigError
 from iel.evaluation import Arena, Protocol
 from iel.evaluation.ask import Ask
 from iel.evaluation.report import summarise, table
+from iel.evaluation.result import Result
 from iel.metrics import Displacement
 from iel.model import Direction
 from iel.planning import AsymGraph, Avoid, Direct, PlanningModel, Reward, Where
@@ -75,9 +76,10 @@ def test_a_reward_is_collected_to_the_horizon_and_measured():
     _, down = rollout(Ask.for_reward(lambda states: -reward(states)), Direct(Plane(), STATES))
     assert all(path[-1, 0] <= path[0, 0] + 0.1 for path in down.paths)
     for seeds in (1, 2):
-        summary = summarise(MAZE, arena, {"direct": [found] * seeds})
+        summary = summarise(Result.of(found, MAZE, "", seed, arena.describe()) for seed in range(seeds))
         json.dumps(summary)
-        assert summary["planners"]["direct"]["reward_per_step"] == pytest.approx(found.scores["reward_per_step"].mean())
+        numbers = summary["planners"][found.planner]
+        assert numbers["reward_per_step"] == pytest.approx(found.scores["reward_per_step"].mean())
         assert summary["protocol"]["asked"] == "the reward x / 20"
         assert "reward a step" in [str(column.header) for column in table(summary).columns]
 

@@ -8,6 +8,7 @@ from iel.errors import ConfigError
 from iel.evaluation import Arena, Protocol
 from iel.evaluation.distances import BANDS
 from iel.evaluation.report import summarise, table
+from iel.evaluation.result import Result
 from iel.evaluation.stats import success_interval
 
 MAZE = "pointmaze-medium-navigate-v0"
@@ -83,12 +84,12 @@ def test_success_ends_an_episode_at_its_step(arena):
 
 def test_summary_has_the_documented_shape(arena):
     rollouts = arena.rollout(Compass(), Compass(), "compass", progress=False)
-    one = summarise(MAZE, arena, {"compass": [rollouts]})
+    one = summarise([Result.of(rollouts, MAZE, "", 0, arena.describe())])
     assert one["env"] == MAZE and one["protocol"]["tasks"] == 5 and one["protocol"]["episodes_per_task"] == 2
     numbers = one["planners"]["compass"]
     assert 0 <= numbers["interval"][0] <= numbers["success_rate"] <= numbers["interval"][1] <= 1
     assert list(numbers["per_task"]) == [f"task{k}" for k in range(1, 6)]
-    several = summarise(MAZE, arena, {"compass": [rollouts, rollouts]})
+    several = summarise([Result.of(rollouts, MAZE, "", seed, arena.describe()) for seed in (0, 1)])
     assert several["planners"]["compass"]["success_rate"] == numbers["success_rate"]
     assert several["protocol"]["training_seeds"] == 2
     assert table(one).row_count == 1
@@ -163,7 +164,7 @@ def test_kitchen_reports_the_fraction_of_its_subtasks(monkeypatch):
     assert len(rollouts.paths) == 3 and rollouts.subtasks.tolist() == [0.5, 0.5, 0.5]
     summary = rollouts.summary()
     assert summary["subtask_fraction"] == 0.5 and summary["success_rate"] == 0.0
-    shown = table(summarise("kitchen-mixed", arena, {"push": [rollouts]}))
+    shown = table(summarise([Result.of(rollouts, "kitchen-mixed", "", 0, arena.describe())]))
     assert [list(column.cells) for column in shown.columns if column.header == "fraction of subtasks"] == [["0.500"]]
     assert not np.array_equal(rollouts.paths[0], rollouts.paths[2])  # another seed in the same kitchen
 

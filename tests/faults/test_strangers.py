@@ -21,7 +21,8 @@ from iel.compare.results import collect_runs
 from iel.data import Trajectories, load
 from iel.data.store import convert
 from iel.errors import ConfigError, DataError, IELError, RunError
-from iel.files import MANIFEST, locked, notice, open_in_place, seal, verify_seal, write_json, write_text, writing
+from iel.evaluation.result import Episodes, Result
+from iel.files import MANIFEST, locked, notice, open_in_place, seal, verify_seal, write_text, writing
 from iel.methods import IEL
 from iel.model import load_model
 from iel.training import open_run
@@ -424,9 +425,10 @@ def test_an_unfinished_run_says_so(tmp_path, capsys):
     with pytest.raises(RunError):  # there is nothing in the model of this test
         _ = open_run(run).model
     assert "is not finished (interrupted, step 40)" in capsys.readouterr().err
-    numbers = {"per_task": {"task1": {"success_rate": 0.5}}, "mean_steps": 9.0}
-    summary = {"protocol": {"episodes_per_task": 2, "tasks": 1, "seed": 0}, "planners": {"direct": numbers}}
-    write_json(open_run(run).folder("evaluations") / "a.json", summary)
+    protocol = {"episodes_per_task": 2, "tasks": 1, "seed": 0, "action": "policy mean"}
+    episodes = Episodes(("task1", "task1"), (True, False), (9, 9))
+    result = Result("log", "gcbc", "direct", 0, protocol, episodes, 1.0, 0.5)
+    result.write(open_run(run).folder("evaluations") / "a.json")
     assert collect_runs([run]).unfinished == 1  # which a report shows
 
 

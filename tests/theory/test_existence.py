@@ -19,51 +19,10 @@ from iel.theory.representation import (
     policy_operator,
     range_condition,
     readouts,
-    span_coordinates,
     sufficiency_residual,
     transform,
     unit_readouts,
 )
-from iel.theory.statements import coordinates
-
-
-def test_definition_2_1_one_hot_features_are_sufficient_and_random_ones_are_not():
-    generator = np.random.default_rng(0)
-    for _ in range(50):
-        process = random_process(6, 2, generator)
-        assert sufficiency_residual(process, one_hot_representation(process)).max() < 1e-12
-        rotated = transform(one_hot_representation(process), coordinates(generator, 6))
-        assert sufficiency_residual(process, rotated).max() < 1e-10
-        assert sufficiency_residual(process, fit_representation(process, generator.normal(size=(6, 3)))).max() > 1e-3
-
-
-def test_theorem_2_2_identity_on_random_processes():
-    generator = np.random.default_rng(1)
-    for _ in range(500):
-        process = random_process(int(generator.integers(3, 8)), 2, generator)
-        representation = transform(one_hot_representation(process), coordinates(generator, process.states))
-        policy, goal = random_policy(process, generator), int(generator.integers(process.states))
-        result = existence(process, representation, policy, goal)
-        assert result.range_condition.holds and result.representable
-        assert result.error < 1e-8 * max(1.0, result.exact.max())
-
-
-def test_theorem_2_2_both_directions_on_lumped_processes():
-    """Representable iff the range condition holds, each decided on its own; both outcomes must occur."""
-    generator = np.random.default_rng(2)
-    outcomes = []
-    for _ in range(500):
-        groups = np.concatenate([np.arange(4), generator.integers(0, 4, size=int(generator.integers(0, 3)))])
-        process = lumpable(groups, 2, generator)
-        representation = fit_representation(process, merged_features(len(groups), groups))
-        block_policy = generator.dirichlet(np.ones(2), size=4)[groups]
-        result = existence(process, representation, block_policy, int(generator.integers(len(groups))))
-        assert result.epsilon < 1e-10
-        assert result.range_condition.holds == result.representable
-        if result.representable:
-            assert result.error < 1e-8 * result.exact.max()
-        outcomes.append(result.representable)
-    assert 50 < sum(outcomes) < 450
 
 
 def test_theorem_2_2_needs_sufficiency():
@@ -123,27 +82,6 @@ def test_theorem_2_2_holds_on_the_transient_span_and_not_on_all_of_it():
         assert not range_condition(features, operator, 1, everywhere=True).holds
 
 
-def test_theorem_2_2_needs_bounded_features():
-    """On the half-line with drift away from 0 the range condition holds for phi(x) = (1, x), yet V is infinite."""
-    right = 0.7
-    drift = 2 * right - 1
-    x = np.arange(400)
-    features = np.column_stack([np.ones(400), x]).astype(float)
-    operator = np.array([[1.0, 0.0], [drift, 1.0]])
-    # Sufficiency: x -> x + 1 with 0.7, x - 1 with 0.3 (from 0: to 1 with 0.4, else stay) has mean features K phi(x).
-    moved = np.column_stack([np.ones(400), np.where(x > 0, x + drift, drift)])
-    assert np.allclose(features @ operator.T, moved)
-    # The range condition holds on the whole space, with omega along the second axis.
-    condition = range_condition(features, operator, 0)
-    assert condition.holds
-    assert np.allclose((features[0] - features) @ condition.omega, -x / drift)
-    # The walk escapes to infinity: cut far out, the far end swallows it and V is infinite, not negative.
-    chain = np.zeros((400, 400))
-    chain[np.arange(1, 399), np.arange(2, 400)], chain[np.arange(1, 399), np.arange(398)] = right, 1 - right
-    chain[0, 0], chain[0, 1], chain[399, 399] = 1 - drift, drift, 1.0
-    assert np.isinf(hitting_times(chain, 0)[1])
-
-
 def test_canonical_coordinates_are_the_hitting_times_themselves():
     generator = np.random.default_rng(7)
     process = random_process(5, 2, generator)
@@ -178,13 +116,10 @@ def test_features_of_the_wrong_rank_or_shape_are_refused():
     doubled = np.hstack([np.eye(4), np.eye(4)])
     with pytest.raises(ChainError, match=r"8 columns but rank 4"):
         fit_representation(process, doubled)
-    assert fit_representation(process, span_coordinates(doubled)).dimension == 4
     with pytest.raises(ChainError, match="one row per state"):
         fit_representation(process, np.eye(3))
     with pytest.raises(ChainError, match="not finite"):
         fit_representation(process, np.full((4, 1), np.nan))
-    with pytest.raises(ChainError, match="All features are zero"):
-        span_coordinates(np.zeros((4, 2)))
     with pytest.raises(ChainError, match="singular"):
         transform(one_hot_representation(process), np.ones((4, 4)))
     with pytest.raises(ChainError, match="range condition fails for goal 0"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import ControlledProcess, grid, hitting_time_matrix, policy_chain, uniform_policy
+from iel.theory import ControlledProcess, hitting_time_matrix, uniform_policy
 from iel.theory.builders import directed_ring, random_process
 from iel.theory.recovery import Reference
 from iel.theory.representation import one_hot_representation, readouts
@@ -54,26 +54,6 @@ def test_the_exact_tuple_law_agrees_with_sampling():
     assert np.isclose(law.weight.sum(), 1.0)
     assert np.abs(weight - law.weight).max() < 0.01
     assert np.abs((weight * mean).sum() - (law.weight * law.mean_gap).sum()) < 1e-9  # the slots fix the mean gap
-
-
-def test_theorem_3_5_population_limit_is_never_violated():
-    """N to infinity: the encoder is the population minimiser and Gamma is zero, the tightest case of the theorem."""
-    generator = np.random.default_rng(1)
-    closest = 0.0
-    for _ in range(300):
-        process, chain, _, omegas, law = random_setup(generator, int(generator.integers(1, 5)))
-        encoder = fit_encoder(law.weight, law.mean_gap, omegas)
-        measure = generator.dirichlet(np.full(4, 4.0))
-        result = sample_bound(
-            chain, law, encoder, omegas, exact_reference(process), measure, class_error(chain, law, omegas), 0.0
-        )
-        assert all(result.assumptions.values())
-        assert result.distance <= result.sharp_bound * (1 + 1e-9) <= result.bound * (1 + 1e-8)
-        closest = max(closest, result.distance / result.sharp_bound)
-        # The middle of the proof: || f - G ||^2 <= 2 (class + mismatch)^2 + 2 mismatch^2.
-        middle = 2 * (result.class_error + result.label_mismatch) ** 2 + 2 * result.label_mismatch**2
-        assert result.target_error <= middle + 1e-9
-    assert closest > 0.1
 
 
 def two_states(stay: float, slots: list[tuple[int, int, int]]):
@@ -214,23 +194,6 @@ def test_theorem_3_5_needs_a_reference_operator_bounded_below():
     blind = Reference(np.eye(4), np.zeros((4, 4)), 0.0)
     with pytest.raises(ChainError, match="not bounded below"):
         sample_bound(chain, law, np.eye(4)[:, :3], omegas, blind, np.full(4, 0.25), 0.0, 0.0)
-
-
-def test_labels_of_a_ring_are_exact_and_labels_of_a_random_walk_are_not():
-    """eta_traj vanishes when every path is the shortest one, and is large when the data wanders."""
-    ring = directed_ring(5)
-    law = tuple_law(ring.transitions[0], np.full(5, 0.2), [(0, 1, 2), (0, 1, 3), (0, 2, 4)])
-    assert law.norm(law.mean_gap - ideal_target(ring.transitions[0])) < 1e-9
-    line = grid(1, 5)
-    walk = policy_chain(line, uniform_policy(line))
-    wandering = tuple_law(walk, np.full(5, 0.2), [(0, 1, 2), (0, 1, 3), (0, 2, 4)])
-    assert wandering.norm(wandering.mean_gap - ideal_target(walk)) > 1.0
-    # V(s, g) - V(u, g) never exceeds V(s, u): the ideal target can be negative, a label cannot.
-    times = hitting_time_matrix(walk)
-    assert (
-        np.all(ideal_target(walk) <= times[:, :, None] + 1e-9)
-        and ideal_target(walk).min() < 0 <= wandering.mean_gap.min()
-    )
 
 
 def test_malformed_slots_are_refused():

@@ -7,32 +7,25 @@ import pytest
 
 from iel.errors import ChainError
 from iel.theory import policy_chain
-from iel.theory.builders import affine_process, random_policy, random_process
+from iel.theory.builders import random_policy, random_process
 from iel.theory.representation import (
-    Representation,
     fit_representation,
     merged_features,
     one_hot_representation,
-    policy_operator,
 )
 from iel.theory.span import (
-    action_value_operators,
-    action_values,
     bellman_closure,
     bilinear_values,
     discounted_values,
     evaluation_operator,
-    fit_reward,
-    nearest_bilinear,
     optimal_bellman,
-    optimal_span,
     optimal_values,
     policy_reward_operator,
     policy_rewards,
     region_embedding,
     reward_table,
 )
-from iel.theory.span_statements import DISCOUNT, POINTS, lumped
+from iel.theory.span_statements import DISCOUNT, lumped
 
 
 def test_definition_latent_bilinear_rewards_and_their_four_families():
@@ -53,33 +46,6 @@ def test_definition_latent_bilinear_rewards_and_their_four_families():
     assert np.allclose(composed[:, :, 0], 2 * table[:, :, 1] - table[:, :, 4])
     with pytest.raises(ChainError, match="probability distribution"):
         region_embedding(features, np.ones(6))
-
-
-def test_definition_reward_span_is_recognised_and_its_complement_too():
-    generator = np.random.default_rng(1)
-    features = generator.normal(size=(6, 3))
-    operators = generator.normal(size=(2, 3, 3))
-    fit = fit_reward(features, reward_table(features, operators))
-    assert fit.in_span and np.allclose(fit.operators, operators, atol=1e-8)
-    assert not fit_reward(features, generator.normal(size=(2, 6, 6))).in_span
-    # The sparse goal reward 1{x = g} is in the span only of features that separate all states.
-    assert not fit_reward(features, np.eye(6)[None]).in_span
-    assert fit_reward(np.eye(6), np.eye(6)[None]).in_span
-
-
-def test_proposition_fixed_policy_evaluation_span():
-    generator = np.random.default_rng(2)
-    for _ in range(500):
-        process, representation, groups = lumped(generator, int(generator.integers(3, 7)), 2)
-        policy = generator.dirichlet(np.ones(2), size=3)[groups]
-        rewards = generator.normal(size=(2, 3, 3))
-        reward_operator = policy_reward_operator(representation.features, rewards, policy)
-        operator = policy_operator(process, representation, policy)
-        value_operator = evaluation_operator(operator, reward_operator, DISCOUNT)
-        table = policy_rewards(process, policy, reward_table(representation.features, rewards))
-        exact = discounted_values(policy_chain(process, policy), table, DISCOUNT)
-        found = bilinear_values(representation.features, value_operator)
-        assert np.abs(found - exact).max() < 1e-8 * max(1.0, np.abs(exact).max())
 
 
 def test_proposition_evaluation_needs_transition_closure():
@@ -112,41 +78,6 @@ def test_proposition_evaluation_needs_an_invertible_resolvent():
         assert np.abs(np.linalg.eigvals(representation.operators[0])).max() < 1 + 1e-9
 
 
-def test_proposition_action_value_span():
-    generator = np.random.default_rng(6)
-    for _ in range(500):
-        process, representation, groups = lumped(generator, int(generator.integers(3, 7)), 2)
-        policy = generator.dirichlet(np.ones(2), size=3)[groups]
-        rewards = generator.normal(size=(2, 3, 3))
-        reward_operator = policy_reward_operator(representation.features, rewards, policy)
-        value_operator = evaluation_operator(
-            policy_operator(process, representation, policy), reward_operator, DISCOUNT
-        )
-        table = reward_table(representation.features, rewards)
-        values = discounted_values(policy_chain(process, policy), policy_rewards(process, policy, table), DISCOUNT)
-        exact = action_values(process, table, values, DISCOUNT)
-        operators = action_value_operators(representation, rewards, value_operator, DISCOUNT)
-        found = reward_table(representation.features, operators)
-        assert np.abs(found - exact).max() < 1e-8 * max(1.0, np.abs(exact).max())
-
-
-def test_proposition_action_value_needs_each_actions_own_closure():
-    generator = np.random.default_rng(7)
-    process, representation, groups = lumped(generator, 5, 2)
-    policy = generator.dirichlet(np.ones(2), size=3)[groups]
-    rewards = generator.normal(size=(2, 3, 3))
-    value_operator = evaluation_operator(
-        policy_operator(process, representation, policy),
-        policy_reward_operator(representation.features, rewards, policy),
-        DISCOUNT,
-    )
-    values = bilinear_values(representation.features, value_operator)
-    exact = action_values(process, reward_table(representation.features, rewards), values, DISCOUNT)
-    wrong = Representation(representation.features, representation.operators + 0.1 * generator.normal(size=(2, 3, 3)))
-    found = reward_table(wrong.features, action_value_operators(wrong, rewards, value_operator, DISCOUNT))
-    assert np.abs(found - exact).max() > 1e-2
-
-
 def test_optimal_values_are_the_fixed_point_and_dominate_every_policy():
     generator = np.random.default_rng(8)
     process = random_process(5, 3, generator)
@@ -156,21 +87,6 @@ def test_optimal_values_are_the_fixed_point_and_dominate_every_policy():
     policy = random_policy(process, generator)
     other = discounted_values(policy_chain(process, policy), policy_rewards(process, policy, rewards), DISCOUNT)
     assert np.all(other <= best + 1e-9)
-
-
-def test_proposition_optimal_control_span_under_closure():
-    """Groups that move as one are optimally closed: V* is bilinear and Q* follows."""
-    generator = np.random.default_rng(9)
-    for _ in range(500):
-        process, representation, _ = lumped(generator, int(generator.integers(3, 6)), 2)
-        rewards = generator.normal(size=(2, 3, 3))
-        table = reward_table(representation.features, rewards)
-        best = optimal_values(process, table, 0.7)
-        operator, residual = nearest_bilinear(representation.features, best)
-        assert residual < 1e-8 * max(1.0, np.abs(best).max())
-        operators = action_value_operators(representation, rewards, operator, 0.7)
-        exact = action_values(process, table, best, 0.7)
-        assert np.abs(reward_table(representation.features, operators) - exact).max() < 1e-7
 
 
 def test_definition_bellman_closure_is_certified_where_it_holds():
@@ -184,37 +100,6 @@ def test_definition_bellman_closure_is_certified_where_it_holds():
     real = vectors[:, np.abs(values.imag) < 1e-12].real[:, :1]
     single = bellman_closure(process, fit_representation(process, real), np.ones((1, 1, 1)), DISCOUNT, generator)
     assert single.closed is True and "one action" in str(single.certificate)
-
-
-def test_proposition_optimal_control_needs_closure():
-    """Sufficient dynamics and bilinear rewards do not suffice: a maximum of linear functions is not linear."""
-    generator = np.random.default_rng(11)
-    distances = []
-    for _ in range(20):
-        process, representation = shared_eigenfunctions(generator)
-        rewards = generator.normal(size=(2, 2, 2))
-        result = optimal_span(process, representation, rewards, DISCOUNT, generator)
-        assert result.closure.closed is False
-        distances.append(result.residual)
-        assert result.in_span == (result.residual < 1e-8 * max(1.0, np.abs(result.values).max()))
-    assert max(distances) > 0.05
-
-
-def shared_eigenfunctions(generator: np.random.Generator):
-    """Four states, two actions, the features (1, f) with f = (-1.5, -0.5, 0.5, 1.5): both actions map f to a line."""
-    process = affine_process(POINTS, generator.uniform(0.2, 0.7, 2), generator.uniform(-0.3, 0.3, 2))
-    return process, fit_representation(process, np.column_stack([np.ones(4), POINTS]))
-
-
-def test_closure_is_sufficient_but_not_necessary():
-    """If one action dominates everywhere V* stays in the span although other members of the class leave it."""
-    generator = np.random.default_rng(12)
-    process, representation = shared_eigenfunctions(generator)
-    rewards = np.zeros((2, 2, 2))
-    rewards[0, 0, 0] = 100.0  # action 0 always pays 100 times the product of the constant features
-    result = optimal_span(process, representation, rewards, DISCOUNT, generator)
-    assert result.in_span
-    assert result.closure.closed is False
 
 
 def test_bad_discounts_are_refused():

@@ -101,7 +101,7 @@ def _list_cells(grid: Grid, out: Path, only: tuple[str, ...], quiet: bool) -> di
     from iel.compare.execute import chosen, list_jobs, read_recorded, summary_of
 
     try:
-        fingerprints = read_recorded(out)[1]
+        fingerprints = read_recorded(out).data
     except RunError:
         fingerprints = {}
     jobs = [job for job in list_jobs(grid, out, fingerprints) if chosen(job.cell, only)]

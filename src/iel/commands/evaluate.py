@@ -125,15 +125,16 @@ def evaluate_runs(
 ) -> dict[str, Any]:
     """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run.
 
-    With a `driver` it is that run's policy that acts; the summary says so, and such scores are not the run's own.
+    With a `driver` it is that run's policy that acts; the protocol says so, and such scores are not the run's own.
 
     A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
     """
     from iel.commands.pictures import draw_distances, draw_evaluation
     from iel.commands.runs import environment_of, planner_settings
     from iel.evaluation import Arena
-    from iel.evaluation.report import evaluations, measured, summarise
-    from iel.files import require_writable, write_json
+    from iel.evaluation.report import summarise
+    from iel.evaluation.result import Result, results_of
+    from iel.files import require_writable
     from iel.planning import make_planner
 
     for run in runs:  # said before the first episode, not after the last
@@ -141,29 +142,24 @@ def evaluate_runs(
     env = world.name if world else environment_of(runs[0])
     stored = [run.data(planning.data) for run in runs]
     arena = Arena(world or env, protocol, reference=stored[0].observations[0])
-    results: dict[str, list[Rollouts]] = {name: [] for name in planners}
+    measured = {**arena.describe(), **({} if driver is None else {"policy_of": str(driver.path)})}
+    results: list[Result] = []
     for run, data in zip(runs, stored, strict=True):
         own: dict[str, Rollouts] = {}
         model = run.model if driver is None else run.model.driven_by(driver.model)
         for name in planners:
             planner = make_planner(name, model, data, **planner_settings(name, planning))
             own[name] = arena.rollout(model, planner, name)
-            results[name].append(own[name])
-        summary = _said_of(driver, summarise(env, arena, {name: [rollouts] for name, rollouts in own.items()}))
+        found = [Result.of(rollouts, env, run.config["algo"], run.seed, measured) for rollouts in own.values()]
+        results += found
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        largest = max((measured(earlier) for earlier in evaluations(run)), default=0)
+        largest = max((len(earlier.episodes.tasks) for earlier in results_of(run)), default=0)
         kind = "-distances" if protocol.by_distance else ""
-        write_json(run.folder("evaluations") / f"{stamp}-seed{protocol.seed}{kind}.json", summary)
+        for result in found:
+            result.write(run.folder("evaluations") / f"{stamp}-seed{protocol.seed}{kind}-{result.planner}.json")
         if pictures and protocol.by_distance:
-            draw_distances(run, summary)
+            draw_distances(run, summarise(found))
         elif pictures:
-            first = driver is None and measured(summary) >= largest
+            first = driver is None and len(arena.episodes) >= largest
             draw_evaluation(run, arena, own, planner, data, "" if first else f"-{stamp}")
-    return _said_of(driver, summarise(env, arena, results))
-
-
-def _said_of(driver: Run | None, summary: dict[str, Any]) -> dict[str, Any]:
-    """The summary, with whose policy acted if it was another run's."""
-    if driver is not None:
-        summary["protocol"]["policy_of"] = str(driver.path)
-    return summary
+    return summarise(results)

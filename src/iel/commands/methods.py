@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from iel.commands.common import Output
-from iel.errors import ConfigError
+
+COLUMNS = ("method", "family", "distils", "distance", "directional", "triangle", "TD", "goal-agnostic policy")
+TITLES = {"clearning": "C-Learning", "gciql": "GC-IQL", "gccql": "GC-CQL"}
+"""Names that are not written in capitals throughout."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodsCommand(Output):
-    """What each method learns: the paper's first table, and beside it what audits measured."""
-
-    page: Path | None = None
-    """Write the table into this Markdown page, between its marks; measured figures are kept beside it as JSON."""
-    audits: tuple[Path, ...] = ()
-    """Outputs of `iel audit RUN --json`, one per file, to add to the measured figures (with --page)."""
+    """What each method learns: the paper's first table (docs/methods.md has it with measured figures)."""
 
 
 def methods_command(options: MethodsCommand) -> dict[str, Any]:
     """`iel methods`."""
-    from iel.compare.methods import table, write_page
     from iel.methods import ALGOS
 
-    if options.audits and options.page is None:
-        raise ConfigError("Audits are kept beside a page; say which with --page.")
-    measured = {} if options.page is None else write_page(options.page, options.audits)
     if not options.json:
-        print(table(measured) if options.page is None else f"written to {options.page}")
+        print(markdown_table([list(COLUMNS), *([title(name), *facts] for name, facts in facts_of_methods().items())]))
     return {
-        "methods": {
-            name: {
-                **entry.facts._asdict(),
-                "planners": list(entry.planners),
-                "measured": measured[name]._asdict() if name in measured else None,
-            }
-            for name, entry in ALGOS.items()
-        }
+        "methods": {name: {**entry.facts._asdict(), "planners": list(entry.planners)} for name, entry in ALGOS.items()}
     }
+
+
+def facts_of_methods() -> dict[str, list[str]]:
+    """Method -> its cells under COLUMNS[1:], in the order of the registry."""
+    from iel.methods import ALGOS
+
+    def word(value: str | bool) -> str:
+        return value if isinstance(value, str) else "yes" if value else "no"
+
+    return {name: [word(value) for value in entry.facts] for name, entry in ALGOS.items()}
+
+
+def title(name: str) -> str:
+    """A method's name as people write it."""
+    return TITLES.get(name, name.upper())
+
+
+def markdown_table(rows: list[list[str]]) -> str:
+    """Rows of cells, the first of them the head, as Markdown."""
+    head, *body = rows
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))

@@ -20,13 +20,10 @@ class ReportCommand(Output):
     """A directory of `iel compare`, or evaluated run directories."""
     out: Path | None = None
     """Directory to write (default: report in the first of them)."""
-    into: Path | None = None
-    """A Markdown file whose part for this comparison is replaced as well (docs/comparing.md says how it is marked)."""
 
 
 def report_command(options: ReportCommand) -> dict[str, Any]:
     """`iel report`."""
-    from iel.compare.insert import insert, name_of, require_place
     from iel.compare.page import html_page
     from iel.compare.pictures import draw_pictures
     from iel.compare.results import collect
@@ -38,8 +35,6 @@ def report_command(options: ReportCommand) -> dict[str, Any]:
     comparison = collect(options.sources)
     if not comparison.entries:
         raise RunError(f"{options.sources[0]} holds no finished result yet; let `iel compare` finish a cell first.")
-    if options.into is not None:
-        require_place(options.into, name_of(comparison))
     out = options.out or options.sources[0] / "report"
     out.mkdir(parents=True, exist_ok=True)
     pictures = draw_pictures(comparison, out)
@@ -48,13 +43,11 @@ def report_command(options: ReportCommand) -> dict[str, Any]:
     write_text(files["markdown"], markdown(comparison, relative))
     write_text(files["html"], html_page(comparison, pictures))
     write_json(files["json"], comparison.describe())
-    inserted = insert(options.into, comparison, pictures) if options.into is not None else []
     if not options.json:
-        print("\n".join(str(path) for path in (*files.values(), *pictures.values(), *inserted)))
+        print("\n".join(str(path) for path in (*files.values(), *pictures.values())))
     return {
         **{kind: str(path) for kind, path in files.items()},
         "pictures": [str(path) for path in pictures.values()],
-        "inserted": [str(path) for path in inserted],
         "results": comparison.describe()["results"],
         "unfinished": comparison.unfinished,
     }

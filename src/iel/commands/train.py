@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from iel.commands.common import Flag, Output
-from iel.commands.help import ADVANCED
+from iel.commands.common import ADVANCED, Flag, Output
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,28 +11,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from msgspec import Struct
-
 from iel.cluster import Cluster
-from iel.compare.cells import CHECKPOINT, missing, write_job
-from iel.compare.grid import Cell, Grid, Variant
+from iel.compare.cells import Work, missing, write_job
+from iel.compare.grid import Cell, Grid
 from iel.compare.progress import Board
 from iel.cores import environment_for, usable_cores
 from iel.data import load
-from iel.data.catalogue import data_directory, file_name
 from iel.errors import ConfigError, IELError, RunError
+from iel.evaluation.result import read_record
 from iel.files import locked, open_in_place, write_json
-from iel.loader import os_errors, read_json
-from iel.typed import Seed, as_struct
 
-FORMAT = 1
+FORMAT = 2
 POLL_SECONDS = 0.2
 PATIENCE = 30.0
 """Seconds a process has to save its state after it was asked to stop."""
@@ -82,13 +77,14 @@ def execute(
         raise ConfigError(f"No cell of the grid '{grid.name}' matches --only {' '.join(only)}; --list names them.")
     with locked(out):
         fingerprints, errors = prepare_data(wanted, quiet)
-        fingerprints = {**(read_recorded(out)[1] if only and (out / "grid.json").exists() else {}), **fingerprints}
-        write_grid(out, grid, fingerprints)
+        if only and (out / "grid.json").exists():
+            fingerprints = {**read_recorded(out).data, **fingerprints}
+        write_json(out / "grid.json", asdict(Recorded(grid, fingerprints)))
         jobs = list_jobs(grid, out, fingerprints, errors)
         shown = [job for job in jobs if chosen(job.cell, only)]
         waiting = [job for job in shown if job.state == "waiting"]
         for job in waiting:
-            write_job(job.directory, job.cell, job.fingerprint, draw=job.cell.seed == grid.seeds[0])
+            write_job(job.directory, Work(job.cell, job.fingerprint, draw=job.cell.seed == grid.seeds[0]))
         on_start(len(waiting))
         # Those that are driven by the policy of another cell come after all others.
         waves = [[job for job in waiting if bool(job.cell.drivers) == driven] for driven in (False, True)]
@@ -114,9 +110,7 @@ def prepare_data(cells: Sequence[Cell], quiet: bool = False) -> tuple[dict[str, 
     fingerprints, errors = {}, {}
     for cell in {cell.env: cell for cell in cells}.values():
         try:
-            episodes, seed = cell.data["episodes"], cell.data["seed"]
-            with _one_at_a_time(data_directory() / f".{Path(file_name(cell.env, episodes, seed)).stem}.lock"):
-                data = load(cell.env, episodes=episodes, seed=seed, progress=not quiet)
+            data = load(cell.env, episodes=cell.data.episodes, seed=cell.data.seed, progress=not quiet)
             fingerprints[cell.env] = data.fingerprint
         except IELError as error:
             errors[cell.env] = str(error)
@@ -139,45 +133,22 @@ def list_jobs(
     return jobs
 
 
-def write_grid(out: Path, grid: Grid, fingerprints: Mapping[str, str]) -> None:
-    """Keep the grid beside its results, so that a report needs nothing else."""
-    described = {"format": FORMAT, "checkpoint": CHECKPOINT, **asdict(grid), "data": dict(fingerprints)}
-    write_json(out / "grid.json", described)
+@dataclass(frozen=True)
+class Recorded:
+    """grid.json: a grid as it was run, so that a report needs nothing else."""
 
-
-class Record(Struct, frozen=True):
-    """What grid.json holds."""
-
-    name: str
-    title: str
-    scale: str | None
-    published: str | None
-    environments: list[str]
-    methods: list[str]
-    seeds: list[Seed]
-    protocol: dict[str, Any]
-    variants: dict[str, list[str]]
-    cells: list[dict[str, Any]]
+    grid: Grid
     data: dict[str, str]
+    """Environment -> fingerprint of its data."""
+    format: int = FORMAT
 
 
-def read_recorded(out: Path) -> tuple[Grid, dict[str, str]]:
-    """The grid of a comparison's directory and the fingerprints of its data."""
-    table = read_json(out / "grid.json")
-    if table.get("format") != FORMAT:
-        raise ConfigError(f"{out} has comparison format {table.get('format')}, but this version reads {FORMAT}.")
-    as_struct(table, Record, str(out / "grid.json"), RunError)
-    try:
-        cells = tuple(
-            Cell(**{**cell, "planners": tuple(Variant(**variant) for variant in cell["planners"])})
-            for cell in table["cells"]
-        )
-    except (TypeError, KeyError):
-        raise RunError(f"{out / 'grid.json'} does not describe cells of a comparison; it is damaged.") from None
-    fields: dict[str, Any] = {name: table[name] for name in ("name", "title", "scale", "protocol", "published")}
-    fields |= {name: tuple(table[name]) for name in ("environments", "methods", "seeds")}
-    fields["variants"] = {method: tuple(labels) for method, labels in table["variants"].items()}
-    return Grid(**fields, cells=cells), table["data"]
+def read_recorded(out: Path) -> Recorded:
+    """The grid of a comparison's directory."""
+    recorded = read_record(out / "grid.json", Recorded)
+    if recorded.format != FORMAT:
+        raise RunError(f"{out} has comparison format {recorded.format}, but this version reads {FORMAT}.")
+    return recorded
 
 
 # ---------------------------------------------------------------- processes
@@ -280,19 +251,6 @@ def _shares(lanes: int) -> list[tuple[int, ...]]:
     """The cores this process may use, dealt out to `lanes` processes."""
     cores = usable_cores()
     return [tuple(cores[lane::lanes]) or (cores[lane % len(cores)],) for lane in range(lanes)]
-
-
-@contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Wait until no other process holds this file: a data set is made once, also by two comparisons at a time."""
-    import fcntl
-
-    with os_errors(RunError, path, writing=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open_in_place(path, append=True)
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def summary_of(jobs: list[Job]) -> dict[str, Any]:

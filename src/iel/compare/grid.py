@@ -54,34 +54,57 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import iel
 from iel.envs.registry import canonical_name
 from iel.errors import ConfigError, IELError, unknown_name
+from iel.evaluation import Protocol
+from iel.evaluation.ask import Ask
 from iel.loader import read_toml
 from iel.methods import ALGOS
 from iel.methods.contract import config_dict, config_from_dict
-from iel.planning import ACTION_KINDS, PLANNERS
+from iel.planning import ACTION_KINDS, PLANNERS, ActionKind
 from iel.typed import LARGEST, SEEDS, Amount, Count, Seed, check_settings, shown, violation
 
 SHIPPED = Path(__file__).parent / "grids"
 SCALED = ("title", "environments", "seeds", "preset", "settings", "protocol", "data", "planners")
 KEYS = (*SCALED, "methods", "scales", "published")
 METHOD = ("algo", "label", "planners", "settings", "where", "scales")
-PROTOCOL = {
-    "episodes": 20,
-    "seed": 1000,
-    "tasks": None,
-    "max_steps": None,
-    "action": "mean",
-    "checkpoints": 1,
-    "distances": 0,
-}
-"""The evaluation seed is one that nobody used while choosing settings."""
-DATA = {"episodes": None, "seed": 0}
+
+
+@dataclass(frozen=True)
+class GridProtocol:
+    """How every cell is evaluated."""
+
+    episodes: int = 20
+    seed: int = 1000
+    """Not one that was used while choosing settings."""
+    tasks: tuple[int, ...] | None = None
+    max_steps: int | None = None
+    action: ActionKind = "mean"
+    checkpoints: int = 1
+    """Models measured of a training: with more than one, earlier steps as well."""
+    distances: int = 0
+    """Episodes per band of distance, beside the tasks."""
+
+    def by_task(self, columns: tuple[int, ...] | None) -> Protocol:
+        """Of the environment's tasks, conditioned on these columns of each goal (None: all)."""
+        return Protocol(self.episodes, self.tasks, self.seed, self.max_steps, self.action, Ask(columns))
+
+    def by_distance(self) -> Protocol:
+        """Of pairs of cells in bands of distance."""
+        return Protocol(self.distances, None, self.seed, self.max_steps, self.action, by_distance=True)
+
+
+@dataclass(frozen=True)
+class DataChoice:
+    """Which data set of an environment: its episodes (None: the benchmark's own) and the seed it is collected with."""
+
+    episodes: int | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,10 +116,10 @@ class Variant:
     settings: dict[str, Any]
     policy_of: str = ""
     """Method of the grid whose policy acts; empty: the method's own."""
-    goal_columns: Mapping[str, list[int]] = field(default_factory=dict)
+    goal_columns: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Pattern of environments -> columns of each goal that are asked for; elsewhere it is the whole goal."""
 
-    def columns_in(self, env: str) -> list[int] | None:
+    def columns_in(self, env: str) -> tuple[int, ...] | None:
         """The columns asked for in an environment; None: all."""
         return next((columns for pattern, columns in self.goal_columns.items() if fnmatch.fnmatch(env, pattern)), None)
 
@@ -110,9 +133,9 @@ class Cell:
     algo: str
     settings: dict[str, Any]
     seed: int
-    data: dict[str, Any]
+    data: DataChoice
     planners: tuple[Variant, ...]
-    protocol: dict[str, Any]
+    protocol: GridProtocol
     drivers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Methods whose policies act in some of the planners: `algo` and `settings` of each."""
 
@@ -121,32 +144,21 @@ class Cell:
         return replace(self, method=method, **self.drivers[method], planners=(), drivers={})
 
     @property
-    def checkpoints(self) -> int:
-        """Models measured of a training; older records know only the last one."""
-        return self.protocol.get("checkpoints", 1)
-
-    @property
     def name(self) -> str:
         return f"{self.env} {self.method} seed {self.seed}"
 
     def training_fingerprint(self, data_fingerprint: str) -> str:
         """Hash of all that decides the trained model."""
-        parts = (self.env, self.data, data_fingerprint, self.algo, self.settings, self.seed, iel.__version__)
-        return _digest(parts if self.checkpoints == 1 else (*parts, self.checkpoints))
+        parts = (self.env, asdict(self.data), data_fingerprint, self.algo, self.settings, self.seed, iel.__version__)
+        snapshots = self.protocol.checkpoints
+        return _digest(parts if snapshots == 1 else (*parts, snapshots))
 
     def evaluation_fingerprint(self, data_fingerprint: str, variant: Variant) -> str:
         """Hash of all that decides the measured scores."""
-        protocol = {name: value for name, value in self.protocol.items() if name != "checkpoints"}
-        for name in ("distances", "action"):  # as before there were any
-            if protocol.get(name, PROTOCOL[name]) == PROTOCOL[name]:
-                protocol.pop(name, None)
-        trained = self.training_fingerprint(data_fingerprint)
-        parts = [trained, variant.planner, variant.settings, protocol, "last"]
-        if variant.policy_of:
-            parts.append(self.driver(variant.policy_of).training_fingerprint(data_fingerprint))
-        if (columns := variant.columns_in(self.env)) is not None:
-            parts.append({"goal_columns": columns})
-        return _digest(parts)
+        trained = [self, *([self.driver(variant.policy_of)] if variant.policy_of else [])]
+        models = [cell.training_fingerprint(data_fingerprint) for cell in trained]
+        how = variant.planner, variant.settings, variant.columns_in(self.env)
+        return _digest((models, how, asdict(self.protocol)))
 
     def directory(self, data_fingerprint: str) -> str:
         """Name of the cell's directory: readable, and another one for another training."""
@@ -166,7 +178,7 @@ class Grid:
     variants: dict[str, tuple[str, ...]]
     """Method -> labels of its planners, in the order of the table."""
     seeds: tuple[int, ...]
-    protocol: dict[str, Any]
+    protocol: GridProtocol
     published: str | None
     """Which of the published tables stands beside ours."""
     cells: tuple[Cell, ...]
@@ -268,7 +280,7 @@ class Mistakes:
 def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: Mistakes) -> Grid | None:
     environments = _environments(table.get("environments", []), mistakes)
     seeds = mistakes.numbers(table.get("seeds", [0]), "seeds")
-    protocol = _section(table, "protocol", PROTOCOL, mistakes)
+    protocol = GridProtocol(**_numbers(table.get("protocol", {}), "protocol", GridProtocol, mistakes))
     data = {env: _data(table, env, mistakes) for env in environments or ("",)}
     variants = _variants(table.get("planners", {}), mistakes)
     common = _common(table, mistakes)
@@ -315,18 +327,14 @@ def _environments(names: Any, mistakes: Mistakes) -> tuple[str, ...]:
     return tuple(known)
 
 
-def _section(table: Mapping[str, Any], key: str, defaults: dict[str, Any], mistakes: Mistakes) -> dict[str, Any]:
-    """A table of whole numbers (and an action), completed by its defaults."""
-    return {**defaults, **_numbers(table.get(key, {}), key, defaults, mistakes)}
-
-
-def _numbers(table: Any, where: str, known: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
-    """What a table has under known names: whole numbers, and how to act."""
-    given = mistakes.expect(table, dict, where)
+def _numbers(table: Any, where: str, kind: type[Any], mistakes: Mistakes) -> dict[str, Any]:
+    """What a table says of the fields of `kind`: whole numbers, tasks and how to act."""
+    known = [field.name for field in dataclasses.fields(kind)]
+    given = dict(mistakes.expect(table, dict, where))
     mistakes.unknown("key", given, known, f"{where}.")
     for name, value in given.items():
         if name == "tasks":
-            mistakes.numbers(value, f"{where}.tasks")
+            given[name] = mistakes.numbers(value, f"{where}.tasks")
         elif name == "action":
             if value not in ACTION_KINDS:
                 mistakes.add(f"{where}.action must be one of {', '.join(ACTION_KINDS)}, not {shown(value)}.")
@@ -337,13 +345,13 @@ def _numbers(table: Any, where: str, known: Mapping[str, Any], mistakes: Mistake
     return {name: value for name, value in given.items() if name in known}
 
 
-def _data(table: Mapping[str, Any], env: str, mistakes: Mistakes) -> dict[str, Any]:
+def _data(table: Mapping[str, Any], env: str, mistakes: Mistakes) -> DataChoice:
     """Which data an environment is collected with: the general numbers, and those of patterns that match its name."""
     given = dict(mistakes.expect(table.get("data", {}), dict, "data"))
     for pattern, special in mistakes.expect(given.pop("where", {}), dict, "data.where").items():
-        numbers = _numbers(special, "data.where", DATA, mistakes)
+        numbers = _numbers(special, "data.where", DataChoice, mistakes)
         given |= numbers if fnmatch.fnmatch(env, pattern) else {}
-    return _section({"data": given}, "data", DATA, mistakes)
+    return DataChoice(**_numbers(given, "data", DataChoice, mistakes))
 
 
 def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
@@ -365,9 +373,9 @@ def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
     return variants
 
 
-def _goal_columns(table: Any, where: str, mistakes: Mistakes) -> dict[str, list[int]]:
+def _goal_columns(table: Any, where: str, mistakes: Mistakes) -> dict[str, tuple[int, ...]]:
     given = mistakes.expect(table, dict, where)
-    return {pattern: list(mistakes.numbers(columns, f"{where}.{pattern}")) for pattern, columns in given.items()}
+    return {pattern: mistakes.numbers(columns, f"{where}.{pattern}") for pattern, columns in given.items()}
 
 
 def _with_drivers(

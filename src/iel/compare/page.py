@@ -8,8 +8,9 @@ import base64
 import re
 from collections.abc import Iterator, Mapping
 from html import escape
-from itertools import groupby
 from pathlib import Path
+
+from markdown_it import MarkdownIt
 
 from iel.compare.results import Comparison, label_of
 from iel.compare.tables import markdown
@@ -21,9 +22,9 @@ body { margin: 0; background: var(--floor); color: var(--ink); font: 15px/1.55 s
 main { max-width: 1400px; margin: 0 auto; padding: 2.2rem 1.4rem 4rem; }
 h1 { font-size: 1.9rem; margin: 0 0 .4rem; } h2 { font-size: 1.2rem; margin: 2.4rem 0 .7rem; }
 p { color: #4b5260; max-width: 60rem; margin: .3rem 0; }
-.card { background: white; border: 1px solid var(--line); border-radius: 10px; padding: .9rem 1.1rem;
-  overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+table, ul, img { background: white; border: 1px solid var(--line); border-radius: 10px; padding: .9rem 1.1rem; }
+ul { padding-left: 2.2rem; }
+table { display: block; overflow-x: auto; border-spacing: 0; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .34rem .55rem; border-bottom: 1px solid #eeeae0; white-space: nowrap; }
 th { position: sticky; top: 0; background: white; cursor: pointer; user-select: none; }
 th:hover { color: var(--blue); } th[data-way="1"]::after { content: " ▲"; } th[data-way="-1"]::after { content: " ▼"; }
@@ -49,67 +50,30 @@ for (const table of document.querySelectorAll("table")) {
   }));
 }
 """
-INTERVAL = re.compile(r"\[(\d+\.\d), (\d+\.\d)\]")
-"""In per cent, as `tables.interval_text` writes it."""
+INTERVAL = re.compile(r"(?<=<td>)(\d+\.\d)([^<]*</td>\s*<td>)\[(\d+\.\d), (\d+\.\d)\]")
+"""A mean and its interval in per cent, in two cells of a table."""
 
 
 def html_page(comparison: Comparison, pictures: Mapping[str, Path]) -> str:
     """The whole page; `pictures` are titles and PNG files, which are put into it."""
-    text = markdown(comparison, {title: title for title in pictures})
-    body = "\n".join((*_blocks(text, pictures), *_rollouts(comparison)))
+    text = markdown(comparison, {title: _data(path) for title, path in pictures.items()})
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text).replace("&lt;br&gt;", "<br>")
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(comparison.title)}</title><style>{STYLE}</style></head>\n<body><main>{body}"
+        f"<title>{escape(comparison.title)}</title><style>{STYLE}</style></head>\n"
+        f"<body><main>{INTERVAL.sub(_with_bar, body)}{''.join(_rollouts(comparison))}"
         "<p>A click on a heading sorts a table. Bars: mean and 95 % interval, from 0 to 100 %.</p>"
         f"</main><script>{SCRIPT}</script></body></html>\n"
     )
 
 
-def _blocks(text: str, pictures: Mapping[str, Path]) -> Iterator[str]:
-    """The Markdown of `tables.markdown` as HTML: headings, tables, lists, pictures and paragraphs, block by block."""
-    for filled, group in groupby(text.splitlines(), key=bool):
-        lines = list(group)
-        first = lines[0]
-        if not filled:
-            continue
-        if heading := re.match("#+ ", first):
-            yield f"<h{heading.end() - 1}>{_inline(first[heading.end() :])}</h{heading.end() - 1}>"
-        elif first.startswith("|"):
-            yield _card(_table([[cell.strip() for cell in line.strip("|").split("|")] for line in lines]))
-        elif first.startswith("- "):
-            yield _card(f"<ul>{''.join(f'<li>{_inline(line[2:])}</li>' for line in lines)}</ul>")
-        elif picture := re.fullmatch(r"!\[(.*)\]\(.*\)", first):
-            yield f"<h2>{escape(picture[1])}</h2>{_card(_image(pictures[picture[1]], picture[1]))}"
-        else:
-            yield f"<p>{_inline(' '.join(lines))}</p>"
-
-
-def _inline(text: str) -> str:
-    text = escape(text, quote=False).replace("&lt;br&gt;", "<br>")
-    for mark, tag in ((r"\*\*", "b"), (r"\*", "em"), ("`", "code")):
-        text = re.sub(f"{mark}(.+?){mark}", rf"<{tag}>\1</{tag}>", text)
-    return text
-
-
-def _table(rows: list[list[str]]) -> str:
-    heads, _, *body = rows
-    lines = []
-    for row in body:
-        pairs = zip(row, ["", *row[:-1]], strict=True)
-        lines.append("".join(f"<td>{_inline(cell)}{_bar(cell, before)}</td>" for cell, before in pairs))
-    head = "".join(f"<th>{_inline(cell)}</th>" for cell in heads)
-    return f"<table><thead><tr>{head}</tr></thead><tbody><tr>{'</tr><tr>'.join(lines)}</tr></tbody></table>"
-
-
-def _bar(cell: str, before: str) -> str:
-    """An interval in per cent, drawn with the mean that stands before it: 160 pixels for 0 to 100 %."""
-    interval, mean = INTERVAL.fullmatch(cell), re.match(r"\d+\.\d", before)
-    if interval is None or mean is None:
-        return ""
-    low, high, middle = (1.6 * float(number) for number in (*interval.groups(), mean[0]))
+def _with_bar(found: re.Match[str]) -> str:
+    """The two cells, and in the second one a drawing: 160 pixels for 0 to 100 %."""
+    middle, low, high = (1.6 * float(found[number]) for number in (1, 3, 4))
     return (
-        "<svg width='164' height='14' role='img'><rect x='2' y='4' width='160' height='6' rx='3' fill='#eeeae0'/>"
+        f"{found[0]}<svg width='164' height='14' role='img'>"
+        "<rect x='2' y='4' width='160' height='6' rx='3' fill='#eeeae0'/>"
         f"<rect x='2' y='4' width='{middle:.1f}' height='6' rx='3' fill='#1c7ed6' opacity='.55'/>"
         f"<line x1='{2 + low:.1f}' x2='{2 + high:.1f}' y1='7' y2='7' stroke='#22262e' stroke-width='1.6'/>"
         f"<circle cx='{2 + middle:.1f}' cy='7' r='3' fill='#22262e'/></svg>"
@@ -117,21 +81,15 @@ def _bar(cell: str, before: str) -> str:
 
 
 def _rollouts(comparison: Comparison) -> Iterator[str]:
-    parts = [
-        f"<details><summary>{escape(f'{env}: {label_of(column)}')}</summary>{_image(path, label_of(column))}</details>"
-        for env in comparison.environments
-        for column in comparison.columns
-        if (path := comparison.pictures.get((env, column)))
-    ]
-    if parts:
-        yield "<h2>Rollouts</h2><p>Every episode of the first seed: blue arrived, red did not.</p>"
-        yield _card("".join(parts))
+    if comparison.pictures:
+        yield "<h2>Rollouts</h2><p>Every episode of the first seed: blue succeeded, red did not.</p>"
+    for env in comparison.environments:
+        for column in comparison.columns:
+            if path := comparison.pictures.get((env, column)):
+                title = escape(f"{env}: {label_of(column)}")
+                yield f"<details><summary>{title}</summary><img alt='{title}' src='{_data(path)}'></details>"
 
 
-def _image(path: Path, title: str) -> str:
-    content = base64.b64encode(path.read_bytes()).decode()
-    return f"<img alt='{escape(title, quote=True)}' src='data:image/png;base64,{content}'>"
-
-
-def _card(content: str) -> str:
-    return f"<div class='card'>{content}</div>"
+def _data(path: Path) -> str:
+    """A picture as an address that contains it."""
+    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"

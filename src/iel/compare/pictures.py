@@ -62,8 +62,8 @@ def _by_time(comparison: Comparison) -> dict[str, dict[str, tuple[float, np.ndar
     panels: dict[str, dict[str, tuple[float, np.ndarray]]] = {}
     for (env, method), seconds in comparison.seconds.items():
         own = [e.scores for (other, column), e in comparison.entries.items() if (other, column[0]) == (env, method)]
-        if own and "training" in seconds:
-            panels.setdefault(env, {})[method] = seconds["training"] / 60, max(own, key=np.mean)
+        if own:
+            panels.setdefault(env, {})[method] = seconds.training / 60, max(own, key=np.mean)
     return {env: methods for env, methods in panels.items() if len(methods) > 1}
 
 

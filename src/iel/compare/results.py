@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.compare.cells import CHECKPOINT, evaluation_file, read_evaluation
+from iel.compare.cells import CHECKPOINT, Times, evaluation_file, finished, read_times
 from iel.compare.execute import list_jobs, read_recorded
+from iel.compare.grid import GridProtocol
 from iel.errors import IELError, RunError
-from iel.evaluation.report import evaluations, measured
+from iel.evaluation.result import Episodes, Result, results_of
+from iel.evaluation.rollout import ACTIONS
 from iel.evaluation.stats import (
     SUCCESS_INTERVAL,
     Interval,
@@ -28,6 +30,7 @@ from iel.evaluation.stats import (
     success_interval,
 )
 from iel.loader import read_json, read_toml
+from iel.planning import ACTION_KINDS
 
 Column = tuple[str, str]
 """(method, planner)."""
@@ -106,7 +109,7 @@ class Comparison:
     published: dict[tuple[str, Column], tuple[float, float | None]]
     """Mean and standard deviation as printed by others, in per cent."""
     published_source: str = ""
-    protocol: dict[str, Any] = field(default_factory=dict)
+    protocol: GridProtocol = field(default_factory=GridProtocol)
     scale: str | None = None
     errors: dict[str, str] = field(default_factory=dict)
     """Cells that failed, and why."""
@@ -114,7 +117,7 @@ class Comparison:
     runs: dict[tuple[str, str, int], Path] = field(default_factory=dict)
     """(environment, method, seed) -> directory of its training run."""
     pictures: dict[tuple[str, Column], Path] = field(default_factory=dict)
-    seconds: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+    seconds: dict[tuple[str, str], Times] = field(default_factory=dict)
     """(environment, method) -> mean seconds of training and evaluation of a cell."""
     sessions: list[dict[str, Any]] = field(default_factory=list)
 
@@ -167,7 +170,7 @@ class Comparison:
             "scale": self.scale,
             "checkpoint": CHECKPOINT,
             "interval": SUCCESS_INTERVAL,
-            "protocol": self.protocol,
+            "protocol": asdict(self.protocol),
             "results": {
                 env: {label_of(c): self.entries[env, c].describe() for c in self.columns if (env, c) in self.entries}
                 for env in self.environments
@@ -200,25 +203,25 @@ def collect(sources: Sequence[Path]) -> Comparison:
 
 def collect_grid(out: Path) -> Comparison:
     """Only results that are whole and belong to the grid count."""
-    grid, fingerprints = read_recorded(out)
+    recorded = read_recorded(out)
+    grid = recorded.grid
     columns = tuple((method, label) for method in grid.methods for label in grid.variants[method])
-    found: dict[tuple[str, Column], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, Column], list[Result]] = {}
     pictures: dict[tuple[str, Column], Path] = {}
     runs: dict[tuple[str, str, int], Path] = {}
     errors: dict[str, str] = {}
-    spent: dict[tuple[str, str], list[dict[str, float]]] = {}
-    jobs = list_jobs(grid, out, fingerprints)
+    spent: dict[tuple[str, str], list[Times]] = {}
+    jobs = list_jobs(grid, out, recorded.data)
     for job in jobs:
         cell = job.cell
         if job.state != "done" and (job.directory / "error.json").exists():
             errors[cell.name] = str(read_json(job.directory / "error.json").get("error"))
         if (job.directory / "run" / "config.json").exists():
             runs[cell.env, cell.method, cell.seed] = job.directory / "run"
-        if job.state == "done" and (job.directory / "times.json").exists():
-            spent.setdefault((cell.env, cell.method), []).append(read_json(job.directory / "times.json"))
+        if job.state == "done":
+            spent.setdefault((cell.env, cell.method), []).append(read_times(job.directory))
         for variant in cell.planners if job.fingerprint else ():
-            result = read_evaluation(job.directory, cell, job.fingerprint, variant)
-            if result is not None:
+            if (result := finished(job.directory, cell, job.fingerprint, variant)) is not None:
                 key = cell.env, (cell.method, variant.label)
                 found.setdefault(key, []).append(result)
                 picture = evaluation_file(job.directory, variant.label).with_suffix(".png")
@@ -249,60 +252,61 @@ def collect_runs(sources: Sequence[Path]) -> Comparison:
     counts for each planner, so a quick look later changes nothing."""
     from iel.training import open_runs
 
-    found: dict[tuple[str, Column], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, Column], list[Result]] = {}
     runs: dict[tuple[str, str, int], Path] = {}
-    protocols: list[dict[str, Any]] = []
     unfinished = 0
     for run in (run for source in sources for run in open_runs(source)):
         unfinished += run.tell_unfinished()
-        summaries = sorted(evaluations(run), key=measured)  # stable: among equals the newest is last
-        if not summaries:
+        # Stable: among those with equally many episodes the newest is last.
+        results = sorted(results_of(run), key=lambda result: len(result.episodes.tasks))
+        if not results:
             raise RunError(f"{run.path} was not evaluated yet; run `iel evaluate {run.path}` first.")
-        newest: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
-        for summary in summaries:
-            newest |= {planner: (numbers, summary["protocol"]) for planner, numbers in summary["planners"].items()}
         method = str(run.config["algo"])
         runs[run.env, method, run.seed] = run.path
-        for planner, (numbers, protocol) in newest.items():
-            protocols.append({"episodes": protocol["episodes_per_task"], "seed": protocol["seed"]})
-            tasks = {task: {"scores": [n["success_rate"]]} for task, n in numbers["per_task"].items()}
-            found.setdefault((run.env, (method, planner)), []).append(
-                {"seed": run.seed, "tasks": tasks, "steps": numbers["mean_steps"],
-                 "episodes": protocol["episodes_per_task"], "metric": "success_rate"}
-            )  # fmt: skip
-    if any(protocol != protocols[0] for protocol in protocols):
+        for planner, result in {result.planner: result for result in results}.items():
+            found.setdefault((run.env, (method, planner)), []).append(result)
+    protocols = {_protocol(result) for results in found.values() for result in results}
+    if len(protocols) != 1:
         raise RunError("These runs were evaluated by different protocols; evaluate them again with equal options.")
     environments = tuple(dict.fromkeys(env for env, _ in found))
     columns = tuple(dict.fromkeys(column for _, column in found))
     entries = {key: _entry(results) for key, results in found.items()}
     return Comparison(
-        "runs", environments, columns, entries, {}, unfinished=unfinished, protocol=protocols[0], runs=runs
+        "runs", environments, columns, entries, {}, unfinished=unfinished, protocol=protocols.pop(), runs=runs
     )
 
 
-def _entry(results: list[dict[str, Any]]) -> Entry:
-    results = sorted(results, key=lambda result: result["seed"])
-    seeds = tuple(result["seed"] for result in results)
+def _protocol(result: Result) -> GridProtocol:
+    """What evaluations must have in common to stand in one table."""
+    stated = result.protocol
+    action = next(kind for kind in ACTION_KINDS if ACTIONS[kind] == stated["action"])
+    return GridProtocol(stated["episodes_per_task"], stated["seed"], action=action)
+
+
+def _entry(results: list[Result]) -> Entry:
+    results = sorted(results, key=lambda result: result.seed)
+    seeds = tuple(result.seed for result in results)
     if len(set(seeds)) != len(seeds):
         raise RunError(f"Seed {max(seeds, key=seeds.count)} of one method and environment is given twice.")
-    if len({tuple(result["tasks"]) for result in results}) != 1:
+    first = results[0]
+    if any(result.episodes.names != first.episodes.names for result in results):
         raise RunError("Seeds of one method were evaluated on different tasks; evaluate them again with equal options.")
-    rates = np.array([[np.mean(task["scores"]) for task in result["tasks"].values()] for result in results])
-    first = next(iter(results[0]["tasks"].values()))
-    steps = [result.get("steps") or np.mean([t["steps"] for t in result["tasks"].values()]) for result in results]
-    episodes = int(results[0].get("episodes") or len(first["scores"]))
-    curve = {
-        int(step): np.array(
-            [[np.mean(task["scores"]) for task in result["earlier"][step].values()] for result in results]
-        )
-        for step in results[0].get("earlier", ())
-    }
-    last_step = int(results[0].get("step", 0))
-    bands = {
-        band: np.array([np.mean(result["bands"][band]["scores"]) for result in results])
-        for band in results[0].get("bands", ())
-    }
-    return Entry(seeds, rates, episodes, float(np.mean(steps)), results[0]["metric"], curve, last_step, bands)
+    bands = [result.bands for result in results if result.bands is not None]
+    return Entry(
+        seeds,
+        _rates([result.episodes for result in results]),
+        first.episodes.per_task,
+        float(np.mean([result.episodes.steps for result in results])),
+        first.episodes.metric,
+        {step: _rates([result.earlier[step] for result in results]) for step in first.earlier},
+        first.step,
+        dict(zip(bands[0].names, _rates(bands).T, strict=True)) if bands else {},
+    )
+
+
+def _rates(seeds: Sequence[Episodes]) -> NDArray[np.float64]:
+    """(seeds, tasks) mean scores."""
+    return np.array([list(episodes.means(episodes.scores).values()) for episodes in seeds])
 
 
 def published_numbers(
@@ -324,10 +328,9 @@ def published_numbers(
     return numbers, f"{tables[name]['source']}: {tables[name]['note']}"
 
 
-def mean_times(times: list[dict[str, float]]) -> dict[str, float]:
-    """By what it was spent on."""
-    kinds = dict.fromkeys(kind for entry in times for kind in entry)
-    return {kind: float(np.mean([entry.get(kind, 0.0) for entry in times])) for kind in kinds}
+def mean_times(times: Sequence[Times]) -> Times:
+    """Means over cells, by what the time was spent on."""
+    return Times(*(float(np.mean(seconds)) for seconds in zip(*map(astuple, times), strict=True)))
 
 
 def _listed(interval: Interval | None) -> list[float] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from iel.compare.progress import clock
 from iel.compare.results import Column, Comparison, Entry, label_of, mean_times
 from iel.cores import usable_cores
+from iel.evaluation.rollout import ACTIONS
 from iel.evaluation.stats import SUCCESS_INTERVAL, mean_and_deviation
 
 WIDE = 8
@@ -149,24 +151,17 @@ def _shares(interval: Any) -> str:
     return "–" if interval is None else f"[{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
-ACTING = {
-    "mean": "the policy's mean action",
-    "sample": "samples of the policy",
-    "unstick": "the policy's mean action with noise while stuck",
-}
-
-
 def protocol_text(comparison: Comparison) -> str:
     """How the numbers were measured, in a sentence or two."""
     protocol, counts = comparison.protocol, sorted({len(entry.seeds) for entry in comparison.entries.values()})
     seeds = f"{' or '.join(map(str, counts)) or 'no'} training {'seed' if counts == [1] else 'seeds'}"
-    limit = f", at most {protocol['max_steps']} steps" if protocol.get("max_steps") else ""
+    limit = f", at most {protocol.max_steps} steps" if protocol.max_steps else ""
     metrics = {entry.metric for entry in comparison.entries.values()}
     metric = "Success rate" if metrics <= {"success_rate"} else "Success rate (kitchen: fraction of subtasks)"
     return (
         f"{metric} in per cent: mean ± standard deviation over {seeds}, best mean in bold. "
-        f"{protocol.get('episodes')} episodes per task and seed{limit}, evaluation seed {protocol.get('seed')}, "
-        f"{ACTING[protocol.get('action', 'mean')]}, the last checkpoint. "
+        f"{protocol.episodes} episodes per task and seed{limit}, evaluation seed {protocol.seed}, "
+        f"actions: {ACTIONS[protocol.action]}, the last checkpoint. "
         f"Intervals: {SUCCESS_INTERVAL}; aggregates: corrected stratified bootstrap."
     )
 
@@ -189,7 +184,7 @@ def session_lines(comparison: Comparison) -> list[str]:
         lines.append(f"`{session['command']}` ({session['jobs']} at a time, {session['ran']} cells to do: {took})")
     for method in dict.fromkeys(method for _, method in comparison.seconds):
         times = mean_times([spent for (_, other), spent in comparison.seconds.items() if other == method])
-        parts = " and ".join(f"{clock(seconds) or '0 s'} of {kind}" for kind, seconds in times.items())
+        parts = " and ".join(f"{clock(seconds) or '0 s'} of {kind}" for kind, seconds in asdict(times).items())
         lines.append(f"{method}: {parts} per cell on average")
     return lines
 

@@ -1,17 +1,19 @@
-"""Evaluations as dictionaries, JSON files and tables. Every number is shown with its protocol."""
+"""Evaluations as dictionaries and tables. Every number is shown with its protocol."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 
-from iel.evaluation.rollout import Arena, Rollouts
-from iel.evaluation.stats import SUCCESS_INTERVAL, success_interval
-from iel.loader import read_json
-from iel.training.run import Run
+from iel.evaluation.result import Episodes, Result
+from iel.evaluation.stats import SUCCESS_INTERVAL, bootstrap_interval, success_interval
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from iel.evaluation.rollout import Rollouts
 
 SCORES = {
     "subtask_fraction": "fraction of subtasks",
@@ -21,62 +23,106 @@ SCORES = {
 """What is measured beside success, as tables call it."""
 
 
-def summarise(env: str, arena: Arena, results: Mapping[str, list[Rollouts]]) -> dict[str, Any]:
-    """`env`, `protocol` and `planners.<name>.{success_rate, interval, per_task}`.
+class Evaluation(dict[str, "Rollouts"]):
+    """What `iel.evaluate` returns: rollouts by planner, printed as a table of success rates."""
 
-    `results` holds one `Rollouts` a training seed for every planner. With several seeds, rates are means over seeds and
-    the interval is that of a newly trained agent (`success_interval`).
+    def __init__(self, env: str, protocol: Mapping[str, Any], rollouts: Mapping[str, Rollouts]):
+        super().__init__(rollouts)
+        self.env, self.protocol = env, protocol
+
+    def summary(self) -> dict[str, Any]:
+        """`env`, `protocol` and `planners.<name>.{success_rate, interval, per_task}`."""
+        return summarise(Result.of(rollouts, self.env, "", 0, self.protocol) for rollouts in self.values())
+
+    def __repr__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=120, color_system=None)
+        with console.capture() as captured:
+            console.print(table(self.summary()))
+        return captured.get()
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        from html import escape
+
+        shown = table(self.summary())
+        heads = "".join(f"<th>{escape(str(column.header))}</th>" for column in shown.columns)
+        rows = zip(*(column.cells for column in shown.columns), strict=True)
+        lines = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<table><caption>{escape(str(shown.caption))}</caption><tr>{heads}</tr>{body}</table>"
+
+
+def summarise(results: Iterable[Result]) -> dict[str, Any]:
+    """`env`, `protocol` and `planners.<name>.{success_rate, interval, per_task}` of results by one protocol.
+
+    With several training seeds, rates are means over seeds and the interval is that of a newly trained agent.
     """
-    planners = {}
-    for name, runs in results.items():
-        summaries = [run.summary() for run in runs]
-        if len(runs) == 1:
-            planners[name] = summaries[0]
-            continue
-        tasks = np.unique(runs[0].tasks)
-        rates = np.array([[run.success[run.tasks == task].mean() for task in tasks] for run in runs])
-        episodes = arena.protocol.episodes
-        parts = [summary["subtask_fraction"] for summary in summaries if "subtask_fraction" in summary]
-        scores = {score: float(np.mean([summary[score] for summary in summaries])) for score in runs[0].scores}
-        planners[name] = {
-            **scores,
-            **({"subtask_fraction": float(np.mean(parts))} if parts else {}),
-            "success_rate": float(np.mean([summary["success_rate"] for summary in summaries])),
-            "interval": list(success_interval(rates, episodes)),
-            "per_seed": [summary["success_rate"] for summary in summaries],
-            "per_task": {
-                runs[0].name_of(task): {
-                    "success_rate": float(rates[:, column].mean()),
-                    "interval": list(success_interval(rates[:, [column]], episodes)),
-                }
-                for column, task in enumerate(tasks)
-            },
-            "mean_steps": float(np.mean([summary["mean_steps"] for summary in summaries])),
-            "seconds": round(sum(summary["seconds"] for summary in summaries), 3),
-            "planning_seconds": round(sum(summary["planning_seconds"] for summary in summaries), 3),
-        }
-    seeds = len(next(iter(results.values())))
-    protocol = {**arena.describe(), "training_seeds": seeds}
-    if seeds > 1:
+    planners: dict[str, list[Result]] = {}
+    for result in results:
+        planners.setdefault(result.planner, []).append(result)
+    first = next(iter(planners.values()))
+    protocol = {**first[0].protocol, "training_seeds": len(first)}
+    if len(first) > 1:
         protocol["interval"] = SUCCESS_INTERVAL
-    return {"env": env, "protocol": protocol, "planners": planners}
+    numbers = {
+        name: {
+            **summary_of([result.episodes for result in own]),
+            "seconds": round(sum(result.seconds for result in own), 3),
+            "planning_seconds": round(sum(result.planning_seconds for result in own), 3),
+        }
+        for name, own in planners.items()
+    }
+    return {"env": first[0].env, "protocol": protocol, "planners": numbers}
 
 
-def evaluations(run: Run) -> list[dict[str, Any]]:
-    """All evaluations of a run and its own policy on the tasks of its environment, oldest first."""
-    found = [read_json(file) for file in sorted((run.path / "evaluations").glob("*.json"))]
-    others = ("by_distance", "policy_of")
-    return [summary for summary in found if not any(summary.get("protocol", {}).get(kind) for kind in others)]
+def summary_of(seeds: Sequence[Episodes]) -> dict[str, Any]:
+    """success_rate, 95 % interval and the same per task, as JSON-safe values, of the episodes of each training seed.
+
+    Where tasks have subtasks, also `subtask_fraction` (D4RL's normalised kitchen score / 100) and its interval.
+    """
+    tasks, episodes = seeds[0].names, seeds[0].per_task
+    rates, steps = (
+        np.array([list(seed.means(column(seed)).values()) for seed in seeds])
+        for column in (lambda seed: seed.success, lambda seed: seed.steps)
+    )
+    return {
+        **_others(seeds),
+        "success_rate": float(rates.mean()),
+        "interval": list(success_interval(rates, episodes)),
+        **({"per_seed": rates.mean(1).tolist()} if len(seeds) > 1 else {}),
+        "per_task": {
+            task: {
+                "success_rate": float(rates[:, number].mean()),
+                "interval": list(success_interval(rates[:, [number]], episodes)),
+                "mean_steps": float(steps[:, number].mean()),
+            }
+            for number, task in enumerate(tasks)
+        },
+        "mean_steps": float(steps.mean()),
+    }
 
 
-def measured(summary: Mapping[str, Any]) -> int:
-    """Episodes per planner of an evaluation: how much it can tell."""
-    protocol = summary.get("protocol", {})
-    return int(protocol.get("tasks", 0)) * int(protocol.get("episodes_per_task", 0))
+def _others(seeds: Sequence[Episodes]) -> dict[str, Any]:
+    """Means and intervals of what is measured beside success."""
+    parts: dict[str, Any] = {}
+    for name in seeds[0].others:
+        parts[name] = float(np.mean([seed.others[name] for seed in seeds]))
+        if len(seeds) == 1:
+            values, tasks = np.array(seeds[0].others[name]), np.array(seeds[0].tasks)
+            parts[f"{name}_interval"] = list(bootstrap_interval([values[tasks == task] for task in seeds[0].names]))
+    if seeds[0].subtasks is not None:  # fractions vary less than successes do, so their interval is wide enough
+        fractions = np.array([list(seed.means(seed.scores).values()) for seed in seeds])
+        parts["subtask_fraction"] = float(fractions.mean())
+        parts["subtask_interval"] = list(success_interval(fractions, seeds[0].per_task))
+    return parts
 
 
 def table(summary: Mapping[str, Any]) -> Table:
     """Success rates per task and overall, in per cent, with the protocol as caption."""
+    from rich.table import Table
+
     protocol = summary["protocol"]
     kind = "bands of distance" if "by_distance" in protocol else "tasks"
     caption = (

@@ -25,7 +25,9 @@ from iel.envs import GoalEnv, World, make_env
 from iel.errors import ConfigError
 from iel.evaluation.ask import Ask
 from iel.evaluation.distances import bands_of
-from iel.evaluation.stats import EPISODE_INTERVAL, bootstrap_interval, success_interval
+from iel.evaluation.report import Evaluation, summary_of
+from iel.evaluation.result import Episodes
+from iel.evaluation.stats import EPISODE_INTERVAL
 from iel.model import Model
 from iel.planning import Acting, ActionKind, Controller, Planner, Where, make_planner, planners_for
 from iel.progress import Progress
@@ -92,39 +94,8 @@ class Rollouts:
 
         Where tasks have subtasks, also `subtask_fraction` (D4RL's normalised kitchen score / 100) and its interval.
         """
-        tasks = np.unique(self.tasks)
-        episodes = int((self.tasks == tasks[0]).sum())
-        rates = self._rates(self.success)
-        parts: dict[str, Any] = {}
-        for name, values in self.scores.items():
-            parts[name] = float(values.mean())
-            parts[f"{name}_interval"] = list(
-                bootstrap_interval([values[self.tasks == k] for k in np.unique(self.tasks)])
-            )
-        if self.subtasks is not None:  # fractions vary less than successes do, so their interval is wide enough
-            fractions = self._rates(self.subtasks)
-            parts["subtask_fraction"] = float(fractions.mean())
-            parts["subtask_interval"] = list(success_interval(fractions, episodes))
-        return {
-            **parts,
-            "success_rate": float(rates.mean()),
-            "interval": list(success_interval(rates, episodes)),
-            "per_task": {
-                self.name_of(task): {
-                    "success_rate": float(rates[0, column]),
-                    "interval": list(success_interval(rates[:, [column]], episodes)),
-                    "mean_steps": float(self.steps[self.tasks == task].mean()),
-                }
-                for column, task in enumerate(tasks)
-            },
-            "mean_steps": float(self.steps.mean()),
-            "seconds": round(self.seconds, 3),
-            "planning_seconds": round(self.planning_seconds, 3),
-        }
-
-    def _rates(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """(1, tasks) means over the episodes of each task."""
-        return np.array([[values[self.tasks == task].mean() for task in np.unique(self.tasks)]], np.float64)
+        seconds = {"seconds": round(self.seconds, 3), "planning_seconds": round(self.planning_seconds, 3)}
+        return {**summary_of([Episodes.of(self)]), **seconds}
 
 
 class Arena:
@@ -287,7 +258,7 @@ def evaluate(
     settings: dict[str, dict[str, Any]] | None = None,
     progress: bool = True,
     **world: Any,
-) -> dict[str, Rollouts]:
+) -> Evaluation:
     """Success of a model under each planner (by default all that it allows).
 
     `env` is the name of an environment, a Gymnasium environment of your own, or a function that makes one (better: then
@@ -307,4 +278,5 @@ def evaluate(
         for name in planners
     }  # fmt: skip
     arena = Arena(place, protocol or Protocol(), reference=None if data is None else data.observations[0])
-    return {name: arena.rollout(model, planner, name, progress) for name, planner in made.items()}
+    rollouts = {name: arena.rollout(model, planner, name, progress) for name, planner in made.items()}
+    return Evaluation(arena.name, arena.describe(), rollouts)

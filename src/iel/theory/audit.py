@@ -46,18 +46,19 @@ from iel.theory.calibration import (
     CONFIDENCE,
     FACTOR,
     CalibrationBin,
+    ErrorCertificate,
     Interval,
     LatentDynamics,
     bootstrap,
     calibration_table,
     episode_of,
+    error_certificate,
     fit_latent_dynamics,
     spearman,
     step_rows,
     trusted_bins,
     trusted_horizon,
 )
-from iel.theory.certificates import ErrorCertificate, error_certificate
 
 PairFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
 GOALS = 64

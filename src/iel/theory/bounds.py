@@ -24,8 +24,7 @@ import numpy as np
 
 from iel.errors import ChainError
 from iel.theory.chains import Matrix, as_chain, hitting_times
-from iel.theory.operators import compression, goal_projection, spectral_radius, transient_basis
-from iel.theory.representation import TOLERANCE
+from iel.theory.representation import TOLERANCE, compression, goal_projection, spectral_radius, transient_basis
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.spatial import cKDTree
-from scipy.stats import rankdata
+from scipy.stats import binom, rankdata
 
 from iel.errors import ChainError
 from iel.readout import affine_readout
@@ -262,3 +262,43 @@ def _ranked_above(values: np.ndarray, before: np.ndarray) -> float:
 def _order_statistic(values: np.ndarray, quantile: float) -> float:
     """A quantile that is one of the values, so that infinities do not turn into NaN."""
     return float(np.sort(values)[round(quantile * (len(values) - 1))])
+
+
+@dataclass(frozen=True)
+class ErrorCertificate:
+    """With `confidence`, at least a share `share` of new pairs has relative error at most `bound`."""
+
+    bound: float
+    share: float
+    confidence: float
+    pairs: int
+
+    @property
+    def sentence(self) -> str:
+        promise = f"With {100 * self.confidence:g} % confidence at least {100 * self.share:g} % of predictions"
+        if math.isinf(self.bound):
+            needed = math.ceil(math.log(1.0 - self.confidence) / math.log(self.share))
+            return f"{promise} cannot be bounded from {self.pairs} pairs: measure at least {needed}."
+        return (
+            f"{promise} are off by at most {100 * self.bound:.0f} % of the true steps, if new starts and goals are "
+            f"drawn like the {self.pairs} measured ones and independently of training."
+        )
+
+
+def error_certificate(
+    predicted: np.ndarray, actual: np.ndarray, share: float = 0.9, confidence: float = 0.95
+) -> ErrorCertificate:
+    """An upper confidence bound for the `share`-quantile of |predicted - actual| / actual over independent pairs.
+
+    No assumption on the model or the world: of n sorted errors P(e_(k) < q_share) = P(Binomial(n, share) >= k).
+    """
+    guess, truth = np.asarray(predicted, np.float64), np.asarray(actual, np.float64)
+    if guess.shape != truth.shape or guess.ndim != 1 or not np.all(truth > 0) or np.isnan(guess).any():
+        raise ChainError("A certificate needs one prediction and one true time above zero per pair: leave others out.")
+    if not 0.0 < share < 1.0 or not 0.0 < confidence < 1.0:
+        raise ChainError(f"The share {share} and the confidence {confidence} must lie strictly between 0 and 1.")
+    with np.errstate(invalid="ignore"):
+        errors = np.sort(np.where(np.isinf(guess) & np.isinf(truth), 0.0, np.abs(guess - truth) / truth))
+    rank = int(binom.ppf(confidence, len(errors), share)) + 1 if len(errors) else 1
+    bound = float(errors[rank - 1]) if rank <= len(errors) else math.inf
+    return ErrorCertificate(bound, share, confidence, len(errors))

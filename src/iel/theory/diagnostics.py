@@ -1,13 +1,4 @@
-"""Is this the geometry, and what else can be read off it? Diagnostics from samples of any embedding.
-
-`spectrum`           singular values of hitting-time differences V(x0, h) - V(g, h), whose smallest is the lower
-                     constant that Theorem 2.3 assumes, and their effective rank: the dimensions an embedding needs
-`isomorphism_gap`    Theorem 2.3 between two embeddings of the same states, two seeds say: the share of one's
-                     displacements that no linear map of the other's explains, on held-out states; 0 for isomorphic ones
-`policy_readout`     the fixed-policy evaluation span from samples: V of a reward as a readout of phi, for the policy
-                     that made the data; with a region to stop at, the expected steps until *any* of its states is met
-`when_it_works`      the paper's five conditions of use (appendix "When should the representation work?") as numbers
-"""
+"""The paper's five conditions of use (appendix "When should the representation work?") as numbers, from samples."""
 
 from __future__ import annotations
 
@@ -19,31 +10,6 @@ import numpy as np
 from iel.errors import ChainError
 from iel.readout import affine_readout, unexplained
 from iel.theory.calibration import fit_latent_dynamics, step_rows
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """Singular values, largest first, of hitting-time differences in L^2."""
-
-    values: np.ndarray
-
-    @property
-    def effective_rank(self) -> float:
-        """exp(entropy) of the squared singular values as shares: k equal ones count as k."""
-        shares = self.values**2 / (self.values**2).sum()
-        shares = shares[shares > 0]
-        return float(np.exp(-(shares * np.log(shares)).sum()))
-
-
-def spectrum(times: np.ndarray) -> Spectrum:
-    """Of a table V(x, h) of states by goals, sampled or whole; rows are compared with their mean instead of one x0."""
-    table = np.asarray(times, dtype=np.float64)
-    if table.ndim != 2 or not np.all(np.isfinite(table)):
-        raise ChainError("The spectrum needs a finite table of times, states by goals: leave unreachable goals out.")
-    values = np.linalg.svd(table - table.mean(axis=0), compute_uv=False) / np.sqrt(table.size)
-    if values[0] <= 0:
-        raise ChainError("All states have the same times to all goals: there is no geometry to measure.")
-    return Spectrum(values)
 
 
 def held_out_misfit(
@@ -58,11 +24,6 @@ def held_out_misfit(
     fit, test = order[::2], order[1::2]
     weights, intercept = affine_readout(x[fit], y[fit], ridge)
     return unexplained(y[test] - x[test] @ weights - intercept, y[test])
-
-
-def isomorphism_gap(first: np.ndarray, second: np.ndarray, generator: np.random.Generator) -> float:
-    """The larger held-out misfit, first -> second or second -> first, of two embeddings of the same states."""
-    return max(held_out_misfit(first, second, generator), held_out_misfit(second, first, generator))
 
 
 @dataclass(frozen=True)
@@ -142,38 +103,3 @@ def _maximum_misfit(
     after = np.stack([predict(phi, np.repeat(kind[None], len(phi), axis=0)) for kind in kinds])
     z = generator.normal(size=(phi.shape[1], directions)) / np.maximum(phi.std(axis=0), 1e-12)[:, None]
     return held_out_misfit(phi, (after @ z).max(axis=0), generator)
-
-
-def policy_readout(
-    embeddings: np.ndarray,
-    offsets: np.ndarray,
-    rewards: np.ndarray,
-    *,
-    discount: float = 1.0,
-    stop: np.ndarray | None = None,
-    ridge: float = 1e-8,
-) -> np.ndarray:
-    """V of every stored state (S,) for the policy that made the data: E[sum_t discount^t r(x_t)], until `stop` is met.
-
-    Least-squares temporal differences on psi = (1, phi), over logged steps x -> x' that do not begin in `stop`:
-
-        sum psi(x) (psi(x) - discount 1{x' not in stop} psi(x'))^T w = sum psi(x) r(x),      V = <psi, w>, 0 in `stop`
-
-    which is w = (I - gamma K*)^-1 R of the paper's fixed-policy span, estimated. With rewards 1 and discount 1 it is
-    the expected time to a *set*. That is at most the time to its nearest state, and less where chance decides which of
-    them is met: the cheapest member of a region is an upper bound.
-    """
-    phi, bounds = np.asarray(embeddings, np.float64), np.asarray(offsets, np.int64)
-    gains = np.asarray(rewards, np.float64)
-    stopped = np.zeros(len(phi), bool) if stop is None else np.asarray(stop)
-    if gains.shape != (len(phi),) or stopped.shape != (len(phi),) or stopped.dtype != bool:
-        raise ChainError("Rewards and `stop` need one entry per stored state, `stop` True or False.")
-    if not 0.0 < discount <= 1.0 or (discount == 1.0 and not stopped.any()):
-        raise ChainError("Without a state to stop at a sum of rewards needs a discount below one.")
-    psi = np.column_stack([np.ones(len(phi)), (phi - phi.mean(axis=0)) / np.maximum(phi.std(axis=0), 1e-12)])
-    now = step_rows(bounds)
-    now = now[~stopped[now]]
-    onward = discount * (~stopped[now + 1])[:, None] * psi[now + 1]
-    moments = psi[now].T @ (psi[now] - onward) / len(now) + ridge * np.eye(psi.shape[1])
-    weights = np.linalg.solve(moments, psi[now].T @ gains[now] / len(now))
-    return np.where(stopped, 0.0, psi @ weights)

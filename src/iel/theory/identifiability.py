@@ -19,8 +19,7 @@ import numpy as np
 
 from iel.errors import ChainError
 from iel.theory.chains import ControlledProcess, as_policy
-from iel.theory.operators import span_basis
-from iel.theory.representation import TOLERANCE, Representation
+from iel.theory.representation import TOLERANCE, Representation, span_basis
 
 
 def displacement_basis(features: np.ndarray) -> np.ndarray:
@@ -81,11 +80,6 @@ class Isomorphism:
     @property
     def holds(self) -> bool:
         return self.range_gap <= TOLERANCE
-
-    @property
-    def condition_bound(self) -> float:
-        """||M|| ||M^-1|| <= (upper_A / lower_B) (upper_B / lower_A): what the theorem's constants promise."""
-        return (self.first.upper / self.second.lower) * (self.second.upper / self.first.lower)
 
 
 def displacement_isomorphism(

@@ -92,9 +92,6 @@ class Recovery:
     sharp_bound: float
     """The same with sqrt(2) in place of 2."""
     class_excess: float
-    best_level: float
-    slack: float
-    lower: float
 
 
 def oracle_recovery(
@@ -127,4 +124,4 @@ def oracle_recovery(
     squared = ((difference[:, None] - difference[None]) ** 2).sum(axis=2)
     total = (2.0 * best + excess + slack) / second.lower
     distance = float(np.sqrt((product * squared).sum()))
-    return Recovery(distance, 2.0 * total, float(np.sqrt(2.0)) * total, excess, best, slack, second.lower)
+    return Recovery(distance, 2.0 * total, float(np.sqrt(2.0)) * total, excess)

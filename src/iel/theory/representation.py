@@ -45,15 +45,6 @@ def feature_rank(features: np.ndarray) -> int:
     return int(np.linalg.matrix_rank(features))
 
 
-def span_coordinates(features: np.ndarray) -> np.ndarray:
-    """The same features in orthonormal coordinates of their span: (n, d) -> (n, rank), inner products unchanged."""
-    _, singular, right = np.linalg.svd(features, full_matrices=False)
-    rank = int((singular > singular[0] * 1e-12).sum()) if singular.size and singular[0] > 0 else 0
-    if rank == 0:
-        raise ChainError("All features are zero: a representation needs at least one direction.")
-    return features @ right[:rank].T
-
-
 def check_features(features: np.ndarray, states: int | None = None) -> np.ndarray:
     """Validate a feature table: finite, one row per state, of full column rank (it spans its space)."""
     table = np.asarray(features, dtype=np.float64)
@@ -65,7 +56,7 @@ def check_features(features: np.ndarray, states: int | None = None) -> np.ndarra
     if rank < table.shape[1]:
         raise ChainError(
             f"The features have {table.shape[1]} columns but rank {rank}, so operators on them are not unique: "
-            "pass span_coordinates(features)."
+            "drop dependent columns."
         )
     return table
 
@@ -230,3 +221,50 @@ def merged_features(states: int, groups: np.ndarray) -> np.ndarray:
     if labels.shape != (states,):
         raise ChainError(f"The grouping has shape {labels.shape}: give one group number per state, {states} in all.")
     return np.eye(int(labels.max()) + 1)[labels]
+
+
+# ---------------------------------------------------------------- linear analysis: spans, complements, compressions
+
+
+def spectral_radius(matrix: np.ndarray) -> float:
+    """The largest modulus of an eigenvalue; zero for an operator on the zero space."""
+    return float(np.abs(np.linalg.eigvals(matrix)).max(initial=0.0))
+
+
+def span_basis(vectors: np.ndarray) -> np.ndarray:
+    """An orthonormal basis (d, k) of the span of the rows of `vectors` (m, d)."""
+    _, singular, right = np.linalg.svd(np.atleast_2d(vectors), full_matrices=False)
+    return right[singular > singular.max(initial=0.0) * 1e-11].T
+
+
+def orthogonal_complement(basis: np.ndarray) -> np.ndarray:
+    """An orthonormal basis (d, d - k) of the complement of orthonormal columns (d, k)."""
+    check_orthonormal(basis)
+    complete, _ = np.linalg.qr(np.column_stack([basis, np.eye(len(basis))]))
+    return complete[:, basis.shape[1] : len(basis)]
+
+
+def compression(operator: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """P A restricted to the span of orthonormal columns, in their coordinates: B^T A B."""
+    check_orthonormal(basis)
+    return basis.T @ operator @ basis
+
+
+def check_orthonormal(basis: np.ndarray) -> None:
+    """Refuse a basis whose columns are not orthonormal."""
+    if np.abs(basis.T @ basis - np.eye(basis.shape[1])).max(initial=0.0) > 1e-8:
+        raise ChainError("The basis of the subspace is not orthonormal: orthonormalise it with numpy.linalg.qr first.")
+
+
+def goal_projection(features: np.ndarray, goal: int) -> np.ndarray:
+    """P_Q: the orthogonal projection onto the complement of phi(g); the identity when phi(g) = 0."""
+    keep = transient_basis(features, goal)
+    return keep @ keep.T
+
+
+def transient_basis(features: np.ndarray, goal: int) -> np.ndarray:
+    """An orthonormal basis of H_Q, the complement of phi(g): (d, d - 1), or the identity when phi(g) = 0."""
+    direction = features[goal]
+    if not np.any(direction):
+        return np.eye(len(direction))
+    return orthogonal_complement(direction[:, None] / np.linalg.norm(direction))

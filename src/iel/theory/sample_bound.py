@@ -25,8 +25,8 @@ from iel.errors import ChainError
 from iel.theory.chains import Matrix, as_chain, hitting_time_matrix, simulate
 from iel.theory.concentration import deviation_term
 from iel.theory.identifiability import AnalysisOperator, analysis_operator, operator_on
-from iel.theory.operators import span_basis
 from iel.theory.recovery import Reference, transport
+from iel.theory.representation import span_basis
 
 Slot = tuple[int, int, int]
 

@@ -80,7 +80,7 @@ def evaluation_operator(operator: np.ndarray, reward_operator: np.ndarray, disco
     if np.linalg.cond(system) > 1e12:
         raise ChainError(
             f"I - {discount:g} K_pi^* is singular: K_pi has an eigenvalue 1 / {discount:g}, which features that span "
-            "their space exclude, so pass span_coordinates(features)."
+            "their space exclude, so drop dependent columns."
         )
     return np.linalg.solve(system, reward_operator)
 

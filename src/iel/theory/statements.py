@@ -3,7 +3,7 @@
 A check draws its instances from a generator and returns evidence: numbers, and whether they are what the verdict says.
 Verdicts: `holds` (an identity to rounding, or a bound never violated), `assumption`, `definition`, `sharper` (more is
 true than is said), `as corrected` (holds after the change docs/theory.md describes), `fails` (the counterexample is the
-evidence). Larger samples of the same checks, and one broken assumption at a time, are in tests/theory.
+evidence). tests/theory runs them with another seed, and breaks one assumption at a time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from iel.theory.chains import (
     uniform_policy,
 )
 from iel.theory.identifiability import displacement_isomorphism, displacement_residual, intertwining_residual, pullback
-from iel.theory.operators import compression, goal_projection, spectral_radius
 from iel.theory.optimal import optimal_hitting_times
 from iel.theory.reachability import can_reach
 from iel.theory.recovery import predictions
 from iel.theory.representation import (
+    compression,
     existence,
     fit_representation,
+    goal_projection,
     hitting_time_representation,
     merged_features,
     one_hot_representation,
     range_condition,
     readouts,
+    spectral_radius,
     sufficiency_residual,
     transform,
     unit_readouts,

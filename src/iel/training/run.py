@@ -6,7 +6,7 @@
       checkpoints/       step_*/ directories, see `iel.training.checkpoint`
       .lock              held by the process that is training
       model/             the frozen model: config.json, model.safetensors
-      evaluations/       one JSON file an evaluation
+      evaluations/       one JSON file per planner: `iel.evaluation.result`
       plots/             pictures
       data.npz           the data, if it was built in memory (beside the seeds if there are several)
 
