@@ -94,15 +94,16 @@ class Agent:
 
         `world` is what your environment does not say itself: `goal`, `success`, `tolerance`, `columns`, `max_steps`.
         """
+        from iel.envs import World
         from iel.evaluation import Protocol
         from iel.evaluation.rollout import evaluate_planners
 
-        return evaluate_planners(
-            {self.planner.name: self.planner}, env, Protocol(episodes, seed=seed), progress, **world
-        )
+        place = env if isinstance(env, str) else World.of(env, **world)
+        planners = {self.planner.name: self.planner}
+        return evaluate_planners(self.model, planners, place, Protocol(episodes, seed=seed), progress)
 
     def save(self, path: Path | str) -> Path:
-        """Write a directory that `iel.load_agent` reads, whole or not at all: weights, states to plan over, checksums."""
+        """Write a directory that `iel.load_agent` reads, whole or not at all: weights, planning states, checksums."""
         final = Path(path)
         if final.exists():
             raise RunError(f"{final} already exists; choose another path, or remove it.")

@@ -19,23 +19,25 @@ class MethodsCommand(Output):
 
 def methods_command(options: MethodsCommand) -> dict[str, Any]:
     """`iel methods`."""
-    from iel.methods import ALGOS
+    from iel.methods import METHODS
 
     if not options.json:
         print(markdown_table([list(COLUMNS), *([title(name), *facts] for name, facts in facts_of_methods().items())]))
     return {
-        "methods": {name: {**entry.facts._asdict(), "planners": list(entry.planners)} for name, entry in ALGOS.items()}
+        "methods": {
+            name: {**entry.facts._asdict(), "planners": list(entry.planners)} for name, entry in METHODS.items()
+        }
     }
 
 
 def facts_of_methods() -> dict[str, list[str]]:
     """Method -> its cells under COLUMNS[1:], in the order of the registry."""
-    from iel.methods import ALGOS
+    from iel.methods import METHODS
 
     def word(value: str | bool) -> str:
         return value if isinstance(value, str) else "yes" if value else "no"
 
-    return {name: [word(value) for value in entry.facts] for name, entry in ALGOS.items()}
+    return {name: [word(value) for value in entry.facts] for name, entry in METHODS.items()}
 
 
 def title(name: str) -> str:

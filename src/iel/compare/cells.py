@@ -92,8 +92,8 @@ def missing(directory: Path, cell: Cell, data: str) -> list[Variant]:
 
 def run_cell(directory: Path) -> None:
     """Do what is not done yet of a cell."""
-    from iel.methods import get_algo
-    from iel.methods.contract import config_from_dict
+    from iel.methods import get_method
+    from iel.methods.method import config_from_dict
     from iel.model import load_model
 
     work = read_record(directory / "job.json", Work)
@@ -103,7 +103,7 @@ def run_cell(directory: Path) -> None:
         raise RunError(f"The data of {cell.env} changed since this comparison looked at it; start it again.")
     for variant in cell.planners:  # a driver that is missing is reported before the training, not after
         _driver(directory, work, variant)
-    algo = config_from_dict(get_algo(cell.algo), cell.settings)
+    algo = config_from_dict(get_method(cell.algo), cell.settings)
     started = time.monotonic()
     with locked(directory / "run", PATIENCE):  # a worker of a comparison that was killed may still be saving
         pass

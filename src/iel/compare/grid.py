@@ -64,8 +64,8 @@ from iel.errors import ConfigError, IELError, unknown_name
 from iel.evaluation import Protocol
 from iel.evaluation.ask import Ask
 from iel.loader import read_toml
-from iel.methods import ALGOS
-from iel.methods.contract import config_dict, config_from_dict
+from iel.methods import METHODS
+from iel.methods.method import config_dict, config_from_dict
 from iel.planning import ACTION_KINDS, PLANNERS, ActionKind
 from iel.typed import LARGEST, SEEDS, Amount, Count, Seed, check_settings, shown, violation
 
@@ -378,6 +378,11 @@ def _goal_columns(table: Any, where: str, mistakes: Mistakes) -> dict[str, tuple
     return {pattern: mistakes.numbers(columns, f"{where}.{pattern}") for pattern, columns in given.items()}
 
 
+def _policy_kind(cell: Cell) -> str:
+    policy = cell.settings.get("policy")
+    return policy["kind"] if isinstance(policy, dict) else "own"
+
+
 def _with_drivers(
     cells: list[Cell], variants: Mapping[str, Variant], methods: Mapping[str, tuple[str, ...]], mistakes: Mistakes
 ) -> list[Cell]:
@@ -389,8 +394,8 @@ def _with_drivers(
             mistakes.add(str(unknown_name("method", name, methods)))
         elif any(variants[label].policy_of for label in methods[name]):
             mistakes.add(f"Method '{name}' drives others, so its own planners can have no policy_of.")
-        elif any(cell.settings.get("steering") != "waypoint" for cell in cells if cell.method == name):
-            mistakes.add(f"Method '{name}' is to drive others, which only a policy with steering waypoint can.")
+        elif any(_policy_kind(cell) != "waypoints" for cell in cells if cell.method == name):
+            mistakes.add(f"Method '{name}' is to drive others, which only the policy waypoints can.")
     if mistakes.found:
         return cells
     others = lambda cell: {v.policy_of for v in cell.planners if v.policy_of}  # noqa: E731
@@ -415,7 +420,7 @@ def _planners_of(
     for name in names:
         if str(name) not in variants:
             mistakes.add(str(unknown_name("planner", str(name), variants)))
-    entry = ALGOS.get(str(method.get("algo")))
+    entry = METHODS.get(str(method.get("algo")))
     for name in known:
         if entry is not None and variants[name].planner not in entry.planners:
             mistakes.add(f"Planner '{name}' cannot drive method '{label}'; use {', '.join(entry.planners)}.")
@@ -436,10 +441,10 @@ def _settings(
     """The full settings of a method in an environment, or None with the reason among the mistakes."""
     mistakes.unknown("key", method, METHOD, f"methods.{label}.")
     algo = str(method.get("algo", ""))
-    if algo not in ALGOS:
-        mistakes.add(str(unknown_name("method", algo, ALGOS)))
+    if algo not in METHODS:
+        mistakes.add(str(unknown_name("method", algo, METHODS)))
         return None
-    config = ALGOS[algo].config
+    config = METHODS[algo]
     fields = ["preset", *(field.name for field in dataclasses.fields(config))]
     for key in common:
         if key not in fields:

@@ -277,6 +277,14 @@ def evaluate(
         else make_planner(name, model, data, **chosen.get(name, {}))
         for name in planners
     }  # fmt: skip
-    arena = Arena(place, protocol or Protocol(), reference=None if data is None else data.observations[0])
-    rollouts = {name: arena.rollout(model, planner, name, progress) for name, planner in made.items()}
+    return evaluate_planners(model, made, place, protocol or Protocol(), progress)
+
+
+def evaluate_planners(
+    model: Model, planners: dict[str, Planner], env: str | World, protocol: Protocol, progress: bool = True
+) -> Evaluation:
+    """Success of a model under planners that were made already, by name."""
+    reference = next(iter(planners.values())).observations[0]
+    arena = Arena(env, protocol, reference=reference)
+    rollouts = {name: arena.rollout(model, planner, name, progress) for name, planner in planners.items()}
     return Evaluation(arena.name, arena.describe(), rollouts)

@@ -22,7 +22,7 @@ from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
 from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive, require_share
 from iel.losses import contrastive_loss, ddpg_bc_loss, diagonal_cross_entropy
-from iel.methods.method import Distances, Facts, Method
+from iel.methods.method import SPATIAL, Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, head, scalars
@@ -67,6 +67,7 @@ class CMD(Method, Learner):
         "successor measure", "successor features", "log density ratio", directional=True, triangle_inequality=True
     )
     presets = PRESETS
+    planners = SPATIAL
 
     head: Head = "mrn"
     """The quasimetric: `mrn` (a norm and a one-sided maximum) or `iqe` (unions of intervals, slower)."""

@@ -21,7 +21,7 @@ from iel.data.goals import DeviceData, GoalSampler, draw_states, geometric
 from iel.learner import Metrics, Phase, Spec, Trained, require_fraction, require_not_negative, require_positive
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
 from iel.methods.hilp import EuclideanLearner
-from iel.methods.method import Distances, Facts, Method, Part
+from iel.methods.method import SPATIAL, Distances, Facts, Method, Part
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, head, in_blocks, scalars, unit
@@ -55,6 +55,7 @@ class GAS(Method):
         "hitting time", "hitting time", "Euclidean feature", triangle_inequality=True, temporal_difference=True
     )
     presets = PRESETS
+    planners = SPATIAL
 
     dimension: int = 32
     """Size d of the temporal-distance space."""

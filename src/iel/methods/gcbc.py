@@ -40,6 +40,7 @@ class GCBC(Method, Learner):
     name = "gcbc"
     facts = Facts("goal-conditioned", "actions", "none")
     presets = PRESETS
+    planners = ("direct",)
 
     p_trajectory: float = 1.0
     """Share of goals from the same trajectory; the rest are random states."""

@@ -21,7 +21,7 @@ from iel.distances import euclidean
 from iel.errors import ConfigError
 from iel.learner import Metrics, Phase, Spec, Trained, require_fraction, require_positive
 from iel.losses import ivl_loss
-from iel.methods.method import Distances, Facts, Method, Part
+from iel.methods.method import SPATIAL, Distances, Facts, Method, Part
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
 from iel.model import Model
 from iel.nn import MLP, apply_heads, ensemble, frozen, head
@@ -63,6 +63,7 @@ class HILP(Method):
         goal_agnostic_policy=True,
     )
     presets = PRESETS
+    planners = SPATIAL
 
     policy: Policy | None = Directions()
     """The policy: `directions` of the embedding (published), or `waypoints`."""

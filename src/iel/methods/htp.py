@@ -31,7 +31,7 @@ from iel.learner import (
     require_share,
     with_multiplier,
 )
-from iel.methods.method import Distances, Facts, Method
+from iel.methods.method import SPATIAL, Distances, Facts, Method
 from iel.methods.presets import ARM_DIRECTIONS
 from iel.metrics import SupportFunction
 from iel.nn import MLP, frozen
@@ -103,6 +103,7 @@ class HTP(Method, Learner):
         goal_agnostic_policy=True,
     )
     presets = PRESETS
+    planners = SPATIAL
     examples = 4096
     phase = "geometry"
 

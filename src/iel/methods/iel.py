@@ -30,7 +30,7 @@ from iel.learner import (
     require_share,
 )
 from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
-from iel.methods.method import Distances, Facts, Method, Part
+from iel.methods.method import SPATIAL, Distances, Facts, Method, Part
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
 from iel.nn import MLP, apply_heads, ensemble, frozen, head, in_blocks, unit
 from iel.policies import Directions, Policy
@@ -75,6 +75,7 @@ class IEL(Method):
         goal_agnostic_policy=True,
     )
     presets = PRESETS
+    planners = SPATIAL
 
     steps: int = 500_000
     """Gradient steps of omega and embedding together; the policy has as many."""

@@ -34,6 +34,9 @@ from iel.model import GoalState, Measure, Model, Network
 from iel.nn import frozen_policy
 from iel.policies import Controls, Policy, get_policy
 
+SPATIAL = ("direct", "rec-mid", "sym-graph", "asym-graph", "gas-graph")
+"""Planners of an embedding in which Euclidean distances mean something."""
+
 
 class Facts(NamedTuple):
     """A row of the paper's comparison of methods."""
@@ -67,6 +70,8 @@ class Method(ABC):
     facts: ClassVar[Facts]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
     """Named sets of settings; `paper` is empty, as it is the defaults."""
+    planners: ClassVar[tuple[str, ...]] = ("direct", "sym-graph", "asym-graph")
+    """Planners that its models allow (`iel.planning.planners_for`)."""
     examples: ClassVar[int] = 0
     """How many transitions of the data its model is calibrated on."""
 

@@ -21,7 +21,7 @@ from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
 from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive, require_share
 from iel.losses import ddpg_bc_loss, diagonal_cross_entropy
-from iel.methods.method import Distances, Facts, Method
+from iel.methods.method import SPATIAL, Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, head
@@ -68,6 +68,7 @@ class TMD(Method, Learner):
         temporal_difference=True,
     )
     presets = PRESETS
+    planners = SPATIAL
 
     batch_size: int = 512
     """Transitions per step; all their pairs are compared."""
