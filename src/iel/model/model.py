@@ -251,6 +251,11 @@ class Model:
         """Which targets the policy was trained for."""
         return self.steering.target_spec
 
+    def __repr__(self) -> str:
+        metric = "no distances" if self.metric is None else type(self.metric).__name__
+        sizes = f"{self.observation_size} -> {self.action_size}"
+        return f"Model({self.algo}, {sizes}, {metric}, policy conditioned on {self.steering.kind})"
+
     @property
     def dimension(self) -> int:
         """Size of an embedding."""
