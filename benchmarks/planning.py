@@ -5,15 +5,17 @@
     iel bench planning --recorded benchmarks/planning.json --plot docs/images/planning-time.png
 
 Every case runs in a process of its own, so its peak memory (of the whole process, libraries included) is its own. The
-points are a smooth 4-dimensional sheet in 32 dimensions with a little noise, which is what learned
-embeddings look like; one row uses 32-dimensional Gaussian points, where nothing can be pruned and the dense path is
-chosen. Dense costs are timed on ready-made lengths, which do not depend on the goal. Processor seconds are
-reported beside wall-clock seconds, for machines that have other work to do.
+points are a smooth 4-dimensional sheet in 32 dimensions with a little noise, which is what learned embeddings look
+like; rows `maze` are exact steps of a maze, under a support function over 256 landmarks; one row uses 32-dimensional
+Gaussian points, where nothing can be pruned and the dense path is chosen. Dense costs are timed on ready-made lengths,
+which do not depend on the goal. Processor seconds are reported beside wall-clock seconds, for machines that have other
+work to do.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,10 +29,11 @@ import numpy as np
 from benchmarks import in_own_process, peak_megabytes
 from iel.commands.common import Flag, Output
 from iel.loader import read_json
-from iel.metrics import Displacement, Floats, LatentGoal, directed_cost, lengths_between
+from iel.metrics import Displacement, Floats, LatentGoal, Metric, SupportFunction, lengths_between
 from iel.planning import reference
 from iel.planning.coreset import select_coreset
 from iel.planning.graph import PlanningGraph
+from iel.theory import maze_from_map, shortest_steps
 
 NODES = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
 BETAS = (0.0, 0.1, 0.3, 1.0)
@@ -77,8 +80,35 @@ def cloud(count: int, generator: np.random.Generator) -> Floats:
     return (10.0 * generator.normal(size=(count, DIMENSION))).astype(np.float32)
 
 
+LANDMARKS = 256
+SERPENTINE = np.array(
+    [[int(row % 2 == 1 and column != (0 if row % 4 == 1 else 14)) for column in range(15)] for row in range(15)]
+)
+"""Fifteen corridors, one after the other."""
+
+
+def exact_steps(nodes: int, seed: int) -> tuple[Floats, SupportFunction]:
+    """Exact steps between the states of a maze, by the best rank-32 displacements: what HTP learns.
+
+    With V(x, l) the steps from state x to landmark l, the heights A_xl = -V(x, l) less their mean over x are U S W^T;
+    points are rows of U S, directions rows of W.
+    """
+    maze = maze_from_map(np.pad(SERPENTINE, 1, constant_values=1), subcells=math.ceil(math.sqrt(nodes / 120)))
+    generator = np.random.default_rng(seed)
+    landmarks = generator.choice(maze.states, LANDMARKS, replace=False)
+    heights = -shortest_steps(maze, maze.positions()[landmarks]).T[generator.choice(maze.states, nodes, replace=False)]
+    left, sizes, right = np.linalg.svd(heights - heights.mean(axis=0), full_matrices=False)
+    return left[:, :DIMENSION] * sizes[:DIMENSION], SupportFunction(right[:DIMENSION].T.astype(np.float32))
+
+
 def case_points(data: str, nodes: int, seed: int = 0) -> Floats:
+    if data == "maze":
+        return exact_steps(nodes, seed)[0]
     return {"sheet": sheet, "gaussian": cloud}[data](nodes, np.random.default_rng(seed))
+
+
+def case_metric(data: str, nodes: int, beta: float) -> Metric:
+    return exact_steps(nodes, 0)[1] if data == "maze" else Displacement(beta)
 
 
 def case_goals(points: Floats, count: int, seed: int = 1) -> list[LatentGoal]:
@@ -92,9 +122,9 @@ def case_goals(points: Floats, count: int, seed: int = 1) -> list[LatentGoal]:
 
 def fast_case(nodes: int, beta: float, data: str, goals: int) -> Row:
     """Preparation and time per goal of the planner's own graph."""
-    points = case_points(data, nodes)
+    points, metric = case_points(data, nodes), case_metric(data, nodes, beta)
     started, started_processor = time.perf_counter(), time.process_time()
-    graph = PlanningGraph(points, Displacement(beta), neighbours=NEIGHBOURS, recent=1)
+    graph = PlanningGraph(points, metric, neighbours=NEIGHBOURS, recent=1)
     prepared, prepared_processor = time.perf_counter() - started, time.process_time() - started_processor
     seconds, processor, stages = [], [], []
     for goal in case_goals(points, goals):
@@ -123,14 +153,11 @@ def fast_case(nodes: int, beta: float, data: str, goals: int) -> Row:
 
 def exact_rows(graph: PlanningGraph, goal: LatentGoal, sample: int = 50) -> float:
     """Share of a sample of nodes whose out-edges are the k cheapest of all pairs."""
-    assert isinstance(graph.metric, Displacement)
     rows = np.unique(np.linspace(0, graph.count - 1, sample).astype(int))
-    projection = graph.points @ goal.direction
     kept = graph.edges(goal).target[: graph.count * graph.neighbours].reshape(graph.count, -1)
     same = 0
     for row in rows:
-        lengths = lengths_between(graph.points[row : row + 1], graph.points)
-        costs = directed_cost(lengths, projection[None, :] - projection[row], graph.metric.beta)
+        costs = graph.metric.costs(graph.points[row : row + 1], graph.points, goal)
         costs[0, row] = np.inf
         best = np.argsort(costs[0], kind="stable")[: graph.neighbours]
         same += set(best.tolist()) == set(kept[row].tolist())
@@ -208,12 +235,13 @@ def run(
     cases = [(size, value, "sheet") for size in sizes for value in betas]
     if not quick and not nodes:
         cases.append((4096, 0.3, "gaussian"))
+    cases += [(size, 0.0, "maze") for size in sizes if size <= DENSE_LIMIT]
     rows = []
     for size, value, data in cases:
         row: Row = {"nodes": size, "dimension": DIMENSION, "neighbours": NEIGHBOURS, "beta": value, "data": data}
         row.update({"dense_seconds": None, "identical": None})
         row.update(in_own_process("benchmarks.planning", "fast", nodes=size, beta=value, data=data, goals=9))
-        if size <= DENSE_LIMIT:
+        if size <= DENSE_LIMIT and data != "maze":
             row.update(in_own_process("benchmarks.planning", "dense", nodes=size, beta=value, data=data, goals=goals))
         rows.append(row)
         progress(described(row))

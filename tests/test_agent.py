@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from methods.algo_worlds import SQUARE, grid
 
 import iel
 from iel.errors import RunError
+from methods.algo_worlds import SQUARE, grid
 
 WITHOUT_JAX = """
 import sys

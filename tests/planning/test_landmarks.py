@@ -20,7 +20,7 @@ def instance(seed: int, count: int = 60, dimension: int = 4, landmarks: int = 40
 
 def full_table(points: np.ndarray, metric: SupportFunction) -> np.ndarray:
     heights = metric.heights(points)
-    return (heights[None, :, :] - heights[:, None, :]).max(axis=-1).astype(float)
+    return np.maximum((heights[None, :, :] - heights[:, None, :]).max(axis=-1).astype(float), FLOOR)
 
 
 def anywhere(points: np.ndarray) -> LatentGoal:
@@ -84,7 +84,7 @@ def test_matching_from_memory_is_matching_from_scratch(seed: int, closed: bool) 
         states = states + (8.0 if step % 4 == 3 else 0.3) * generator.normal(size=states.shape)
         memory, costs = pursuit.matcher.match(states, wanted, memory)
         heights = metric.heights(states)
-        table = (graph.costs.heights[None] - heights[:, None]).max(axis=-1).astype(float)
+        table = np.maximum((graph.costs.heights[None] - heights[:, None]).max(axis=-1).astype(float), FLOOR)
         if off is not None:
             table[off[wanted]] = np.inf
         assert np.array_equal(memory, table.argmin(axis=1))

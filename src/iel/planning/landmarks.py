@@ -78,7 +78,7 @@ class SupportCosts(NodeCosts):
         with ThreadPoolExecutor(len(usable_cores())) as pool:
             list(pool.map(work, range(0, self.count, ROWS)))
         self.candidates = int(kept.sum())
-        return nodes, np.maximum(costs, FLOOR)
+        return nodes, costs
 
     def nearest(
         self, heights: Floats, width: int, own: Integers | None = None, off: Booleans | None = None
@@ -98,10 +98,10 @@ class SupportCosts(NodeCosts):
         if off is not None:
             bound[off] = np.inf
         first = np.argpartition(bound, width - 1, axis=1)[:, :width]
-        radius = largest_rises(heights[:, None, :], self.heights[first]).max(axis=1)
+        radius = np.maximum(largest_rises(heights[:, None, :], self.heights[first]).max(axis=1), FLOOR)
         radius = np.where(np.isinf(np.take_along_axis(bound, first, axis=1)).any(axis=1), np.inf, radius)
         row, column = places(bound <= radius[:, None])
-        exact = largest_rises(heights[row], self.heights[column])
+        exact = np.maximum(largest_rises(heights[row], self.heights[column]), FLOOR)
         exact[np.isinf(bound[row, column])] = np.inf
         starts = np.searchsorted(row, np.arange(count + 1))
         order = np.lexsort((column, exact, row))[starts[:-1, None] + np.arange(width)]
@@ -147,7 +147,7 @@ class SupportMatcher(Matcher):
         if self.nodes_off is None:
             row = np.flatnonzero(memory >= 0)
             listed, here = self.listed[memory[row]], heights[row]
-            table = largest_rises(here[:, None], self.nodes.heights[listed])
+            table = np.maximum(largest_rises(here[:, None], self.nodes.heights[listed]), FLOOR)
             costs[row] = table.min(axis=1, initial=np.inf)
             found[row] = np.where(table == costs[row, None], listed, self.nodes.count).min(
                 axis=1, initial=self.nodes.count
@@ -159,7 +159,7 @@ class SupportMatcher(Matcher):
             off = None if self.nodes_off is None else self.nodes_off[goals[away]]
             best, least, _ = self.nodes.nearest(heights[away], 1, off=off)
             found[away], costs[away] = best[:, 0], least[:, 0]
-        return found, np.maximum(costs, FLOOR)
+        return found, costs
 
     def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
         return np.maximum(largest_rises(self.metric.heights(states)[row], self.nodes.heights[node]), FLOOR)
