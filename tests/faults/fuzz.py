@@ -32,8 +32,8 @@ from tables import as_csv, as_parquet, misplace, table, vectors
 from iel.compare.grid import check_grid
 from iel.data import Trajectories, examine
 from iel.data.catalogue import read
+from iel.data.rows import Rows
 from iel.data.store import write_store
-from iel.data.trajectories import Rows
 from iel.errors import DataError, IELError
 from iel.files import MANIFEST, seal, verify_seal
 from iel.loader import read_safetensors, read_toml

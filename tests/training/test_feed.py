@@ -12,8 +12,8 @@ import iel
 from iel.data import Trajectories
 from iel.data.goals import to_device
 from iel.data.remote import Facts, Shape
+from iel.data.rows import Rows
 from iel.data.store import write_store
-from iel.data.trajectories import Rows
 from iel.errors import ContractError, DataError
 from iel.methods import GCBC, GCCQL, IEL
 from iel.training.feed import CHUNK, Fed, step_keys

@@ -113,7 +113,7 @@ def data_convert_command(options: DataConvert) -> dict[str, Any]:
     """`iel data convert`."""
     from iel.data.catalogue import read, resolve
     from iel.data.examine import judge
-    from iel.data.units import unit_actions
+    from iel.data.trajectories import unit_actions
 
     path = resolve(options.source)
     if path is None:

@@ -21,8 +21,9 @@ from iel.data.columns import Columns
 from iel.data.d4rl import hdf5_rows, minari_rows
 from iel.data.npz import folder_rows, natural, npz_rows, opened
 from iel.data.parquet import INFO, lerobot_rows, parquet_episodes, parquet_rows
+from iel.data.rows import Rows, rows_from_episodes
 from iel.data.text import csv_episodes, csv_rows
-from iel.data.trajectories import Rows, Trajectories, rows_from_episodes
+from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, DataError
 from iel.files import notice, refuse_partial
 from iel.loader import kind_of, os_errors

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.trajectories import Rows, check_flags, misspelt, rows_from_ends
+from iel.data.rows import Rows, check_flags, misspelt, rows_from_ends
 from iel.errors import DataError
 from iel.files import notice
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.hdf5 import hdf5_fields, hdf5_names, hdf5_pieces, read_hdf5
-from iel.data.trajectories import (
+from iel.data.rows import (
     Rows,
     breaks,
     check_flags,
@@ -34,9 +34,9 @@ from iel.data.trajectories import (
     rows_from_ends,
     rows_from_episodes,
     rows_from_pairs,
-    short_episodes,
     whole_episodes,
 )
+from iel.data.trajectories import short_episodes
 from iel.errors import DataError
 from iel.files import notice
 from iel.loader import Field

@@ -28,7 +28,7 @@ from typing import IO, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.trajectories import (
+from iel.data.rows import (
     Rows,
     breaks,
     check_flags,

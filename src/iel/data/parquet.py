@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.columns import Columns, Layout
-from iel.data.trajectories import Rows
+from iel.data.rows import Rows
 from iel.errors import DataError
 from iel.files import notice
 from iel.loader import check_budget, check_size, memory_budget, open_regular, read_json

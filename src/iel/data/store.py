@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from iel.data.catalogue import read_rows, rows_kind
 from iel.data.d4rl import hdf5_windows, minari_windows
 from iel.data.npz import folder_windows, npz_windows
-from iel.data.trajectories import FloatArray, Rows, Stored, Trajectories, check_offsets, fingerprint_of, usable_scale
+from iel.data.rows import Rows
+from iel.data.trajectories import FloatArray, Stored, Trajectories, check_offsets, fingerprint_of, usable_scale
 from iel.errors import DataError, RunError
 from iel.files import new_directory, open_in_place, refuse_partial, require_space, seal, verify_seal
 from iel.loader import check_budget, memory_budget, open_regular, os_errors, read_limited

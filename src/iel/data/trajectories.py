@@ -8,13 +8,13 @@ Layout, for two episodes with three and two transitions (T transitions have T + 
     offsets        0                    4                  7      episode e = rows offsets[e] .. offsets[e + 1] - 1
 
 Row i and row i + 1 are a transition unless i is the last row of its episode. Boundaries are given by whoever
-builds the store and are never guessed from the numbers. `Rows` is the same as it stands in a file, not yet checked.
+builds the store and are never guessed from the numbers. `iel.data.rows` is the same as it stands in a file.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,15 +25,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iel.errors import DataError
-from iel.files import notice, writing
+from iel.files import writing
 from iel.loader import os_errors
 from iel.typed import plain_numbers
 
 FloatArray = NDArray[np.float32]
 MINIMUM_STEPS = 2
 """An episode of one step has no intermediate state and no goal beyond the next one, so it teaches nothing."""
-CONTINUES = 1e-6
-"""A next observation this near to the following row's observation is that row."""
 BLOCK = 1 << 16
 """Rows that are compared at a time, so that no comparison needs memory of the size of the data."""
 
@@ -97,6 +95,8 @@ class Trajectories:
 
         What `iel data check` calls an error is refused, and its warnings are printed, unless `trust` says you know.
         """
+        from iel.data.rows import rows_from_episodes
+
         tables = [
             (plain_numbers(states, f"{name}, episode {e}"), plain_numbers(controls, f"{name}, episode {e}"))
             for e, (states, controls) in enumerate(episodes)
@@ -114,6 +114,8 @@ class Trajectories:
         trust: bool = False,
     ) -> Trajectories:
         """From flat arrays with T + 1 rows per episode, `terminals` true on the last row of each (OGBench's layout)."""
+        from iel.data.rows import rows_from_ends
+
         states, controls, ends = (plain_numbers(array, name) for array in (observations, actions, terminals))
         return rows_from_ends(states, controls, ends, name).trajectories(trust)
 
@@ -261,6 +263,22 @@ class Trajectories:
         return fingerprint_of(self.observations, self.actions, self.offsets)
 
 
+def unit_actions(data: Trajectories) -> tuple[Trajectories, FloatArray, FloatArray]:
+    """(the same data with every action column stretched to [-1, 1], lowest, highest), for logs in other units:
+
+        a = 2 (u - low) / (high - low) - 1,      u = low + (a + 1) (high - low) / 2
+
+    A robot is sent u, made from the policy's a by the second formula. A constant column becomes 0.
+    """
+    used = data.actions[data.transitions]
+    low, high = used.min(axis=0), used.max(axis=0)
+    flat = high == low
+    actions = 2.0 * (data.actions - low) / np.where(flat, 1.0, high - low) - 1.0
+    actions = np.where(flat, 0.0, np.clip(actions, -1.0, 1.0)).astype(np.float32)
+    actions[data.offsets[1:] - 1] = 0.0
+    return Trajectories(data.observations, actions, data.offsets, data.name, data.checked), low, high
+
+
 def fingerprint_of(*arrays: Any) -> str:
     """sha256 over shapes and contents."""
     digest = hashlib.sha256()
@@ -282,190 +300,6 @@ def _frozen(array: ArrayLike, dtype: type) -> NDArray:
         view: NDArray = np.asarray(array, dtype=dtype).view()
     view.flags.writeable = False
     return view
-
-
-# ----------------------------------------------------------------------------------- rows, as they stand in a file
-
-
-class Rows(NamedTuple):
-    """One row per state; the action of an episode's last row is not read. `iel data check` sees rows as they are."""
-
-    observations: NDArray[Any]
-    actions: NDArray[Any]
-    offsets: NDArray[np.int64]
-    name: str
-
-    def trajectories(self, trust: bool = False) -> Trajectories:
-        """The immutable store. Without `trust`, what `iel data check` calls an error is refused."""
-        from iel.data.examine import judge
-
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
-            actions = np.array(self.actions, np.float32)
-        if actions.ndim == 2 and len(actions) == len(self.observations) and len(self.offsets) > 1:
-            actions[self.offsets[1:] - 1] = 0.0
-        data = Trajectories(self.observations, actions, self.offsets, self.name, checked=trust)
-        judge(data)
-        return data
-
-    @property
-    def jumps(self) -> NDArray[np.int64]:
-        """Rows from which the position jumps to the next; none where a number is not finite."""
-        from iel.data.jumps import jump_rows
-
-        return jump_rows(self) if np.isfinite(self.observations).all() else np.zeros(0, np.int64)
-
-    def without_short(self) -> Rows:
-        """Without episodes of fewer than two steps, which the public files contain; a notice says how many."""
-        short = short_episodes(self.offsets)
-        if len(short) == 0 or len(short) == len(self.offsets) - 1:
-            return self
-        notice(f"{self.name}: {len(short)} episodes of fewer than two steps left out.")
-        lengths = np.diff(self.offsets)
-        keep = ~np.isin(np.arange(len(lengths)), short)
-        rows = np.repeat(keep, lengths)
-        offsets = np.concatenate([[0], np.cumsum(lengths[keep])])
-        return Rows(self.observations[rows], self.actions[rows], offsets, self.name)
-
-
-def rows_from_ends(observations: NDArray, actions: NDArray, ends: ArrayLike, name: str) -> Rows:
-    """From flat arrays and a flag a row, true on the last row of every episode."""
-    flags = check_table(observations, actions, ends, name)
-    if len(flags) and not flags[-1]:
-        raise DataError(f"{name}: the last row is not marked terminal, so the file is cut off or has no boundaries.")
-    return Rows(observations, actions, np.concatenate([[0], np.flatnonzero(flags) + 1]), name)
-
-
-def rows_from_pairs(
-    observations: NDArray, actions: NDArray, following: NDArray, ends: ArrayLike | None, name: str
-) -> Rows:
-    """From transitions (s, a, s'): an episode ends where s' is not the next row's s, or where it is said to end.
-
-    Every episode gets one row more than it has transitions: its last s'.
-    """
-    flags = check_table(observations, actions, np.zeros(len(observations)) if ends is None else ends, name)
-    if following.shape != observations.shape:
-        raise DataError(
-            f"{name}: next_observations have the shape {following.shape}, observations {observations.shape}; "
-            "they must be equal."
-        )
-    if len(observations) == 0:
-        return Rows(observations, actions, np.zeros(1, np.int64), name)
-    flags = flags | breaks(observations, following)
-    last = np.flatnonzero(flags)
-    # Where row i of the transitions goes: one place further for every episode that ended before it.
-    place = np.arange(len(flags)) + np.concatenate([[0], np.cumsum(flags)[:-1]])
-    states = np.empty((len(flags) + len(last), observations.shape[1]), np.float32)
-    controls = np.zeros((len(states), actions.shape[1]), np.float32)
-    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
-        states[place], controls[place] = observations, actions
-        states[place[last] + 1] = following[last]
-    return Rows(states, controls, np.concatenate([[0], place[last] + 2]), name)
-
-
-def whole_episodes(
-    pieces: Iterable[tuple[dict[str, NDArray], bool]], ends: Callable[[dict[str, NDArray]], NDArray], peek: bool
-) -> Iterator[dict[str, NDArray]]:
-    """Consecutive rows of arrays, given in pieces, as pieces that end where episodes do; what is left over is carried.
-
-    `ends` tells the last rows. With `peek` it needs the next row for that, so the last row of a piece is not believed
-    until the next piece, or the end (a true second value), has come.
-    """
-    carried: dict[str, NDArray] = {}
-    for piece, last in pieces:
-        arrays = {name: np.concatenate([carried[name], rows]) if carried else rows for name, rows in piece.items()}
-        flags = np.asarray(ends(arrays)).reshape(-1) != 0
-        usable = flags[:-1] if peek and not last else flags
-        stop = len(flags) if last else int(np.flatnonzero(usable)[-1]) + 1 if usable.any() else 0
-        if stop:
-            yield {name: rows[:stop] for name, rows in arrays.items()}
-        carried = {name: rows[stop:] for name, rows in arrays.items()}
-
-
-def rows_from_episodes(
-    episodes: Sequence[tuple[NDArray, NDArray]], names: Sequence[str], name: str, equal: bool = True
-) -> Rows:
-    """From (observations, actions) of every episode, T + 1 (or, if `equal`, also T) observations for T actions."""
-    if not episodes:
-        raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
-    widths = None
-    for (states, controls), label in zip(episodes, names, strict=True):
-        for kind, array in (("observations", states), ("actions", controls)):
-            if array.ndim != 2:
-                raise DataError(not_a_table(f"{name}, {label}", kind, array))
-        if len(states) - len(controls) not in ((0, 1) if equal else (1,)):
-            raise DataError(
-                f"{name}, {label}: {len(states)} observations do not fit {len(controls)} actions; "
-                "an episode of T actions has T + 1 observations."
-            )
-        widths = widths or (states.shape[1], controls.shape[1])
-        if (states.shape[1], controls.shape[1]) != widths:
-            raise DataError(
-                f"{name}, {label}: {states.shape[1]} observation and {controls.shape[1]} action columns, but "
-                f"{names[0]} has {widths[0]} and {widths[1]}; all episodes must agree."
-            )
-    offsets = np.concatenate([[0], np.cumsum([len(states) for states, _ in episodes])])
-    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
-        observations = np.concatenate([np.asarray(states, np.float32) for states, _ in episodes])
-        actions = np.zeros((len(observations), episodes[0][1].shape[1]), np.float32)
-        for (_, controls), first in zip(episodes, offsets, strict=False):
-            actions[first : first + len(controls)] = controls
-    return Rows(observations, actions, offsets, name)
-
-
-def check_table(observations: NDArray, actions: NDArray, ends: ArrayLike, name: str) -> NDArray[np.bool_]:
-    """The flags as bools, after the arrays have been found to be tables of equally many rows."""
-    flags = np.asarray(ends)
-    for kind, array in (("observations", observations), ("actions", actions)):
-        if array.ndim != 2 or array.shape[1] == 0:
-            raise DataError(not_a_table(name, kind, array))
-    if flags.ndim == 2 and flags.shape[1] == 1:
-        flags = flags[:, 0]
-    if flags.ndim != 1 or not len(observations) == len(actions) == len(flags):
-        raise DataError(
-            f"{name}: observations, actions and terminals have {len(observations)}, {len(actions)} and "
-            f"{flags.shape[0] if flags.ndim else 0} rows; they must have equally many."
-        )
-    return check_flags(flags, name)
-
-
-def not_a_table(place: str, kind: str, array: NDArray) -> str:
-    """The sentence about observations or actions that are no table (steps, columns)."""
-    if array.ndim > 2:
-        remedy = "pictures and other arrays per step are not supported, so turn each step into a row of numbers first"
-    elif kind == "actions" and array.ndim == 1 and array.dtype.kind in "iub":
-        remedy = "numbered (discrete) actions are not supported, only real numbers within [-1, 1]"
-    else:
-        remedy = "give one row per step (a single column is array[:, None])"
-    return f"{place}: {kind} must be a table (steps, columns), but have the shape {array.shape}; {remedy}."
-
-
-def check_flags(flags: NDArray, name: str) -> NDArray[np.bool_]:
-    """End-of-episode flags as bools; whatever is neither 0 nor 1 is refused."""
-    if flags.dtype != bool and not ((flags == 0) | (flags == 1)).all():
-        raise DataError(f"{name}: an end-of-episode flag is neither 0 nor 1; give flags, not positions.")
-    return flags.astype(bool)
-
-
-def misspelt(present: Iterable[str], known: Sequence[str], source: str) -> None:
-    """Refuse a name that is nearly one of those that say where episodes end: a damaged one would glue them together."""
-    names = set(present)
-    absent = [name for name in known if name not in names]
-    for name in sorted(names - set(known)):
-        for near in absent:
-            damaged = len(name) == len(near) and sum(a != b for a, b in zip(name, near, strict=True)) <= 2
-            if damaged or name in (near[:-1], near + "s"):
-                raise DataError(f"{source} holds '{name}' and no {near}; rename it to {near}, or remove it.")
-
-
-def breaks(observations: NDArray, following: NDArray) -> NDArray[np.bool_]:
-    """Whether the transition of each row is not continued by the next row; a NaN is no continuation."""
-    broken = np.ones(len(observations), bool)
-    with np.errstate(all="ignore"):
-        for start in range(0, len(observations) - 1, BLOCK):
-            here = slice(start, min(start + BLOCK, len(observations) - 1))
-            after = np.asarray(observations[start + 1 : here.stop + 1], np.float64)
-            broken[here] = ~(np.abs(after - np.asarray(following[here], np.float64)).max(1) <= CONTINUES)
-    return broken
 
 
 # ---------------------------------------------------------------------------------------------- what is always refused
