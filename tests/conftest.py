@@ -68,3 +68,20 @@ def _own_directories(data_directory):
 def maze_data(_own_directories) -> Trajectories:
     """60 episodes of PointMaze medium: 60,000 transitions in the real simulator."""
     return load(MAZE, episodes=EPISODES, progress=False)
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[list[int]]:
+    """Of every picture drawn during a test, how many lines, points, images and bars each of its axes shows."""
+    from matplotlib.figure import Figure
+
+    found: list[list[int]] = []
+    save = Figure.savefig
+
+    def savefig(figure, *arguments, **settings):
+        shown = [axes for axes in figure.axes if axes.get_visible() and axes.axison]
+        found.append([len([*axes.lines, *axes.collections, *axes.images, *axes.patches]) for axes in shown])
+        return save(figure, *arguments, **settings)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return found

@@ -36,7 +36,7 @@ def test_the_help_of_every_command_says_what_it_does_and_explains_each_option(ca
     """A field without a docstring would stand there with its default alone, or with nothing."""
     code, out, _ = call(capsys, *name.split(), "--help")
     rows = [line.strip("│| ") for line in out.splitlines()]
-    starts = [place for place, row in enumerate(rows) if row.startswith("--")] + [len(rows)]
+    starts = [place for place, row in enumerate(rows) if re.match("--[a-z]", row)] + [len(rows)]
     for start, end in itertools.pairwise(starts):
         explained = re.sub(r"\{.*?\}|--\S+|\(default.*", "", " ".join(rows[start:end]))
         assert re.search("[a-z]{2,}", explained), rows[start]
@@ -148,11 +148,11 @@ def run(tmp_path_factory, maze_data):
 def test_train_writes_a_run_a_seed(run):
     for seed in (0, 1):
         assert json.loads((run / f"seed_{seed}" / "config.json").read_text())["settings"]["hidden"] == [16, 16]
-        assert (run / f"seed_{seed}" / "plots" / "curves.png").stat().st_size > 5000
+        assert (run / f"seed_{seed}" / "plots" / "curves.png").exists()
 
 
 @pytest.mark.slow
-def test_evaluate_prints_json_last_and_draws(capsys, run):
+def test_evaluate_prints_json_last_and_draws(capsys, run, drawn):
     few = ("--episodes", 1, "--tasks", 1, 2, "--max-steps", 100)  # so untrained, no goal is reached
     code, out, _ = call(capsys, "evaluate", run, *few, "--nodes", 64, "--json")
     result = json.loads(out.strip().splitlines()[-1])
@@ -161,8 +161,10 @@ def test_evaluate_prints_json_last_and_draws(capsys, run):
     assert set(result["planners"]) == {"direct", "rec-mid", "sym-graph", "asym-graph"}
     for numbers in result["planners"].values():
         assert {"success_rate", "interval", "per_task"} <= numbers.keys()
-    for picture in ("field", "rollouts", "curves"):
-        assert (run / "seed_0" / "plots" / f"{picture}.png").stat().st_size > 5000
+    for seed in (0, 1):
+        pictures = {path.stem for path in (run / f"seed_{seed}" / "plots").glob("*.png")}
+        assert pictures >= {"field", "rollouts", "curves"}
+    assert len(drawn) == 6 and all(min(axes) > 0 for axes in drawn)
     assert len(list((run / "seed_1" / "evaluations").glob("*.json"))) == len(result["planners"])
 
 
@@ -173,19 +175,20 @@ def test_evaluate_refuses_unknown_planners_before_running(capsys, run):
 
 
 @pytest.mark.slow
-def test_plan_prints_waypoints_and_draws(capsys, run):
+def test_plan_prints_waypoints_and_draws(capsys, run, drawn):
     code, out, _ = call(capsys, "plan", run / "seed_0", "--nodes", 64, "--start", 0, 0, "--goal", 20, 20, "--json")
     result = json.loads(out)
     assert code == 0 and len(result["costs"]) == len(result["waypoints"]) + 1
     assert result["predicted_steps"] == pytest.approx(sum(result["steps"]))
     assert sum(result["steps"]) > sum(result["costs"])  # costs are discounted
     code, out, _ = call(capsys, "plan", run / "seed_0", "--nodes", 64)
-    assert code == 0 and "steps to go" in out and (run / "seed_0" / "plots" / "plan.png").stat().st_size > 5000
+    assert code == 0 and "steps to go" in out and (run / "seed_0" / "plots" / "plan.png").exists()
+    assert len(drawn) == 2 and all(min(axes) > 2 for axes in drawn)  # a maze, its graph, the route
     assert call(capsys, "plan", run / "seed_0", "--nodes", 64, "--goal", 1, 2, 3)[0] == 2
 
 
 @pytest.mark.slow
-def test_audit_compares_with_the_maze_on_held_out_episodes(capsys, run, maze_data):
+def test_audit_compares_with_the_maze_on_held_out_episodes(capsys, run, maze_data, drawn):
     code, out, _ = call(capsys, "audit", run / "seed_0", "--json")
     result = json.loads(out)
     assert code == 0 and -1 <= result["order"]["low"] <= result["order"]["high"] <= 1
@@ -193,7 +196,8 @@ def test_audit_compares_with_the_maze_on_held_out_episodes(capsys, run, maze_dat
     assert result["episodes"] == len(maze_data) // 10  # the validation set, not the training set
     code, out, _ = call(capsys, "audit", run / "seed_0")
     assert code == 0 and "rank correlation" in out
-    assert (run / "seed_0" / "plots" / "audit.png").stat().st_size > 5000
+    assert (run / "seed_0" / "plots" / "audit.png").exists()
+    assert drawn and all(min(axes) > 0 for axes in drawn)
 
 
 @pytest.mark.slow

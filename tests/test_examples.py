@@ -101,13 +101,14 @@ def test_a_control_loop_drives_a_robot_from_afar():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The graph's nodes")
-def test_prompts_are_driven_and_drawn(maze_data, tmp_path):
+def test_prompts_are_driven_and_drawn(maze_data, tmp_path, drawn):
     algo = iel.IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16)
     iel.train(maze_data, algo, out=tmp_path / "run", progress=False)
     example = load("prompts")
     wishes = {"columns": {0: float(maze_data.observations[0, 0])}, "reward": example.Reward(example.near(0.0, 0.0))}
     ways = example.main(str(tmp_path / "run"), str(tmp_path / "prompts.png"), wishes, steps=5)
-    assert {len(way) for way in ways.values()} == {6} and (tmp_path / "prompts.png").stat().st_size > 5000
+    assert {len(way) for way in ways.values()} == {6} and (tmp_path / "prompts.png").exists()
+    assert min(drawn[-1][: len(wishes)]) > 1
 
 
 def test_every_example_is_tested():

@@ -181,9 +181,9 @@ def test_a_run_keeps_data_that_was_built_in_memory(in_memory, data):
     assert iel.open_run(in_memory).data().fingerprint == data.fingerprint
 
 
-def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path):
+def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path, drawn):
     code, out, _ = call(capsys, "plan", run, "--nodes", 64, "--json")
-    assert code == 0 and Path(json.loads(out)["picture"]).stat().st_size > 5000
+    assert code == 0 and Path(json.loads(out)["picture"]).exists() and min(drawn[-1]) > 2  # data, graph, route
     code, out, err = call(capsys, "plan", run, "--nodes", 64, "--goal", 999, 999, 1)
     assert code == 0 and err.count("goal is outside of the data") == 1 and "predicted steps" in out
     assert call(capsys, "plan", run, "--nodes", 64, "--goal", 999, 999, 1, "--outside", "refuse")[0] == 2
@@ -225,7 +225,7 @@ def test_it_can_be_played_with(run):
     assert len(Session(stage).show(scene)["path"]) >= 2 and not world["live"]
 
 
-def test_evaluation_and_diagnosis_in_ones_own_environment(run, capsys, monkeypatch, tmp_path):
+def test_evaluation_and_diagnosis_in_ones_own_environment(run, capsys, monkeypatch, tmp_path, drawn):
     (tmp_path / "my_room_for_a_test.py").write_text("from tests.test_own_robot import Room\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parent.parent)])
@@ -239,7 +239,7 @@ def test_evaluation_and_diagnosis_in_ones_own_environment(run, capsys, monkeypat
     assert len(list((run / "plots").glob("rollouts*.png"))) == 2
     code, out, _ = call(capsys, "diagnose", run, "--episodes", 2, *own)
     found = json.loads(out)
-    assert code == 0 and Path(found["picture"]).stat().st_size > 5000
+    assert code == 0 and Path(found["picture"]).exists() and min(drawn[-1]) > 0
     topics = {finding["topic"]: finding for finding in found["findings"]}
     assert topics.keys() == {"coverage", "graph", "steps", "policy", "episodes"}
     assert not topics["policy"]["good"]  # thirty steps of training teach nothing, and it says so

@@ -67,7 +67,7 @@ def told(capsys, *words):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The graph's nodes")
-def test_plan_takes_every_prompt(capsys, run, maze_data, tmp_path):
+def test_plan_takes_every_prompt(capsys, run, maze_data, tmp_path, drawn):
     plan = partial(told, capsys, "plan", run, "--nodes", 200, "--json")
     assert plan("--goal", "-0.5", "0")["goal"] == [-0.5, 0.0]
     wanted = maze_data.observations[100]
@@ -82,7 +82,7 @@ def test_plan_takes_every_prompt(capsys, run, maze_data, tmp_path):
     assert by_column["waypoints"][-1][0] > 10  # large x is worth most
     assert plan("--weighted", "0,0@-1", "20,20@1")["in_span"] is None
     way = plan("--goal", f"0={wanted[0]}", f"1={wanted[1]}", "--avoid", "0=100:200", "--picture", tmp_path / "p.png")
-    assert way["waypoints"] and (tmp_path / "p.png").stat().st_size > 5000
+    assert way["waypoints"] and (tmp_path / "p.png").exists() and min(drawn[-1]) > 2  # a maze, its graph, the route
 
 
 @pytest.mark.slow

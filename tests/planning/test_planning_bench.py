@@ -20,7 +20,7 @@ ROW = {
 
 
 @pytest.mark.slow
-def test_the_benchmark_reports_identical_graphs(tmp_path: Path) -> None:
+def test_the_benchmark_reports_identical_graphs(tmp_path: Path, drawn: list[list[int]]) -> None:
     lines: list[str] = []
     result = planning.run(nodes=[128], beta=[0.0, 0.1], quick=True, progress=lines.append)
     assert len(lines) == 4
@@ -31,4 +31,4 @@ def test_the_benchmark_reports_identical_graphs(tmp_path: Path) -> None:
     for row in result["coreset"]:
         assert set(row) >= {"points", "picks", "method", "seconds", "peak_mb"}
     planning.plot(result, tmp_path / "time.png")
-    assert (tmp_path / "time.png").stat().st_size > 1000
+    assert (tmp_path / "time.png").exists() and min(drawn[-1]) > 0
