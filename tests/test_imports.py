@@ -27,8 +27,8 @@ RANKS = {
 
 # What robots, other frameworks and people with logs of their own use: numpy, scipy, safetensors and msgspec are enough.
 LIGHT_ROOMS = (
-    "iel", "iel.loader", "iel.data", "iel.data.make", "iel.envs", "iel.planning", "iel.model", "iel.theory", "iel.agent",
-    "iel.evaluation.stats",
+    "iel", "iel.loader", "iel.data", "iel.data.make", "iel.envs", "iel.planning", "iel.model", "iel.theory",
+    "iel.agent", "iel.evaluation.stats",
 )  # fmt: skip
 REFUSED = (
     "jax", "equinox", "optax", "mujoco", "ogbench", "gymnasium", "matplotlib", "rich", "tyro", "h5py", "threadpoolctl",

@@ -156,12 +156,8 @@ def fit(
 def suited(data: Trajectories) -> Method:
     """HTP with the preset that suits the data: `laptop` where every column is a position, `laptop-body` where some are
     (a robot with joints), `laptop-arm` where nothing separates position from pose."""
-    from iel.data.slowness import place_columns
-    from iel.errors import DataError
     from iel.methods import HTP
 
-    try:
-        position = place_columns(data)
-    except DataError:
+    if not data.position_columns:
         return HTP.preset("laptop-arm")
-    return HTP.preset("laptop" if len(position) == data.observation_size else "laptop-body")
+    return HTP.preset("laptop" if len(data.position_columns) == data.observation_size else "laptop-body")

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.jumps import jump_rows
-from iel.data.slowness import place_columns
 from iel.data.trajectories import Trajectories
-from iel.errors import ConfigError, DataError, GeometryError, RunError
+from iel.errors import ConfigError, GeometryError, RunError
 from iel.files import write_bytes
 from iel.loader import read_safetensors
 from iel.metrics import Booleans, Floats, Integers
@@ -139,18 +138,13 @@ class Atlas:
     @cached_property
     def position_columns(self) -> tuple[int, ...]:
         """Columns that the data shows to be positions; none where nothing separates position from pose."""
-        if self.resident is None:
-            return ()
-        try:
-            return tuple(place_columns(self.resident))
-        except DataError:
-            return ()
+        return () if self.resident is None else self.resident.position_columns
 
     def walked(self) -> Integers:
         """Where trajectories begin and end; one that teleports ends there."""
         if self.trajectories is None:
             raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
-        return np.union1d(self.trajectories.offsets, jump_rows(self.trajectories) + 1)
+        return np.union1d(self.trajectories.offsets, self.trajectories.jumps + 1)
 
     def penalty_for(self, given: float | None, columns: tuple[int, ...] = ()) -> float:
         """The cost multiplier of edges that were never observed: as given, else as exported, else `AT_JUMPS` if these

@@ -19,7 +19,7 @@ import optax
 
 from iel.data.goals import DeviceData, draw_states
 from iel.data.scaling import Scaling
-from iel.data.slowness import place_columns, typical_reach
+from iel.data.slowness import typical_reach
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.learner import Learner, Metrics, Spec, Trained, require_positive
@@ -59,7 +59,7 @@ class Waypoints(Policy):
         if len(set(columns)) != len(columns) or any(not 0 <= column < data.observation_size for column in columns):
             last = data.observation_size - 1
             raise ConfigError(f"columns are {columns}, but must name different columns from 0 to {last}.")
-        columns = columns or tuple(place_columns(data))
+        columns = columns or data.require_position()
         scale = 1.0 if scaling is None else scaling.spread[list(columns)]
         return columns, typical_reach(data, list(columns), self.future_steps, scale)
 
