@@ -23,7 +23,7 @@ from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.planning import AsymGraph, SymGraph
 from iel.planning.node_costs import MetricMatcher
-from iel.planning.pursuits import AlongGraph
+from iel.planning.planners import AlongGraph
 from iel.training import open_run
 
 GOALS = 5

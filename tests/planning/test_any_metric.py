@@ -24,9 +24,9 @@ from iel.planning import (
     make_planner,
     planners_for,
 )
-from iel.planning.candidates import around
 from iel.planning.coreset import farthest_point
-from iel.planning.pursuits import AlongGraph
+from iel.planning.neighbours import around
+from iel.planning.planners import AlongGraph
 
 START, END = np.array([1.0, 0.0], dtype=np.float32), np.array([1.0, 10.0], dtype=np.float32)
 

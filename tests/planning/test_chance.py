@@ -12,8 +12,7 @@ from iel.model import Waypoint
 from iel.model.atlas import ObservedTeleports
 from iel.planning import AsymGraph, PlanningModel
 from iel.planning.chance import FEWEST, chance_search, find_portals
-from iel.planning.field import NO_HOP
-from iel.planning.search import Edges, search
+from iel.planning.search import NO_HOP, Edges, search
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two_rooms.py"
 

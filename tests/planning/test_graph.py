@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from planning_worlds import BETAS, KINDS, Instance, degenerate_points, instances
 from scipy.sparse.csgraph import floyd_warshall, minimum_spanning_tree
 
+from benchmarks import reference
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import Displacement, LatentGoal, Metric, lengths_between
-from iel.planning import PlanningGraph, reference
-from iel.planning.candidates import TooMany, nearest_pairs
-from iel.planning.tree import euclidean_tree
+from iel.planning import PlanningGraph
+from iel.planning.neighbours import TooMany, euclidean_tree, nearest_pairs
 
 
 def goal_of(case: Instance) -> LatentGoal:

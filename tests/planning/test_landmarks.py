@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from iel.metrics import FLOOR, LatentGoal, SupportFunction
 from iel.planning import PlanningGraph
 from iel.planning.landmarks import SupportCosts
-from iel.planning.pursuits import AlongGraph
+from iel.planning.planners import AlongGraph
 
 
 def instance(seed: int, count: int = 60, dimension: int = 4, landmarks: int = 40) -> tuple[np.ndarray, SupportFunction]:

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from planning_worlds import Instance, instances
 
+from benchmarks.reference import cost_matrix
 from iel.distances import directed, longest_steps
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import (
@@ -22,7 +23,6 @@ from iel.metrics import (
     projections,
     unit,
 )
-from iel.planning.reference import cost_matrix
 
 seeds = st.integers(0, 2**32 - 1)
 

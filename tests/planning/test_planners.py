@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_worlds import LinearModel, corridor
 
+from benchmarks import reference
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.metrics import Displacement, LatentGoal, directed_cost, lengths_between
 from iel.model.atlas import rows_before
@@ -26,9 +27,9 @@ from iel.planning import (
     Sequence,
     SymGraph,
     make_planner,
-    reference,
 )
-from iel.planning.pursuits import AlongGraph, smallest_columns
+from iel.planning.midpoints import smallest_columns
+from iel.planning.planners import AlongGraph
 from model_worlds import made
 
 START, END = np.array([1.0, 0.0], dtype=np.float32), np.array([1.0, 10.0], dtype=np.float32)

@@ -23,10 +23,9 @@ from iel.planning import (
     Weighted,
     Where,
 )
-from iel.planning.field import NO_HOP
 from iel.planning.goals import inside, matching_states, mismatch
 from iel.planning.rewards import Landscape, composed_direction, fit_readout, node_means, reward_field
-from iel.planning.search import Edges
+from iel.planning.search import NO_HOP, Edges
 
 START, END = np.array([1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32)
 

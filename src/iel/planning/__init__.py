@@ -14,15 +14,21 @@ from iel.planning.coreset import (
     select_coreset,
 )
 from iel.planning.dpp import greedy_dpp
-from iel.planning.field import Field
 from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
 from iel.planning.graph import PlanningGraph
 from iel.planning.midpoints import RecMid
 from iel.planning.plan import ACTION_KINDS, Acting, ActionKind, Controller, Memory, Plan, PlanningModel, Route, Target
-from iel.planning.planner import Planner
-from iel.planning.planners import AsymGraph, Direct, SymGraph
-from iel.planning.registry import PLANNERS, make_planner, over_coreset, planners_for, usual_planners
-from iel.planning.search import Edges
+from iel.planning.planner import Direct, Planner
+from iel.planning.planners import (
+    PLANNERS,
+    AsymGraph,
+    SymGraph,
+    make_planner,
+    over_coreset,
+    planners_for,
+    usual_planners,
+)
+from iel.planning.search import Edges, Field
 
 __all__ = [
     "ACTION_KINDS",

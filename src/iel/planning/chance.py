@@ -29,8 +29,7 @@ from iel.data.jumps import jump_rows
 from iel.data.trajectories import Trajectories
 from iel.metrics import Booleans, Floats, Integers
 from iel.model.atlas import ObservedTeleports
-from iel.planning.field import NO_HOP
-from iel.planning.search import Edges
+from iel.planning.search import NO_HOP, Edges
 
 FEWEST = 10
 """Jumps from one place that make a portal: fewer may be a log that was put together wrongly."""

@@ -31,13 +31,10 @@ from iel.metrics import (
     floored_root,
 )
 from iel.model.atlas import Source
-from iel.planning.candidates import nearest_pairs
-from iel.planning.field import NO_HOP, Field
-from iel.planning.plan import Aim, PlanningModel, Pursuit
+from iel.planning.neighbours import euclidean_tree, nearest_pairs
+from iel.planning.plan import Aim, PlanningModel, Pursuit, Straight
 from iel.planning.planner import Planner
-from iel.planning.pursuits import Straight
-from iel.planning.search import Edges, search
-from iel.planning.tree import euclidean_tree
+from iel.planning.search import NO_HOP, Edges, Field, search
 
 BLOCK = 1024
 """States that are clustered together."""

@@ -16,12 +16,10 @@ import numpy as np
 from iel.errors import ConfigError, GeometryError, unknown_name
 from iel.metrics import Floats, Integers, checked_points
 from iel.planning.dpp import greedy_dpp
-from iel.planning.screen import Screen
+from iel.planning.neighbours import Screen
 
 METHODS = ("farthest", "dpp", "all")
 DEFAULT_NODES = 2048
-PAPER_SIGMA = 20.0
-"""The kernel width of the paper's main configuration; `sigma=None` scales with the data instead."""
 SIGMA_FRACTION = 0.5
 """The paper recommends sigma between 0.3 and 0.75 of the mean pair distance; this is the middle."""
 

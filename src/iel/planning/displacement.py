@@ -28,10 +28,19 @@ from iel.metrics import (
     row_lengths,
     row_products,
 )
-from iel.planning.candidates import Nearby, TooMany, nearest_pairs, typical_square
+from iel.planning.neighbours import (
+    WIDEN,
+    Nearby,
+    Pairs,
+    Screen,
+    TooMany,
+    affordable_screen,
+    nearest_pairs,
+    places,
+    rounded_up,
+    typical_square,
+)
 from iel.planning.node_costs import Cheapest, Matcher, NodeCosts, keep_cheapest
-from iel.planning.screen import WIDEN, Screen, affordable_screen, places, rounded_up
-from iel.planning.tree import Pairs
 
 MOST_CANDIDATES = 2e7
 """Candidates kept at most when the path is chosen automatically: about 800 MB."""

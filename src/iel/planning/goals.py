@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from iel.errors import ConfigError, GeometryError
 from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, unit
 from iel.planning.coreset import farthest_point
 from iel.typed import plain_numbers
+
+if TYPE_CHECKING:
+    from iel.planning.planner import Planner
 
 REACHED_WITHIN = 5.0
 """Predicted steps to a stage's goal at which a sequence moves on to its next one."""
@@ -110,24 +113,6 @@ Goal = Any
 """An observation (obs_dim,), a dictionary of columns, or one of the classes above."""
 
 
-class Asked(Protocol):
-    """What turning goals into latent ones needs of a planner."""
-
-    model: Any
-    metric: Metric | None
-    observations: Floats
-
-    @property
-    def spread(self) -> Floats:
-        """Standard deviations of the data's columns."""
-
-    def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
-        """The latent goal of a reward."""
-
-    def avoided(self, places: Any) -> Booleans:
-        """Which nodes lie in these places."""
-
-
 @dataclass(frozen=True)
 class LatentWish:
     """Stages, each a list of alternatives, and the predicted steps at which a stage is done."""
@@ -136,15 +121,15 @@ class LatentWish:
     within: float
 
 
-def latent_wishes(goals: Many[Goal], asked: Asked) -> list[LatentWish]:
+def latent_wishes(goals: Many[Goal], planner: Planner) -> list[LatentWish]:
     """Embed all goals together, with one call of each network."""
     if len(goals) == 0:
         raise GeometryError("There are no goals; give at least one.")
     tables: list[Floats] = []
     rewards: dict[int, LatentGoal] = {}
-    shapes = [_collect(goal, asked, tables, rewards) for goal in goals]
-    states = np.concatenate(tables) if tables else np.zeros((0, asked.observations.shape[1]), np.float32)
-    phi, omega = _embedded(asked.model, states) if len(states) else (states, states)
+    shapes = [_collect(goal, planner, tables, rewards) for goal in goals]
+    states = np.concatenate(tables) if tables else np.zeros((0, planner.observations.shape[1]), np.float32)
+    phi, omega = _embedded(planner.model, states) if len(states) else (states, states)
     wishes, start = [], 0
     for stages, within in shapes:
         built = []
@@ -154,7 +139,7 @@ def latent_wishes(goals: Many[Goal], asked: Asked) -> list[LatentWish]:
             found = [stage.ready] if stage.ready else _alternatives(phi[part], omega[part], states[part], stage.weights)
             built.append([goal._replace(off=stage.off) for goal in found])
         wishes.append(LatentWish(built, within))
-    _refuse_what_the_metric_lacks(wishes, asked.metric)
+    _refuse_what_the_metric_lacks(wishes, planner.metric)
     return wishes
 
 
@@ -190,28 +175,28 @@ class _Stage:
 
 
 def _collect(
-    goal: Goal, asked: Asked, tables: list[Floats], rewards: dict[int, LatentGoal]
+    goal: Goal, planner: Planner, tables: list[Floats], rewards: dict[int, LatentGoal]
 ) -> tuple[list[_Stage], float]:
     """Append the states of one goal to `tables`; return its stages. A reward that many episodes share is read once."""
-    width = asked.observations.shape[1]
+    width = planner.observations.shape[1]
     if isinstance(goal, Sequence):
         if not (math.isfinite(goal.within) and goal.within > 0.0):
             raise ConfigError(f"A sequence's 'within' is {goal.within}; give a positive number of predicted steps.")
         if len(goal.goals) == 0:
             raise GeometryError("The sequence of goals is empty; give at least one goal.")
-        return [stage for part in goal.goals for stage in _collect(part, asked, tables, rewards)[0]], goal.within
+        return [stage for part in goal.goals for stage in _collect(part, planner, tables, rewards)[0]], goal.within
     if isinstance(goal, Avoid):
-        off = asked.avoided(goal.places)
-        stages, within = _collect(goal.goal, asked, tables, rewards)
+        off = planner.avoided(goal.places)
+        stages, within = _collect(goal.goal, planner, tables, rewards)
         both = [off if stage.off is None else off | stage.off for stage in stages]
         return [_Stage(s.size, s.weights, s.ready, mask) for s, mask in zip(stages, both, strict=True)], within
     if isinstance(goal, Reward | Weighted):
         if id(goal) not in rewards:
-            rewards[id(goal)] = asked.attracted(goal)
+            rewards[id(goal)] = planner.attracted(goal)
         return [_Stage(ready=rewards[id(goal)])], 0.0
     if isinstance(goal, Where | Mapping):
-        most = 1 if asked.metric is None else MATCHES
-        tables.append(matching_states(asked.observations, asked.spread, as_where(goal), most))
+        most = 1 if planner.metric is None else MATCHES
+        tables.append(matching_states(planner.observations, planner.spread, as_where(goal), most))
         return [_Stage(len(tables[-1]))], 0.0
     if isinstance(goal, Region | Mixture):
         what = type(goal).__name__.lower()

@@ -34,14 +34,12 @@ from iel.metrics import (
     checked_points,
 )
 from iel.model.atlas import ObservedEdges, ObservedTeleports
-from iel.planning.candidates import around, nearest_pairs
 from iel.planning.chance import chance_search
 from iel.planning.displacement import DisplacementCosts
-from iel.planning.field import NO_HOP, Field
 from iel.planning.landmarks import SupportCosts
+from iel.planning.neighbours import Pairs, around, euclidean_tree, nearest_pairs
 from iel.planning.node_costs import Matcher, MetricCosts, NodeCosts
-from iel.planning.search import Edges, search, without
-from iel.planning.tree import Pairs, euclidean_tree
+from iel.planning.search import NO_HOP, Edges, Field, search, without
 from iel.planning.witness import LONGEST, Connectivity, connectivity
 
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from iel.cores import usable_cores
 from iel.metrics import FLOOR, Booleans, Floats, Integers, LatentGoal, SupportFunction, largest_rises
+from iel.planning.neighbours import Screen, places
 from iel.planning.node_costs import Cheapest, Matcher, NodeCosts
-from iel.planning.screen import Screen, places
 
 FEW = 24
 """Landmarks of the lower bound."""

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, checked_costs
-from iel.planning.screen import BLOCK_ELEMENTS
-from iel.planning.tree import Pairs
+from iel.planning.neighbours import BLOCK_ELEMENTS, Pairs
 
 
 @dataclass(frozen=True)

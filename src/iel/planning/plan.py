@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric
+from iel.metrics import FLOOR, Booleans, Floats, Integers, LatentGoal, Metric, checked_costs, row_products
 from iel.model.model import TargetSpec
 from iel.model.support import Outside, Support
 from iel.planning.goals import LatentWish
@@ -109,6 +109,39 @@ class Pursuit(Protocol):
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
         """Predicted steps to the goals, given what `aim` answered."""
+
+
+class Straight:
+    """Direct pursuit of phi(g)."""
+
+    def __init__(self, goals: list[LatentGoal], metric: Metric | None):
+        self.goals, self.metric = goals, metric
+        self.points = np.array([goal.point for goal in goals])
+        self.directions = np.array([goal.direction for goal in goals])
+        self.collects = np.array([goal.rewards is not None for goal in goals])
+
+    def direct_costs(self, states: Floats, goals: Integers) -> Floats:
+        """d(x, g; g); infinite for a method that has no distances: it can be pursued, but nothing is known.
+
+        For a reward: how much higher <phi, z> is where the data has it highest.
+        """
+        if self.metric is None:
+            return np.full(len(states), np.inf)
+        wanted = [self.goals[goal] for goal in goals]
+        costs = checked_costs(self.metric.row_costs(states, self.points[goals], wanted), (len(states),))
+        climb = np.maximum(row_products(self.points[goals] - states, self.directions[goals]), FLOOR)
+        return np.where(self.collects[goals], climb, costs)
+
+    def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
+        """The goal itself; for a reward whatever lies ahead along z."""
+        nowhere = np.full(len(states), -1, dtype=np.int64)
+        points = np.where(self.collects[goals, None], states + self.directions[goals], self.points[goals])
+        return Aim(points, nowhere, self.direct_costs(states, goals), nowhere)
+
+    def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
+        """Predicted steps to the goal from each state."""
+        assert self.metric is not None
+        return self.metric.steps(aim.costs)
 
 
 @dataclass(frozen=True, repr=False)

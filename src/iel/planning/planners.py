@@ -1,4 +1,8 @@
-"""Planners over the graph of a coreset, and the one that heads straight for its goal."""
+"""Planners over the graph of a coreset, and all planners by name.
+
+An agent at x is matched to the node argmin_i d(x, x_i; g) and heads for its next hop, or for a later one; from the
+goal's own node it heads for phi(g).
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,19 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from iel.errors import ConfigError, GeometryError, NoPath
+from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, SupportFunction, checked_costs
 from iel.model.atlas import Atlas, ObservedEdges, ObservedTeleports, Source, rows_before
 from iel.planning.chance import find_portals
+from iel.planning.clusters import GasGraph
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
-from iel.planning.field import NO_HOP, Field
 from iel.planning.goals import inside, observation_table
 from iel.planning.graph import PlanningGraph
-from iel.planning.plan import PlanningModel, Pursuit
-from iel.planning.planner import Planner
-from iel.planning.pursuits import AlongGraph, Straight
+from iel.planning.midpoints import RecMid
+from iel.planning.plan import Aim, PlanningModel, Pursuit, Straight
+from iel.planning.planner import Direct, Planner
 from iel.planning.rewards import Landscape, reward_field
-from iel.planning.search import without
+from iel.planning.search import NO_HOP, Field, without
 from iel.planning.witness import observed_edges, positions, window_for
 
 FEW_NODES = 512
@@ -35,14 +39,65 @@ SAMPLED = 1024
 """Pairs of the data that tell what a number of steps costs."""
 
 
-class Direct(Planner):
-    """Head straight for phi(g)."""
+class AlongGraph(Straight):
+    """Next hops of prepared fields, re-matched at every call."""
 
-    name = "direct"
-    collects = True
+    def __init__(
+        self,
+        graph: PlanningGraph,
+        states: Integers,
+        fields: list[Field],
+        nodes_off: np.ndarray | None,
+        lookahead: float = 0.0,
+        places: Floats | None = None,
+    ):
+        """`states` are the rows of the planner's `targets` that are the graph's nodes, and then its portals;
+        `nodes_off` (m, N) are the nodes not used per goal."""
+        super().__init__([field.goal for field in fields], graph.metric)
+        self.graph, self.hop_states, self.fields = graph, states, fields
+        self.matcher = graph.matcher(self.goals, nodes_off)
+        self.next_hops = np.stack([field.beyond(lookahead, places) for field in fields])
+        self.hop_points = np.concatenate([graph.points, graph.portal_points])
+        self.distances = np.stack([field.distance for field in fields])
+        self.goal_nodes = np.array([field.node for field in fields])
+        self.last_costs = np.array([field.last_cost for field in fields])
 
-    def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        return Straight(goals, self.metric)
+    @cached_property
+    def node_steps(self) -> Floats:
+        """Predicted steps from every node to every goal, (m, N)."""
+        last = self.graph.metric.steps(self.last_costs)
+        return np.stack([field.steps(self.graph.metric) for field in self.fields]) + last[:, None]
+
+    def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
+        """The next hop from the matched node, or the goal from the goal's own node; or that node, to collect there."""
+        nodes, costs = self.matcher.match(states, goals, memory)
+        place = goals * self.graph.count + nodes
+        hops = self.next_hops.take(place)
+        hops = np.where((hops == NO_HOP) & self.collects[goals], nodes, hops)  # a reward is best collected right here
+        targets = self.hop_points.take(hops, axis=0, mode="wrap")
+        rows = np.where(hops == NO_HOP, -1, self.hop_states.take(hops, mode="wrap"))
+        totals = costs + self.distances.take(place) + self.last_costs[goals]
+        last = np.flatnonzero(hops == NO_HOP)
+        if len(last):
+            targets[last] = self.points[goals[last]]
+            # Standing at the goal's own node there is no detour over it.
+            arrived = last[self._arrived(nodes[last], goals[last]) & np.isfinite(totals[last])]
+            totals[arrived] = self.direct_costs(states[arrived], goals[arrived])
+        return Aim(targets, rows, totals, nodes)
+
+    def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
+        """Steps to the matched node, along its way, and from its end to the goal; straight from the goal's own node."""
+        metric, known = self.graph.metric, np.isfinite(aim.costs)
+        result = np.full(len(states), np.inf)
+        straight = known & self._arrived(aim.nodes, goals)
+        result[straight] = metric.steps(aim.costs[straight])
+        onward = np.flatnonzero(known & ~straight)
+        first = self.matcher.costs(states, goals, onward, aim.nodes[onward])
+        result[onward] = metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
+        return result
+
+    def _arrived(self, nodes: Integers, goals: Integers) -> Booleans:
+        return nodes == self.goal_nodes[goals]
 
 
 class AsymGraph(Planner):
@@ -344,3 +399,44 @@ class SymGraph(AsymGraph):
         if beta not in (None, 0, 0.0):
             raise ConfigError(f"beta is {beta} but sym-graph is the planner with beta = 0; use asym-graph.")
         return None if metric is None else metric.symmetric()
+
+
+# ---------------------------------------------------------------- planners by name
+
+
+PLANNERS: dict[str, type[Planner]] = {
+    planner.name: planner for planner in (Direct, RecMid, SymGraph, AsymGraph, GasGraph)
+}
+
+
+def planners_for(model: PlanningModel) -> tuple[str, ...]:
+    """Names of the planners that this model can be used with."""
+    metric = model.metric
+    if metric is None:
+        return ("direct",)
+    missing = set() if metric.spatial else {"rec-mid", "gas-graph"}
+    if not metric.symmetric().for_every_goal:
+        missing.add("gas-graph")  # clusters are the same for all goals
+    return tuple(name for name in PLANNERS if name not in missing)
+
+
+def usual_planners(model: PlanningModel) -> tuple[str, ...]:
+    """The same without GAS's own graph, which other methods are only given on request."""
+    return tuple(name for name in planners_for(model) if model.algo == "gas" or name != GasGraph.name)
+
+
+def over_coreset(name: str) -> bool:
+    """Whether a planner's graph is that of a coreset, with so many nodes and neighbours."""
+    return issubclass(PLANNERS.get(name, Direct), AsymGraph)
+
+
+def make_planner(name: str, model: PlanningModel, data: Source, **settings: Any) -> Planner:
+    """A planner by name: direct, rec-mid, sym-graph, asym-graph or gas-graph."""
+    if name not in PLANNERS:
+        raise unknown_name("planner", name, PLANNERS)
+    try:
+        return PLANNERS[name](model, data, **settings)
+    except TypeError as error:
+        if "unexpected keyword" in str(error):
+            raise ConfigError(f"The planner {name} has no such setting: {error}.") from error
+        raise

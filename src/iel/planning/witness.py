@@ -36,8 +36,7 @@ from scipy.sparse.csgraph import connected_components
 
 from iel.metrics import Floats, Integers, checked_points
 from iel.model.atlas import SLACK, ObservedEdges
-from iel.planning.candidates import Nearby, nearest_pairs
-from iel.planning.screen import WIDEN, Screen, affordable_screen, places, rounded_up
+from iel.planning.neighbours import WIDEN, Nearby, Screen, affordable_screen, nearest_pairs, places, rounded_up
 
 STRIDE = 64
 """Every so many states one is compared with all nodes."""

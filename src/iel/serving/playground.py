@@ -19,7 +19,7 @@ from iel.errors import ConfigError, IELError, NoPath
 from iel.metrics import LatentGoal
 from iel.planning import AsymGraph, Planner
 from iel.planning.goals import latent_wishes
-from iel.planning.pursuits import AlongGraph
+from iel.planning.planners import AlongGraph
 from iel.serving.engine import Engine, finite
 from iel.serving.live import Simulation, simulation_of
 from iel.serving.obstacles import Obstacles

@@ -1,4 +1,4 @@
-"""The planning graph by the paper's formula, as literally as possible: dense matrices, scipy's dense spanning tree.
+"""The planning graph by the paper's formula, as literally as possible: dense matrices.
 
 Slow on purpose (half a minute a goal at 8192 nodes). Tests and the benchmark hold the fast graph against it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra, minimum_spanning_tree
+from scipy.sparse.csgraph import dijkstra
 
 from iel.metrics import Floats, Integers, directed_cost, lengths_between, projections
 
@@ -28,11 +28,6 @@ def top_k(costs: Floats, k: int) -> np.ndarray:
     mask = np.zeros(costs.shape, dtype=bool)
     np.put_along_axis(mask, order, True, axis=1)
     return mask
-
-
-def plain_tree(symmetric: Floats) -> np.ndarray:
-    """Edges of scipy's dense spanning tree; among equal weights scipy decides."""
-    return np.argwhere(minimum_spanning_tree(symmetric).toarray() > 0)
 
 
 def nearest_by_partition(costs: Floats, k: int) -> np.ndarray:
