@@ -6,9 +6,12 @@ say that place 4 is no steps away from itself.
 
 import itertools
 
+import jax
 import numpy as np
 
 from iel.data import Trajectories
+from iel.learner import Learner, Spec, TrainState
+from iel.methods import Method
 
 PLACES = 3 * np.stack([np.cos(2 * np.pi * np.arange(12) / 12), np.sin(2 * np.pi * np.arange(12) / 12)], 1)
 PLACES = np.concatenate([PLACES, 1.5 * PLACES[4:5]])
@@ -46,6 +49,25 @@ def act(model, here: int, goal: int) -> np.ndarray:
 
 def steps(model, here: int, goal: int) -> float:
     return float(model.steps(PLACES[[here]], PLACES[[goal]])[0])
+
+
+# ---------------------------------------------------------------- learners of a method
+
+
+def started(method: Method, spec: Spec, seed: int = 0) -> dict[str, TrainState]:
+    """The state of every learner before the first step, by slot; compiled as a whole, which is quicker."""
+    first = {phase.slot: phase.learner for phase in reversed(method.phases())}
+    return jax.jit(lambda key: {slot: own.start(key, spec) for slot, own in first.items()})(jax.random.key(seed))
+
+
+def fresh(method: Method, spec: Spec, seed: int = 0) -> dict[str, object]:
+    """The networks of every learner before the first step, by slot."""
+    return {slot: state.params for slot, state in started(method, spec, seed).items()}
+
+
+def learner(method: Method, phase: str) -> Learner:
+    """The learner of a phase."""
+    return next(own.learner for own in method.phases() if own.name == phase)
 
 
 # ---------------------------------------------------------------- worlds where every state reaches every other

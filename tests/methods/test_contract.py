@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from algo_worlds import PLACES, SHORT, act, action, cosine, ring, steps
-from iel.methods.contract import Metrics, Phase, Spec, require_fraction
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
 from iel.distances import discounted_steps
 from iel.errors import ContractError
+from iel.learner import Learner, Metrics, Phase, Spec, Trained, require_fraction
 from iel.methods import Method, check_algo
+from iel.methods.method import Distances
 from iel.metrics import Displacement
 from iel.model import Direction, GoalState, Model
 from iel.model.model import ValueCost
-from iel.nn import MLP, GaussianPolicy, descend, frozen, frozen_policy
+from iel.nn import MLP, GaussianPolicy, frozen
 from iel.planning import planners_for
 from iel.training import train
 
@@ -39,11 +39,6 @@ class Networks(NamedTuple):
     policy: GaussianPolicy
 
 
-class State(NamedTuple):
-    networks: Networks
-    moments: optax.OptState
-
-
 class Batch(NamedTuple):
     state: jax.Array
     action: jax.Array
@@ -52,7 +47,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nearby(Method):
+class Nearby(Method, Learner):
     """Clone what was done on the way to a later state g (or x itself), and remember how long it took.
 
     L = E[(V(x, g) + h(k))^2] - E[log N(a; mu(x, g), 1)],   h(k) = (1 - gamma^k) / (1 - gamma),   g = x_{t+k}
@@ -68,36 +63,27 @@ class Nearby(Method):
         super().__post_init__()
         require_fraction(self, "discount")
 
-    def init(self, key: jax.Array, spec: Spec) -> State:
+    def init(self, key: jax.Array, spec: Spec) -> Networks:
         value_key, policy_key = jax.random.split(key)
         pair = 2 * spec.observation_size
         policy = GaussianPolicy(policy_key, pair, self.hidden, spec.action_size)
-        networks = Networks(MLP(value_key, pair, self.hidden, 1), policy)
-        return State(networks, self.optimiser.init(networks))
+        return Networks(MLP(value_key, pair, self.hidden, 1), policy)
 
-    def sample(self, phase: str, key: jax.Array, data: DeviceData, tables: None) -> Batch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
         state_key, goal_key = jax.random.split(key)
         rows = draw_states(state_key, data, self.batch_size)
         sampler = GoalSampler(self.discount, p_trajectory=0.8, p_random=0.0, p_current=0.2, future="uniform")
         goals = sampler.goals(goal_key, data, rows)
         return Batch(data.observations[rows], data.actions[rows], data.observations[goals], goals - rows)
 
-    def loss(self, networks: Networks, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: None, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         pair = jnp.concatenate([batch.state, batch.goal], -1)
         value = jnp.square(networks.value(pair)[:, 0] + discounted_steps(batch.steps, self.discount)).mean()
         actor = -networks.policy.unit_log_prob(pair, batch.action).mean()
         return value + actor, {"train/loss": value + actor, "train/value": value, "train/actor": actor}
 
-    def update(self, phase: str, state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
-        networks, moments, metrics = descend(self.optimiser, self.loss, state.networks, state.moments, batch)
-        return State(networks, moments), metrics
-
-    def model(self, state: State, spec: Spec) -> Model:
-        networks = {
-            "policy": frozen_policy(state.networks.policy, "observation", "command"),
-            "value": frozen(state.networks.value, "observation", "goal"),
-        }
-        return Model(self.name, spec.observation_size, spec.action_size, networks, GoalState(), discount=self.discount)
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        return Distances({"value": frozen(trained["train"].value, "observation", "goal")}, discount=self.discount)
 
 
 # ---------------------------------------------------------------- it works
@@ -168,8 +154,8 @@ def shipping(change: Any) -> type[Nearby]:
 
     @dataclass(frozen=True, kw_only=True)
     class Changed(Nearby):
-        def model(self, state: State, spec: Spec) -> Model:
-            model = super().model(state, spec)
+        def model(self, trained: Trained, spec: Spec) -> Model:
+            model = super().model(trained, spec)
             change(model)
             return model
 
@@ -186,28 +172,46 @@ def steered(steering: Any) -> type[Nearby]:
 
 @dataclass(frozen=True, kw_only=True)
 class Silent(Nearby):
-    def loss(self, networks, batch):
-        loss, metrics = super().loss(networks, batch)
+    def loss(self, networks, target, batch, key):
+        loss, metrics = super().loss(networks, target, batch, key)
         return loss, {"train/error": metrics["train/loss"]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growing(Nearby):
-    def update(self, phase, state, batch, key):
-        after, metrics = super().update(phase, state, batch, key)
+    def update(self, state, batch, key):
+        after, metrics = super().update(state, batch, key)
         return after._replace(moments=jax.tree.map(jnp.atleast_1d, after.moments)), metrics
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stubborn(Nearby):
-    def sample(self, phase, key, data, tables):
-        return super().sample(phase, jax.random.key(0), data, tables)
+    def sample(self, key, data, tables):
+        return super().sample(jax.random.key(0), data, tables)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen(Nearby):
+    def update(self, state, batch, key):
+        return state, self.loss(state.params, None, batch, key)[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lazy(Nearby):
     def phases(self):
-        return (Phase("train", self.steps - 1),)
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backwards(Nearby):
+    def phases(self):
+        return (Phase(self, -1),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(Nearby):
+    def geometry(self):
+        return (Phase(GoalState(), 1),)
 
 
 BROKEN = {
@@ -222,7 +226,10 @@ BROKEN = {
     "there is no metric train/loss": Silent,
     "update reshapes the state": Growing,
     "the key does not matter": Stubborn,
-    "phases do not add up": Lazy,
+    "the key does not matter|changes nothing": Frozen,
+    "must name at least one phase": Lazy,
+    "phases.. must name at least one phase": Backwards,
+    "phases.. must be of learners": Forgetful,
 }
 
 
@@ -244,4 +251,4 @@ def test_promises_are_checked_without_asserts_too():
     )
     command = [sys.executable, "-O", "-c", program, str(Path(__file__).parent)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "add up" in said and "train/loss" in said
+    assert "at least one phase" in said and "train/loss" in said

@@ -6,20 +6,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algo_worlds import PLACES, action, cosine, ring, steps
-from iel.methods.contract import Spec
+from algo_worlds import PLACES, action, cosine, fresh, ring, steps
 
 from iel.data import Trajectories
 from iel.data.goals import Relabelled, to_device
 from iel.errors import ConfigError, GeometryError
 from iel.export import build_graphs
+from iel.learner import Spec
 from iel.losses import contrastive_loss, recursive_classification_loss
-from iel.methods import CRL, HIQL, CLearning, check_algo, get_algo
+from iel.methods import CRL, HIQL, CLearning, check_algo, get_method
 from iel.methods.clearning import Batch as CBatch
 from iel.methods.hiql import Batch as HBatch
-from iel.model import Subgoal, Waypoint, load_model, save_model
+from iel.model import Pack, Subgoal, Waypoint, load_model, save_model
 from iel.nn import apply_heads, on_sphere, scalars
-from iel.planning import Atlas, make_planner, planners_for
+from iel.planning import make_planner, planners_for
+from iel.policies import Waypoints
 from iel.theory.calibration import spearman
 from iel.training import train
 
@@ -29,10 +30,10 @@ PLANE = Spec(2, 2)
 
 
 def start(algo, spec=PLANE):
-    """A fresh state, moved so that no bias is 0."""
-    state = jax.jit(lambda key: algo.init(key, spec))(jax.random.key(0))
+    """Fresh networks by slot, moved so that no bias is 0."""
     generator = np.random.default_rng(7)
-    return jax.tree.map(lambda leaf: np.asarray(leaf + 0.1 * generator.normal(size=leaf.shape), leaf.dtype), state)
+    move = lambda leaf: np.asarray(leaf + 0.1 * generator.normal(size=leaf.shape), leaf.dtype)  # noqa: E731
+    return jax.tree.map(move, fresh(algo, spec))
 
 
 def rows(count: int) -> list[np.ndarray]:
@@ -117,7 +118,7 @@ def test_the_fixed_point_of_the_recursion_is_the_exact_measure():
 
 def test_the_critic_and_the_actor_of_crl_by_hand():
     algo = CRL.preset("smoke", **TINY, latent=3, bc_weight=0.7)
-    networks = start(algo).networks
+    networks = start(algo)["train"]
     state, did, after, goal, wanted = rows(5)
     batch = Relabelled(state, jnp.tanh(did), after, goal, jnp.zeros(6), wanted)
     loss, _ = jax.jit(algo.critic_loss)(networks, batch)
@@ -144,11 +145,11 @@ def test_the_critic_and_the_actor_of_crl_by_hand():
 @pytest.mark.parametrize("share", [0.25, pytest.param(0.0, marks=pytest.mark.long)])
 def test_the_classifier_and_the_actor_of_c_learning_by_hand(share):
     algo = CLearning.preset("smoke", **TINY, discount=0.7, monte_carlo_share=share, bc_weight=0.4)
-    state, key = start(algo), jax.random.key(9)
-    target = jax.tree.map(lambda leaf: leaf * 2.0, state.target)
+    networks, key = start(algo)["train"], jax.random.key(9)
+    target = jax.tree.map(lambda leaf: leaf * 2.0, algo.target_of(networks))
     here, did, after, anywhere, later, wanted = rows(6)
     batch = CBatch(jnp.tanh(did), here, after, anywhere, later, wanted)
-    classifier, policy = state.networks.classifier, state.networks.policy
+    classifier, policy = networks
     loss, metrics = jax.jit(algo.classifier_loss)(classifier, target, policy, batch, key)
     pair = jnp.concatenate([after, anywhere], -1)
     ahead = double(rated(target, pair, drawn(policy, key, pair))).min(0)
@@ -171,8 +172,8 @@ def test_the_classifier_and_the_actor_of_c_learning_by_hand(share):
 
 def test_the_value_and_both_policies_of_hiql_by_hand():
     algo = HIQL.preset("smoke", **TINY, expectile=0.8, discount=0.9, high_temperature=2.0, low_temperature=1.5)
-    state = start(algo)
-    own, target = state.networks, jax.tree.map(lambda leaf: leaf * 1.2, state.target)
+    own = start(algo)["train"]
+    target = jax.tree.map(lambda leaf: leaf * 1.2, algo.target_of(own))
     here, did, after, goal, far, sub, low_sub = rows(7)
     success = jnp.array([0.0, 0, 1, 0, 1, 0])
     batch = HBatch(jnp.tanh(did), success, here, after, goal, far, sub, low_sub)
@@ -219,7 +220,7 @@ def test_subgoals_of_hiql_lie_ahead_and_never_beyond_the_goal():
     data = to_device(Trajectories.from_episodes(episodes, "numbered"))
     for share in (1.0, 0.0):
         algo = HIQL.preset("smoke", subgoal_steps=5, actor_p_trajectory=share, batch_size=400)
-        batch = jax.tree.map(np.asarray, algo.sample("train", jax.random.key(0), data, None))
+        batch = jax.tree.map(np.asarray, algo.sample(jax.random.key(0), data, None))
         episode, time = batch.state.T
         last = np.array(lengths)[episode.astype(int)]
         assert (batch.low_subgoal == np.column_stack([episode, np.minimum(time + 5, last)])).all()
@@ -331,27 +332,22 @@ def test_hiql_reaches_goals_on_the_ring():
 # ---------------------------------------------------------------- what is shipped
 
 
-def made(name: str, steering: str, spec: Spec):
-    settings = {"steering": steering, **({"latent": 4} if name == "crl" else {})}
-    algo = get_algo(name).preset("smoke", **{**TINY, "hidden": (16, 16)}, **settings)
-    return algo, start(algo, spec)
-
-
 @pytest.mark.parametrize(
-    "name, steering",
+    "name, policy",
     [
-        *((name, "goal") for name in METHODS),
-        ("crl", "waypoint"),
-        pytest.param("hiql", "waypoint", marks=pytest.mark.long),
-        pytest.param("clearning", "waypoint", marks=pytest.mark.long),
+        *((name, None) for name in METHODS),
+        ("crl", Waypoints()),
+        pytest.param("hiql", Waypoints(), marks=pytest.mark.long),
+        pytest.param("clearning", Waypoints(), marks=pytest.mark.long),
     ],
 )
-def test_numpy_and_onnx_say_what_the_trained_networks_say(name, steering, tmp_path):
-    spec = Spec(5, 3, (0, 1) if steering == "waypoint" else ())
-    algo, state = made(name, steering, spec)
-    model = algo.model(jax.tree.map(np.asarray, state), spec)
-    save_model(model, tmp_path)
-    model, own = load_model(tmp_path), state.networks
+def test_numpy_and_onnx_say_what_the_trained_networks_say(name, policy, tmp_path):
+    spec = Spec(5, 3, () if policy is None else (0, 1))
+    settings = {**TINY, "hidden": (16, 16), **({"latent": 4} if name == "crl" else {})}
+    algo = get_method(name).preset("smoke", **settings, policy=policy)
+    trained = start(algo, spec)
+    save_model(algo.model(trained, spec), tmp_path)
+    model, own = load_model(tmp_path), trained["train"]
     states, goals = np.random.default_rng(1).standard_normal((2, 40, 5)).astype(np.float32)
     pair = jnp.concatenate([states, goals], -1)
     if name == "hiql":
@@ -365,12 +361,12 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, steering, tmp_pa
         cost = -jax.nn.log_sigmoid(f)
     cost = np.maximum(cost, 1e-3)
     np.testing.assert_allclose(model.cost(states, goals, goals), cost, rtol=1e-4, atol=1e-5)
-    target = make_planner("direct", model, Atlas(states)).plan(goals).target(states)
+    target = make_planner("direct", model, Pack(states)).plan(goals).target(states)
     command = model.command(states, target)
-    if steering == "waypoint":
+    if policy is not None:
         assert isinstance(model.steering, Waypoint) and command.shape == (40, 2)
         told = jnp.concatenate([states[:, 2:], command], -1)
-        acted = state.walker.skills.policy(told)
+        acted = trained["policy"](told)
     elif name == "hiql":
         assert isinstance(model.steering, Subgoal)
         acted = own.low(jnp.concatenate([states, on_sphere(own.high(pair))], -1))
@@ -391,8 +387,8 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, steering, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", METHODS)
-def test_the_contract_holds_when_steered_by_waypoints(name):
-    check_algo(get_algo(name).preset("smoke", **{**TINY, "batch_size": 16}, steering="waypoint", place=(0, 1)))
+def test_the_contract_holds_with_a_waypoint_policy(name):
+    check_algo(get_method(name).preset("smoke", **{**TINY, "batch_size": 16}, policy=Waypoints(columns=(0, 1))))
 
 
 @pytest.mark.parametrize(

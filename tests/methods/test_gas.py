@@ -4,15 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algo_worlds import ring
-from iel.methods.contract import Spec
+from algo_worlds import fresh, learner, ring
 from measure_worlds import COUNT, EXACT, arrives, pairs, wandering
 from scipy.stats import spearmanr
 
 from iel.data.goals import to_device
 from iel.errors import ConfigError
-from iel.methods import GAS, check_algo
-from iel.methods.gas import GoalBatch, SkillBatch, Tables
+from iel.learner import Spec
+from iel.methods import GAS
+from iel.methods.gas import SkillBatch, Tables
+from iel.methods.hilp import GoalBatch
 from iel.metrics import Displacement
 from iel.nn import apply_heads, head, scalars, unit
 from iel.planning import make_planner, planners_for
@@ -20,10 +21,6 @@ from iel.training import train
 
 TINY = {"hidden": (8,), "batch_size": 6, "dimension": 4, "steps": 8}
 SPEC = Spec(2, 2)
-
-
-def start(algo):
-    return jax.jit(lambda key: algo.init(key, SPEC))(jax.random.key(0))
 
 
 def drawn(*shapes: tuple[int, ...]) -> list[jax.Array]:
@@ -37,18 +34,18 @@ def double(x) -> np.ndarray:
 def test_the_distance_loss_by_hand():
     """The weight is large where the target cost is smaller; the other way round the number is another one."""
     algo = GAS.preset("smoke", **TINY, expectile=0.8, discount=0.9)
-    state = start(algo)
-    target = jax.tree.map(lambda leaf: 1.2 * leaf, state.embedding_target)
+    embedding = fresh(algo, SPEC)["embedding"]
+    target = jax.tree.map(lambda leaf: 1.2 * leaf, embedding)
     here, after, goal = drawn((6, 2), (6, 2), (6, 2))
     batch = GoalBatch(here, after, goal, jnp.array([0.0, 0, 1, 0, 0, 0]))
-    loss, _ = jax.jit(algo.embedding_loss)(state.embedding, target, batch)
+    loss, _ = jax.jit(learner(algo, "embedding").loss)(embedding, target, batch, jax.random.key(0))
 
     def value(network, x):
         return -np.linalg.norm(double(apply_heads(network, x)) - double(apply_heads(network, goal)), axis=-1)
 
     q = (1 - double(batch.success)) * (-1 + 0.9 * value(target, after))
     better = q.min(0) >= value(target, here).mean(0)
-    error = np.square(q - value(state.embedding, here))
+    error = np.square(q - value(embedding, here))
     assert float(loss) == pytest.approx((np.where(better, 0.8, 0.2) * error).mean(-1).sum(), rel=1e-4)
     assert abs(float(loss) - (np.where(better, 0.2, 0.8) * error).mean(-1).sum()) > 1e-2
 
@@ -56,15 +53,15 @@ def test_the_distance_loss_by_hand():
 def test_the_policys_losses_by_hand():
     """The critic on random directions; the actor on the way to the subgoal, climbing q and close to the data."""
     algo = GAS.preset("smoke", **TINY, policy_expectile=0.8, discount=0.9, bc_weight=0.5)
-    state = start(algo)
-    target = jax.tree.map(lambda leaf: 1.2 * leaf, state.critic_target)
+    own, skills = learner(algo, "skills"), fresh(algo, SPEC)["skills"]
+    target = jax.tree.map(lambda leaf: 1.2 * leaf, own.target_of(skills))
     batch = SkillBatch(*drawn((6, 2), (6, 2), (6, 2), (6, 4), (6, 4)))
     batch = batch._replace(action=jnp.tanh(batch.action))
     key = jax.random.key(7)
-    loss, metrics = jax.jit(algo.skills_loss)(state.skills, target, batch, key)
+    loss, metrics = jax.jit(own.loss)(skills, target, batch, key)
     z = unit(jax.random.normal(key, (6, 4)))
-    value, after = (double(scalars(state.skills.value, s, z)[0]) for s in (batch.state, batch.next_state))
-    q, old = (double(scalars(c, batch.state, z, batch.action)) for c in (state.skills.critic, target))
+    value, after = (double(scalars(skills.value, s, z)[0]) for s in (batch.state, batch.next_state))
+    q, old = (double(scalars(c, batch.state, z, batch.action)) for c in (skills.critic, target))
     gap = old.min(0) - value
     backup = (double(batch.displacement) * double(z)).sum(-1) + 0.9 * after
     assert float(metrics["skills/value"]) == pytest.approx((np.where(gap >= 0, 0.8, 0.2) * gap**2).mean(), rel=1e-4)
@@ -72,48 +69,37 @@ def test_the_policys_losses_by_hand():
 
     way = double(batch.subgoal) / np.linalg.norm(double(batch.subgoal), axis=1, keepdims=True)
     told = jnp.concatenate([batch.state, jnp.asarray(way, jnp.float32)], -1)
-    mean = state.skills.policy(told)
-    climbed = double(scalars(state.skills.critic, told, jnp.clip(mean, -1, 1))).min(0)
+    mean = skills.policy(told)
+    climbed = double(scalars(skills.critic, told, jnp.clip(mean, -1, 1))).min(0)
     clone = -0.5 * np.square(double(batch.action - mean)).sum(-1) - np.log(2 * np.pi)
     expected = -climbed.mean() / np.abs(climbed).mean() - 0.5 * clone.mean()
     assert float(metrics["skills/actor"]) == pytest.approx(expected, rel=1e-4)
     assert float(loss) == pytest.approx(
         sum(float(metrics[f"skills/{x}"]) for x in ("value", "critic", "actor")), rel=1e-5
     )
-    gradient = jax.grad(lambda critic: algo.actor_loss(state.skills.policy, critic, batch)[0])(state.skills.critic)
+    gradient = jax.grad(lambda critic: own.actor_loss(skills.policy, critic, batch)[0])(skills.critic)
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient)), "the critic is only looked at"
 
 
 def test_subgoals_lie_ahead_and_no_further_than_the_reach():
     algo = GAS.preset("smoke", **{**TINY, "batch_size": 500}, reach=2.0)
     data = to_device(ring())
-    state = start(algo)
-    tables = jax.jit(lambda: algo.tables("skills", state, data))()
+    own, trained = learner(algo, "skills"), fresh(algo, SPEC)
+    tables = jax.jit(lambda: own.tables(trained, data, SPEC))()
     points, furthest = np.asarray(tables.points), np.asarray(tables.furthest)
-    assert np.allclose(points, head(state.embedding, 0)(data.observations), atol=1e-5)
+    assert np.allclose(points, head(trained["embedding"], 0)(data.observations), atol=1e-5)
     # A line instead of the network's space: the place of a row is its number, so the furthest is two rows ahead.
     line = jnp.arange(len(points), dtype=jnp.float32)[:, None] * jnp.ones((1, 4)) / 2.0
     furthest = jnp.minimum(jnp.arange(len(points)) + 2, data.final)
-    batch = algo.sample("skills", jax.random.key(1), data, Tables(line, furthest))
+    batch = own.sample(jax.random.key(1), data, Tables(line, furthest))
     ahead = np.asarray(batch.subgoal)[:, 0] * 2
     assert set(ahead.round(4)) <= {1.0, 2.0} and (ahead == 2.0).mean() > 0.5, "geometric in 0.99, cut at the furthest"
     assert np.allclose(batch.displacement, 0.5)
 
 
-def test_it_keeps_the_contract_and_frozen_networks_stay():
-    algo = GAS.preset("smoke", **{**TINY, "batch_size": 8})
-    check_algo(algo)
-    data, state = to_device(ring()), start(algo)
-    for phase, frozen in (("embedding", ("skills", "critic_target")), ("skills", ("embedding", "embedding_target"))):
-        batch = algo.sample(phase, jax.random.key(1), data, algo.tables(phase, state, data))
-        after, _ = algo.update(phase, state, batch, jax.random.key(2))
-        for name in frozen:
-            jax.tree.map(np.testing.assert_array_equal, getattr(state, name), getattr(after, name))
-
-
 def test_its_model_has_all_planners_and_steps():
     algo = GAS.preset("smoke", **TINY)
-    model = algo.model(start(algo), SPEC)
+    model = algo.model(fresh(algo, SPEC), SPEC)
     assert model.metric == Displacement(0.0, algo.discount)
     assert planners_for(model) == ("direct", "rec-mid", "sym-graph", "asym-graph", "gas-graph")
     with pytest.raises(ConfigError, match="reach"):

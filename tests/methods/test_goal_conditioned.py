@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algo_worlds import PLACES, act, action, cosine, ring, steps
-from iel.methods.contract import Spec
+from algo_worlds import PLACES, act, action, cosine, fresh, ring, steps
 
 from iel.data.goals import Relabelled, to_device
 from iel.errors import ConfigError, GeometryError
-from iel.methods import ALGOS, GCBC, GCCQL, GCIQL, GCIVL
+from iel.learner import Spec
+from iel.methods import GCBC, GCCQL, GCIQL, GCIVL, METHODS
 from iel.model import Model
 from iel.nn import scalars
 from iel.planning import make_planner
@@ -32,8 +32,8 @@ def batch() -> Relabelled:
 
 
 def start(algo):
-    """A fresh state; compiled as a whole, which is quicker than op by op."""
-    return jax.jit(lambda key: algo.init(key, Spec(2, 2)))(jax.random.key(0))
+    """Fresh networks."""
+    return fresh(algo, Spec(2, 2))["train"]
 
 
 # ---------------------------------------------------------------- losses by hand
@@ -41,12 +41,12 @@ def start(algo):
 
 def test_the_value_of_gcivl_is_implicit_v_learning_on_its_goals(batch):
     algo = GCIVL.preset("smoke", **TINY, expectile=0.8, discount=0.9)
-    state = start(algo)
-    target = jax.tree.map(lambda leaf: leaf * 1.2, state.target)
-    loss, _ = jax.jit(algo.value_loss)(state.networks.value, target, batch)
+    networks = start(algo)
+    target = jax.tree.map(lambda leaf: leaf * 1.2, algo.target_of(networks))
+    loss, _ = jax.jit(algo.value_loss)(networks.value, target, batch)
     v, old, after = (
         np.asarray(scalars(network, where, batch.goal), np.float64)
-        for network, where in ((state.networks.value, batch.state), (target, batch.state), (target, batch.next_state))
+        for network, where in ((networks.value, batch.state), (target, batch.state), (target, batch.next_state))
     )
     open_ = 1 - np.asarray(batch.success)
     q = open_ * (-1 + 0.9 * after)
@@ -56,7 +56,7 @@ def test_the_value_of_gcivl_is_implicit_v_learning_on_its_goals(batch):
 
 def test_the_policy_of_gcivl_weighs_actions_by_the_value_they_led_to(batch):
     algo = GCIVL.preset("smoke", **TINY, awr_temperature=2.0)
-    networks = start(algo).networks
+    networks = start(algo)
     loss, _ = jax.jit(algo.actor_loss)(networks.policy, networks.value, batch)
     after, here = (scalars(networks.value, s, batch.actor_goal).mean(0) for s in (batch.next_state, batch.state))
     mean = networks.policy(jnp.concatenate([batch.state, batch.actor_goal], -1))
@@ -67,9 +67,8 @@ def test_the_policy_of_gcivl_weighs_actions_by_the_value_they_led_to(batch):
 
 def test_iql_masks_the_goal_and_uses_the_target_critic(batch):
     algo = GCIQL.preset("smoke", **TINY, expectile=0.7, discount=0.9)
-    state = start(algo)
-    target = jax.tree.map(lambda leaf: leaf * 1.2, state.target)
-    value, critic = state.networks.value, state.networks.critic
+    value, critic, _ = networks = start(algo)
+    target = jax.tree.map(lambda leaf: leaf * 1.2, algo.target_of(networks))
     loss, _ = jax.jit(algo.value_loss)(value, critic, target, batch)
     v, after = (np.asarray(scalars(value, s, batch.goal)[0], np.float64) for s in (batch.state, batch.next_state))
     q, old = (np.asarray(scalars(c, batch.state, batch.goal, batch.action), np.float64) for c in (critic, target))
@@ -83,7 +82,7 @@ def test_iql_masks_the_goal_and_uses_the_target_critic(batch):
 @pytest.mark.parametrize("extraction", ["ddpg-bc", "awr"])
 def test_the_actor_of_iql_moves_nothing_but_the_policy(batch, extraction):
     algo = GCIQL.preset("smoke", **TINY, extraction=extraction)
-    networks = start(algo).networks
+    networks = start(algo)
     gradient = jax.jit(jax.grad(lambda n: algo.actor_loss(n.policy, n.value, n.critic, batch)[0]))(networks)
     assert not any(leaf.any() for leaf in jax.tree.leaves((gradient.value, gradient.critic)))
     assert any(leaf.any() for leaf in jax.tree.leaves(gradient.policy.mean))
@@ -95,7 +94,7 @@ def test_the_critic_of_cql_by_hand(batch, lagrange):
     settings = {"action_samples": 2, "max_backup": False, "lagrange": lagrange, "gap": 0.3, "discount": 0.9}
     algo = GCCQL.preset("smoke", **TINY, **settings, conservative_weight=2.0, reward_scale=4.0)
     state, key = start(algo), jax.random.key(9)
-    target = jax.tree.map(lambda leaf: leaf * 1.2, state.target)
+    target = jax.tree.map(lambda leaf: leaf * 1.2, algo.target_of(state))
     loss, _ = jax.jit(algo.critic_loss)(state.critic, target, state.policy, jnp.array(0.5), batch, key)
 
     here, after = (jnp.concatenate([s, batch.goal], -1) for s in (batch.state, batch.next_state))
@@ -203,8 +202,8 @@ def test_cql_finds_the_short_way():
 
 @pytest.mark.parametrize("name", ["gcbc", "gcivl", "gciql", "gccql"])
 def test_the_direct_planner_hands_the_goal_itself_to_the_policy(name):
-    algo = ALGOS[name].config.preset("smoke", **TINY)
-    model = algo.model(start(algo), Spec(2, 2))
+    algo = METHODS[name].preset("smoke", **TINY)
+    model = algo.model(fresh(algo, Spec(2, 2)), Spec(2, 2))
     goals = np.random.default_rng(0).normal(0, 30, (5, 2)).astype(np.float32)
     states = np.random.default_rng(1).normal(0, 30, (5, 2)).astype(np.float32)
     target = make_planner("direct", model, ring()).plan(goals).target(model.embed(states))
@@ -221,30 +220,30 @@ def test_the_direct_planner_hands_the_goal_itself_to_the_policy(name):
 @pytest.mark.parametrize("name", ["hilp", "gcbc", "gcivl", "gciql", "gccql"])
 def test_seeds_trained_together_are_the_seeds_trained_alone(name):
     """To float tolerance, as for IEL: a mapped matrix product rounds differently."""
-    algo = ALGOS[name].config.preset("smoke", **TINY)
+    algo, spec = METHODS[name].preset("smoke", **TINY), Spec(2, 2)
     data = to_device(ring())
 
     def run(seed):
         key = jax.random.key(seed)
-        state = algo.init(key, Spec(2, 2))
+        first = {phase.slot: phase.learner for phase in reversed(algo.phases())}
+        states = {slot: own.start(key, spec) for slot, own in first.items()}
         for phase in algo.phases():
-            if phase.steps == 0:
-                continue
-            tables = algo.tables(phase.name, state, data)
+            own = phase.learner
+            tables = own.tables({slot: state.params for slot, state in states.items()}, data, spec)
 
-            def step(t, state, phase=phase.name, tables=tables):
+            def step(t, state, own=own, tables=tables):
                 sample_key, update_key = jax.random.split(jax.random.fold_in(key, t))
-                return algo.update(phase, state, algo.sample(phase, sample_key, data, tables), update_key)[0]
+                return own.update(state, own.sample(sample_key, data, tables), update_key)[0]
 
-            state = jax.lax.fori_loop(0, phase.steps, step, state)
-        return state
+            states[phase.slot] = jax.lax.fori_loop(0, phase.steps, step, states[phase.slot])
+        return {slot: state.params for slot, state in states.items()}
 
     together = jax.jit(jax.vmap(run))(jnp.array([3, 0]))
     alone = jax.jit(run)(0)
     states, goals = PLACES[:6].astype(np.float32), PLACES[6:12].astype(np.float32)
 
-    def behaviour(state):
-        model = algo.model(jax.tree.map(np.asarray, state), Spec(2, 2))
+    def behaviour(trained):
+        model = algo.model(jax.tree.map(np.asarray, trained), spec)
         cost = np.zeros(6) if model.metric is None else model.cost(states, goals, goals)
         told = goals if model.steering.kind == "goal" else model.omega(goals)
         return np.concatenate([cost, model.act(states, told).ravel()])

@@ -6,18 +6,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from iel.methods.contract import Spec, config_dict, config_from_dict
+from algo_worlds import fresh, learner, started
 from iel.methods.scaling import spec_of
-from iel.methods.skills import SkillBatch
 
 from iel.data import Trajectories
 from iel.data.goals import to_device
-from iel.errors import ConfigError, ContractError
-from iel.methods import ALGOS, IEL, check_algo
+from iel.errors import ConfigError
+from iel.learner import Spec
+from iel.methods import IEL, METHODS, check_algo
 from iel.methods.iel import GoalBatch
+from iel.methods.method import config_dict, config_from_dict
 from iel.nn import apply_heads, head, in_blocks, unit
+from iel.policies import Directions
+from iel.policies.directions import SkillBatch
 
 TINY = IEL.preset("smoke", hidden=(16, 16), batch_size=32, dimension=4)
+SPEC = Spec(2, 2)
 
 
 def walks(seed: int = 0) -> Trajectories:
@@ -28,43 +32,30 @@ def walks(seed: int = 0) -> Trajectories:
 
 @pytest.fixture(scope="module")
 def world():
-    data = walks()
-    arrays = to_device(data)
-    state = jax.jit(lambda key: TINY.init(key, Spec(2, 2)))(jax.random.key(0))
-    return arrays, state
+    return to_device(walks()), fresh(TINY, SPEC)
 
 
-@pytest.mark.parametrize("name", ALGOS)
+@pytest.mark.parametrize("name", METHODS)
 def test_contract(name):
-    algo = ALGOS[name].config.preset("smoke", hidden=(16,), policy_hidden=(12, 8), batch_size=16)
+    algo = METHODS[name].preset("smoke", hidden=(16,), policy_hidden=(12, 8), batch_size=16)
     check_algo(algo)
     spec = spec_of(algo, walks())
-    networks = algo.model(jax.tree.map(np.asarray, algo.init(jax.random.key(0), spec)), spec).networks
+    networks = algo.model(fresh(algo, spec), spec).networks
     acting = ("policy", "high") if name == "hiql" else ("policy",)  # its high level is a policy too
     for kind, network in networks.items():
         assert network.sizes[1:-1] == ((12, 8) if kind in acting else (16,)), kind
 
 
-def test_check_algo_finds_a_broken_method():
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Frozen(IEL):
-        def update(self, phase, state, batch, key):
-            return state, {f"{phase}/loss": jnp.zeros(())}
-
-    with pytest.raises(ContractError, match=r"changes nothing|does not matter"):
-        check_algo(Frozen.preset("smoke", hidden=(16,), batch_size=16))
-
-
 def test_embedding_loss_against_float64_numpy(world):
-    arrays, state = world
+    arrays, trained = world
     algo = dataclasses.replace(TINY, beta=0.3, kappa=0.7, hitting_expectile=0.25)
-    omega = in_blocks(lambda x: unit(state.omega(x)), arrays.observations)
-    batch: GoalBatch = algo.sample("embedding", jax.random.key(1), arrays, omega)
+    own, embedding = learner(algo, "embedding"), trained["embedding"]
+    batch: GoalBatch = own.sample(jax.random.key(1), arrays, own.tables(trained, arrays, SPEC))
     batch = batch._replace(success=batch.success.at[3].set(1.0))
-    target = jax.tree.map(lambda leaf: leaf * 1.1, state.embedding)
-    loss, _ = algo.embedding_loss(state.embedding, target, batch)
+    target = jax.tree.map(lambda leaf: leaf * 1.1, embedding)
+    loss, _ = own.loss(embedding, target, batch, jax.random.key(2))
 
-    online = {k: np.asarray(apply_heads(state.embedding, getattr(batch, k)), np.float64) for k in batch._fields[:4]}
+    online = {k: np.asarray(apply_heads(embedding, getattr(batch, k)), np.float64) for k in batch._fields[:4]}
     old = {k: np.asarray(apply_heads(target, getattr(batch, k)), np.float64) for k in batch._fields[:4]}
     w, success = np.asarray(batch.omega, np.float64), np.asarray(batch.success, np.float64)
 
@@ -88,80 +79,46 @@ def test_embedding_loss_against_float64_numpy(world):
 
 
 def test_hitting_times_of_goals_elsewhere_may_be_left_out(world):
-    arrays, state = world
-    omega = in_blocks(lambda x: unit(state.omega(x)), arrays.observations)
-    hitting = {}
+    arrays, trained = world
+    embedding, hitting = trained["embedding"], {}
     for goals in ("all", "ahead"):
-        algo = dataclasses.replace(TINY, hitting_goals=goals, p_trajectory=0.5)
-        batch = algo.sample("embedding", jax.random.key(1), arrays, omega)
+        own = learner(dataclasses.replace(TINY, hitting_goals=goals, p_trajectory=0.5), "embedding")
+        batch = own.sample(jax.random.key(1), arrays, own.tables(trained, arrays, SPEC))
         ahead = (batch.steps > 0) if batch.counted is None else batch.counted > 0
         for name, longer in (("drawn", 0.0), ("elsewhere", jnp.where(ahead, 0.0, 5.0))):
             changed = batch._replace(steps=batch.steps + longer)
-            hitting[goals, name] = algo.embedding_loss(state.embedding, state.embedding, changed)[1][
-                "embedding/hitting"
-            ]
+            hitting[goals, name] = own.loss(embedding, embedding, changed, jax.random.key(2))[1]["embedding/hitting"]
     assert 0 < ahead.mean() < 1 and hitting["ahead", "elsewhere"] == hitting["ahead", "drawn"] < hitting["all", "drawn"]
 
 
 def test_policy_reward_is_progress_along_the_direction(world):
-    arrays, state = world
-    table = in_blocks(head(state.embedding, 0), arrays.observations)
-    batch: SkillBatch = TINY.sample("policy", jax.random.key(1), arrays, table)
-    expected = head(state.embedding, 0)(batch.next_state) - head(state.embedding, 0)(batch.state)
-    np.testing.assert_allclose(batch.displacement, expected, atol=1e-5)
+    arrays, trained = world
+    own, phi = learner(TINY, "policy"), head(trained["embedding"], 0)
+    batch: SkillBatch = own.sample(jax.random.key(1), arrays, own.tables(trained, arrays, SPEC))
+    np.testing.assert_allclose(batch.displacement, phi(batch.next_state) - phi(batch.state), atol=1e-5)
 
 
 def test_precomputed_tables_are_what_the_networks_say(world):
-    arrays, state = world
-    omega = TINY.tables("embedding", state, arrays)
-    np.testing.assert_allclose(omega, unit(state.omega(arrays.observations)), atol=1e-5)
+    arrays, trained = world
+    omega = learner(TINY, "embedding").tables(trained, arrays, SPEC)
+    np.testing.assert_allclose(omega, unit(trained["omega"](arrays.observations)), atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(omega, axis=-1), 1.0, atol=1e-4)
-    phi = TINY.tables("policy", state, arrays)
-    np.testing.assert_allclose(phi, head(state.embedding, 0)(arrays.observations), atol=1e-5)
+    phi = learner(TINY, "policy").tables(trained, arrays, SPEC)
+    np.testing.assert_allclose(phi, head(trained["embedding"], 0)(arrays.observations), atol=1e-5)
     for block in (1, 7, 64):  # rows do not depend on how they are cut
         np.testing.assert_allclose(
-            in_blocks(state.omega, arrays.observations, block), state.omega(arrays.observations), atol=1e-5
+            in_blocks(trained["omega"], arrays.observations, block), trained["omega"](arrays.observations), atol=1e-5
         )
-
-
-TRAINED = {
-    "omega": {"omega"},
-    "embedding": {"embedding", "embedding_target"},
-    "policy": {"skills", "critic_target"},
-}
-
-
-@pytest.mark.parametrize("phase", TRAINED)
-def test_frozen_networks_stay_bit_identical(world, phase):
-    arrays, state = world
-    tables = TINY.tables(phase, state, arrays)
-
-    @jax.jit
-    def step(state, key):
-        a, b = jax.random.split(key)
-        return TINY.update(phase, state, TINY.sample(phase, a, arrays, tables), b)[0]
-
-    after = state
-    for t in range(5):
-        after = step(after, jax.random.key(t))
-    for field in state._fields[:-1]:
-        same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), getattr(state, field), getattr(after, field))
-        assert all(jax.tree.leaves(same)) == (field not in TRAINED[phase]), field
-    mine = {"omega": "omega", "embedding": "embedding", "policy": "skills"}[phase]
-    for field in state.optimisers._fields:
-        same = jax.tree.map(
-            lambda a, b: bool(jnp.array_equal(a, b)), getattr(state.optimisers, field), getattr(after.optimisers, field)
-        )
-        assert all(jax.tree.leaves(same)) == (field != mine), field
 
 
 def test_targets_follow_the_parameters_before_the_step(world):
-    arrays, state = world
-    batch = TINY.sample("embedding", jax.random.key(0), arrays, TINY.tables("embedding", state, arrays))
-    moved = state._replace(embedding_target=jax.tree.map(jnp.zeros_like, state.embedding_target))
-    after, _ = TINY.update("embedding", moved, batch, jax.random.key(0))
-    expected = jax.tree.map(lambda leaf: TINY.target_rate * leaf, state.embedding)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-9), after.embedding_target, expected)
+    arrays, trained = world
+    own, state = learner(TINY, "embedding"), started(TINY, SPEC)["embedding"]
+    batch = own.sample(jax.random.key(0), arrays, own.tables(trained, arrays, SPEC))
+    moved = state._replace(target=jax.tree.map(jnp.zeros_like, state.target))
+    after, _ = own.update(moved, batch, jax.random.key(0))
+    expected = jax.tree.map(lambda leaf: TINY.target_rate * leaf, state.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-9), after.target, expected)
 
 
 def two_routes() -> Trajectories:
@@ -186,7 +143,7 @@ def test_raising_the_expectile_shortens_learned_distances():
             "smoke",
             steps=1600,
             omega_share=0.1,
-            embedding_share=0.9,
+            policy=Directions(steps=1),
             expectile=tau,
             kappa=0.0,
             learning_rate=2e-3,
@@ -204,7 +161,8 @@ def test_presets_and_settings():
     assert [phase.steps for phase in paper.phases()] == [20_000, 480_000, 500_000]
     assert IEL.preset("official").beta == 0.3 and IEL.preset("official").noise_units == "raw"
     assert IEL.preset("laptop", hidden=(512, 512, 512)).hidden == (512, 512, 512)  # what is said wins over the preset
-    assert sum(phase.steps for phase in IEL(steps=101).phases()) == 101
+    assert sum(phase.steps for phase in IEL(steps=101).geometry()) == 101
+    assert [phase.steps for phase in IEL(steps=100, policy=Directions(steps=7)).phases()] == [4, 96, 7]
     assert config_from_dict(IEL, config_dict(IEL.preset("laptop"))) == IEL.preset("laptop")
 
 
@@ -216,7 +174,8 @@ def test_presets_and_settings():
         ({"discount": 1.0}, "strictly between 0 and 1"),
         ({"steps": 0}, "steps must be positive"),
         ({"hidden": (64, 0)}, "hidden must be positive"),
-        ({"omega_share": 0.6, "embedding_share": 0.6}, "at most 1"),
+        ({"omega_share": 1.2}, "omega_share is a share"),
+        ({"policy": None}, "no policy of its own"),
         ({"p_trajectory": 1.2}, "non-negative and sum to 1"),
     ],
 )

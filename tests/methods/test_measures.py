@@ -4,19 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from iel.methods.contract import Spec
+from algo_worlds import fresh, learner
 from measure_worlds import COUNT, EXACT, RING, arrives, pairs, step, wandering
 from scipy.stats import spearmanr
 
 from iel.errors import ConfigError, GeometryError
+from iel.learner import Spec
 from iel.losses import measure_loss, orthonormality_loss, pessimistic
 from iel.methods import FB, PSM, check_algo
 from iel.methods.measures import Tasks, Transitions, actor_loss, draw_tasks, on_sphere
 from iel.methods.psm import Batch, code_actions, code_bits
 from iel.metrics import LatentGoal
-from iel.model import Measure, Model, Network, Perceptron, Subgoal
+from iel.model import Measure, Model, Network, Pack, Perceptron, Subgoal
 from iel.nn import apply_heads
-from iel.planning import Atlas, make_planner, planners_for
+from iel.planning import make_planner, planners_for
+from iel.policies import Waypoints
 from iel.training import train
 
 TINY = {"hidden": (8,), "batch_size": 6, "dimension": 4, "steps": 8}
@@ -30,12 +32,8 @@ def batch() -> Transitions:
     return Transitions(state, jnp.tanh(jax.random.normal(keys[3], (6, 1))), after, later)
 
 
-def start(algo):
-    """A fresh state whose copies were moved away, so that nobody can take one for the other."""
-    return jax.jit(lambda key: algo.init(key, SPEC))(jax.random.key(0))
-
-
 def moved(tree):
+    """A target copy that cannot be taken for the networks."""
     return jax.tree.map(lambda leaf: 1.2 * leaf, tree)
 
 
@@ -99,7 +97,8 @@ def apart_by_hand(points: np.ndarray) -> float:
 def test_the_loss_of_fb_by_hand(batch):
     """Wrong signs of the diagonal, the discount or the orthonormality would all show."""
     algo = FB.preset("smoke", **TINY, orthonormality=0.7, noise=1e-6)
-    networks, target = start(algo).networks, moved(start(algo).target)
+    networks = fresh(algo, SPEC)["train"]
+    target = moved(algo.target_of(networks))
     z = on_sphere(jax.random.normal(jax.random.key(3), (6, 4)))
     loss, metrics = jax.jit(algo.measure_loss)(networks, target, z, batch, jax.random.key(4))
     action = jnp.tanh(networks.policy(jnp.concatenate([batch.next_state, z], -1)))
@@ -115,7 +114,7 @@ def test_the_loss_of_fb_by_hand(batch):
 
 def test_the_policy_climbs_the_value_of_its_task_and_clones_only_its_own_future(batch):
     settings = FB.preset("smoke", **TINY, noise=1e-6, bc_weight=2.0, future_share=0.3)
-    networks = start(settings).networks
+    networks = fresh(settings, SPEC)["train"]
     z, own = on_sphere(jax.random.normal(jax.random.key(3), (6, 4))), jnp.array([1.0, 0, 0, 1, 0, 0])
     loss, _ = actor_loss(jax.random.key(1), networks.policy, networks.forward, Tasks(z, own), batch, settings)
     action = jnp.tanh(networks.policy(jnp.concatenate([batch.state, z], -1)))
@@ -129,23 +128,24 @@ def test_the_policy_climbs_the_value_of_its_task_and_clones_only_its_own_future(
 
 def test_the_losses_of_psm_by_hand(batch):
     algo = PSM.preset("smoke", **TINY, orthonormality=0.3, noise=1e-6)
-    state = start(algo)
-    target, code = moved(state.proto_target), jnp.array([0, 1, 77, 65535, 9, 1])
-    loss, _ = jax.jit(algo.proto_loss)(state.proto, target, code, batch)
+    trained = fresh(algo, SPEC)
+    proto, skills = trained["basis"], trained["train"]
+    target, code = moved(proto), jnp.array([0, 1, 77, 65535, 9, 1])
+    loss, _ = jax.jit(learner(algo, "basis").coded_loss)(proto, target, code, batch)
     action, bits = code_actions(code, batch.next_state, 1), code_bits(code)
-    points = double(on_sphere(state.proto.basis(batch.next_state)))
+    points = double(on_sphere(proto.basis(batch.next_state)))
     old = heads(target.forward, batch.next_state, action, bits) @ double(on_sphere(target.basis(batch.next_state))).T
-    measures = heads(state.proto.forward, batch.state, batch.action, bits) @ points.T
+    measures = heads(proto.forward, batch.state, batch.action, bits) @ points.T
     expected = by_hand(measures, old.mean(0), algo.discount) + 0.3 * apart_by_hand(points)
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
-    forward_target = moved(state.forward_target)
+    forward_target = moved(skills.forward)
     whole = Batch(batch, jnp.asarray(points, jnp.float32))
-    loss, metrics = jax.jit(algo.policy_loss)(state.skills, forward_target, whole, jax.random.key(4))
+    loss, metrics = jax.jit(learner(algo, "train").loss)(skills, forward_target, whole, jax.random.key(4))
     z = draw_tasks(jax.random.split(jax.random.key(4), 3)[0], whole.points, algo.state_share, None, 0.0).z
-    action = jnp.tanh(state.skills.policy(jnp.concatenate([batch.next_state, z], -1)))
+    action = jnp.tanh(skills.policy(jnp.concatenate([batch.next_state, z], -1)))
     old = heads(forward_target, batch.next_state, action, z) @ points.T
-    measures = heads(state.skills.forward, batch.state, batch.action, z) @ points.T
+    measures = heads(skills.forward, batch.state, batch.action, z) @ points.T
     assert float(metrics["train/measure"]) == pytest.approx(by_hand(measures, old.mean(0), algo.discount), rel=1e-4)
     assert float(loss) == pytest.approx(float(metrics["train/measure"] + metrics["train/actor"]), rel=1e-5)
 
@@ -246,7 +246,7 @@ def test_a_goal_is_its_own_reward_and_rewards_add_up():
     model = exact_model(np.roll(np.eye(6), 1, axis=1), 0.9)
     places = np.eye(6, dtype=np.float32)
     data = np.tile(places, (50, 1))
-    told = model.command(places[:1], make_planner("direct", model, Atlas(places)).plan(places[3:4]).target(places[:1]))
+    told = model.command(places[:1], make_planner("direct", model, Pack(places)).plan(places[3:4]).target(places[:1]))
     np.testing.assert_allclose(model.reward_command(data, data[:, 3]), told[0], atol=1e-4)
     np.testing.assert_allclose(model.reward_command(data, -data[:, 3]), -told[0], atol=1e-4)
     two = model.reward_command(data, 2.0 * data[:, 3] + data[:, 1])
@@ -255,23 +255,21 @@ def test_a_goal_is_its_own_reward_and_rewards_add_up():
         model.reward_command(data, data[:3, 0])
     with pytest.raises(GeometryError, match="worth nothing"):
         model.reward_command(data, 0.0 * data[:, 0])
-    waypoint = FB.preset("smoke", **TINY, steering="waypoint")
-    spec = Spec(2, 1, (0, 1))
+    waypoint, spec = FB.preset("smoke", **TINY, policy=Waypoints()), Spec(2, 1, (0, 1))
     with pytest.raises(GeometryError, match="no reward"):
-        waypoint.model(waypoint.init(jax.random.key(0), spec), spec).reward_command(RING, RING[:, 0])
+        waypoint.model(fresh(waypoint, spec), spec).reward_command(RING, RING[:, 0])
 
 
 @pytest.mark.parametrize("method", [FB, PSM])
 def test_the_shipped_model_says_what_was_trained(method):
     """Command, action and cost in numpy against the networks in JAX."""
     algo = method.preset("smoke", **TINY)
-    state = jax.tree.map(lambda leaf: leaf + 0.1, start(algo))
-    model = algo.model(state, SPEC)
-    forward, backward, policy = (
-        state.networks if method is FB else (state.skills.forward, state.proto.basis, state.skills.policy)
-    )
+    trained = jax.tree.map(lambda leaf: leaf + 0.1, fresh(algo, SPEC))
+    model, own = algo.model(trained, SPEC), trained["train"]
+    forward, policy = own.forward, own.policy
+    backward = own.backward if method is FB else trained["basis"].basis
     states, goals = pairs()
-    target = make_planner("direct", model, Atlas(RING)).plan(goals).target(model.embed(states))
+    target = make_planner("direct", model, Pack(RING)).plan(goals).target(model.embed(states))
     z = on_sphere(backward(goals))
     np.testing.assert_allclose(model.command(states, target), z, atol=1e-5)
     action = jnp.tanh(policy(jnp.concatenate([states, z], -1)))
@@ -289,10 +287,10 @@ def test_the_shipped_model_says_what_was_trained(method):
 
 
 @pytest.mark.parametrize("method", [FB, PSM])
-def test_both_keep_the_contract_when_steered_by_waypoints(method):
+def test_both_keep_the_contract_with_a_waypoint_policy(method):
     """And when they clone their own future; the contract as published is checked with all methods' (test_iel.py)."""
-    settings = {"place": (0, 1), "future_share": 0.5, "bc_weight": 0.1}
-    check_algo(method.preset("smoke", **{**TINY, "batch_size": 8}, steering="waypoint", **settings))
+    settings = {"policy": Waypoints(columns=(0, 1)), "future_share": 0.5, "bc_weight": 0.1}
+    check_algo(method.preset("smoke", **{**TINY, "batch_size": 8}, **settings))
 
 
 # ---------------------------------------------------------------- what is refused
@@ -313,7 +311,7 @@ def test_settings(method):
 
 def goal_actions(model):
     """What the policy does at states[r] when it is sent straight to goals[r]."""
-    planner = make_planner("direct", model, Atlas(RING))
+    planner = make_planner("direct", model, Pack(RING))
     return lambda states, goals: model.act(
         states, model.command(states, planner.plan(goals).target(model.embed(states)))
     )

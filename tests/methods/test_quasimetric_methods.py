@@ -4,12 +4,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algo_worlds import CIRCLE, PLACES, SQUARE, both_ways, both_ways_steps, grid, grid_steps, one_way, one_way_steps
-from iel.methods.contract import Spec
+from algo_worlds import (
+    CIRCLE,
+    PLACES,
+    SQUARE,
+    both_ways,
+    both_ways_steps,
+    fresh,
+    grid,
+    grid_steps,
+    one_way,
+    one_way_steps,
+)
 
 from iel.data.goals import Relabelled
 from iel.errors import ConfigError
-from iel.methods import ALGOS, CMD, QRL, TMD
+from iel.learner import Spec, dual_loss
+from iel.methods import CMD, METHODS, QRL, TMD
 from iel.methods.cmd import without_action
 from iel.metrics import Quasimetric
 from iel.nn import apply_heads, head
@@ -30,9 +41,8 @@ def batch() -> Relabelled:
 
 
 def start(algo, scale: float = 3.0):
-    """A fresh state, its weights large enough for distances that matter; compiled as a whole, which is quicker."""
-    state = jax.jit(lambda key: algo.init(key, Spec(2, 2)))(jax.random.key(0))
-    return state._replace(networks=jax.tree.map(lambda leaf: scale * leaf, state.networks))
+    """Fresh networks, their weights large enough for distances that matter."""
+    return jax.tree.map(lambda leaf: scale * leaf, fresh(algo, Spec(2, 2))["train"])
 
 
 def wide(array) -> np.ndarray:
@@ -55,9 +65,8 @@ def cloned(policy, pair, action) -> np.ndarray:
 def test_qrl_pushes_states_apart_and_pays_for_long_steps(batch):
     """By hand; with the sign of the push or of the price turned round the number is another."""
     algo = QRL.preset("smoke", **TINY, component=2, push_offset=7.0, push_scale=2.0)
-    state = start(algo)
-    networks, log_multiplier = state.networks, jnp.log(jnp.array(3.0))
-    loss, metrics = jax.jit(algo.distance_loss)(networks, log_multiplier, batch)
+    networks = start(algo)._replace(log_multiplier=jnp.log(jnp.array(3.0)))
+    loss, metrics = jax.jit(algo.distance_loss)(networks, batch)
     here, after, goal = (wide(networks.encoder(x)) for x in (batch.state, batch.next_state, batch.goal))
     d = lambda x, y: distance("iqe", x, y, algo.groups, 0.5)  # noqa: E731
     push = (2.0 * np.log1p(np.exp((7.0 - d(here, goal)) / 2.0))).mean()
@@ -78,16 +87,29 @@ def test_the_published_push_is_softplus_with_beta_one_hundredth_and_offset_500()
 
 
 def test_the_price_of_long_steps_rises_while_they_are_too_long():
+    slope = jax.grad(lambda price, excess: dual_loss(price, excess, 0.05), argnums=(0, 1))
+    price, excess = slope(jnp.array(0.5), jnp.array(0.2))
+    assert float(price) == pytest.approx(np.exp(0.5) * (0.05 - 0.2), rel=1e-5)
+    assert float(slope(jnp.array(0.5), jnp.array(0.0))[0]) > 0, "and falls while they are short"
+    assert float(excess) == 0.0, "the networks are not told to be too long"
+
+
+def test_the_whole_loss_of_qrl_moves_the_price_by_the_excess_alone(batch):
     algo = QRL.preset("smoke", **TINY, component=2)
-    slope = jax.grad(lambda price, excess: algo.dual_loss(price, excess)[0])
-    assert float(slope(jnp.array(0.5), jnp.array(0.2))) == pytest.approx(np.exp(0.5) * (0.05 - 0.2), rel=1e-5)
-    assert float(slope(jnp.array(0.5), jnp.array(0.0))) > 0, "and falls while they are short"
+    networks = start(algo)._replace(log_multiplier=jnp.array(0.7))
+    loss = jax.jit(jax.value_and_grad(algo.loss, has_aux=True))
+    (_, metrics), slope = loss(networks, None, batch, jax.random.key(0))
+    expected = np.exp(0.7) * (algo.epsilon - float(metrics["train/excess"]))
+    assert float(slope.log_multiplier) == pytest.approx(expected, rel=1e-4)
+    alone = jax.jit(jax.grad(lambda n: algo.distance_loss(n, batch)[0]))(networks)
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)  # noqa: E731
+    jax.tree.map(close, slope.encoder, alone.encoder)
 
 
 @pytest.mark.parametrize("extraction", ["ddpg-bc", "awr"])
 def test_the_policy_of_qrl_goes_where_distances_are_short(batch, extraction):
     algo = QRL.preset("smoke", **TINY, component=2, extraction=extraction, bc_weight=0.2, awr_temperature=0.5)
-    networks = start(algo).networks
+    networks = start(algo)
     loss, _ = jax.jit(algo.actor_loss)(networks, batch)
     pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
     here, goal, after = (networks.encoder(x) for x in (batch.state, batch.actor_goal, batch.next_state))
@@ -119,7 +141,7 @@ def logits_by_hand(algo, networks, batch, rows=(), goals=()) -> tuple[np.ndarray
 def test_cmd_asks_which_goal_and_whose_goal(batch):
     """By hand; with + d instead of - d the number is another."""
     algo = CMD.preset("smoke", **TINY, components=2, state_share=0.5)
-    networks = start(algo, 2.0).networks
+    networks = start(algo, 2.0)
     loss, _ = jax.jit(algo.distance_loss)(networks, batch)
     logits, cost = logits_by_hand(algo, networks, batch, rows=(0, 1, 2), goals=(0, 2, 4))
 
@@ -134,7 +156,7 @@ def test_cmd_asks_which_goal_and_whose_goal(batch):
 
 def test_cmd_as_a_baseline_asks_yes_or_no_and_has_no_potential(batch):
     algo = CMD.preset("ogbench", **TINY, components=2)
-    networks = start(algo, 2.0).networks
+    networks = start(algo, 2.0)
     assert networks.potential is None
     loss, _ = jax.jit(algo.distance_loss)(networks, batch)
     logits, _ = logits_by_hand(algo, networks, batch)
@@ -155,12 +177,12 @@ def test_a_missing_action_does_not_tell_whose_goal_it_is(share):
 def test_the_baselines_distances_are_no_steps():
     for preset, discount in (("smoke", 1.0), ("ogbench", None)):
         algo = CMD.preset(preset, **TINY, components=2)
-        assert algo.model(start(algo), Spec(2, 2)).metric.discount == discount
+        assert algo.model({"train": start(algo)}, Spec(2, 2)).metric.discount == discount
 
 
 def test_the_policy_of_cmd_goes_where_distances_are_short(batch):
     algo = CMD.preset("smoke", **TINY, components=2, bc_weight=0.2)
-    networks = start(algo).networks
+    networks = start(algo)
     loss, _ = jax.jit(algo.actor_loss)(networks, batch)
     pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
     action = jnp.clip(networks.policy(pair), -1, 1)
@@ -173,7 +195,7 @@ def test_the_policy_of_cmd_goes_where_distances_are_short(batch):
 
 def test_cmd_ships_the_encoder_without_an_action():
     algo = CMD.preset("smoke", **TINY, components=2)
-    encoder = head(start(algo).networks.encoder, 0)
+    encoder = head(start(algo).encoder, 0)
     rows = jax.random.normal(jax.random.key(1), (5, 2))
     expected = encoder(jnp.concatenate([rows, jnp.zeros((5, 2))], -1))
     np.testing.assert_allclose(without_action(encoder, 2)(rows), expected, atol=1e-5)
@@ -197,7 +219,7 @@ def test_a_backup_is_least_where_one_step_costs_log_one_over_gamma():
 def test_tmd_contrasts_forgets_actions_and_backs_up(batch):
     """By hand; every sign counts."""
     algo = TMD.preset("smoke", **TINY, components=2, zeta=0.7, discount=0.9, clip=0.4, diagonal=0.3)
-    networks = start(algo, 1.5).networks
+    networks = start(algo, 1.5)
     loss, _ = jax.jit(algo.distance_loss)(networks, batch)
     here, after, goal = (apply_heads(networks.state_encoder, x) for x in (batch.state, batch.next_state, batch.goal))
     doing = apply_heads(networks.action_encoder, jnp.concatenate([batch.state, batch.action], -1))
@@ -214,7 +236,7 @@ def test_tmd_contrasts_forgets_actions_and_backs_up(batch):
 
 def test_the_policy_of_tmd_goes_where_distances_are_short(batch):
     algo = TMD.preset("smoke", **TINY, components=2, bc_weight=0.2)
-    networks = start(algo).networks
+    networks = start(algo)
     loss, _ = jax.jit(algo.actor_loss)(networks, batch)
     pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
     action = jnp.clip(networks.policy(pair), -1, 1)
@@ -227,27 +249,25 @@ def test_the_policy_of_tmd_goes_where_distances_are_short(batch):
 
 # ---------------------------------------------------------------- all three
 
-METHODS = {"qrl": {"component": 2}, "cmd": {"components": 2}, "tmd": {"components": 2}}
+QUASIMETRICS = {"qrl": {"component": 2}, "cmd": {"components": 2}, "tmd": {"components": 2}}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", QUASIMETRICS)
 def test_the_actor_moves_nothing_but_the_policy(batch, name):
-    algo = ALGOS[name].config.preset("smoke", **TINY, **METHODS[name])
-    networks = start(algo).networks
+    algo = METHODS[name].preset("smoke", **TINY, **QUASIMETRICS[name])
+    networks = start(algo)
     gradient = jax.jit(jax.grad(lambda n: algo.actor_loss(n, batch)[0]))(networks)
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient._replace(policy=None)))
     assert any(leaf.any() for leaf in jax.tree.leaves(gradient.policy.mean))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", QUASIMETRICS)
 def test_the_model_measures_with_the_trained_head_in_steps(name):
-    settings = METHODS[name] if name == "qrl" else {**METHODS[name], "discount": 0.9}
-    algo = ALGOS[name].config.preset("smoke", **TINY, **settings)
-    state = start(algo)
-    state = state._replace(networks=state.networks._replace(mix_logit=jnp.array(0.4)))
-    model = algo.model(state, Spec(2, 2))
+    settings = QUASIMETRICS[name] if name == "qrl" else {**QUASIMETRICS[name], "discount": 0.9}
+    algo = METHODS[name].preset("smoke", **TINY, **settings)
+    networks = start(algo)._replace(mix_logit=jnp.array(0.4))
+    model = algo.model({"train": networks}, Spec(2, 2))
     x, y = np.random.default_rng(0).normal(size=(2, 9, 2)).astype(np.float32)
-    networks = state.networks
     if name == "qrl":
         encode, unit = networks.encoder, 1.0
     elif name == "tmd":
@@ -259,7 +279,7 @@ def test_the_model_measures_with_the_trained_head_in_steps(name):
     np.testing.assert_allclose(model.cost(x, y, y), np.maximum(expected, 1e-3), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(model.steps(x, y), model.cost(x, y, y), rtol=1e-6)
     assert isinstance(model.metric, Quasimetric) and model.metric.for_every_goal
-    assert ("rec-mid" in ALGOS[name].planners) == (name != "qrl") and planners_for(model) == ALGOS[name].planners
+    assert ("rec-mid" in planners_for(model)) == (name != "qrl") and "asym-graph" in planners_for(model)
 
 
 # ---------------------------------------------------------------- exact answers
@@ -283,7 +303,7 @@ def test_distances_rank_states_as_the_exact_steps_do(name):
     """Random walks on a square, where ways must be stitched; a circle walked one way only, whose neighbour behind is
     seven steps away; a circle walked both ways, where the better action counts."""
     world, places, exact, settings = EXACT[name]
-    model = train(world(), ALGOS[name].config.preset("smoke", **FAST, **settings), progress=False).model
+    model = train(world(), METHODS[name].preset("smoke", **FAST, **settings), progress=False).model
     i, j = np.nonzero(exact())
     found = spearman(model.cost(places[i], places[j], places[j]), exact()[i, j])
     print(name, found)
@@ -302,7 +322,6 @@ def test_distances_rank_states_as_the_exact_steps_do(name):
         (lambda: CMD(components=7), "does not fall into"),
         (lambda: TMD(zeta=-1.0), "zeta may not be negative"),
         (lambda: TMD(discount=1.0), "strictly between"),
-        (lambda: TMD(place=(0, 1)), "steering by waypoints"),
     ],
 )
 def test_impossible_settings_are_refused(build, message):

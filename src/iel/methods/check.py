@@ -35,8 +35,8 @@ def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     _demand(config_from_dict(type(algo), config_dict(algo)) == algo, "the configuration does not survive JSON")
     phases = algo.phases()
     _demand(bool(phases) and all(phase.steps >= 0 for phase in phases), "phases() must name at least one phase")
-    first = {phase.slot: phase.learner for phase in reversed(phases)}
     _demand(all(isinstance(phase.learner, Learner) for phase in phases), "phases() must be of learners")
+    first = {phase.slot: phase.learner for phase in reversed(phases)}
     states = {slot: jax.jit(lambda key, of=own: of.start(key, spec))(jax.random.key(0)) for slot, own in first.items()}
     for phase in phases:
         states[phase.slot] = _check_phase(phase, states, arrays, spec)
