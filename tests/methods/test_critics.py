@@ -17,9 +17,9 @@ from iel.losses import contrastive_loss, recursive_classification_loss
 from iel.methods import CRL, HIQL, CLearning, check_algo, get_method
 from iel.methods.clearning import Batch as CBatch
 from iel.methods.hiql import Batch as HBatch
-from iel.model import Pack, Subgoal, Waypoint, load_model, save_model
+from iel.model import Subgoal, Waypoint, load_model, save_model
 from iel.nn import apply_heads, on_sphere, scalars
-from iel.planning import make_planner, planners_for
+from iel.planning import Atlas, make_planner, planners_for
 from iel.policies import Waypoints
 from iel.theory.calibration import spearman
 from iel.training import train
@@ -361,7 +361,7 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, policy, tmp_path
         cost = -jax.nn.log_sigmoid(f)
     cost = np.maximum(cost, 1e-3)
     np.testing.assert_allclose(model.cost(states, goals, goals), cost, rtol=1e-4, atol=1e-5)
-    target = make_planner("direct", model, Pack(states)).plan(goals).target(states)
+    target = make_planner("direct", model, Atlas(states)).plan(goals).target(states)
     command = model.command(states, target)
     if policy is not None:
         assert isinstance(model.steering, Waypoint) and command.shape == (40, 2)

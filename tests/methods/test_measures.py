@@ -15,9 +15,9 @@ from iel.methods import FB, PSM, check_algo
 from iel.methods.measures import Tasks, Transitions, actor_loss, draw_tasks, on_sphere
 from iel.methods.psm import Batch, code_actions, code_bits
 from iel.metrics import LatentGoal
-from iel.model import Measure, Model, Network, Pack, Perceptron, Subgoal
+from iel.model import Measure, Model, Network, Perceptron, Subgoal
 from iel.nn import apply_heads
-from iel.planning import make_planner, planners_for
+from iel.planning import Atlas, make_planner, planners_for
 from iel.policies import Waypoints
 from iel.training import train
 
@@ -246,7 +246,7 @@ def test_a_goal_is_its_own_reward_and_rewards_add_up():
     model = exact_model(np.roll(np.eye(6), 1, axis=1), 0.9)
     places = np.eye(6, dtype=np.float32)
     data = np.tile(places, (50, 1))
-    told = model.command(places[:1], make_planner("direct", model, Pack(places)).plan(places[3:4]).target(places[:1]))
+    told = model.command(places[:1], make_planner("direct", model, Atlas(places)).plan(places[3:4]).target(places[:1]))
     np.testing.assert_allclose(model.reward_command(data, data[:, 3]), told[0], atol=1e-4)
     np.testing.assert_allclose(model.reward_command(data, -data[:, 3]), -told[0], atol=1e-4)
     two = model.reward_command(data, 2.0 * data[:, 3] + data[:, 1])
@@ -269,7 +269,7 @@ def test_the_shipped_model_says_what_was_trained(method):
     forward, policy = own.forward, own.policy
     backward = own.backward if method is FB else trained["basis"].basis
     states, goals = pairs()
-    target = make_planner("direct", model, Pack(RING)).plan(goals).target(model.embed(states))
+    target = make_planner("direct", model, Atlas(RING)).plan(goals).target(model.embed(states))
     z = on_sphere(backward(goals))
     np.testing.assert_allclose(model.command(states, target), z, atol=1e-5)
     action = jnp.tanh(policy(jnp.concatenate([states, z], -1)))
@@ -311,7 +311,7 @@ def test_settings(method):
 
 def goal_actions(model):
     """What the policy does at states[r] when it is sent straight to goals[r]."""
-    planner = make_planner("direct", model, Pack(RING))
+    planner = make_planner("direct", model, Atlas(RING))
     return lambda states, goals: model.act(
         states, model.command(states, planner.plan(goals).target(model.embed(states)))
     )
