@@ -4,17 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from iel.methods.contract import Spec
-from iel.methods.scaling import for_raw_observations, scaling_of, standardised
-from iel.methods.skills import SkillBatch, draw_directions, draw_skill_batch
+from algo_worlds import fresh
 
 from benchmarks.runtime import random_model
 from iel.data import Trajectories
 from iel.data.goals import to_device
 from iel.errors import ConfigError
-from iel.methods import get_algo
+from iel.learner import Spec
+from iel.methods import HILP, get_method
+from iel.methods.scaling import for_raw_observations, scaling_of, standardised
 from iel.nn import unit
 from iel.planning import make_planner
+from iel.policies import Directions
+from iel.policies.directions import SkillBatch, draw_directions
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +37,12 @@ def test_standardised_columns_have_mean_zero_and_spread_one(uneven):
 
 
 @pytest.mark.parametrize(
-    "name", ["iel", "hilp", "gcbc", "gcivl", "gciql", "gccql", "qrl", "cmd", "tmd", "crl", "clearning", "hiql"]
+    "name",
+    ["iel", "hilp", "gas", "fb", "gcbc", "gcivl", "gciql", "gccql", "qrl", "cmd", "tmd", "crl", "clearning", "hiql"],
 )
 def test_the_folded_model_on_raw_observations_is_the_model_on_standardised_ones(uneven, name):
-    algo = get_algo(name).preset("smoke")
-    spec = Spec(3, 2)
-    model = algo.model(algo.init(jax.random.key(0), spec), spec)
+    algo, spec = get_method(name).preset("smoke"), Spec(3, 2)
+    model = algo.model(fresh(algo, spec), spec)
     scaling = scaling_of(uneven)
     folded = for_raw_observations(model, scaling)
     raw, scaled = uneven.observations, standardised(uneven, scaling).observations
@@ -86,9 +88,9 @@ def test_a_standardised_training_does_not_depend_on_units(uneven):
 
 
 def test_future_directions_point_where_the_trajectory_went_and_stay_in_their_episode(uneven):
-    data = to_device(uneven)
-    phi = jnp.asarray(uneven.observations)
-    batch = draw_skill_batch(jax.random.key(0), data, phi, 200, future_steps=5)
+    policy = Directions(future_share=1.0, future_steps=5)
+    learner = policy.learner(HILP.preset("smoke", batch_size=200, policy=policy))
+    batch = learner.sample(jax.random.key(0), to_device(uneven), jnp.asarray(uneven.observations))
     state = np.asarray(batch.state)
     for row in range(200):
         start = int(np.argmin(np.abs(uneven.observations - state[row]).sum(1)))
@@ -112,9 +114,9 @@ def test_impossible_settings_are_refused():
     import iel
 
     with pytest.raises(ConfigError, match="future_share"):
-        iel.IEL(future_share=1.5)
+        Directions(future_share=1.5)
     with pytest.raises(ConfigError, match="future_steps"):
-        iel.IEL(future_steps=0)
+        Directions(future_steps=0)
     with pytest.raises(ConfigError, match="noise_units"):
         iel.IEL(standardise=True, noise_units="raw")
 
@@ -125,11 +127,18 @@ def test_hilp_takes_the_same_options(uneven, training):
     import iel
 
     plain = {"steps": 4, "training": training, "hidden": (16,), "batch_size": 16, "dimension": 4}
-    options = ({}, {"policy_norm": True}, {"future_share": 0.5, "future_steps": 3}, {"standardise": True})
+    options = (
+        {},
+        {"policy": Directions(norm=True)},
+        {"policy": Directions(future_share=0.5, future_steps=3)},
+        {"standardise": True},
+    )
     actions = []
     for option in options:
-        model = iel.train(uneven, get_algo("hilp").preset("smoke", **plain, **option), progress=False).model
-        assert model.networks["policy"].has_norm == option.get("policy_norm", False)
+        model = iel.train(
+            uneven, HILP.preset("smoke", **{**plain, "policy": Directions(), **option}), progress=False
+        ).model
+        assert model.networks["policy"].has_norm == option.get("policy", Directions()).norm
         z = np.tile(np.eye(1, model.dimension, dtype=np.float32), (len(uneven.observations), 1))
         actions.append(model.act(uneven.observations, z))
     for other in actions[1:]:

@@ -227,8 +227,9 @@ def canonical(network: MLP, examples: Examples, landmarks: int) -> tuple[MLP, ML
     """phi and omega as two networks, in coordinates that the data alone determines, and in steps.
 
     phi -> M phi, omega -> M^-T omega changes no V. With S = mean over landmarks of omega omega^T = U D U^T take
-    M = D^1/2 U^T / s: then the landmarks' omega have second moment 1, lengths of displacements are root mean squares of
-    steps over goals, and dividing by s, the median of d(x, x') over the data's transitions, makes them steps.
+    M = U D^1/2 U^T / s: then the landmarks' omega have second moment 1, lengths of displacements are root mean squares
+    of steps over goals, and dividing by s, the median of d(x, x') over the data's transitions, makes them steps. The
+    symmetric root is unique: the signs of U, which rounding decides, would differ between training and export.
     """
     size = network.layers[-1].bias.shape[0] // 2
     # The first states are the landmarks: the examples are in random order.
@@ -244,7 +245,8 @@ def canonical(network: MLP, examples: Examples, landmarks: int) -> tuple[MLP, ML
         parts = (last.kernel[:, part] @ matrix, last.bias[part] @ matrix)
         return eqx.tree_at(lambda mlp: (mlp.layers[-1].kernel, mlp.layers[-1].bias), network, parts)
 
-    return changed(slice(0, size), vectors * roots / scale), changed(slice(size, None), vectors / roots)
+    root, inverse = (vectors * roots) @ vectors.T, (vectors / roots) @ vectors.T
+    return changed(slice(0, size), root / scale), changed(slice(size, None), inverse)
 
 
 SMALLEST = 1e-6
