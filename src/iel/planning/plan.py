@@ -254,16 +254,17 @@ class Plan:
         if not np.isfinite(states).all():
             row = int(np.argmin(np.isfinite(states).all(axis=1)))
             raise GeometryError(f"The embedding of episode {int(rows[row])} is not finite; check its observation.")
-        start = Memory(len(rows))
-        nodes, stages = (start.nodes, start.stages) if memory is None else (memory.nodes[rows], memory.stages[rows])
+        known = rows
+        if memory is None:  # a first step that is not remembered
+            memory, known = Memory(len(rows)), np.arange(len(rows))
+        nodes, stages = memory.nodes[known], memory.stages[known]
         if self.simple:
             goals = self.only[rows]
             aim = self.pursuit.aim(states, goals, nodes)
         else:
             self._advance(states, rows, nodes, stages)
             aim, goals = self._best_alternative(states, rows, nodes, stages)
-        if memory is not None:
-            memory.nodes[rows], memory.stages[rows] = aim.nodes, stages
+        memory.nodes[known], memory.stages[known] = aim.nodes, stages
         return states, aim, goals
 
     def _advance(self, states: Floats, rows: Integers, nodes: Integers, stages: Integers) -> None:

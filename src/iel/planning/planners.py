@@ -176,8 +176,8 @@ class AsymGraph(Planner):
             tree_points=self.coreset.points,
             unseen=unseen,
         )
-        # What an atlas says of its nodes holds for a graph of just these.
-        known = atlas if coreset == "all" else Atlas(self.observations)
+        # What an atlas says of its nodes holds for a graph of all of them, in their order.
+        known = atlas if coreset == "all" and self.graph.count == len(atlas) else Atlas(self.observations)
         if self.graph.unseen > 1.0:
             self.graph.witnesses = known.edges or self._observed_edges()
         self.places = spec.positions(self.observations[self.states])
