@@ -5,11 +5,14 @@ Slow on purpose (half a minute a goal at 8192 nodes). Tests and the benchmark ho
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from iel.metrics import Floats, Integers, directed_cost, lengths_between, projections
+from iel.metrics import Floats, Integers, checked_points, directed_cost, lengths_between, projections
+from iel.planning.dpp import RANK_TOLERANCE
 
 
 def cost_matrix(points: Floats, direction: Floats, beta: float, lengths: Floats | None = None) -> Floats:
@@ -76,3 +79,23 @@ def current_node(points: Floats, state: Floats, direction: Floats, beta: float) 
     """argmin_i d(x, x_i; g), the smallest index among equals."""
     lengths = lengths_between(state[None, :], points)[0]
     return int(np.argmin(directed_cost(lengths, projections(points, direction) - float(state @ direction), beta)))
+
+
+def plain_greedy_dpp(points: Any, count: int, sigma: float) -> Integers:
+    """The recursion as it is usually written, in float64: the yardstick for `greedy_dpp`."""
+    table = checked_points(points)
+    count = min(count, len(table))
+    residual = np.ones(len(table))
+    rows = np.empty((count, len(table)))
+    picks: list[int] = []
+    while len(picks) < count:
+        pick = int(np.argmax(residual))
+        if residual[pick] <= RANK_TOLERANCE:
+            break
+        done = len(picks)
+        kernel = np.exp(np.add.reduce(np.square(table - table[pick]), axis=1) / (-2.0 * sigma**2))
+        rows[done] = (kernel - rows[:done, pick] @ rows[:done]) / np.sqrt(residual[pick])
+        residual -= np.square(rows[done])
+        residual[pick] = -np.inf
+        picks.append(pick)
+    return np.array(picks, dtype=np.int64)

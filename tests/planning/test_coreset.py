@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_worlds import Instance, instances
 
+from benchmarks.reference import plain_greedy_dpp
 from iel.errors import ConfigError, GeometryError
 from iel.planning import automatic_sigma, coverage, farthest_point, greedy_dpp, select_coreset
-from iel.planning.dpp import RANK_TOLERANCE, plain_greedy_dpp
+from iel.planning.dpp import RANK_TOLERANCE
 
 
 def kernel_of(points: np.ndarray, sigma: float) -> np.ndarray:

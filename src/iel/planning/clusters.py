@@ -32,7 +32,7 @@ from iel.metrics import (
 )
 from iel.model.atlas import Source
 from iel.planning.neighbours import euclidean_tree, nearest_pairs
-from iel.planning.plan import Aim, PlanningModel, Pursuit, Straight
+from iel.planning.plan import Aim, PlanningModel, Pursuit
 from iel.planning.planner import Planner
 from iel.planning.search import NO_HOP, Edges, Field, search
 
@@ -169,7 +169,7 @@ class ClusterGraph:
         return Field(goal, self.count, 0.0, distance, next_hop)
 
 
-class AlongClusters(Straight):
+class AlongClusters(Pursuit):
     """The last node of the best path that is still within reach; the goal from next to it on."""
 
     def __init__(self, graph: ClusterGraph, states: Integers, fields: list[Field]):

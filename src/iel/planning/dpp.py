@@ -4,7 +4,7 @@ With K_ij = exp(-||x_i - x_j||^2 / (2 sigma^2)) and picks S so far, every state 
 
     r_i = K_ii - K_iS K_SS^{-1} K_Si = 1 - ||c_i||^2,     K_SS = L L^T,  c_i = L^{-1} K_Si,
 
-and the greedy step takes the largest: it multiplies det K_SS by r_i. The plain recursion (`plain_greedy_dpp`) extends
+and the greedy step takes the largest: it multiplies det K_SS by r_i. The plain recursion extends
 c_i of all n states by one number per pick: n k^2 / 2 multiply-adds, as matrix-vector products.
 
 Here the same picks come from matrix products, and from fewer of them:
@@ -48,26 +48,6 @@ def checked_sigma(sigma: float) -> float:
     if not (np.isfinite(sigma) and sigma > 0.0):
         raise ConfigError(f"sigma is {sigma}; the kernel width must be a positive number.")
     return float(sigma)
-
-
-def plain_greedy_dpp(points: Any, count: int, sigma: float) -> Integers:
-    """The recursion as it is usually written, in float64: the yardstick for `greedy_dpp`."""
-    table, sigma = checked_points(points), checked_sigma(sigma)
-    count = min(count, len(table))
-    residual = np.ones(len(table))
-    rows = np.empty((count, len(table)))
-    picks: list[int] = []
-    while len(picks) < count:
-        pick = int(np.argmax(residual))
-        if residual[pick] <= RANK_TOLERANCE:
-            break
-        done = len(picks)
-        kernel = np.exp(np.add.reduce(np.square(table - table[pick]), axis=1) / (-2.0 * sigma**2))
-        rows[done] = (kernel - rows[:done, pick] @ rows[:done]) / np.sqrt(residual[pick])
-        residual -= np.square(rows[done])
-        residual[pick] = -np.inf
-        picks.append(pick)
-    return np.array(picks, dtype=np.int64)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from iel.errors import ConfigError, GeometryError
 from iel.metrics import Floats, Integers, LatentGoal, Metric
 from iel.model.atlas import Source
 from iel.planning.neighbours import Screen, affordable_screen, places
-from iel.planning.plan import Aim, PlanningModel, Pursuit, Straight
+from iel.planning.plan import Aim, PlanningModel, Pursuit
 from iel.planning.planner import Planner
 
 
@@ -31,7 +31,7 @@ def smallest_columns(table: Floats, count: int) -> Integers:
     return column[order[np.searchsorted(row, np.arange(len(table)))[:, None] + np.arange(count)]]
 
 
-class Midpoints(Straight):
+class Midpoints(Pursuit):
     """Recursive midpoints among a pool of states, in the Euclidean metric."""
 
     def __init__(

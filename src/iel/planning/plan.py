@@ -91,37 +91,19 @@ class Aim(NamedTuple):
     nodes: Integers
 
 
-class Pursuit(Protocol):
-    """How one planner approaches goals that were prepared together; goals are numbered."""
-
-    metric: Metric | None
-    goals: list[LatentGoal]
-    points: Floats
-    """phi(g) of every goal, (m, d)."""
-    directions: Floats
-    """omega_g of every goal, (m, d)."""
-
-    def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
-        """Head for goal goals[r] from states[r]; memory[r] is the node matched last time, or -1."""
-
-    def direct_costs(self, states: Floats, goals: Integers) -> Floats:
-        """d(x, g; g) from states[r] straight to goal goals[r]."""
-
-    def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
-        """Predicted steps to the goals, given what `aim` answered."""
-
-
-class Straight:
-    """Direct pursuit of phi(g)."""
+class Pursuit:
+    """How goals that were prepared together are approached; they are numbered. This one heads straight for phi(g)."""
 
     def __init__(self, goals: list[LatentGoal], metric: Metric | None):
         self.goals, self.metric = goals, metric
         self.points = np.array([goal.point for goal in goals])
+        """phi(g) of every goal, (m, d)."""
         self.directions = np.array([goal.direction for goal in goals])
+        """omega_g of every goal, (m, d)."""
         self.collects = np.array([goal.rewards is not None for goal in goals])
 
     def direct_costs(self, states: Floats, goals: Integers) -> Floats:
-        """d(x, g; g); infinite for a method that has no distances: it can be pursued, but nothing is known.
+        """d(x, g; g) from states[r] straight to goal goals[r]; infinite for a method without distances.
 
         For a reward: how much higher <phi, z> is where the data has it highest.
         """
@@ -133,13 +115,16 @@ class Straight:
         return np.where(self.collects[goals], climb, costs)
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
-        """The goal itself; for a reward whatever lies ahead along z."""
+        """Where to head for from states[r] to goal goals[r]: the goal itself, for a reward whatever lies ahead along z.
+
+        memory[r] is the node matched last time, or -1.
+        """
         nowhere = np.full(len(states), -1, dtype=np.int64)
         points = np.where(self.collects[goals, None], states + self.directions[goals], self.points[goals])
         return Aim(points, nowhere, self.direct_costs(states, goals), nowhere)
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
-        """Predicted steps to the goal from each state."""
+        """Predicted steps to the goals, given what `aim` answered."""
         assert self.metric is not None
         return self.metric.steps(aim.costs)
 
@@ -269,16 +254,17 @@ class Plan:
         if not np.isfinite(states).all():
             row = int(np.argmin(np.isfinite(states).all(axis=1)))
             raise GeometryError(f"The embedding of episode {int(rows[row])} is not finite; check its observation.")
-        start = Memory(len(rows))
-        nodes, stages = (start.nodes, start.stages) if memory is None else (memory.nodes[rows], memory.stages[rows])
+        known = rows
+        if memory is None:  # a first step that is not remembered
+            memory, known = Memory(len(rows)), np.arange(len(rows))
+        nodes, stages = memory.nodes[known], memory.stages[known]
         if self.simple:
             goals = self.only[rows]
             aim = self.pursuit.aim(states, goals, nodes)
         else:
             self._advance(states, rows, nodes, stages)
             aim, goals = self._best_alternative(states, rows, nodes, stages)
-        if memory is not None:
-            memory.nodes[rows], memory.stages[rows] = aim.nodes, stages
+        memory.nodes[known], memory.stages[known] = aim.nodes, stages
         return states, aim, goals
 
     def _advance(self, states: Floats, rows: Integers, nodes: Integers, stages: Integers) -> None:

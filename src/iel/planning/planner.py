@@ -23,7 +23,7 @@ from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, checked_
 from iel.model.atlas import Atlas, Source
 from iel.model.support import OutOfDistributionMonitor, report
 from iel.planning.goals import Goal, Reward, Weighted, latent_wishes, observation_table
-from iel.planning.plan import Acting, Controller, Memory, Plan, PlanningModel, Pursuit, Route, Straight, Target
+from iel.planning.plan import Acting, Controller, Memory, Plan, PlanningModel, Pursuit, Route, Target
 from iel.planning.rewards import READOUT_POOL, Landscape
 
 
@@ -230,4 +230,4 @@ class Direct(Planner):
     collects = True
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        return Straight(goals, self.metric)
+        return Pursuit(goals, self.metric)

@@ -23,7 +23,7 @@ from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nea
 from iel.planning.goals import inside, observation_table
 from iel.planning.graph import PlanningGraph
 from iel.planning.midpoints import RecMid
-from iel.planning.plan import Aim, PlanningModel, Pursuit, Straight
+from iel.planning.plan import Aim, PlanningModel, Pursuit
 from iel.planning.planner import Direct, Planner
 from iel.planning.rewards import Landscape, reward_field
 from iel.planning.search import NO_HOP, Field, without
@@ -39,7 +39,7 @@ SAMPLED = 1024
 """Pairs of the data that tell what a number of steps costs."""
 
 
-class AlongGraph(Straight):
+class AlongGraph(Pursuit):
     """Next hops of prepared fields, re-matched at every call."""
 
     def __init__(
@@ -176,8 +176,8 @@ class AsymGraph(Planner):
             tree_points=self.coreset.points,
             unseen=unseen,
         )
-        # What an atlas says of its nodes holds for a graph of just these.
-        known = atlas if coreset == "all" else Atlas(self.observations)
+        # What an atlas says of its nodes holds for a graph of all of them, in their order.
+        known = atlas if coreset == "all" and self.graph.count == len(atlas) else Atlas(self.observations)
         if self.graph.unseen > 1.0:
             self.graph.witnesses = known.edges or self._observed_edges()
         self.places = spec.positions(self.observations[self.states])
@@ -189,6 +189,9 @@ class AsymGraph(Planner):
         self.edges_off: set[tuple[int, int]] = set()
         self._fields: OrderedDict[tuple[bytes, ...], Field] = OrderedDict()
         self._capacity = max(0, cache)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.graph.count} nodes of {len(self.observations)} states)"
 
     def _check_settings(self, nodes: int | None, lookahead: float | None, unreachable: str) -> None:
         if lookahead is not None and not 0.0 <= lookahead < np.inf:
