@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import fresh
+from iel.methods.scaling import for_raw_observations, scaling_of, standardised
 
 from benchmarks.runtime import random_model
 from iel.data import Trajectories
@@ -12,7 +13,6 @@ from iel.data.goals import to_device
 from iel.errors import ConfigError
 from iel.learner import Spec
 from iel.methods import HILP, get_method
-from iel.methods.scaling import for_raw_observations, scaling_of, standardised
 from iel.nn import unit
 from iel.planning import make_planner
 from iel.policies import Directions
