@@ -23,13 +23,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from iel.methods.contract import Spec
 
 from benchmarks import in_own_process, peak_megabytes, print_rows
 from iel.commands.common import Output
 from iel.data.rows import Rows
 from iel.data.store import open_store, write_store
 from iel.files import require_space
+from iel.learner import Spec
 from iel.methods.iel import IEL
 from iel.training.feed import CHUNK, Fed
 from iel.training.loop import Trainer

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import tyro
-from iel.methods.contract import Method, config_from_dict
 
 from benchmarks import print_rows
 from iel.commands.common import Output
 from iel.compare.grid import read_grid
 from iel.data.trajectories import Trajectories
 from iel.methods import get_algo
+from iel.methods.method import Method, config_from_dict
 from iel.progress import Progress
 from iel.training.loop import Trainer
 

@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from iel.methods.contract import Spec
 from jax.extend import core
 
 from benchmarks import print_rows
@@ -28,6 +27,7 @@ from iel.commands.common import Flag, Output
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
+from iel.learner import Spec
 from iel.methods import ALGOS, get_algo
 from iel.progress import Progress
 from iel.training.loop import many_steps

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from iel.methods.contract import Spec
 
 from benchmarks.runtime import KINDS, random_model
 from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError, IELError, RunError
+from iel.learner import Spec
 from iel.methods import ALGOS
 from iel.metrics import LatentGoal
 from iel.model import load_model, save_model

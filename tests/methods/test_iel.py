@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import fresh, learner, started
-from iel.methods.scaling import spec_of
 
 from iel.data import Trajectories
 from iel.data.goals import to_device
@@ -39,7 +38,7 @@ def world():
 def test_contract(name):
     algo = METHODS[name].preset("smoke", hidden=(16,), policy_hidden=(12, 8), batch_size=16)
     check_algo(algo)
-    spec = spec_of(algo, walks())
+    spec = algo.spec(walks())
     networks = algo.model(fresh(algo, spec), spec).networks
     acting = ("policy", "high") if name == "hiql" else ("policy",)  # its high level is a policy too
     for kind, network in networks.items():

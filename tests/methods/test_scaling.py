@@ -5,14 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import fresh
-from iel.methods.scaling import for_raw_observations, scaling_of, standardised
 
 from benchmarks.runtime import random_model
 from iel.data import Trajectories
 from iel.data.goals import to_device
+from iel.data.scaling import scaling_of, standardised
 from iel.errors import ConfigError
 from iel.learner import Spec
 from iel.methods import HILP, get_method
+from iel.model.scaling import for_raw_observations
 from iel.nn import unit
 from iel.planning import make_planner
 from iel.policies import Directions

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from iel.methods.contract import Spec
 
 import iel
 from iel.data import Trajectories
@@ -15,6 +14,7 @@ from iel.data.remote import Facts, Shape
 from iel.data.rows import Rows
 from iel.data.store import write_store
 from iel.errors import ContractError, DataError
+from iel.learner import Spec
 from iel.methods import GCBC, GCCQL, IEL
 from iel.training.feed import CHUNK, Fed, step_keys
 from iel.training.loop import Trainer

@@ -10,13 +10,13 @@ import time
 import jax
 import numpy as np
 import pytest
-from iel.methods.contract import Spec
 
 import iel.training.loop as loop
 import iel.training.seeds
 from iel.data import Trajectories
 from iel.errors import ConfigError, IELError, RunError
 from iel.files import sha256
+from iel.learner import Spec
 from iel.methods import IEL, get_algo
 from iel.model import load_model
 from iel.training import open_run, open_runs, train
