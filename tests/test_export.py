@@ -22,6 +22,7 @@ from iel.model import Model, load_model, save_model
 from iel.model.files import read_model
 from iel.model.model import STEPS_AHEAD
 from iel.planning import AsymGraph, Atlas, Direct, SymGraph
+from iel.policies import Waypoints
 from iel.serial import save_arrays
 from iel.serving.source import open_served
 from iel.training import open_run, train
@@ -159,7 +160,7 @@ def test_an_export_knows_what_throws_one_elsewhere(tmp_path):
     thrown = [np.concatenate([walk[:100], walk[:100] if n % 5 < 3 else walk[150:]]) for n in range(30)]
     table = [np.stack([place + 0.01 * n, np.full(len(place), 0.1 * n)], 1) for n, place in enumerate(thrown)]
     data = Trajectories.from_episodes([(rows, np.sin(rows[1:, :1])) for rows in table], "belt")
-    settings = {"hidden": (16, 16), "batch_size": 16, "dimension": 4, "steering": "waypoint", "place": (0,)}
+    settings = {"hidden": (16, 16), "batch_size": 16, "dimension": 4, "policy": Waypoints(columns=(0,))}
     train(data, IEL.preset("smoke", steps=60, cut_jumps=False, **settings), [0], out=tmp_path / "run", progress=False)
     run = open_run(tmp_path / "run")
     export_run(run, tmp_path / "out", data=data, nodes=40, onnx=False)

@@ -178,7 +178,7 @@ def test_damaged_files_are_refused(data, tmp_path):
         with pytest.raises(RunError, match=r"support\.safetensors"):
             load_model(tmp_path)
     save_file({"mean": good["mean"]}, path)
-    with pytest.raises(RunError, match="does not say"):
+    with pytest.raises(RunError, match="lacks the tensor"):
         load_model(tmp_path)
 
 
