@@ -4,16 +4,16 @@ import matplotlib.colors
 import matplotlib.image
 import numpy as np
 
-import iel.viz.visits
+import iel.viz.pictures
 from iel.data import Trajectories
 from iel.envs.mazes import MazeMap
+from iel.viz.pictures import draw_visits
 from iel.viz.style import FLOOR
-from iel.viz.visits import draw_visits
 
 
 def test_visited_places_are_coloured_and_others_are_not(tmp_path, monkeypatch):
     """Two rooms; each picture colours the one its states were in and shows the bare floor of the other."""
-    monkeypatch.setattr(iel.viz.visits, "EXAMPLES", 0)
+    monkeypatch.setattr(iel.viz.pictures, "EXAMPLES", 0)
     maze = MazeMap(np.array([[1, 1, 1, 1], [1, 0, 0, 1], [1, 1, 1, 1]], bool))
     pictures = []
     for column in (1, 2):

@@ -43,7 +43,7 @@ def data_make_command(options: DataMake) -> dict[str, Any]:
     from iel.data import load
     from iel.data.make import make_dataset
     from iel.envs import make_env
-    from iel.viz.visits import draw_visits
+    from iel.viz.pictures import draw_visits
 
     files = make_dataset(
         options.name,

@@ -1,4 +1,4 @@
-"""The pictures of a run: the hitting-time field, the planning graph, the rollouts, the training curves.
+"""The pictures of a run: the hitting-time field, the planning graph, the rollouts, the training curves, the data.
 
 Each function takes arrays and a path, and writes one PNG.
 """
@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.collections import LineCollection
+from matplotlib.colors import LogNorm
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
+from iel.data.trajectories import Trajectories
 from iel.envs.mazes import MazeMap
 from iel.evaluation.rollout import Rollouts
 from iel.viz.style import (
@@ -33,6 +35,10 @@ from iel.viz.style import (
 
 RESOLUTION = 24
 """Points a maze cell along each axis in the hitting-time field."""
+BINS_A_CELL = 8
+"""Bins a maze cell along each axis where visits are counted."""
+EXAMPLES = 3
+"""Episodes drawn as lines over these counts."""
 
 
 def draw_field(
@@ -213,3 +219,29 @@ def _smooth(values: NDArray, width: int = 9) -> NDArray:
         return values
     padded = np.pad(values, width // 2, mode="edge")
     return np.convolve(padded, np.ones(width) / width, mode="valid")
+
+
+def draw_visits(path: Path | str, maze: MazeMap, data: Trajectories) -> None:
+    """States a place on a logarithmic scale over the walls, and the first few episodes as lines."""
+    left, right, bottom, top = maze.extent
+    rows, columns = (BINS_A_CELL * size for size in maze.walls.shape)
+    xy = data.observations[:, :2]
+    counts, _, _ = np.histogram2d(xy[:, 1], xy[:, 0], bins=(rows, columns), range=((bottom, top), (left, right)))
+    free = {tuple(cell) for cell in maze.free}
+    visited = free & {tuple(cell) for cell in np.unique(maze.cell_of(xy), axis=0)}
+    with figure(path, size=(1.2 + 6.4, 0.8 + 6.4 * (top - bottom) / (right - left))) as axes:
+        panel = axes[0, 0]
+        draw_maze(panel, maze)
+        shown = np.ma.masked_equal(counts, 0)
+        image = panel.imshow(
+            shown, extent=maze.extent, origin="lower", cmap="viridis", zorder=1,
+            norm=LogNorm(1, max(2, counts.max())), interpolation="nearest",
+        )  # fmt: skip
+        for number in range(min(EXAMPLES, len(data))):
+            way = data.episode(number).observations
+            panel.plot(way[:, 0], way[:, 1], color="white", linewidth=0.7, alpha=0.85, zorder=3)
+        panel.figure.colorbar(image, ax=panel, shrink=0.8, label="states a bin")
+        panel.set_title(
+            f"{data.name}: {len(data):,} episodes, {data.num_transitions:,} steps, {len(visited)} of {len(free)} cells",
+            fontsize=9.5,
+        )
