@@ -42,7 +42,7 @@ from iel.progress import Progress
 from iel.training.loop import CHUNK, Trainer
 from iel.training.seeds import SeedMap, Separate, Stacked
 
-MAPS: dict[str, Callable[[int], SeedMap]] = {"separate": Separate, "stacked": lambda count: Stacked()}
+MAPS: dict[str, Callable[[int], SeedMap]] = {"separate": Separate, "stacked": Stacked}
 WARM_UP = 10
 """Steps that compile a phase and are not timed."""
 
@@ -194,8 +194,8 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def work(trainer: Trainer, steps: int, say: Callable[..., None], wait: Callable[[], object]) -> None:
     """What a child does: for every phase get ready, say so, wait, train, say when, and wait for the others."""
-    for phase in trainer.algo.phases():
-        advance = trainer.stepper(phase.name)
+    for phase in trainer.phases:
+        advance = trainer.stepper(phase)
         advance(WARM_UP)
         jax.block_until_ready(trainer.state)
         say(time.monotonic())

@@ -17,15 +17,17 @@ from iel.data import Trajectories
 from iel.errors import ConfigError, IELError, RunError
 from iel.files import sha256
 from iel.learner import Spec
-from iel.methods import IEL, get_algo
+from iel.methods import IEL, get_method
 from iel.model import load_model
+from iel.policies import Directions
 from iel.training import open_run, open_runs, train
 from iel.training.checkpoint import latest_checkpoint, load_checkpoint
 from iel.training.loop import snapshot_steps
 from iel.training.seeds import Separate, Stacked, seed_map
 from iel.training.trackers import read_metrics
 
-TINY = IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, omega_share=0.2, embedding_share=0.4)
+SMALL = {"hidden": (16,), "batch_size": 16, "dimension": 4}
+TINY = IEL.preset("smoke", **SMALL, steps=36, omega_share=1 / 3, policy=Directions(steps=24, target_rate=0.05))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(walks, trained, tmp_
 @pytest.mark.optimised
 def test_company_changes_no_bit_of_networks_worth_sharing_among_threads(walks, monkeypatch):
     monkeypatch.setattr(iel.training.seeds, "usable_cores", lambda: [0, 1])  # fewer than seeds
-    wide = IEL.preset("smoke", steps=150, hidden=(256, 256), batch_size=256, omega_share=0.3, embedding_share=0.3)
+    wide = IEL.preset("smoke", steps=90, hidden=(256, 256), batch_size=256, omega_share=0.5)
     alone, company = (train(walks, wide, seeds, progress=False).models[5] for seeds in ([5], [1, 2, 5]))
     for name, array in weights(alone).items():
         assert np.array_equal(array, weights(company)[name]), name
@@ -128,13 +130,14 @@ def test_checkpoints_are_verified_directories(trained):
     root = trained.path / "checkpoints"
     assert sorted(path.name for path in root.iterdir()) == ["step_000000050", "step_000000060"]
     newest = latest_checkpoint(root)
-    like = jax.eval_shape(lambda key: TINY.init(key, Spec(2, 2)), jax.random.key(0))
+    start = lambda key: {phase.slot: phase.learner.start(key, Spec(2, 2)) for phase in TINY.phases()}  # noqa: E731
+    like = jax.eval_shape(start, jax.random.key(0))
     state, facts = load_checkpoint(newest, like)
     length = (trained.path / "metrics.csv").stat().st_size
     assert facts.pop("metrics") == {"bytes": length, "sha256": sha256(trained.path / "metrics.csv")}
     assert facts == {"step": 60, "phase": "policy", "seed": 0}
     expected = weights(trained.model)["policy.log_std"]
-    assert np.array_equal(state.skills.policy.log_std, expected)
+    assert np.array_equal(state["policy"].params.policy.log_std, expected)
 
 
 def test_bad_requests_are_refused_before_training(walks, trained):
@@ -199,7 +202,7 @@ train(data, IEL.preset("smoke", steps=10**9, hidden=(16,)), out={str(tmp_path / 
 def test_snapshots_are_the_models_of_shorter_trainings(walks, tmp_path):
     """GCBC has one phase, so its model of step 100 is that of a training of 100 steps, to the bit."""
     settings = {"hidden": (8,), "batch_size": 8}
-    gcbc = lambda **more: get_algo("gcbc").preset("smoke", **more)  # noqa: E731
+    gcbc = lambda **more: get_method("gcbc").preset("smoke", **more)  # noqa: E731
     train(walks, gcbc(steps=350, **settings), out=tmp_path / "a", snapshots=3, progress=False)
     kept = sorted(path.name for path in (tmp_path / "a" / "models").iterdir())
     assert kept == ["step_100", "step_200"]  # 117 and 233, to the nearest end of a chunk

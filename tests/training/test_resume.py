@@ -11,7 +11,8 @@ import iel.training.loop as loop
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
 from iel.files import sha256
-from iel.methods import ALGOS, IEL, get_algo
+from iel.methods import IEL, METHODS, get_method
+from iel.policies import Directions, Waypoints
 from iel.training import open_run, resume, train
 from iel.training.checkpoint import latest_checkpoint
 from iel.training.interrupt import Interrupted, StopRequest
@@ -19,8 +20,12 @@ from iel.training.loop import SaveClock, Trainer
 from iel.training.seeds import Separate, Stacked
 from iel.training.trackers import CSVTracker, read_losses, read_metrics
 
-TINY = IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16, dimension=4, omega_share=0.2, embedding_share=0.4)
+SMALL = {"hidden": (16,), "batch_size": 16, "dimension": 4}
+TINY = IEL.preset("smoke", **SMALL, steps=36, omega_share=1 / 3, policy=Directions(steps=24, target_rate=0.05))
 """Phases end at steps 12 and 36, saves come every 10 steps and chunks every 4: sometimes together, mostly not."""
+
+
+WAYPOINTS = {"policy": Waypoints(steps=20, columns=(0, 1))}
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +89,9 @@ def test_a_stopped_run_ends_with_the_same_bits(walks, whole, tmp_path, monkeypat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(set(ALGOS) - {"iel"}))
-def test_every_method_is_resumed_to_the_same_bits(walks, tmp_path, monkeypatch, name):
-    algo = get_algo(name).preset("smoke", steps=40, hidden=(16,), batch_size=16)
+@pytest.mark.parametrize("name, policy", [*((name, {}) for name in sorted(set(METHODS) - {"iel"})), ("qrl", WAYPOINTS)])
+def test_every_method_is_resumed_to_the_same_bits(walks, tmp_path, monkeypatch, name, policy):
+    algo = get_method(name).preset("smoke", steps=40, hidden=(16,), batch_size=16, **policy)
     fit(walks, tmp_path / "whole", algo=algo)
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         stop_at(24, patch)
@@ -96,7 +101,7 @@ def test_every_method_is_resumed_to_the_same_bits(walks, tmp_path, monkeypatch, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("each", [Separate(2), Stacked()], ids=["threads", "vmap"])
+@pytest.mark.parametrize("each", [Separate(2), Stacked(2)], ids=["threads", "vmap"])
 def test_several_seeds_are_resumed_together(walks, tmp_path, monkeypatch, each):
     monkeypatch.setattr(loop, "seed_map", lambda *_: each)
     out = tmp_path / "run"
@@ -166,7 +171,7 @@ def change(name, value):
 REFUSED = {
     "a setting": (change("beta", 0.3), "settings.beta is 0.1 in the run and 0.3 now"),
     "the shape of the networks": (change("hidden", (8,)), r"settings.hidden is \[16\] in the run and \[8\] now"),
-    "more steps": (change("steps", 90), "settings.steps is 60 in the run and 90 now.*a longer run is another run"),
+    "more steps": (change("steps", 90), "settings.steps is 36 in the run and 90 now.*a longer run is another run"),
     "other data": (lambda walks: (walks.select([0, 1, 2]), TINY, {}), "data.fingerprint is .*5 episodes.*3 episodes"),
     "another interval": (lambda walks: (walks, TINY, {"checkpoint_every": 7}), "checkpoint_every is 10 .* and 7 now"),
     "another seed": (lambda walks: (walks, TINY, {"seeds": (1,)}), "seed is 0 in the run and 1 now"),

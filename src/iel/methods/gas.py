@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states, geometric
+from iel.data.remote import Table
 from iel.learner import Metrics, Phase, Spec, Trained, require_fraction, require_not_negative, require_positive
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
 from iel.methods.hilp import EuclideanLearner
@@ -182,10 +183,8 @@ def first_beyond(points: jax.Array, final: jax.Array, reach: float, block: int =
     """For every row the first later row of its trajectory at least `reach` away; the trajectory's last if none is.
 
     The same as `planning.clusters.first_beyond`, on the device: a block of rows looks ahead until all have found one.
+    Of points that are computed from the disk, only the rows that are asked for look ahead.
     """
-    block = min(block, len(points))
-    rows = jnp.arange(len(points) + -len(points) % block)
-    rows = jnp.minimum(rows, len(points) - 1).reshape(-1, block)
 
     def search(rows: jax.Array) -> jax.Array:
         here, last = points[rows], final[rows]
@@ -198,6 +197,11 @@ def first_beyond(points: jax.Array, final: jax.Array, reach: float, block: int =
 
         return jax.lax.while_loop(lambda carry: (carry[1] < 0).any(), look, (jnp.array(1), jnp.full_like(rows, -1)))[1]
 
+    if isinstance(points, Table):
+        return Table((len(points),), search)  # type: ignore[return-value]
+    block = min(block, len(points))
+    rows = jnp.arange(len(points) + -len(points) % block)
+    rows = jnp.minimum(rows, len(points) - 1).reshape(-1, block)
     return jax.lax.map(search, rows).ravel()[: len(points)]
 
 

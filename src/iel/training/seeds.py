@@ -43,6 +43,9 @@ class SeedMap(Protocol):
 class Stacked:
     """Seeds along a leading axis, mapped by `vmap`: the result of a seed alone, to float tolerance."""
 
+    def __init__(self, count: int):
+        self.count = count
+
     def join(self, values: Sequence[Any]) -> Any:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *values)
 
@@ -54,7 +57,8 @@ class Stacked:
 
     def compile(self, function: Callable, shared: int = 0, donate: bool = False) -> Callable:
         def mapped(*args: Any) -> Any:
-            return jax.vmap(function, in_axes=(0,) * (len(args) - shared) + (None,) * shared)(*args)
+            axes = (0,) * (len(args) - shared) + (None,) * shared
+            return jax.vmap(function, in_axes=axes, axis_size=self.count)(*args)  # what is mapped may have no arrays
 
         return jax.jit(mapped, donate_argnums=(0,) if donate else ())
 
@@ -94,4 +98,4 @@ class Separate:
 
 def seed_map(count: int) -> SeedMap:
     """How so many seeds are trained on the default backend."""
-    return Separate(count) if count == 1 or jax.default_backend() == "cpu" else Stacked()
+    return Separate(count) if count == 1 or jax.default_backend() == "cpu" else Stacked(count)
