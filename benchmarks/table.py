@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import tyro
-from iel.methods.contract import Method, config_from_dict
 
 from benchmarks import print_rows
 from iel.commands.common import Output
 from iel.compare.grid import read_grid
 from iel.data.trajectories import Trajectories
-from iel.methods import get_algo
+from iel.methods import Method, get_method
+from iel.methods.method import config_from_dict
 from iel.progress import Progress
 from iel.training.loop import Trainer
 
@@ -75,7 +75,7 @@ def run(options: Options) -> dict[str, Any]:
     rows = []
     with Progress("bench table", len(methods), unit="methods", show=not options.json) as bar:
         for method, cell in methods.items():
-            algo = config_from_dict(get_algo(cell.algo), cell.settings)
+            algo = config_from_dict(get_method(cell.algo), cell.settings)
             seconds = core_seconds(algo, data, options.steps)
             hours = sum(phase.steps * seconds[phase.name] for phase in algo.phases()) / 3600
             cells = sum(other.method == method for other in grid.cells)
