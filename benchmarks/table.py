@@ -59,8 +59,8 @@ def ant_like(episodes: int = 20, length: int = 500) -> Trajectories:
 def core_seconds(algo: Method, data: Trajectories, steps: int) -> dict[str, float]:
     """Processor seconds of one step of every phase."""
     trainer, found = Trainer(data, algo, [0], {}), {}
-    for phase in algo.phases():
-        advance = trainer.stepper(phase.name)
+    for phase in trainer.phases:
+        advance = trainer.stepper(phase)
         advance(1)
         started = time.process_time()
         advance(steps)
