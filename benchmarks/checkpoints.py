@@ -22,6 +22,7 @@ import numpy as np
 from benchmarks import print_rows
 from benchmarks.training import synthetic_data
 from iel.commands.common import Output
+from iel.learner import Phase
 from iel.methods.iel import IEL
 from iel.progress import Progress
 from iel.training.checkpoint import state_bytes
@@ -42,9 +43,9 @@ def run(preset: str = "laptop", *, rounds: int = 12, directory: Path | None = No
         runs = open_or_create(Path(scratch), [0], run_config(data, algo, [0], None), resume=False)
         trainer = Trainer(data, algo, [0], runs)
         trainer.open(stack, tensorboard=False)
-        bar = stack.enter_context(Progress("bench checkpoints", len(algo.phases()), unit="phases", show=progress))
-        for phase in algo.phases():
-            rows.append({"phase": phase.name, **_measure(trainer, phase.name, rounds)})
+        bar = stack.enter_context(Progress("bench checkpoints", len(trainer.phases), unit="phases", show=progress))
+        for phase in trainer.phases:
+            rows.append({"phase": phase.name, **_measure(trainer, phase, rounds)})
             bar.advance(1, f"{phase.name} {rows[-1]['save_ms']} ms a save")
     return {
         "preset": preset,
@@ -55,7 +56,7 @@ def run(preset: str = "laptop", *, rounds: int = 12, directory: Path | None = No
     }
 
 
-def _measure(trainer: Trainer, phase: str, rounds: int) -> dict[str, float]:
+def _measure(trainer: Trainer, phase: Phase, rounds: int) -> dict[str, float]:
     advance = trainer.stepper(phase)
 
     def one_round(save: bool) -> tuple[float, float]:

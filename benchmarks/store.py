@@ -3,9 +3,9 @@
     iel bench store
     iel bench store --transitions 100000000 --batches 1000000 --directory /somewhere/large
 
-A store of so many transitions is written (one million of a random walk, repeated), opened, asked for the row numbers of
-many batches, and trained on by IEL at the laptop preset, 1,000 steps in all phases; each in a process of its own, whose
-peak of resident memory is reported. Then chunks of the same training take turns in one process: on a million
+A store of so many transitions is written (one million of a random walk, repeated), opened, asked for many batches, and
+trained on by IEL at the laptop preset, 1,000 steps in all phases; each in a process of its own, whose peak of resident
+memory is reported. Then chunks of the same training take turns in one process: on a million
 transitions in memory, on the same million on the disk, and on the large store.
 """
 
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,11 @@ from iel.commands.common import Output
 from iel.data.rows import Rows
 from iel.data.store import open_store, write_store
 from iel.files import require_space
-from iel.learner import Spec
+from iel.learner import Phase, Spec
 from iel.methods.iel import IEL
-from iel.training.feed import CHUNK, Fed
+from iel.policies import Directions
+from iel.training.feed import CHUNK, DiskSource, step_keys
 from iel.training.loop import Trainer
-from iel.training.seeds import Separate
 
 EPISODE = 1000
 """Transitions an episode."""
@@ -50,7 +50,7 @@ class Options(Output):
     transitions: int = 10_000_000
     """Size of the large store: 40 bytes each on the disk."""
     batches: int = 10_000
-    """Batches whose row numbers are drawn."""
+    """Batches that are drawn and read."""
     steps: int = 1000
     """Steps of training, all phases together."""
     rounds: int = 3
@@ -86,32 +86,43 @@ def write_case(transitions: int, directory: str) -> dict[str, Any]:
             "write_peak_mb": round(peak_megabytes())}  # fmt: skip
 
 
-def indices_case(directory: str, batches: int) -> dict[str, Any]:
-    """Open a store and draw the row numbers of many batches of IEL's second phase."""
+def sample_case(directory: str, batches: int) -> dict[str, Any]:
+    """Open a store, and draw and read many batches of IEL's first phase: three states a row."""
     before, started = peak_megabytes(), time.perf_counter()
     data = open_store(Path(directory))
     opened = time.perf_counter() - started
-    algo = IEL.preset("laptop")
-    fed = Fed(data, algo, Spec(data.observation_size, data.action_size), None, Separate(1))
-    fed.begin("embedding", None, (jax.random.key(0),))
+    algo, key = IEL.preset("laptop"), jax.random.key(0)
+    source, learner = DiskSource(data, Spec(data.observation_size, data.action_size), None), algo.phases()[0].learner
+
+    @jax.jit
+    def chunk(first: jax.Array) -> jax.Array:
+        def add(offset: jax.Array, total: jax.Array) -> jax.Array:
+            sample_key, _ = step_keys(key, first + offset)
+            return total + learner.sample(sample_key, *source.seen(learner, {}, source.data)).states.mean()
+
+        return jax.lax.fori_loop(0, CHUNK, add, 0.0)
+
+    jax.block_until_ready(chunk(0))  # compiles
     started = time.perf_counter()
     for first in range(0, batches, CHUNK):
-        fed.ask(first)
+        jax.block_until_ready(chunk(first))
     seconds = time.perf_counter() - started
     return {"open_seconds": round(opened, 3), "import_mb": round(before), "batches": batches,
             "batch_size": algo.batch_size, "batches_per_second": round(batches / seconds),
-            "indices_peak_mb": round(peak_megabytes())}  # fmt: skip
+            "sampling_peak_mb": round(peak_megabytes())}  # fmt: skip
 
 
 def settings(steps: int) -> IEL:
-    return replace(IEL.preset("laptop", omega_share=0.2, embedding_share=0.4, cut_jumps=False), steps=steps)
+    """A fifth of the steps for omega, two fifths for the embedding and for the policy."""
+    policy = Directions(steps=steps - steps * 3 // 5)
+    return IEL.preset("laptop", steps=steps * 3 // 5, omega_share=1 / 3, cut_jumps=False, policy=policy)
 
 
 def train_case(directory: str, steps: int) -> dict[str, Any]:
     """Train on a store: wall-clock seconds and memory."""
     trainer, started = Trainer(open_store(Path(directory)), settings(steps), [0], {}), time.perf_counter()
-    for phase in trainer.algo.phases():
-        advance = trainer.stepper(phase.name)
+    for phase in trainer.phases:
+        advance = trainer.stepper(phase)
         for _ in range(phase.steps // CHUNK):
             advance(CHUNK)
     return {
@@ -130,8 +141,9 @@ def turns_case(small: str, large: str, rounds: int) -> list[dict[str, Any]]:
     data["large disk"] = open_store(Path(large))
     trainers = {where: Trainer(own, settings(1000), [0], {}) for where, own in data.items()}
     rows = []
-    for phase in next(iter(trainers.values())).algo.phases():
-        steppers = {where: trainer.stepper(phase.name) for where, trainer in trainers.items()}
+    phases: tuple[Phase, ...] = settings(1000).phases()
+    for phase in phases:
+        steppers = {where: trainer.stepper(phase) for where, trainer in trainers.items()}
         times: dict[str, list[tuple[float, float]]] = {where: [] for where in steppers}
         for turn in range(rounds + 1):
             for where, advance in steppers.items():
@@ -158,7 +170,7 @@ def turns_case(small: str, large: str, rounds: int) -> list[dict[str, Any]]:
 
 CASES: dict[str, Callable[..., Any]] = {
     "write": write_case,
-    "indices": indices_case,
+    "sample": sample_case,
     "train": train_case,
     "turns": turns_case,
 }
@@ -173,7 +185,7 @@ def run(options: Options) -> dict[str, Any]:
         own = lambda case, **arguments: in_own_process("benchmarks.store", case, **arguments)  # noqa: E731
         own("write", transitions=PART, directory=small)
         written = own("write", transitions=options.transitions, directory=large)
-        asked = own("indices", directory=large, batches=options.batches)
+        asked = own("sample", directory=large, batches=options.batches)
         trained = own("train", directory=large, steps=options.steps)
         turns = own("turns", small=small, large=large, rounds=options.rounds)
     finally:

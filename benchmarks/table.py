@@ -22,8 +22,8 @@ from benchmarks import print_rows
 from iel.commands.common import Output
 from iel.compare.grid import read_grid
 from iel.data.trajectories import Trajectories
-from iel.methods import get_algo
-from iel.methods.method import Method, config_from_dict
+from iel.methods import Method, get_method
+from iel.methods.method import config_from_dict
 from iel.progress import Progress
 from iel.training.loop import Trainer
 
@@ -59,8 +59,8 @@ def ant_like(episodes: int = 20, length: int = 500) -> Trajectories:
 def core_seconds(algo: Method, data: Trajectories, steps: int) -> dict[str, float]:
     """Processor seconds of one step of every phase."""
     trainer, found = Trainer(data, algo, [0], {}), {}
-    for phase in algo.phases():
-        advance = trainer.stepper(phase.name)
+    for phase in trainer.phases:
+        advance = trainer.stepper(phase)
         advance(1)
         started = time.process_time()
         advance(steps)
@@ -75,7 +75,7 @@ def run(options: Options) -> dict[str, Any]:
     rows = []
     with Progress("bench table", len(methods), unit="methods", show=not options.json) as bar:
         for method, cell in methods.items():
-            algo = config_from_dict(get_algo(cell.algo), cell.settings)
+            algo = config_from_dict(get_method(cell.algo), cell.settings)
             seconds = core_seconds(algo, data, options.steps)
             hours = sum(phase.steps * seconds[phase.name] for phase in algo.phases()) / 3600
             cells = sum(other.method == method for other in grid.cells)

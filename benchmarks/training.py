@@ -19,17 +19,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from iel.methods.scaling import spec_of
 from jax.extend import core
 
 from benchmarks import print_rows
 from iel import nn
 from iel.commands.common import Flag, Output
-from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
-from iel.learner import Spec
-from iel.methods import ALGOS, get_algo
+from iel.learner import Phase, Trained, TrainState
+from iel.methods import METHODS, Method, get_method
 from iel.progress import Progress
+from iel.training.feed import MemorySource
 from iel.training.loop import many_steps
 
 SIZES = ((256, 256), (512, 1024))
@@ -57,14 +58,13 @@ def run(
     *,
     seconds: float = 6.0,
     methods: Sequence[str] = ("iel",),
-    algo: Any = None,
+    algo: Method | None = None,
     bare: bool = False,
     progress: bool = True,
 ) -> dict:
     """Measure every phase of every method (or of `algo` alone) at every size. About `seconds` go to each number."""
-    data = to_device(synthetic_data())
-    spec = Spec(data.observations.shape[1], data.actions.shape[1])
-    bases = {name: get_algo(name).preset("paper") for name in methods} if algo is None else {algo.name: algo}
+    data = synthetic_data()
+    bases = {name: get_method(name).preset("paper") for name in methods} if algo is None else {algo.name: algo}
     cases = [
         (name, width, batch, dataclasses.replace(base, hidden=(width,) * len(base.hidden), batch_size=batch))
         for name, base in bases.items()
@@ -73,21 +73,27 @@ def run(
     rows = []
     with Progress("bench training", sum(len(case.phases()) for *_, case in cases), unit="cases", show=progress) as bar:
         for name, width, batch, case in cases:
-            state = jax.jit(lambda key, case=case: case.init(key, spec))(jax.random.key(0))
+            source = MemorySource(data, spec_of(case, data), None)
+            first = {phase.slot: phase.learner for phase in reversed(case.phases())}
+            start = lambda key, first=first, spec=source.spec: {s: own.start(key, spec) for s, own in first.items()}  # noqa: E731
+            states = jax.jit(start)(jax.random.key(0))
+            trained = {slot: state.params for slot, state in states.items()}
             for phase in case.phases():
-                measured = _measure(case, phase.name, state, data, seconds, bare)
+                measured = _measure(phase, states[phase.slot], trained, source, seconds, bare)
                 rows.append({"method": name, "phase": phase.name, "width": width, "batch": batch, **measured})
                 bar.advance(1, f"{name} {phase.name} {rows[-1]['steps_per_second']:.1f} steps/s")
     return {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": rows}
 
 
-def _measure(case: Any, phase: str, state: Any, data: DeviceData, seconds: float, bare: bool) -> dict[str, float]:
-    tables = jax.jit(lambda state: case.tables(phase, state, data))(state)
-    key = jax.random.key(1)
+def _measure(
+    phase: Phase, state: TrainState, trained: Trained, source: MemorySource, seconds: float, bare: bool
+) -> dict[str, float]:
+    learner, data, key = phase.learner, source.data, jax.random.key(1)
+    tables = jax.jit(lambda trained: source.prepare(learner, trained, data))(trained)
 
-    def one_step(state: Any, key: jax.Array) -> Any:
+    def one_step(state: TrainState, key: jax.Array) -> Any:
         sample_key, update_key = jax.random.split(key)
-        return case.update(phase, state, case.sample(phase, sample_key, data, tables), update_key)
+        return learner.update(state, learner.sample(sample_key, data, tables), update_key)
 
     products = matrix_products(jax.make_jaxpr(one_step)(state, key).jaxpr)
     flops = sum(product_flops(product) for product in products)
@@ -95,7 +101,7 @@ def _measure(case: Any, phase: str, state: Any, data: DeviceData, seconds: float
     count = max(1, math.ceil(0.1 * seconds / _best_time(baseline, seconds / 10)))
 
     def steps() -> Callable[[], None]:
-        chunk = jax.jit(many_steps(case, phase, lambda state, tables, data, offset: (data, tables)), donate_argnums=0)
+        chunk = jax.jit(many_steps(learner, source), donate_argnums=0)
         fresh = jax.tree.map(jnp.copy, state)
 
         def run_chunk() -> None:
@@ -205,7 +211,7 @@ def command(options: Options) -> dict[str, Any]:
     """`iel bench training`."""
     if len(options.widths) != len(options.batches):
         raise ConfigError("--widths and --batches are paired, so give equally many of both.")
-    methods = sorted(ALGOS) if options.methods == ("all",) else options.methods
+    methods = sorted(METHODS) if options.methods == ("all",) else options.methods
     sizes = list(zip(options.widths, options.batches, strict=True))
     result = run(sizes, seconds=options.seconds, methods=methods, bare=options.bare)
     if not options.json:

@@ -21,7 +21,7 @@ def drive_around(rng: np.random.Generator, steps: int = 120) -> tuple[np.ndarray
     return np.array(positions), np.array(commands)
 
 
-def main(steps: int = 12_000) -> float:
+def main(steps: int = 6_000) -> float:
     rng = np.random.default_rng(0)
     logs = iel.Trajectories.from_episodes([drive_around(rng) for _ in range(100)], name="room")
     run = iel.train(logs, iel.IEL.preset("smoke", steps=steps), seeds=[0])

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 import iel
+from iel.policies import Waypoints
 
 ROOM, GAP = 10.0, (4.0, 6.0)
 """A square room with a wall across the middle, open between these two heights."""
@@ -64,7 +65,7 @@ def write_logs(path: Path, episodes: int = 60, steps: int = 200) -> None:
                 cart.step(push)
 
 
-def main(directory: str = "own-robot", steps: int = 6000) -> float:
+def main(directory: str = "own-robot", steps: int = 4500) -> float:
     here = Path(directory)
     here.mkdir(parents=True, exist_ok=True)
     write_logs(here / "logs.csv")
@@ -73,9 +74,9 @@ def main(directory: str = "own-robot", steps: int = 6000) -> float:
     data = iel.load(here / "logs.csv", columns=columns)
     print(data)
 
-    # Velocities are small numbers beside places, hence `standardise`; the policy is told the way to the next waypoint.
-    settings = {"standardise": True, "steering": "waypoint", "place": (0, 1), "learner": "cloning", "future_share": 1.0}
-    algo = iel.IEL.preset("laptop", steps=steps, omega_share=0.03, embedding_share=0.7, dimension=16, **settings)
+    # Velocities are small numbers beside positions, hence `standardise`; the policy follows waypoints in x and y.
+    policy = Waypoints(columns=(0, 1), steps=steps // 3)
+    algo = iel.IEL.preset("laptop", steps=steps, dimension=16, standardise=True, policy=policy)
     run = iel.train(data, algo, out=here / "run")
 
     planner = iel.AsymGraph(run.model, data, nodes=512)

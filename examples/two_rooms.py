@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 
 import iel
+from iel.policies import Waypoints
 
 PADS = ((3.0, 1.0), 0.8), ((3.0, 5.0), 0.2), ((9.0, 3.0), 0.0)
 """Where they are, and how often they throw into the right room; otherwise one lands in the left one, far from them."""
@@ -55,12 +56,11 @@ def logs(episodes: int = 100, steps: int = 400) -> iel.Trajectories:
     return iel.Trajectories(np.array(rows, np.float32), np.array(pushes, np.float32), ends)
 
 
-def main(steps: int = 8000) -> tuple[float, float]:
+def main(steps: int = 6600) -> tuple[float, float]:
     data = logs()
     # Transitions over a pad teach nothing about walking: with `cut_jumps` (on in `laptop`) the data is cut there.
-    settings = {"steering": "waypoint", "place": (0, 1), "learner": "cloning", "future_share": 1.0}
-    algo = iel.IEL.preset("laptop", steps=steps, omega_share=0.03, embedding_share=0.8, dimension=16, **settings)
-    model = iel.train(data, algo).model
+    policy = Waypoints(columns=(0, 1), steps=steps // 5)
+    model = iel.train(data, iel.IEL.preset("laptop", steps=steps, dimension=16, policy=policy)).model
     rates = []
     for chance in (False, True):
         options = {"asym-graph": {"chance": chance, "nodes": 512}}

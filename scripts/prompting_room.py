@@ -3,7 +3,7 @@
 The robot of examples/own_logs.py logs a third column that wanders by itself and that no command changes: the brightness
 of the room, say. A full goal has to name some brightness; a goal on columns 0 and 1 does not.
 
-    python scripts/prompting_room.py [--steps 12000] [--seed 0] [--out DIRECTORY]
+    python scripts/prompting_room.py [--steps 6000] [--seed 0] [--out DIRECTORY]
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def drive(planner: Planner, wishes: Any, starts: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -23,7 +23,7 @@ def load(name: str):
 @pytest.mark.optimised
 def test_own_logs_arrive():
     """With a third of the example's steps, which is enough to arrive."""
-    assert load("own_logs").main(steps=4000) < 1.5
+    assert load("own_logs").main(steps=2000) < 1.5
 
 
 @pytest.mark.long
@@ -51,7 +51,7 @@ def run_notebook(name: str, steps: int, monkeypatch, tmp_path) -> dict:
     for cell in cells:
         if cell["cell_type"] == "code":
             assert not cell["outputs"], "strip the notebook's outputs before committing it"
-            exec("".join(cell["source"]).replace("STEPS = 6000", f"STEPS = {steps}"), found)
+            exec("".join(cell["source"]).replace("STEPS = 4500", f"STEPS = {steps}"), found)
     return found
 
 
@@ -68,7 +68,7 @@ def test_the_notebook_runs(monkeypatch, tmp_path):
 @pytest.mark.long
 @pytest.mark.optimised
 def test_the_notebooks_cart_arrives(monkeypatch, tmp_path):
-    assert run_notebook("own_robot", 6000, monkeypatch, tmp_path)["rate"] >= 0.8
+    assert run_notebook("own_robot", 4500, monkeypatch, tmp_path)["rate"] >= 0.8
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from iel.envs import MazeMap, World
 from iel.errors import ConfigError
 from iel.evaluation import Protocol, Rollouts
 from iel.evaluation.diagnosis import diagnose, fate, ways_finding
-from iel.methods import ALGOS
+from iel.methods import METHODS
 from iel.metrics import Displacement
 from iel.planning import PlanningModel
 from tests.test_cli import call
@@ -360,7 +360,7 @@ def test_diagnose_needs_no_graph(data, homing):
 
 def test_costs_that_are_no_steps_should_fall_as_well(data):
     """A critic's log-odds: nobody says where they begin, but on the way to a later state they fall."""
-    algo = ALGOS["crl"].config.preset("smoke", steps=1, hidden=(16,), batch_size=16)
+    algo = METHODS["crl"].preset("smoke", steps=1, hidden=(16,), batch_size=16)
     model = iel.train(data, algo, [0], progress=False).model
     found = {finding.topic: finding for finding in diagnose(model, data, model.support).findings}
     assert found["steps"].numbers.keys() == {"falling_share"}

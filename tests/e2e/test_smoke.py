@@ -10,7 +10,7 @@ from iel.theory.mazes import maze_from_map, steps_between
 
 pytestmark = [pytest.mark.slow, pytest.mark.optimised]
 
-SETTINGS = {"steps": 12_000, "hidden": (128, 128), "target_rate": 0.02}
+SETTINGS = {"steps": 6_000, "hidden": (128, 128), "target_rate": 0.02}
 
 
 @pytest.fixture(scope="module")

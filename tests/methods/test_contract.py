@@ -3,6 +3,7 @@
 `Nearby` is not registered: whatever works with it here works with any method that keeps the contract.
 """
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -95,6 +96,14 @@ def tiny(method: type[Method] = Nearby) -> Method:
 
 def test_a_strangers_method_keeps_the_contract():
     check_algo(tiny())
+
+
+def test_the_example_of_contributing_keeps_the_contract():
+    """Its last line is `check_algo`."""
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert "check_algo(LinearCloning" in example
+    exec(example, {"__name__": __name__})
 
 
 @pytest.mark.optimised
