@@ -84,9 +84,9 @@ def test_without_a_simulator_the_extra_is_named(capsys, monkeypatch, words, tmp_
 
 def test_train_help_shows_the_methods_settings_at_the_presets_values(capsys):
     _, out, _ = call(capsys, "train", "--help-all")
-    assert "--beta" in out and "42000)" in out
+    assert "--beta" in out and "21000)" in out
     _, out, _ = call(capsys, "train", "--preset", "paper", "--help-all")
-    assert "1000000)" in out
+    assert "500000)" in out
 
 
 def test_help_is_short_and_reads_like_sentences(capsys):

@@ -179,13 +179,13 @@ def test_a_quasimetric_model_says_its_metric_and_plans(head, tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"kind": "hyperbolic"}, "must be a quasimetric"),
-        ({"head": "deep"}, "choose one of iqe, mrn"),
+        ({"kind": "hyperbolic"}, "metric.kind: invalid value 'hyperbolic'"),
+        ({"head": "deep"}, "metric.head: invalid enum value 'deep'"),
         ({"groups": 3}, "does not fall into 3 equal groups"),
-        ({"groups": 0}, "from 1 to"),
-        ({"mix": 1.5}, "from 0 to 1"),
-        ({"scale": None}, "must be numbers"),
-        ({"colour": "red"}, "must be a quasimetric"),
+        ({"groups": 0}, "metric.groups: expected `int` >= 1"),
+        ({"mix": 1.5}, "metric.mix: expected `float` <= 1.0"),
+        ({"scale": None}, "metric.scale: expected `float`"),
+        ({"colour": "red"}, "unknown field `colour`"),
     ],
 )
 def test_a_damaged_metric_is_refused(change, message, tmp_path):

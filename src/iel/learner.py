@@ -183,4 +183,4 @@ def require_not_negative(settings: object, *names: str) -> None:
     """Refuse settings that may be 0 but not negative."""
     for name in names:
         if not getattr(settings, name) >= 0:
-            raise ConfigError(f"{name} may not be negative, but is {getattr(settings, name)}.")
+            raise ConfigError(f"{name} must be at least 0, but is {getattr(settings, name)}.")

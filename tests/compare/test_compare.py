@@ -210,7 +210,7 @@ settings = {{ {tiny} }}
 algo = "iel"
 label = "walker"
 planners = ["direct", "sym-graph"]
-settings = {{ {tiny}, steering = "waypoint", learner = "cloning", future_share = 1.0 }}
+settings = {{ {tiny}, policy = "waypoints" }}
 """
     table = tomllib.loads(grid)
     table["seeds"] = [0]

@@ -7,7 +7,8 @@ from iel.cli import main
 from iel.compare.grid import DataChoice, check_grid, read_grid, shipped_grids
 from iel.compare.results import Entry, published_numbers
 from iel.errors import ConfigError
-from iel.methods import ALGOS
+from iel.methods import METHODS
+from iel.methods.method import config_from_dict
 
 MAZE = "pointmaze-medium-navigate-v0"
 GOOD = {"environments": [MAZE], "seeds": [0, 1], "methods": [{"algo": "iel", "planners": ["direct", "sym-graph"]}]}
@@ -21,7 +22,7 @@ def test_shipped_grids_are_sound_at_every_scale(name, scale):
     assert grid.protocol.seed in (1000, 3000, 4000, 5000, 6000)  # settings were chosen with others
     body = scale == "laptop" and name in ("ablation", "antmaze", "kitchen")
     for cell in grid.cells:
-        config = ALGOS[cell.algo].config
+        config = METHODS[cell.algo]
         arm = name == "kitchen" and "laptop-arm" in config.presets
         preset = ("laptop-arm" if arm else "laptop-body") if body else scale
         assert cell.settings["hidden"] == list(config.preset(preset).hidden)
@@ -85,7 +86,7 @@ def test_a_method_may_have_planners_and_settings_of_its_own_at_one_scale():
         assert grid.variants["iel"] == planners
         assert {(cell.settings["beta"], cell.settings["steps"]) for cell in grid.cells} == {(0.3, steps)}
     hidden = [grid.cells[0].settings["hidden"] for grid in (long, short)]
-    assert hidden[1] == list(ALGOS["iel"].config.preset("smoke").hidden) != hidden[0]
+    assert hidden[1] == list(METHODS["iel"].preset("smoke").hidden) != hidden[0]
     for wrong, word in (({"shrt": own}, "shrt"), ({"short": {"episodes": 3}}, "episodes"), ({"short": 3}, "table")):
         for scale in ("long", "short"):
             with pytest.raises(ConfigError, match=word):
@@ -95,13 +96,9 @@ def test_a_method_may_have_planners_and_settings_of_its_own_at_one_scale():
 def test_the_ant_at_laptop_scale_has_maps_of_equal_length():
     cells = [cell for cell in read_grid("geometries", "laptop-ant").cells if cell.method != "common policy"]
     for cell in cells:
-        phases = ALGOS[cell.algo].config.preset("paper", **_tuples(cell.settings)).phases()
+        phases = config_from_dict(METHODS[cell.algo], cell.settings).phases()
         maps = sum(phase.steps for phase in phases if phase.name not in ("policy", "skills"))
         assert maps == (32_000 if cell.algo == "psm" else 24_000), cell.method  # PSM: a basis, then what it is worth
-
-
-def _tuples(settings):
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
 MISTAKES = {
@@ -165,7 +162,7 @@ def test_fingerprints_follow_everything_that_decides_a_result():
 
 
 def test_a_planner_may_be_driven_by_the_policy_of_another_method():
-    walker = {"algo": "iel", "label": "walker", "settings": {"steering": "waypoint", "learner": "cloning"}}
+    walker = {"algo": "iel", "label": "walker", "settings": {"policy": "waypoints"}}
     other = {"algo": "hilp", "planners": ["sym-graph", "common"]}
     common = {"common": {"planner": "sym-graph", "policy_of": "walker"}}
     table = {**GOOD, "planners": common, "methods": [walker, other]}
@@ -179,7 +176,7 @@ def test_a_planner_may_be_driven_by_the_policy_of_another_method():
     assert changed.evaluation_fingerprint("d", changed.planners[0]) == own
     assert changed.evaluation_fingerprint("d", changed.planners[1]) != common_one
     for change, said in (
-        ({"settings": {}}, "only a policy with steering waypoint"),
+        ({"settings": {}}, "only the policy waypoints"),
         ({"planners": ["common"]}, "can have no policy_of"),
     ):
         with pytest.raises(ConfigError, match=said):

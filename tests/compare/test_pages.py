@@ -13,7 +13,7 @@ from iel.commands.methods import facts_of_methods
 from iel.compare.grid import GridProtocol
 from iel.compare.results import Comparison, Entry
 from iel.errors import ConfigError, RunError
-from iel.methods import ALGOS
+from iel.methods import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
 AUDIT = {
@@ -41,7 +41,7 @@ def test_facts_are_the_papers(capsys):
     assert rows["crl"] == ["successor measure", "density ratio", "inner product", "yes", "no", "no", "no"]
     assert rows["clearning"][1:] == ["reachability", "classifier logit", "yes", "no", "yes", "no"]
     assert rows["hiql"][:3] == ["reachability", "multi-step reachability", "value gap"]
-    agnostic = {name for name, entry in ALGOS.items() if entry.facts.goal_agnostic_policy}
+    agnostic = {name for name, entry in METHODS.items() if entry.facts.goal_agnostic_policy}
     assert agnostic == {"htp", "iel", "hilp"}
     assert iel_command(["methods"]) == 0
     assert "| C-Learning | successor measure | reachability |" in capsys.readouterr().out

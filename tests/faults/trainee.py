@@ -16,17 +16,18 @@ import iel.training.loop as loop
 from iel import files
 from iel.data import load
 from iel.methods import IEL
+from iel.policies import Directions
 from iel.training import checkpoint, train
 from iel.training.loop import Trainer
 
 STEPS, EVERY = 400, 20
 TINY = {
-    "steps": STEPS,
+    "steps": 220,
     "hidden": (16,),
     "batch_size": 16,
     "dimension": 4,
-    "omega_share": 0.2,
-    "embedding_share": 0.35,
+    "omega_share": 80 / 220,
+    "policy": Directions(steps=STEPS - 220),
 }
 """All three phases; their ends (80 and 220) coincide with a save, and with `every=30` they do not."""
 

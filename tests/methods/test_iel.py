@@ -169,7 +169,7 @@ def test_presets_and_settings():
     "settings, message",
     [
         ({"betta": 1.0}, "did you mean beta"),
-        ({"beta": -0.1}, "may not be negative"),
+        ({"beta": -0.1}, "must be at least 0"),
         ({"discount": 1.0}, "strictly between 0 and 1"),
         ({"steps": 0}, "steps must be positive"),
         ({"hidden": (64, 0)}, "hidden must be positive"),

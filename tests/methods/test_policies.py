@@ -17,7 +17,7 @@ from iel.data.goals import to_device
 from iel.data.jumps import cut_at_jumps
 from iel.errors import ConfigError, DataError
 from iel.learner import Spec, adam, with_multiplier
-from iel.methods import HTP, IEL, METHODS, QRL, check_algo
+from iel.methods import HTP, IEL, METHODS, QRL, Method, check_algo
 from iel.methods.method import config_dict, config_from_dict, policy_from
 from iel.model import Direction, Waypoint, load_model, save_model
 from iel.planning import make_planner
@@ -55,7 +55,7 @@ def robot(seed: int = 0) -> Trajectories:
 # ---------------------------------------------------------------- every geometry with every policy
 
 
-EMBEDDINGS = [name for name in METHODS if paired(name, Waypoints()).embedding_size]
+EMBEDDINGS = [name for name in METHODS if METHODS[name].embedding is not Method.embedding]
 
 
 def test_geometries_with_an_embedding_are_those_known():
@@ -103,7 +103,7 @@ def test_policies_are_named_and_unknown_ones_refused():
             policy_from(given)
     with pytest.raises(ConfigError, match="learns no embedding"):
         paired("gcivl", Directions()).phases()
-    with pytest.raises(ConfigError, match="steps may not be negative"):
+    with pytest.raises(ConfigError, match="steps must be at least 0"):
         Waypoints(steps=-1)
     with pytest.raises(ConfigError, match="heads must be positive"):
         Directions(heads=0)

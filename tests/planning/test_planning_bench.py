@@ -23,7 +23,7 @@ ROW = {
 def test_the_benchmark_reports_identical_graphs(tmp_path: Path, drawn: list[list[int]]) -> None:
     lines: list[str] = []
     result = planning.run(nodes=[128], beta=[0.0, 0.1], quick=True, progress=lines.append)
-    assert len(lines) == 4
+    assert len(lines) == 5
     for row in result["rows"]:
         assert set(row) >= ROW
         assert row["identical"] is True

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_share
+from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_not_negative, require_share
 from iel.losses import ddpg_bc_loss, recursive_classification_loss
 from iel.methods.method import Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
@@ -68,8 +67,7 @@ class CLearning(Method, Learner):
         super().__post_init__()
         require_fraction(self, "discount")
         require_share(self, "monte_carlo_share")
-        if self.bc_weight < 0:
-            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        require_not_negative(self, "bc_weight")
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property

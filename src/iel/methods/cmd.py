@@ -19,8 +19,16 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive, require_share
+from iel.learner import (
+    Learner,
+    Metrics,
+    Spec,
+    Trained,
+    require_fraction,
+    require_not_negative,
+    require_positive,
+    require_share,
+)
 from iel.losses import contrastive_loss, ddpg_bc_loss, diagonal_cross_entropy
 from iel.methods.method import SPATIAL, Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
@@ -94,8 +102,7 @@ class CMD(Method, Learner):
         require_fraction(self, "discount")
         require_share(self, "state_share")
         check_groups(self.head, self.dimension, self.groups)
-        if self.bc_weight < 0:
-            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        require_not_negative(self, "bc_weight")
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property

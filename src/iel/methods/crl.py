@@ -16,7 +16,7 @@ import numpy as np
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive
+from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_not_negative, require_positive
 from iel.losses import contrastive_loss, ddpg_bc_loss
 from iel.methods.method import Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
@@ -62,8 +62,7 @@ class CRL(Method, Learner):
         require_fraction(self, "discount")
         if self.batch_size < 2:
             raise ConfigError("batch_size must be at least 2: a contrast needs another goal to compare with.")
-        if self.bc_weight < 0:
-            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        require_not_negative(self, "bc_weight")
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property

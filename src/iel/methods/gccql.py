@@ -17,8 +17,18 @@ import jax.numpy as jnp
 import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Phase, Spec, Trained, adam, require_fraction, require_positive, require_share
+from iel.learner import (
+    Learner,
+    Metrics,
+    Phase,
+    Spec,
+    Trained,
+    adam,
+    require_fraction,
+    require_not_negative,
+    require_positive,
+    require_share,
+)
 from iel.losses import conservative_gap, goal_reward, iql_critic_loss
 from iel.methods.method import Distances, Facts, Method, Part
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
@@ -95,8 +105,7 @@ class GCCQL(Method, Learner):
         require_positive(self, "conservative_temperature", "reward_scale")
         require_fraction(self, "discount")
         require_share(self, "warmup_share")
-        if self.conservative_weight < 0:
-            raise ConfigError(f"conservative_weight may not be negative, but is {self.conservative_weight}.")
+        require_not_negative(self, "conservative_weight")
         _ = self.goals  # refuses impossible goal probabilities now rather than in the first step
 
     @property

@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive
+from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_not_negative, require_positive
 from iel.losses import awr_loss, ddpg_bc_loss, goal_reward, iql_critic_loss, iql_value_loss
 from iel.methods.method import Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
@@ -71,8 +70,7 @@ class GCIQL(Method, Learner):
         super().__post_init__()
         require_positive(self, "awr_temperature")
         require_fraction(self, "discount", "expectile")
-        if self.bc_weight < 0:
-            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        require_not_negative(self, "bc_weight")
         _ = self.value_goals, self.actor_goals  # refuses impossible goal probabilities now
 
     @property

@@ -23,7 +23,7 @@ import numpy as np
 
 from iel.data.goals import DeviceData, draw_states, geometric
 from iel.errors import ConfigError
-from iel.learner import Metrics, require_fraction, require_positive, require_share
+from iel.learner import Metrics, require_fraction, require_not_negative, require_positive, require_share
 from iel.losses import ddpg_bc_loss, measure_loss, pessimistic
 from iel.methods.method import Distances, Method
 from iel.model import Measure, Network, Perceptron, Subgoal
@@ -66,8 +66,7 @@ class Tasked(Method):
         require_positive(self, "noise", "noise_clip")
         require_fraction(self, "discount")
         require_share(self, "state_share", "future_share", "target_pessimism", "actor_pessimism")
-        if self.bc_weight < 0:
-            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        require_not_negative(self, "bc_weight")
         if self.bc_weight > 0 and self.future_share == 0:
             raise ConfigError("bc_weight needs future_share > 0: only on the way to a later state there is an example.")
 

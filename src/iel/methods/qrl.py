@@ -17,8 +17,17 @@ import jax.numpy as jnp
 import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained, adam, dual_loss, require_positive, with_multiplier
+from iel.learner import (
+    Learner,
+    Metrics,
+    Spec,
+    Trained,
+    adam,
+    dual_loss,
+    require_not_negative,
+    require_positive,
+    with_multiplier,
+)
 from iel.losses import awr_loss, ddpg_bc_loss
 from iel.methods.method import Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
@@ -88,8 +97,7 @@ class QRL(Method, Learner):
         require_positive(self, "dimension", "component", "epsilon", "push_offset", "push_scale", "dual_learning_rate")
         require_positive(self, "awr_temperature")
         check_groups(self.head, self.dimension, self.groups)
-        if self.bc_weight < 0:
-            raise ConfigError(f"bc_weight may not be negative, but is {self.bc_weight}.")
+        require_not_negative(self, "bc_weight")
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property

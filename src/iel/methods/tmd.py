@@ -18,8 +18,16 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive, require_share
+from iel.learner import (
+    Learner,
+    Metrics,
+    Spec,
+    Trained,
+    require_fraction,
+    require_not_negative,
+    require_positive,
+    require_share,
+)
 from iel.losses import ddpg_bc_loss, diagonal_cross_entropy
 from iel.methods.method import SPATIAL, Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
@@ -97,8 +105,7 @@ class TMD(Method, Learner):
         require_fraction(self, "discount")
         require_share(self, "diagonal")
         check_groups(self.head, self.dimension, self.groups)
-        if self.bc_weight < 0 or self.zeta < 0:
-            raise ConfigError(f"bc_weight and zeta may not be negative, but are {self.bc_weight} and {self.zeta}.")
+        require_not_negative(self, "bc_weight", "zeta")
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property
