@@ -21,15 +21,13 @@ from iel.training import checkpoint, train
 from iel.training.loop import Trainer
 
 STEPS, EVERY = 400, 20
-TINY = {
-    "steps": 220,
-    "hidden": (16,),
-    "batch_size": 16,
-    "dimension": 4,
-    "omega_share": 80 / 220,
-    "policy": Directions(steps=STEPS - 220),
-}
-"""All three phases; their ends (80 and 220) coincide with a save, and with `every=30` they do not."""
+TINY = {"hidden": (16,), "batch_size": 16, "dimension": 4, "omega_share": 4 / 11}
+
+
+def tiny(steps: int) -> IEL:
+    """All three phases, `steps` in all; of 400 their ends (80 and 220) coincide with a save, with `every=30` not."""
+    geometry = steps * 11 // 20
+    return IEL.preset("smoke", **TINY, steps=geometry, policy=Directions(steps=steps - geometry, target_rate=0.05))
 
 
 def kill_during_save(number: int, part: str) -> None:
@@ -97,10 +95,9 @@ def main() -> None:
         return fit(self, *arguments)
 
     Trainer.fit = announce  # type: ignore[method-assign]
-    algo = IEL.preset("smoke", **{**TINY, "steps": options.steps})
     train(
         load(options.data),
-        algo,
+        tiny(options.steps),
         options.seeds,
         out=options.out,
         resume=True,

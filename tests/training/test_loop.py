@@ -140,13 +140,16 @@ def test_checkpoints_are_verified_directories(trained):
     assert np.array_equal(state["policy"].params.policy.log_std, expected)
 
 
-def test_bad_requests_are_refused_before_training(walks, trained):
+def test_bad_requests_are_refused_before_training(walks, trained, tmp_path):
     with pytest.raises(RunError, match="already holds a run"):
         train(walks, TINY, out=trained.path)
     with pytest.raises(ConfigError, match="different whole numbers"):
         train(walks, TINY, [1, 1])
     with pytest.raises(ConfigError, match="checkpoint_every"):
         train(walks, TINY, checkpoint_every=0)
+    with pytest.raises(ConfigError, match="learns no embedding"):
+        train(walks, get_method("gcbc").preset("smoke", policy=Directions()), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_divergence_is_an_error_not_a_model(walks):

@@ -171,6 +171,14 @@ def change(name, value):
 REFUSED = {
     "a setting": (change("beta", 0.3), "settings.beta is 0.1 in the run and 0.3 now"),
     "the shape of the networks": (change("hidden", (8,)), r"settings.hidden is \[16\] in the run and \[8\] now"),
+    "a setting of the policy": (
+        change("policy", Directions(steps=24, target_rate=0.1)),
+        "configuration: settings.policy.target_rate is 0.05 in the run and 0.1 now; leave",
+    ),
+    "another policy": (
+        change("policy", Waypoints(steps=24)),
+        "settings.policy.kind is 'directions' .* 'waypoints' now",
+    ),
     "more steps": (change("steps", 90), "settings.steps is 36 in the run and 90 now.*a longer run is another run"),
     "other data": (lambda walks: (walks.select([0, 1, 2]), TINY, {}), "data.fingerprint is .*5 episodes.*3 episodes"),
     "another interval": (lambda walks: (walks, TINY, {"checkpoint_every": 7}), "checkpoint_every is 10 .* and 7 now"),

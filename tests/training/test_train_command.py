@@ -11,7 +11,7 @@ from iel.files import sha256
 from iel.training import open_runs
 from iel.training.checkpoint import latest_checkpoint
 
-SMALL = ["--preset", "smoke", "--steps", "40", "--hidden", "16", "--batch-size", "16", "--checkpoint-every", "15"]
+SMALL = ["--preset", "smoke", "--steps", "20", "--hidden", "16", "--batch-size", "16", "--checkpoint-every", "15"]
 
 
 def call(capsys, *words: object) -> tuple[int, str, str]:
@@ -42,13 +42,14 @@ def test_resume_needs_one_flag_and_names_what_differs(capsys, tmp_path):
         run.update(status="running")
     code, out_text, err = call(capsys, "train", "--resume", out, "--json")
     result = json.loads(out_text.splitlines()[-1])
-    assert code == 0 and result["steps"] == 40 and result["seeds"] == [4, 2], err
+    assert code == 0 and result["steps"] == 20 and result["seeds"] == [4, 2], err
     for run in open_runs(out):
         assert run.status == "finished"
         assert sha256(latest_checkpoint(run.path / "checkpoints") / "state.safetensors") == before[run.seed]
 
     for words, message in (
         (["--beta", 0.7], "settings.beta is 0.1 in the run and 0.7 now"),
+        (["--policy.discount", 0.5], "settings.policy.discount is 0.99 in the run and 0.5 now"),
         (["--seeds", 4, 3], "seeds"),
         (["--env", "pointmaze-medium-navigate-v0"], "env is"),
         (["--out", tmp_path / "elsewhere"], "leave out --out"),

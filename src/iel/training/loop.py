@@ -94,6 +94,7 @@ def train(
     seeds = list(seeds)
     check_seeds(seeds)
     check_settings(algo)
+    algo.phases()  # refuses a policy that the geometry does not allow, before anything is written
     judge(data)
     if checkpoint_every is not None and checkpoint_every < 1:
         raise ConfigError(f"checkpoint_every must be at least 1, but is {checkpoint_every}.")

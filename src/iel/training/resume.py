@@ -77,10 +77,12 @@ def nothing_left(runs: Mapping[int, Run]) -> bool:
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that decides the bits of a run, under flat names."""
-    settings = config.get("settings", {})
+    settings = dict(config.get("settings", {}))
+    policy = settings.pop("policy", None) or {}
     return {
         "algo": config.get("algo"),
         **{f"settings.{name}": value for name, value in settings.items()},
+        **{f"settings.policy.{name}": value for name, value in policy.items()},
         "seed": config.get("seed"),
         "seeds": config.get("seeds"),
         "checkpoint_every": config.get("checkpoint_every"),
