@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from iel.methods.scaling import spec_of
 from jax.extend import core
 
 from benchmarks import print_rows
@@ -73,7 +72,7 @@ def run(
     rows = []
     with Progress("bench training", sum(len(case.phases()) for *_, case in cases), unit="cases", show=progress) as bar:
         for name, width, batch, case in cases:
-            source = MemorySource(data, spec_of(case, data), None)
+            source = MemorySource(data, case.spec(data), None)
             first = {phase.slot: phase.learner for phase in reversed(case.phases())}
             start = lambda key, first=first, spec=source.spec: {s: own.start(key, spec) for s, own in first.items()}  # noqa: E731
             states = jax.jit(start)(jax.random.key(0))

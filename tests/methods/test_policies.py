@@ -279,16 +279,16 @@ def test_cloned_directions_have_no_critic():
 
 def test_position_columns_are_found_given_or_refused():
     data = robot()
-    assert paired("iel", Waypoints()).position_of(data) == (1, 2)
-    assert paired("iel", Waypoints(columns=(2,))).position_of(data) == (2,)
-    assert paired("iel", Directions()).position_of(data) == () == paired("gcivl", None).position_of(data)
+    assert paired("iel", Waypoints()).spec(data).position == (1, 2)
+    assert paired("iel", Waypoints(columns=(2,))).spec(data).position == (2,)
+    assert paired("iel", Directions()).spec(data).position == () == paired("gcivl", None).spec(data).position
     rng = np.random.default_rng(0)
     noise = Trajectories.from_episodes([(rng.normal(size=(101, 3)), rng.uniform(-1, 1, (100, 2)))], "noise")
     with pytest.raises(DataError, match="nothing separates place from pose"):
-        paired("iel", Waypoints()).position_of(noise)
+        paired("iel", Waypoints()).spec(noise).position
     for columns in ((0, 9), (1, 1)):
         with pytest.raises(ConfigError, match="different columns from 0 to 3"):
-            paired("iel", Waypoints(columns=columns)).position_of(data)
+            paired("iel", Waypoints(columns=columns)).spec(data).position
 
 
 def test_the_policys_step_size_is_its_own_and_ends_at_zero():

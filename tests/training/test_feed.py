@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from iel.methods.scaling import spec_of
 
 import iel
 from iel.data import Trajectories
@@ -71,7 +70,7 @@ COMPUTED = {"omega", "displacement", "future", "subgoal"}
 @pytest.mark.parametrize("algo", [*METHODS[:4], Chooser(**TINY)], ids=["iel", "waypoints", "gas", "gccql", "chooser"])
 def test_every_step_sees_the_batch_it_sees_in_memory(algo, memory, disk):
     """Observations, actions, steps and flags to the bit; what networks make of them to rounding."""
-    spec = spec_of(algo, memory)
+    spec = algo.spec(memory)
     key, sources = jax.random.key(7), (MemorySource(memory, spec, None), DiskSource(disk, spec, None))
     trained = jax.jit(lambda key: {p.slot: p.learner.init(key, spec) for p in algo.phases()})(jax.random.key(1))
     for phase in algo.phases() if not spec.position else algo.phases()[:1]:
