@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP)  ## create .venv and install iel with everything the tests need
 
-demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (about two minutes on two cores)
+demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (about a minute on two cores)
 	$(BIN)/iel demo
 
 play: $(STAMP)  ## open the playground on the newest demo's run

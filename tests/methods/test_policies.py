@@ -285,10 +285,10 @@ def test_position_columns_are_found_given_or_refused():
     rng = np.random.default_rng(0)
     noise = Trajectories.from_episodes([(rng.normal(size=(101, 3)), rng.uniform(-1, 1, (100, 2)))], "noise")
     with pytest.raises(DataError, match="nothing separates place from pose"):
-        paired("iel", Waypoints()).spec(noise).position
+        paired("iel", Waypoints()).spec(noise)
     for columns in ((0, 9), (1, 1)):
         with pytest.raises(ConfigError, match="different columns from 0 to 3"):
-            paired("iel", Waypoints(columns=columns)).spec(data).position
+            paired("iel", Waypoints(columns=columns)).spec(data)
 
 
 def test_the_policys_step_size_is_its_own_and_ends_at_zero():

@@ -1,4 +1,4 @@
-"""The demo: data, training, planning and evaluation on a real maze, in two minutes on a laptop."""
+"""The demo: data, training, planning and evaluation on a real maze, in a minute on a laptop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS: dict[str, Any] = {"steps": 4_000, "policy_hidden": (128, 128)}
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Output):
-    """Collect data in a maze, train HTP, plan in four ways, evaluate and draw, in about two minutes."""
+    """Collect data in a maze, train HTP, plan in four ways, evaluate and draw, in about a minute."""
 
     out: Path | None = None
     """Run directory (default: the next free runs/demo-NNN)."""
