@@ -116,7 +116,7 @@ WRONG = {
     "foreign data": (["data", "make", "Ant-v4"], "iel data make --help"),
     "absent data": (["data", "info", "pointmaze-giant-explore-v0"], "iel data make"),
     "missing file": (["data", "info", "none.npz"], "does not exist"),
-    "impossible setting": (["train", "--env", MAZE, "--discount", "2"], "strictly between"),
+    "impossible setting": (["train", "--env", MAZE, "--discount", "2"], "expected `float` < 1.0"),
     "unpaired sizes": (["bench", "training", "--widths", "8"], "equally many"),
 }
 

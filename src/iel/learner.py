@@ -24,7 +24,6 @@ import optax
 from numpy.typing import NDArray
 
 from iel.data.goals import DeviceData
-from iel.errors import ConfigError
 from iel.nn import descend, polyak
 
 Params = Any
@@ -152,35 +151,3 @@ def with_multiplier(optimiser: optax.GradientTransformation, rate: float) -> opt
         )
 
     return optax.multi_transform({"networks": optimiser, "multiplier": adam(rate)}, labels)
-
-
-# ---------------------------------------------------------------- checks of settings
-
-
-def require_positive(settings: object, *names: str) -> None:
-    """Refuse settings that must be positive and are not."""
-    for name in names:
-        values = getattr(settings, name)
-        if any(not value > 0 for value in (values if isinstance(values, tuple) else (values,))):
-            raise ConfigError(f"{name} must be positive, but is {values}.")
-
-
-def require_fraction(settings: object, *names: str) -> None:
-    """Refuse settings that must lie strictly between 0 and 1 and do not."""
-    for name in names:
-        if not 0.0 < getattr(settings, name) < 1.0:
-            raise ConfigError(f"{name} must lie strictly between 0 and 1, but is {getattr(settings, name)}.")
-
-
-def require_share(settings: object, *names: str) -> None:
-    """Refuse settings that must lie between 0 and 1, ends included, and do not."""
-    for name in names:
-        if not 0.0 <= getattr(settings, name) <= 1.0:
-            raise ConfigError(f"{name} is a share and must lie between 0 and 1, but is {getattr(settings, name)}.")
-
-
-def require_not_negative(settings: object, *names: str) -> None:
-    """Refuse settings that may be 0 but not negative."""
-    for name in names:
-        if not getattr(settings, name) >= 0:
-            raise ConfigError(f"{name} must be at least 0, but is {getattr(settings, name)}.")

@@ -32,6 +32,9 @@ Seed = Annotated[int, Meta(ge=0, lt=SEEDS)]
 Count = Annotated[int, Meta(ge=1, le=LARGEST)]
 Index = Annotated[int, Meta(ge=0, le=LARGEST)]
 Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
+Positive = Annotated[float, Meta(gt=0.0)]
+Fraction = Annotated[float, Meta(gt=0.0, lt=1.0)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 def as_struct(value: Any, kind: type[T], source: str, error: type[IELError] = ConfigError) -> T:
@@ -90,8 +93,8 @@ def plain_numbers(array: Any, what: str, error: type[IELError] = DataError) -> N
 
 
 def check_settings(config: Any) -> None:
-    """Refuse a configuration (a dataclass) whose values are not of their declared types, finite and of sane size."""
-    hints = typing.get_type_hints(type(config))
+    """Refuse a configuration (a dataclass) whose values are not of their declared types and ranges, finite and sane."""
+    hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):

@@ -395,13 +395,13 @@ def test_the_contract_holds_with_a_waypoint_policy(name):
     "build, message",
     [
         (lambda: CRL(batch_size=1), "at least 2"),
-        (lambda: CRL(bc_weight=-1.0), "bc_weight must be at least 0"),
+        (lambda: CRL(bc_weight=-1.0), "bc_weight is"),
         (lambda: CRL(actor_p_trajectory=2.0), "sum to 1"),
-        (lambda: CLearning(monte_carlo_share=2.0), "monte_carlo_share is a share"),
-        (lambda: CLearning(bc_weight=-1.0), "bc_weight must be at least 0"),
-        (lambda: CLearning(discount=1.0), "strictly between"),
-        (lambda: HIQL(subgoal_steps=0), "subgoal_steps must be positive"),
-        (lambda: HIQL(actor_p_trajectory=-0.1), "actor_p_trajectory is a share"),
+        (lambda: CLearning(monte_carlo_share=2.0), "monte_carlo_share is"),
+        (lambda: CLearning(bc_weight=-1.0), "bc_weight is"),
+        (lambda: CLearning(discount=1.0), "expected `float` < 1.0"),
+        (lambda: HIQL(subgoal_steps=0), "subgoal_steps is"),
+        (lambda: HIQL(actor_p_trajectory=-0.1), "actor_p_trajectory is"),
     ],
 )
 def test_impossible_settings_are_refused(build, message):

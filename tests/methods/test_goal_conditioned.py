@@ -258,11 +258,11 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(name):
     [
         (lambda: GCBC(p_trajectory=1.5), "sum to 1"),
         (lambda: GCIVL(p_current=0.7), "sum to 1"),
-        (lambda: GCIVL(expectile=1.0), "strictly between"),
-        (lambda: GCIQL(bc_weight=-1.0), "bc_weight must be at least 0"),
-        (lambda: GCCQL(warmup_share=1.2), "warmup_share is a share"),
-        (lambda: GCCQL(action_samples=0), "action_samples must be positive"),
-        (lambda: GCCQL(conservative_weight=-1.0), "conservative_weight must be at least 0"),
+        (lambda: GCIVL(expectile=1.0), "expected `float` < 1.0"),
+        (lambda: GCIQL(bc_weight=-1.0), "bc_weight is"),
+        (lambda: GCCQL(warmup_share=1.2), "warmup_share is"),
+        (lambda: GCCQL(action_samples=0), "action_samples is"),
+        (lambda: GCCQL(conservative_weight=-1.0), "conservative_weight is"),
     ],
 )
 def test_impossible_settings_are_refused(build, message):

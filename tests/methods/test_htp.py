@@ -125,7 +125,7 @@ def test_what_is_exported_keeps_values_and_measures_lengths_in_steps(tmp_path):
     ("settings", "message"),
     [
         ({"p_ahead": 0.7, "p_behind": 0.6}, "at most 1"),
-        ({"push_scale": 0.0}, "push_scale must be positive"),
+        ({"push_scale": 0.0}, "push_scale is"),
         ({"policy": None}, "choose directions or waypoints"),
     ],
 )

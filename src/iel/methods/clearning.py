@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_not_negative, require_share
+from iel.learner import Learner, Metrics, Spec, Trained
 from iel.losses import ddpg_bc_loss, recursive_classification_loss
 from iel.methods.method import Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
+from iel.typed import Amount, Count, Fraction, Share
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -46,18 +47,18 @@ class CLearning(Method, Learner):
     facts = Facts("successor measure", "reachability", "classifier logit", directional=True, temporal_difference=True)
     presets = PRESETS
 
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions per step."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: tuple[Count, ...] = (256, 256)
     """Widths of the hidden layers of every network."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma: how far ahead the future reaches."""
     target_rate: float = 0.005
     """Polyak rate of the classifier's target copy."""
-    monte_carlo_share: float = 0.0
+    monte_carlo_share: Share = 0.0
     """lambda: weight of -log C(x, a, x_{t+k}) - log(1 - C(x, a, g)), the classifier of the data's own future (0 is the
     published loss; it learns faster and stitches less)."""
-    bc_weight: float = 0.1
+    bc_weight: Amount = 0.1
     """alpha of cloning; 0 is the published actor, which is for data that the policy itself collects."""
     actor_p_trajectory: float = 0.5
     """Share of the actor's goals from the same trajectory (uniform); the others are random states, as the recursion
@@ -65,9 +66,6 @@ class CLearning(Method, Learner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_fraction(self, "discount")
-        require_share(self, "monte_carlo_share")
-        require_not_negative(self, "bc_weight")
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property

@@ -24,10 +24,6 @@ from iel.learner import (
     Metrics,
     Spec,
     Trained,
-    require_fraction,
-    require_not_negative,
-    require_positive,
-    require_share,
 )
 from iel.losses import contrastive_loss, ddpg_bc_loss, diagonal_cross_entropy
 from iel.methods.method import SPATIAL, Distances, Facts, Method
@@ -35,6 +31,7 @@ from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, head, scalars
 from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
+from iel.typed import Amount, Count, Fraction, Share
 
 # All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.
 SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "state_share": 0.5, "cut_jumps": True}
@@ -79,30 +76,26 @@ class CMD(Method, Learner):
 
     head: Head = "mrn"
     """The quasimetric: `mrn` (a norm and a one-sided maximum) or `iqe` (unions of intervals, slower)."""
-    dimension: int = 512
+    dimension: Count = 512
     """Size of the embeddings."""
-    components: int = 8
+    components: Count = 8
     """Groups of `mrn`, or coordinates per group of `iqe`."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma: of the goals, and of the steps that distances stand for."""
     contrast: Literal["symmetric", "binary"] = "symmetric"
     """Which goal is mine and whose goal is this (the paper), or one yes-or-no question per pair (`binary`)."""
     potential: bool = True
     """Learn c(g); without it, distances must say how common a goal is."""
-    state_share: float = 0.0
+    state_share: Share = 0.0
     """Share of the rows whose actions are left out (0), at both ends; published: none."""
-    bc_weight: float = 0.1
+    bc_weight: Amount = 0.1
     """alpha of DDPG+BC."""
     actor_p_trajectory: float = 1.0
     """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "components")
-        require_fraction(self, "discount")
-        require_share(self, "state_share")
         check_groups(self.head, self.dimension, self.groups)
-        require_not_negative(self, "bc_weight")
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property

@@ -16,12 +16,13 @@ import numpy as np
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_not_negative, require_positive
+from iel.learner import Learner, Metrics, Spec, Trained
 from iel.losses import contrastive_loss, ddpg_bc_loss
 from iel.methods.method import Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Network
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, frozen_policy
+from iel.typed import Amount, Count, Fraction
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -47,22 +48,19 @@ class CRL(Method, Learner):
     facts = Facts("successor measure", "density ratio", "inner product", directional=True)
     presets = PRESETS
 
-    latent: int = 512
+    latent: Count = 512
     """d: how many features phi and psi have."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma: later states are drawn with P(k) = (1 - gamma) gamma^(k - 1)."""
-    bc_weight: float = 0.1
+    bc_weight: Amount = 0.1
     """alpha of DDPG+BC. Published: 0.03 for point mazes, 0.1 ant and humanoid mazes, 0.003 explore data, 0.3 soccer."""
     actor_p_trajectory: float = 1.0
     """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "latent")
-        require_fraction(self, "discount")
         if self.batch_size < 2:
             raise ConfigError("batch_size must be at least 2: a contrast needs another goal to compare with.")
-        require_not_negative(self, "bc_weight")
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData
-from iel.learner import Learner, Metrics, Spec, Trained, require_positive
+from iel.learner import Learner, Metrics, Spec, Trained
 from iel.losses import orthonormality_loss
 from iel.methods.measures import (
     MAZES,
@@ -38,6 +38,7 @@ from iel.methods.method import Distances, Facts
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, POLICY_SCALE, ensemble
 from iel.policies import Controls
+from iel.typed import Count
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -68,14 +69,10 @@ class FB(Tasked, Learner):
     )
     presets = PRESETS
 
-    dimension: int = 50
+    dimension: Count = 50
     """Size d of task vectors, F and B: the rank of the measures."""
     orthonormality: float = 1.0
     """lambda: how strongly E[B B^T] is held at the identity."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "dimension")
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states, geometric
 from iel.data.remote import Table
-from iel.learner import Metrics, Phase, Spec, Trained, require_fraction, require_not_negative, require_positive
+from iel.learner import Metrics, Phase, Spec, Trained
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
 from iel.methods.hilp import EuclideanLearner
 from iel.methods.method import SPATIAL, Distances, Facts, Method, Part
@@ -27,6 +27,7 @@ from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, head, in_blocks, scalars, unit
 from iel.policies import Controls
+from iel.typed import Amount, Count, Fraction, Positive
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -58,28 +59,25 @@ class GAS(Method):
     presets = PRESETS
     planners = SPATIAL
 
-    dimension: int = 32
+    dimension: Count = 32
     """Size d of the temporal-distance space."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma, for distances, goals and the policy."""
     target_rate: float = 0.005
     """Polyak rate of the target copies."""
-    expectile: float = 0.999
+    expectile: Fraction = 0.999
     """tau of the TD loss: near 1, short ways win. Published: 0.95 for humanoids, kitchens and pixels."""
     p_trajectory: float = 0.625
     """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
-    reach: float = 8.0
+    reach: Positive = 8.0
     """H: how far ahead of a state its subgoals are at most. Published: 8 ants, 32 humanoids, 48 kitchens."""
-    policy_expectile: float = 0.7
+    policy_expectile: Fraction = 0.7
     """Expectile of the policy's IQL."""
-    bc_weight: float = 1.0
+    bc_weight: Amount = 1.0
     """alpha of DDPG+BC. Published: 1 navigate and stitch, 0.01 explore, 0.1 humanoid, 10 kitchen."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "reach")
-        require_fraction(self, "discount", "expectile", "policy_expectile")
-        require_not_negative(self, "bc_weight")
         _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property

@@ -24,15 +24,12 @@ from iel.learner import (
     Spec,
     Trained,
     adam,
-    require_fraction,
-    require_not_negative,
-    require_positive,
-    require_share,
 )
 from iel.losses import conservative_gap, goal_reward, iql_critic_loss
 from iel.methods.method import Distances, Facts, Method, Part
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
+from iel.typed import Amount, Count, Fraction, Positive, Share
 
 LARGEST_CAUTION = 1e6
 
@@ -68,29 +65,29 @@ class GCCQL(Method, Learner):
     facts = Facts("goal-conditioned", "Q-values", "negative Q-value", directional=True, temporal_difference=True)
     presets = PRESETS
 
-    warmup_share: float = 0.04
+    warmup_share: Share = 0.04
     """Share of the steps in which the policy clones the data while the critic already learns; 0 for none."""
-    policy_learning_rate: float = 1e-4
+    policy_learning_rate: Positive = 1e-4
     """Adam's step size for the policy."""
-    price_learning_rate: float = 3e-4
+    price_learning_rate: Positive = 3e-4
     """Adam's step size for the logarithms of both prices."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma, for values and goals."""
     target_rate: float = 0.005
     """Polyak rate of the critic's target copy."""
-    reward_scale: float = 10.0
+    reward_scale: Positive = 10.0
     """c: how much a step costs in the units of caution and entropy; the smaller, the more pessimistic."""
-    conservative_weight: float = 5.0
+    conservative_weight: Amount = 5.0
     """w: how strongly unseen actions are rated down."""
     lagrange: bool = True
     """Move the price alpha' of caution so that D stays near `gap`; without it the price is 1."""
     gap: float = 0.2
     """What D may be before caution gets dearer (with Lagrange); 0.2 to 0.8 were used for antmaze."""
-    conservative_temperature: float = 1.0
+    conservative_temperature: Positive = 1.0
     """T of the soft maximum over sampled actions."""
     conservative_floor: float = -200.0
     """D is not driven below this."""
-    action_samples: int = 10
+    action_samples: Count = 10
     """Actions drawn from each of the three proposals, and for the backup."""
     max_backup: bool = True
     """Back up the best of the drawn next actions instead of one."""
@@ -101,11 +98,6 @@ class GCCQL(Method, Learner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "policy_learning_rate", "price_learning_rate", "action_samples")
-        require_positive(self, "conservative_temperature", "reward_scale")
-        require_fraction(self, "discount")
-        require_share(self, "warmup_share")
-        require_not_negative(self, "conservative_weight")
         _ = self.goals  # refuses impossible goal probabilities now rather than in the first step
 
     @property

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_not_negative, require_positive
+from iel.learner import Learner, Metrics, Spec, Trained
 from iel.losses import awr_loss, ddpg_bc_loss, goal_reward, iql_critic_loss, iql_value_loss
 from iel.methods.method import Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, scalars
+from iel.typed import Amount, Fraction, Positive
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -47,17 +48,17 @@ class GCIQL(Method, Learner):
     facts = Facts("goal-conditioned", "Q-values", "negative value", directional=True, temporal_difference=True)
     presets = PRESETS
 
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma, for values and goals."""
     target_rate: float = 0.005
     """Polyak rate of the critic's target copy."""
-    expectile: float = 0.9
+    expectile: Fraction = 0.9
     """tau of the value loss: near 1, the best action in the data decides."""
     extraction: Literal["ddpg-bc", "awr"] = "ddpg-bc"
     """How the policy is read off: by the critic's gradient with cloning, or by advantage-weighted cloning."""
-    bc_weight: float = 0.3
+    bc_weight: Amount = 0.3
     """alpha of DDPG+BC. Published: 0.003 for point mazes, 0.3 antmaze, 0.01 antmaze-explore, 0.1 humanoid."""
-    awr_temperature: float = 3.0
+    awr_temperature: Positive = 3.0
     """alpha' of AWR: how much better actions are preferred."""
     p_current: float = 0.2
     """Share of the value's goals that are the state itself."""
@@ -68,9 +69,6 @@ class GCIQL(Method, Learner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "awr_temperature")
-        require_fraction(self, "discount", "expectile")
-        require_not_negative(self, "bc_weight")
         _ = self.value_goals, self.actor_goals  # refuses impossible goal probabilities now
 
     @property

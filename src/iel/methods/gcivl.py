@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive
+from iel.learner import Learner, Metrics, Spec, Trained
 from iel.losses import awr_loss, ivl_loss
 from iel.methods.method import Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, scalars
+from iel.typed import Fraction, Positive
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -42,13 +43,13 @@ class GCIVL(Method, Learner):
     facts = Facts("goal-conditioned", "values", "negative value", directional=True, temporal_difference=True)
     presets = PRESETS
 
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma, for values and goals."""
     target_rate: float = 0.005
     """Polyak rate of the target copy."""
-    expectile: float = 0.9
+    expectile: Fraction = 0.9
     """tau of the TD loss: near 1, short ways win."""
-    awr_temperature: float = 10.0
+    awr_temperature: Positive = 10.0
     """alpha of AWR: how much better actions are preferred."""
     p_current: float = 0.2
     """Share of the value's goals that are the state itself."""
@@ -59,8 +60,6 @@ class GCIVL(Method, Learner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "awr_temperature")
-        require_fraction(self, "discount", "expectile")
         _ = self.value_goals, self.actor_goals  # refuses impossible goal probabilities now
 
     @property

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from iel.data.goals import DeviceData, Draw, GoalSampler
 from iel.distances import euclidean
 from iel.errors import ConfigError
-from iel.learner import Metrics, Phase, Spec, Trained, require_fraction, require_positive
+from iel.learner import Metrics, Phase, Spec, Trained
 from iel.losses import ivl_loss
 from iel.methods.method import SPATIAL, Distances, Facts, Method, Part
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
@@ -27,6 +27,7 @@ from iel.model import Model
 from iel.nn import MLP, apply_heads, ensemble, frozen, head
 from iel.policies import Directions, Policy
 from iel.policies.directions import DirectionLearner, SkillBatch, Skills, direction_loss, draw_future
+from iel.typed import Count, Fraction
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -69,21 +70,19 @@ class HILP(Method):
     """The policy: `directions` of the embedding (published), or `waypoints`."""
     training: Literal["joint", "phased"] = "joint"
     """`joint`: embedding and policy in every step, as published; `phased`: one after the other, as IEL."""
-    dimension: int = 32
+    dimension: Count = 32
     """Size d of the latent space."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma, for distances and goals."""
     target_rate: float = 0.005
     """Polyak rate of the target copies."""
-    expectile: float = 0.95
+    expectile: Fraction = 0.95
     """tau of the TD loss: near 1, short paths win."""
     p_trajectory: float = 0.625
     """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension")
-        require_fraction(self, "discount", "expectile")
         if self.policy is None:
             raise ConfigError("HILP has no policy of its own; choose directions or waypoints.")
         if self.training == "joint" and (not isinstance(self.policy, Directions) or self.policy.decay):

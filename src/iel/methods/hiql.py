@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.learner import Learner, Metrics, Spec, Trained, require_fraction, require_positive, require_share
+from iel.learner import Learner, Metrics, Spec, Trained
 from iel.losses import awr_loss, ivl_loss
 from iel.methods.method import Distances, Facts, Method
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Subgoal
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, on_sphere, scalars
 from iel.policies import Controls
+from iel.typed import Count, Fraction, Positive, Share
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -49,32 +50,29 @@ class HIQL(Method, Learner):
     facts = Facts("reachability", "multi-step reachability", "value gap", directional=True, temporal_difference=True)
     presets = PRESETS
 
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma, for values and goals."""
     target_rate: float = 0.005
     """Polyak rate of the value's target copy; the representation has none."""
-    expectile: float = 0.7
+    expectile: Fraction = 0.7
     """tau of the TD loss: near 1, short ways win."""
-    subgoal_steps: int = 25
+    subgoal_steps: Count = 25
     """k: how far ahead subgoals lie. Published: 25, 100 for humanoids, 50 for the original's antmaze-ultra."""
-    representation: int = 10
+    representation: Count = 10
     """c: size of rho."""
-    high_temperature: float = 3.0
+    high_temperature: Positive = 3.0
     """alpha_h of the high level's AWR. Published: 3, 10 for explore data."""
-    low_temperature: float = 3.0
+    low_temperature: Positive = 3.0
     """alpha_l of the low level's AWR. Published: 3, 10 for explore data."""
     p_current: float = 0.2
     """Share of the value's goals that are the state itself."""
     p_trajectory: float = 0.5
     """Share of the value's goals from the same trajectory (geometric in the discount); the rest are random states."""
-    actor_p_trajectory: float = 1.0
+    actor_p_trajectory: Share = 1.0
     """Share of the high level's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "high_temperature", "low_temperature", "subgoal_steps", "representation")
-        require_fraction(self, "discount", "expectile")
-        require_share(self, "actor_p_trajectory")
         _ = self.value_goals  # refuses impossible goal probabilities now
 
     @property

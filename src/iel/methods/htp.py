@@ -27,8 +27,6 @@ from iel.learner import (
     Trained,
     adam,
     dual_loss,
-    require_positive,
-    require_share,
     with_multiplier,
 )
 from iel.methods.method import SPATIAL, Distances, Facts, Method
@@ -36,6 +34,7 @@ from iel.methods.presets import ARM_DIRECTIONS
 from iel.metrics import SupportFunction
 from iel.nn import MLP, frozen
 from iel.policies import Policy, Waypoints
+from iel.typed import Count, Positive, Share
 
 SHORT: dict[str, Any] = {"steps": 12_000, "batch_size": 256, "hidden": (128, 128), "cut_jumps": True, "cut_rests": True}
 PRESETS: dict[str, dict[str, Any]] = {
@@ -109,39 +108,36 @@ class HTP(Method, Learner):
 
     policy: Policy | None = Waypoints(learning_rate=1e-3)
     """The policy: `waypoints`, or `directions` of the embedding."""
-    learning_rate: float = 2e-3
+    learning_rate: Positive = 2e-3
     """Adam's step size."""
-    clip_norm: float = 100.0
+    clip_norm: Positive = 100.0
     """Largest norm of a gradient: a rare transition that is far too long must not undo the geometry."""
-    dimension: int = 32
+    dimension: Count = 32
     """Size d of the latent space."""
-    landmarks: int = 256
+    landmarks: Count = 256
     """States of the data over which the exported distance is a maximum."""
-    max_steps: int = 10
+    max_steps: Count = 10
     """H_max: how far ahead on the trajectory the state u of the constraint may lie."""
-    push_offset: float = 100.0
+    push_offset: Positive = 100.0
     """o: pairs further apart than about so many steps are hardly pushed any more."""
-    push_scale: float = 0.2
+    push_scale: Positive = 0.2
     """s as a share of o: how gradually that sets in."""
-    epsilon: float = 0.05
+    epsilon: Positive = 0.05
     """c that is allowed."""
-    dual_learning_rate: float = 0.01
+    dual_learning_rate: Positive = 0.01
     """Adam's step size for log lambda."""
     discount: float = 0.99
     """Goals ahead are k steps ahead with P(k) = (1 - discount) discount^(k - 1)."""
-    p_ahead: float = 0.3
+    p_ahead: Share = 0.3
     """Share of goals ahead on the same trajectory."""
-    p_behind: float = 0.2
+    p_behind: Share = 0.2
     """Share of goals that the trajectory has just left, which is what makes one-way doors sharp; the rest are random
     states."""
-    behind_steps: int = 40
+    behind_steps: Count = 40
     """How many steps behind such a goal may lie."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "landmarks", "max_steps", "push_offset", "push_scale", "epsilon")
-        require_positive(self, "clip_norm", "dual_learning_rate", "behind_steps")
-        require_share(self, "p_ahead", "p_behind")
         if self.policy is None:
             raise ConfigError("HTP has no policy of its own; choose directions or waypoints.")
         if self.p_ahead + self.p_behind > 1.0:

@@ -24,16 +24,13 @@ from iel.learner import (
     Phase,
     Spec,
     Trained,
-    require_fraction,
-    require_not_negative,
-    require_positive,
-    require_share,
 )
 from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
 from iel.methods.method import SPATIAL, Distances, Facts, Method, Part
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
 from iel.nn import MLP, apply_heads, ensemble, frozen, head, in_blocks, unit
 from iel.policies import Directions, Policy
+from iel.typed import Amount, Count, Fraction, Positive, Share
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -77,46 +74,42 @@ class IEL(Method):
     presets = PRESETS
     planners = SPATIAL
 
-    steps: int = 500_000
+    steps: Count = 500_000
     """Gradient steps of omega and embedding together; the policy has as many."""
     policy: Policy | None = Directions()
     """The policy: `directions` of the embedding (the paper), or `waypoints`."""
-    omega_share: float = 0.04
+    omega_share: Share = 0.04
     """Share of the steps given to phase `omega`; the embedding gets the rest."""
-    dimension: int = 32
+    dimension: Count = 32
     """Size d of the latent space."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma, for distances and goals."""
     target_rate: float = 0.005
     """Polyak rate of the target copies."""
-    expectile: float = 0.95
+    expectile: Fraction = 0.95
     """tau of the TD loss: near 1, short ways win."""
-    beta: float = 0.1
+    beta: Amount = 0.1
     """Strength of the directional term; 0 is HILP's Euclidean distance, above 1 the triangle inequality fails."""
-    kappa: float = 0.05
+    kappa: Amount = 0.05
     """Weight of the hitting-time regression."""
-    hitting_expectile: float = 0.5
+    hitting_expectile: Fraction = 0.5
     """tau' of the hitting-time regression: below 0.5, shorter observed times count more."""
-    max_steps: int = 10
+    max_steps: Count = 10
     """H_max: how far ahead on the trajectory an intermediate state may lie."""
     hitting_goals: Literal["all", "official", "ahead"] = "all"
     """Which goals the regression takes: `all` (u up to H_max ahead, also for goals elsewhere), `official` (for about
     half of those the next state, as in the authors' code), `ahead` (only goals ahead on the same trajectory)."""
     p_trajectory: float = 0.625
     """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
-    temperature: float = 0.07
+    temperature: Positive = 0.07
     """InfoNCE temperature."""
-    noise: float = 0.01
+    noise: Amount = 0.01
     """Standard deviation of the InfoNCE augmentation."""
     noise_units: Literal["column", "raw"] = "column"
     """`column`: noise is relative to each observation column's spread; `raw`: in the observations' own units."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "temperature", "max_steps")
-        require_fraction(self, "discount", "expectile", "hitting_expectile")
-        require_not_negative(self, "beta", "kappa", "noise")
-        require_share(self, "omega_share")
         if self.policy is None:
             raise ConfigError("IEL has no policy of its own; choose directions or waypoints.")
         if self.standardise and self.noise_units == "raw":

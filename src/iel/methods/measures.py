@@ -23,12 +23,13 @@ import numpy as np
 
 from iel.data.goals import DeviceData, draw_states, geometric
 from iel.errors import ConfigError
-from iel.learner import Metrics, require_fraction, require_not_negative, require_positive, require_share
+from iel.learner import Metrics
 from iel.losses import ddpg_bc_loss, measure_loss, pessimistic
 from iel.methods.method import Distances, Method
 from iel.model import Measure, Network, Perceptron, Subgoal
 from iel.nn import MLP, apply_heads, frozen, on_sphere
 from iel.policies import Controls
+from iel.typed import Amount, Count, Fraction, Positive, Share
 
 MAZES: dict[str, Any] = {"discount": 0.99, "target_rate": 0.02, "future_share": 0.5, "bc_weight": 0.3}
 """For the laptop presets: long ways, few steps, and a policy that keeps to what the data did."""
@@ -38,35 +39,31 @@ MAZES: dict[str, Any] = {"discount": 0.99, "target_rate": 0.02, "future_share": 
 class Tasked(Method):
     """A method whose policy is conditioned on a task vector: what FB and PSM share."""
 
-    learning_rate: float = 1e-4
+    learning_rate: Positive = 1e-4
     """Adam's step size."""
-    hidden: tuple[int, ...] = (1024, 1024)
+    hidden: tuple[Count, ...] = (1024, 1024)
     """Widths of the hidden layers of every network."""
-    discount: float = 0.98
+    discount: Fraction = 0.98
     """gamma of the measures; 0.99 is used for mazes."""
     target_rate: float = 0.01
     """Polyak rate of all copies."""
-    state_share: float = 0.5
+    state_share: Share = 0.5
     """Share of the task vectors that are B of a state of the data; the rest are uniform on the sphere."""
-    target_pessimism: float = 0.5
+    target_pessimism: Share = 0.5
     """Of the two heads' target measures take the mean less so much of their difference; 0.5 is the minimum."""
-    actor_pessimism: float = 0.5
+    actor_pessimism: Share = 0.5
     """The same for the value that the policy climbs."""
-    noise: float = 0.2
+    noise: Positive = 0.2
     """Spread of the policy, before the tanh."""
-    noise_clip: float = 0.3
+    noise_clip: Positive = 0.3
     """Largest noise in training."""
-    future_share: float = 0.0
+    future_share: Share = 0.0
     """Share of the task vectors that are B of a later state of the same trajectory (published: none)."""
-    bc_weight: float = 0.0
+    bc_weight: Amount = 0.0
     """alpha: how close the policy stays to the data's actions where z is the trajectory's own future."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "noise", "noise_clip")
-        require_fraction(self, "discount")
-        require_share(self, "state_share", "future_share", "target_pessimism", "actor_pessimism")
-        require_not_negative(self, "bc_weight")
         if self.bc_weight > 0 and self.future_share == 0:
             raise ConfigError("bc_weight needs future_share > 0: only on the way to a later state there is an example.")
 

@@ -28,11 +28,12 @@ import optax
 from iel.data.scaling import Scaling
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, unknown_name
-from iel.learner import Examples, Learner, Phase, Spec, Trained, adam, require_positive
+from iel.learner import Examples, Learner, Phase, Spec, Trained, adam
 from iel.metrics import Quasimetric, SupportFunction
 from iel.model import GoalState, Measure, Model, Network
 from iel.nn import frozen_policy
 from iel.policies import Controls, Policy, get_policy
+from iel.typed import Count, Positive, check_settings
 
 SPATIAL = ("direct", "rec-mid", "sym-graph", "asym-graph", "gas-graph")
 """Planners of an embedding in which Euclidean distances mean something."""
@@ -75,15 +76,15 @@ class Method(ABC):
     examples: ClassVar[int] = 0
     """How many transitions of the data its model is calibrated on."""
 
-    steps: int = 1_000_000
+    steps: Count = 1_000_000
     """Gradient steps of the geometry, and of a policy that is trained with it."""
-    batch_size: int = 1024
+    batch_size: Count = 1024
     """Transitions per step."""
-    learning_rate: float = 3e-4
+    learning_rate: Positive = 3e-4
     """Adam's step size."""
-    hidden: tuple[int, ...] = (512, 512, 512)
+    hidden: tuple[Count, ...] = (512, 512, 512)
     """Widths of the hidden layers of every network."""
-    policy_hidden: tuple[int, ...] = ()
+    policy_hidden: tuple[Count, ...] = ()
     """Widths of the policy's networks where they differ from `hidden` (published: they do not)."""
     policy: Policy | None = None
     """The policy, if it is not the method's own: `directions` of the embedding, or `waypoints`."""
@@ -95,7 +96,7 @@ class Method(ABC):
     """Remove idle segments (an ant that waits at its goal; see `iel data info`) where they are most of the data."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "steps", "batch_size", "learning_rate", "hidden", "policy_hidden")
+        check_settings(self)
 
     @classmethod
     def preset(cls, name: str = "paper", **settings: Any) -> Self:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData
-from iel.learner import Metrics, Phase, Spec, Trained, require_positive, require_share
+from iel.learner import Metrics, Phase, Spec, Trained
 from iel.losses import orthonormality_loss
 from iel.methods.measures import (
     MAZES,
@@ -39,6 +39,7 @@ from iel.methods.method import Distances, Facts, Part
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, POLICY_SCALE, ensemble, in_blocks
 from iel.policies import Controls
+from iel.typed import Count, Share
 
 CODE_BITS = 16
 # The basis is frozen after its phase: its copies must have seen the horizon by then.
@@ -71,19 +72,14 @@ class PSM(Tasked):
     )
     presets = PRESETS
 
-    basis_share: float = 0.25
+    basis_share: Share = 0.25
     """Share of the steps (without the waypoint policy's) that learn the basis; F and the policy get the rest."""
-    dimension: int = 128
+    dimension: Count = 128
     """Size d of the basis and of task vectors."""
     orthonormality: float = 0.5
     """lambda: how strongly E[phi phi^T] is held at the identity (1 in the published scaling, which is half of FB's)."""
-    target_pessimism: float = 0.0
+    target_pessimism: Share = 0.0
     """Of the two heads' target measures take the mean less so much of their difference; 0.5 is the minimum."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "dimension")
-        require_share(self, "basis_share")
 
     def geometry(self) -> tuple[Phase, ...]:
         """The basis, then F and the policy."""

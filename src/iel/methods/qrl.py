@@ -24,8 +24,6 @@ from iel.learner import (
     Trained,
     adam,
     dual_loss,
-    require_not_negative,
-    require_positive,
     with_multiplier,
 )
 from iel.losses import awr_loss, ddpg_bc_loss
@@ -34,6 +32,7 @@ from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, frozen
 from iel.quasimetrics import Head, check_groups, distance, groups_of
+from iel.typed import Amount, Count, Positive
 
 # The multiplier has its own step size, as in the authors' code: with the networks' it would still rise at the end.
 SHORT: dict[str, Any] = {"dimension": 64, "dual_learning_rate": 1e-2, "cut_jumps": True}
@@ -71,33 +70,30 @@ class QRL(Method, Learner):
 
     head: Head = "iqe"
     """The quasimetric: `iqe` (unions of intervals) or `mrn` (a norm and a one-sided maximum)."""
-    dimension: int = 512
+    dimension: Count = 512
     """Size of the embedding."""
-    component: int = 8
+    component: Count = 8
     """Coordinates per component of `iqe`; `mrn` has one component."""
-    epsilon: float = 0.05
+    epsilon: Positive = 0.05
     """Mean squared excess of single steps that is allowed."""
-    push_offset: float = 500.0
+    push_offset: Positive = 500.0
     """o: beyond about so many steps states are no longer pushed apart; above most true distances."""
-    push_scale: float = 100.0
+    push_scale: Positive = 100.0
     """s: how gradually that sets in."""
-    dual_learning_rate: float = 3e-4
+    dual_learning_rate: Positive = 3e-4
     """Adam's step size for log lambda."""
     extraction: Literal["ddpg-bc", "awr"] = "ddpg-bc"
     """How the policy is read off: through the latent model with cloning, or by advantage-weighted cloning."""
-    bc_weight: float = 0.003
+    bc_weight: Amount = 0.003
     """alpha of DDPG+BC. Published: 0.0003 for point mazes, 0.003 antmaze, 0.001 antmaze-explore and humanoid."""
-    awr_temperature: float = 3.0
+    awr_temperature: Positive = 3.0
     """alpha' of AWR: how much better actions are preferred."""
     actor_p_trajectory: float = 1.0
     """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "component", "epsilon", "push_offset", "push_scale", "dual_learning_rate")
-        require_positive(self, "awr_temperature")
         check_groups(self.head, self.dimension, self.groups)
-        require_not_negative(self, "bc_weight")
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property

@@ -23,10 +23,6 @@ from iel.learner import (
     Metrics,
     Spec,
     Trained,
-    require_fraction,
-    require_not_negative,
-    require_positive,
-    require_share,
 )
 from iel.losses import ddpg_bc_loss, diagonal_cross_entropy
 from iel.methods.method import SPATIAL, Distances, Facts, Method
@@ -34,6 +30,7 @@ from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, head
 from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
+from iel.typed import Amount, Count, Fraction, Positive, Share
 
 # All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.
 SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "cut_jumps": True}
@@ -78,34 +75,30 @@ class TMD(Method, Learner):
     presets = PRESETS
     planners = SPATIAL
 
-    batch_size: int = 512
+    batch_size: Count = 512
     """Transitions per step; all their pairs are compared."""
     head: Head = "mrn"
     """The quasimetric: `mrn` (a norm and a one-sided maximum) or `iqe` (unions of intervals, slower)."""
-    dimension: int = 512
+    dimension: Count = 512
     """Size of the embeddings."""
-    components: int = 8
+    components: Count = 8
     """Groups of `mrn`, or coordinates per group of `iqe`."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma: one step costs log(1 / gamma); also of the goals."""
-    zeta: float = 0.05
+    zeta: Amount = 0.05
     """Weight of the backup. The paper: 0.01 for medium mazes, 0.1 otherwise; the code: 0.05."""
-    clip: float = 3.0
+    clip: Positive = 3.0
     """Where D - N exceeds this, the backup's loss is linear."""
-    diagonal: float = 0.5
+    diagonal: Share = 0.5
     """Share of the backup's loss that is the mean over each state and its own goal."""
-    bc_weight: float = 0.1
+    bc_weight: Amount = 0.1
     """alpha of DDPG+BC."""
     actor_p_trajectory: float = 1.0
     """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "dimension", "components", "clip")
-        require_fraction(self, "discount")
-        require_share(self, "diagonal")
         check_groups(self.head, self.dimension, self.groups)
-        require_not_negative(self, "bc_weight", "zeta")
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property

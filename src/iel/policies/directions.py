@@ -22,11 +22,12 @@ import optax
 
 from iel.data.goals import DeviceData, draw_states
 from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained, adam, require_fraction, require_positive, require_share
+from iel.learner import Learner, Metrics, Spec, Trained, adam
 from iel.losses import awr_loss, iql_critic_loss, iql_value_loss
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen_policy, in_blocks, unit
 from iel.policies.policy import Controls, Policy
+from iel.typed import Count, Fraction, Positive, Share
 
 if TYPE_CHECKING:
     from iel.methods.method import Method
@@ -43,26 +44,20 @@ class Directions(Policy):
 
     extraction: Literal["iql-awr", "cloning"] = "iql-awr"
     """By IQL and AWR (the paper), or by `cloning` what the data did in each direction."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Discount of IQL: how far ahead progress along a direction counts."""
-    expectile: float = 0.9
+    expectile: Fraction = 0.9
     """Expectile of IQL."""
-    temperature: float = 10.0
+    temperature: Positive = 10.0
     """alpha of AWR: how much better actions are preferred."""
     target_rate: float = 0.005
     """Polyak rate of the critic's target copy."""
     norm: bool = False
     """Hidden layers Dense-GELU-LayerNorm, as in all other networks (the paper: Dense-ReLU)."""
-    future_share: float = 0.0
+    future_share: Share = 0.0
     """Share of the directions that are where the trajectory itself went (the paper: none, all uniform)."""
-    future_steps: int = 20
+    future_steps: Count = 20
     """How many steps ahead such a direction may look."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "temperature", "heads", "future_steps")
-        require_fraction(self, "discount", "expectile")
-        require_share(self, "future_share")
 
     def learner(self, method: Method) -> DirectionLearner:
         """Over the method's embedding."""

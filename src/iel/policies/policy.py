@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from iel.data.scaling import Scaling
 from iel.data.trajectories import Trajectories
-from iel.learner import Learner, Params, Spec, require_not_negative
+from iel.learner import Learner, Params, Spec
 from iel.model import Network, Steering
+from iel.typed import Amount, Count, Index, check_settings
 
 if TYPE_CHECKING:
     from iel.methods.method import Method
@@ -30,17 +31,17 @@ class Policy(ABC):
     first: ClassVar[bool] = False
     """Whether it needs nothing of the geometry and is trained before it: then its bits do not depend on it."""
 
-    steps: int = 0
+    steps: Index = 0
     """Gradient steps of the policy (0: as many as the geometry's)."""
-    learning_rate: float = 0.0
+    learning_rate: Amount = 0.0
     """Adam's step size (0: the geometry's)."""
     decay: bool = False
     """Let the step size follow half a cosine down to 0."""
-    heads: int = 1
+    heads: Count = 1
     """Policies cloned side by side, whose mean acts."""
 
     def __post_init__(self) -> None:
-        require_not_negative(self, "steps", "learning_rate")
+        check_settings(self)
 
     def position(self, data: Trajectories, scaling: Scaling | None) -> tuple[tuple[int, ...], float]:
         """Position columns of the data and the mean distance of a waypoint, if the policy needs them."""

@@ -22,11 +22,12 @@ from iel.data.scaling import Scaling
 from iel.data.slowness import typical_reach
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained, require_positive
+from iel.learner import Learner, Metrics, Spec, Trained
 from iel.model import Waypoint
 from iel.nn import GaussianPolicy, frozen_policy, unit
 from iel.policies.directions import cloning_loss, draw_future, optimiser_of
 from iel.policies.policy import Controls, Policy
+from iel.typed import Count
 
 if TYPE_CHECKING:
     from iel.methods.method import Method
@@ -46,12 +47,8 @@ class Waypoints(Policy):
     """Let the step size follow half a cosine down to 0."""
     columns: tuple[int, ...] = ()
     """Position columns (default: those that `iel data info` names)."""
-    future_steps: int = 20
+    future_steps: Count = 20
     """How many steps ahead the directions look in training."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "future_steps", "heads")
 
     def position(self, data: Trajectories, scaling: Scaling | None) -> tuple[tuple[int, ...], float]:
         """The columns given, or those that are clearly slower than all others; and how far waypoints are."""
