@@ -1,6 +1,6 @@
 """Policies learned offline that can be sent to any goal.
 
-    data = iel.load("pointmaze-large-navigate-v0")
+    data = iel.load("pointmaze-large-navigate-v0", episodes=300)
     agent = iel.fit(data)
     action = agent.act(observation, goal)
 
