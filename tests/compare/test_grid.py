@@ -124,7 +124,7 @@ def test_all_mistakes_are_listed_at_once():
         "'pointmaze-hugo-navigate-v0'", "seeds must be", "'colour'", "protocol.episodes", "'protocol.sed'",
         "protocol.action must be one of mean, sample, unstick",
         "'asym-grap'", "'planners.sym-graph.nods'", "'rec-mit'", "'betta'", "'gcbq'", "cannot drive method",
-        "wrong kind", "expected `float` < 1.0", "Two methods are called 'hilp'",
+        "steps is 'many'", "expected `float` < 1.0", "Two methods are called 'hilp'",
     ):  # fmt: skip
         assert part in str(error.value), part
     assert "15 mistakes" in str(error.value)

@@ -19,7 +19,7 @@ from algo_worlds import PLACES, SHORT, act, action, cosine, ring, steps
 from iel.data.goals import DeviceData, GoalSampler, draw_states
 from iel.distances import discounted_steps
 from iel.errors import ContractError
-from iel.learner import Learner, Metrics, Phase, Spec, Trained, require_fraction
+from iel.learner import Learner, Metrics, Phase, Spec, Trained
 from iel.methods import Method, check_algo
 from iel.methods.method import Distances
 from iel.metrics import Displacement
@@ -28,6 +28,7 @@ from iel.model.model import ValueCost
 from iel.nn import MLP, GaussianPolicy, frozen
 from iel.planning import planners_for
 from iel.training import train
+from iel.typed import Fraction
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -57,12 +58,8 @@ class Nearby(Method, Learner):
     name = "nearby"
     presets = PRESETS
 
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """gamma of goals and of values."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_fraction(self, "discount")
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         value_key, policy_key = jax.random.split(key)

@@ -158,6 +158,7 @@ def test_settings():
     assert [phase.name for phase in HILP().phases()] == ["joint"]
     assert [phase.steps for phase in HILP.preset("laptop-phased").phases()] == [21_000, 21_000]
     assert HILP.preset("laptop").steps == 21_000
-    for policy in (None, Waypoints(), Directions(decay=True)):
-        with pytest.raises(ConfigError, match="no policy of its own" if policy is None else "choose training phased"):
-            HILP(policy=policy)
+    assert [phase.name for phase in HILP(policy=Waypoints()).phases()] == ["policy", "embedding"]
+    assert [phase.name for phase in HILP(policy=Directions(decay=True)).phases()] == ["embedding", "policy"]
+    with pytest.raises(ConfigError, match="no policy of its own"):
+        HILP(policy=None)

@@ -69,7 +69,8 @@ class HILP(Method):
     policy: Policy | None = Directions()
     """The policy: `directions` of the embedding (published), or `waypoints`."""
     training: Literal["joint", "phased"] = "joint"
-    """`joint`: embedding and policy in every step, as published; `phased`: one after the other, as IEL."""
+    """`joint`: embedding and policy in every step, as published, where the policy is `directions` without decay;
+    `phased`: one after the other, as IEL."""
     dimension: Count = 32
     """Size d of the latent space."""
     discount: Fraction = 0.99
@@ -85,8 +86,6 @@ class HILP(Method):
         super().__post_init__()
         if self.policy is None:
             raise ConfigError("HILP has no policy of its own; choose directions or waypoints.")
-        if self.training == "joint" and (not isinstance(self.policy, Directions) or self.policy.decay):
-            raise ConfigError("Joint training is for the policy directions without decay; choose training phased.")
         _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property
@@ -97,9 +96,14 @@ class HILP(Method):
         """The embedding."""
         return (Phase(EuclideanLearner(self), self.steps),)
 
+    @property
+    def joint(self) -> bool:
+        """Whether a step trains both embedding and policy."""
+        return self.training == "joint" and isinstance(self.policy, Directions) and not self.policy.decay
+
     def phases(self) -> tuple[Phase, ...]:
         """One phase `joint`, or `embedding` and `policy`."""
-        return (Phase(JointLearner(self), self.steps),) if self.training == "joint" else super().phases()
+        return (Phase(JointLearner(self), self.steps),) if self.joint else super().phases()
 
     # ---------------------------------------------------------------- what is exported
 
@@ -114,7 +118,7 @@ class HILP(Method):
 
     def model(self, trained: Trained, spec: Spec) -> Model:
         """phi and the policy."""
-        if self.training == "joint":
+        if self.joint:
             trained = {"embedding": trained["joint"].embedding, "policy": trained["joint"].skills}
         return super().model(trained, spec)
 
