@@ -229,12 +229,12 @@ def policy_finding(model: Model, data: Trajectories, generator: np.random.Genera
     if spread < 1e-8:
         return Finding("policy", False, "all logged actions are equal; check the recording.", numbers)
     if right > LEARNED * spread:
-        text += "; it has hardly learned what the log did, so train longer, or try --learner cloning --future-share 1."
+        text += "; it has hardly learned what the log did, so train longer, or try --policy waypoints."
         return Finding("policy", False, text, numbers)
     if other < LISTENS * right:
-        text += "; it does not listen to where it is sent, so try --future-share 1, or --steering waypoint."
+        text += "; it ignores where it is sent, so try --policy waypoints, or --policy.future-share 1."
         return Finding("policy", False, text, numbers)
-    return Finding("policy", True, f"{text}: it listens.", numbers)
+    return Finding("policy", True, f"{text}: it responds to its input.", numbers)
 
 
 FATES = {
