@@ -22,8 +22,7 @@ from benchmarks import print_rows
 from iel.commands.common import Output
 from iel.compare.grid import read_grid
 from iel.data.trajectories import Trajectories
-from iel.methods import Method, get_method
-from iel.methods.method import config_from_dict
+from iel.methods import Method, config_from_dict, get_method
 from iel.progress import Progress
 from iel.training.loop import Trainer
 

@@ -42,7 +42,7 @@ from iel.data.make.ant import ACTIONS, FEATURES, LOG_STD_RANGE, AntController, f
 from iel.data.make.driving import Driver
 from iel.data.make.recipes import recipe
 from iel.envs import make_env
-from iel.nn import MLP, polyak
+from iel.nn import MLP
 from iel.serial import fill, load_arrays, named_arrays, save_arrays
 
 REWARD_SCALE, ALIVE, DISCOUNT, TARGET_RATE = 10.0, 0.3, 0.99, 0.005
@@ -132,7 +132,7 @@ def update(state: Learner, batch: Batch, key: jax.Array, target_entropy: float) 
 
     change, alpha_optimiser = OPTIMISER.update(-(log_prob + target_entropy), state.alpha_optimiser)
     log_alpha = state.log_alpha + change
-    targets = polyak(state.targets, critics, TARGET_RATE)
+    targets = optax.incremental_update(critics, state.targets, TARGET_RATE)
     state = Learner(actor, critics, targets, log_alpha, actor_optimiser, critic_optimiser, alpha_optimiser)
     return state, jnp.stack([q_mean, log_prob, alpha, loss])
 

@@ -15,7 +15,6 @@ from iel.nn import (
     ensemble,
     head,
     normalise,
-    polyak,
     unit,
 )
 
@@ -95,10 +94,6 @@ def test_the_density_of_a_squashed_gaussian_integrates_to_one_and_its_samples_fo
     np.testing.assert_allclose([(action < a).mean() for a in (-0.3, 0.0, 0.4)], expected, atol=0.015)
     np.testing.assert_allclose(log_prob[:50, 0], policy.log_prob(jnp.tile(x, (50, 1)), action[:50, 0]), atol=1e-3)
     np.testing.assert_allclose(policy(x), jnp.tanh(policy.network(x)[:, :1]))
-
-
-def test_polyak_moves_the_target_a_little():
-    assert polyak(jnp.array(1.0), jnp.array(2.0), 0.005) == np.float32(0.005) * 2 + np.float32(0.995) * 1
 
 
 def test_unit_is_finite_at_zero():

@@ -1,21 +1,36 @@
-"""Learners: one loss over one set of networks, trained step by step. What a geometry and a policy are made of.
+"""The contract of methods. A learner is one loss over one set of networks; a method is a geometry with a policy.
+
+A learner has four pure functions, and the state of training is one pytree for all (`TrainState`):
 
     init(key, spec)                      -> params, the networks
     tables(trained, data, spec)          -> what earlier learners know about every state of the data, computed once
     sample(key, data, tables)            -> batch
     loss(params, target, batch, key)     -> (loss, metrics); one metric is called `PHASE/loss`
 
-All are pure functions, and the state of training is one pytree for all (`TrainState`). The update is written once:
+The update is written once:
 
     params <- params - optimiser(gradient of the loss)
     target <- rate * target_of(params before) + (1 - rate) * target
+
+A geometry is one or several learners and what they export: `Distances`, networks and a metric. A policy is a learner
+and what it exports: `Controls`, a network and how a planner's target conditions it. A method with a policy of its own
+(`policy=None`) trains it together with its geometry, in one file.
+
+    IEL(beta=0.3)                                     the paper's settings but for one
+    IEL.preset("laptop", beta=0.3)                    those of a preset
+    QRL.preset("laptop", policy=Waypoints())          another policy on the same geometry
+
+The training loop, checkpoints, evaluation, planners and commands work with anything that keeps this contract;
+`check_algo` proves that a method does.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +39,24 @@ import optax
 from numpy.typing import NDArray
 
 from iel.data.goals import DeviceData
-from iel.nn import descend, polyak
+from iel.data.scaling import Scaling
+from iel.data.trajectories import Trajectories
+from iel.errors import unknown_name
+from iel.metrics import Quasimetric, SupportFunction
+from iel.model import GoalState, Measure, Model, Network, Steering
+from iel.nn import frozen_policy
+from iel.typed import Amount, Count, Index, Positive, check_settings
 
 Params = Any
 Batch = Any
 Tables = Any
 Metrics = dict[str, jax.Array]
+Loss = tuple[jax.Array, Metrics]
+"""A loss, and scalars to watch."""
 Trained = Mapping[str, Params]
 """The networks of all learners, by their `slot`."""
+Settings = Mapping[str, Any]
+"""Some of a method's settings, by name."""
 
 
 class Examples(NamedTuple):
@@ -58,9 +83,12 @@ class TrainState(NamedTuple):
     """Everything that training one learner changes."""
 
     params: Params
-    target: Any
+    target: Params
     """Polyak copy of `target_of(params)`; None where there is none."""
     moments: optax.OptState
+
+
+# ---------------------------------------------------------------- learners
 
 
 class Learner(ABC):
@@ -82,7 +110,7 @@ class Learner(ABC):
     def init(self, key: jax.Array, spec: Spec) -> Params:
         """Fresh networks. Every learner of a run is given the same key and takes its own part of it."""
 
-    def target_of(self, params: Params) -> Any:
+    def target_of(self, params: Params) -> Params:
         """The part of the networks that has a target copy; None for no copy."""
         return None
 
@@ -95,7 +123,7 @@ class Learner(ABC):
         """The batch of one step."""
 
     @abstractmethod
-    def loss(self, params: Params, target: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, params: Params, target: Params, batch: Batch, key: jax.Array) -> Loss:
         """The loss, and scalars to watch."""
 
     def start(self, key: jax.Array, spec: Spec) -> TrainState:
@@ -105,11 +133,12 @@ class Learner(ABC):
 
     def update(self, state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, Metrics]:
         """One gradient step; the target follows the networks before it."""
-        before, target, moments = state
-        params, moments, metrics = descend(self.optimiser, self.loss, before, moments, target, batch, key)
+        params, target, moments = state
+        gradient, metrics = jax.grad(self.loss, has_aux=True)(params, target, batch, key)
+        change, moments = self.optimiser.update(gradient, moments, params)
         if target is not None:
-            target = polyak(target, self.target_of(before), self.target_rate)
-        return TrainState(params, target, moments), metrics
+            target = optax.incremental_update(self.target_of(params), target, self.target_rate)
+        return TrainState(optax.apply_updates(params, change), target, moments), metrics
 
 
 class Phase(NamedTuple):
@@ -134,9 +163,6 @@ def adam(learning_rate: float, decay_steps: int = 0) -> optax.GradientTransforma
     return optax.adam(optax.cosine_decay_schedule(learning_rate, decay_steps) if decay_steps else learning_rate)
 
 
-# ---------------------------------------------------------------- constraints by dual ascent
-
-
 def dual_loss(log_multiplier: jax.Array, excess: jax.Array, epsilon: float) -> jax.Array:
     """lambda (epsilon - c): downhill, lambda = exp(log_multiplier) rises while c > epsilon. c carries no gradient."""
     return jnp.exp(log_multiplier) * (epsilon - jax.lax.stop_gradient(excess))
@@ -145,9 +171,204 @@ def dual_loss(log_multiplier: jax.Array, excess: jax.Array, epsilon: float) -> j
 def with_multiplier(optimiser: optax.GradientTransformation, rate: float) -> optax.GradientTransformation:
     """`optimiser` for all networks, and Adam with its own step size for the leaf `log_multiplier`."""
 
-    def labels(params: Any) -> Any:
+    def labels(params: Params) -> Params:
         return params._replace(
             **{name: "multiplier" if name == "log_multiplier" else "networks" for name in params._fields}
         )
 
     return optax.multi_transform({"networks": optimiser, "multiplier": adam(rate)}, labels)
+
+
+# ---------------------------------------------------------------- policies
+
+
+class Controls(NamedTuple):
+    """What acts: the network `policy` (and others it needs), and how a planner's target conditions it."""
+
+    networks: dict[str, Network]
+    steering: Steering
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy(ABC):
+    """A policy that is trained in a phase of its own (`iel.policies`)."""
+
+    kind: ClassVar[str]
+    first: ClassVar[bool] = False
+    """Whether it needs nothing of the geometry and is trained before it: then its bits do not depend on it."""
+
+    steps: Index = 0
+    """Gradient steps of the policy (0: as many as the geometry's)."""
+    learning_rate: Amount = 0.0
+    """Adam's step size (0: the geometry's)."""
+    decay: bool = False
+    """Let the step size follow half a cosine down to 0."""
+    heads: Count = 1
+    """Policies cloned side by side, whose mean acts."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def position(self, data: Trajectories, scaling: Scaling | None) -> tuple[tuple[int, ...], float]:
+        """Position columns of the data and the mean distance of a waypoint, if the policy needs them."""
+        return (), 0.0
+
+    @abstractmethod
+    def learner(self, method: Method) -> Learner:
+        """What trains it on top of a method's geometry."""
+
+    @abstractmethod
+    def controls(self, params: Params, spec: Spec) -> Controls:
+        """What is exported of its learner's networks."""
+
+
+# ---------------------------------------------------------------- methods
+
+SPATIAL = ("direct", "rec-mid", "sym-graph", "asym-graph", "gas-graph")
+"""Planners of an embedding in which Euclidean distances mean something."""
+
+
+class Facts(NamedTuple):
+    """A row of the paper's comparison of methods."""
+
+    family: str
+    distils: str
+    distance: str
+    directional: bool = False
+    triangle_inequality: bool = False
+    temporal_difference: bool = False
+    goal_agnostic_policy: bool = False
+
+
+class Distances(NamedTuple):
+    """What a geometry exports: networks, and the metric they make (implied by them unless it is given)."""
+
+    networks: dict[str, Network]
+    beta: float | None = None
+    discount: float | None = None
+    metric: Quasimetric | SupportFunction | Measure | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A geometry with a policy; see the head of this file. A method is a frozen dataclass of settings.
+
+    One whose geometry is a single loss is its own learner: `class NAME(Method, Learner)`.
+    """
+
+    name: ClassVar[str]
+    facts: ClassVar[Facts]
+    presets: ClassVar[Mapping[str, Settings]]
+    """Named sets of settings; `paper` is empty, as it is the defaults."""
+    planners: ClassVar[tuple[str, ...]] = ("direct", "sym-graph", "asym-graph")
+    """Planners that its models allow (`iel.planning.planners_for`)."""
+    examples: ClassVar[int] = 0
+    """How many transitions of the data its model is calibrated on."""
+
+    steps: Count = 1_000_000
+    """Gradient steps of the geometry, and of a policy that is trained with it."""
+    batch_size: Count = 1024
+    """Transitions per step."""
+    learning_rate: Positive = 3e-4
+    """Adam's step size."""
+    hidden: tuple[Count, ...] = (512, 512, 512)
+    """Widths of the hidden layers of every network."""
+    policy_hidden: tuple[Count, ...] = ()
+    """Widths of the policy's networks where they differ from `hidden` (published: they do not)."""
+    policy: Policy | None = None
+    """The policy, if it is not the method's own: `directions` of the embedding, or `waypoints`."""
+    standardise: bool = False
+    """Train on observations with mean 0 and standard deviation 1 in every column (published: as they are)."""
+    cut_jumps: bool = False
+    """Cut trajectories where they teleport (see `iel data info`), so that a lucky exit is not treated as reachable."""
+    cut_rests: bool = False
+    """Remove idle segments (an ant that waits at its goal; see `iel data info`) where they are most of the data."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @classmethod
+    def preset(cls, name: str = "paper", **settings: Any) -> Self:
+        """Preset settings, overridden by keyword arguments."""
+        if name not in cls.presets:
+            raise unknown_name("preset", name, cls.presets)
+        known = [field.name for field in dataclasses.fields(cls)]
+        for setting in settings:
+            if setting not in known:
+                raise unknown_name(f"setting of {cls.__name__}", setting, known)
+        return cls(**{**cls.presets[name], **settings})
+
+    @property
+    def policy_widths(self) -> tuple[int, ...]:
+        """Widths of the hidden layers of a policy."""
+        return self.policy_hidden or self.hidden
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, for every network."""
+        return adam(self.learning_rate)
+
+    def geometry(self) -> tuple[Phase, ...]:
+        """The learners of the geometry, and of a policy of its own, in order."""
+        assert isinstance(self, Learner), "a method that is no learner says what its learners are"
+        return (Phase(self, self.steps),)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """All of training. A policy that needs nothing of the geometry comes first."""
+        own = self.geometry()
+        if self.policy is None:
+            return own
+        policy = Phase(self.policy.learner(self), self.policy.steps or self.steps)
+        return (policy, *own) if self.policy.first else (*own, policy)
+
+    def spec(self, data: Trajectories, scaling: Scaling | None = None) -> Spec:
+        """What networks need to know about data that will be standardised so."""
+        position = ((), 0.0) if self.policy is None else self.policy.position(data, scaling)
+        examples = None
+        if self.examples:
+            rows = np.random.default_rng(0).permutation(data.transitions)[: self.examples]  # always the same ones
+            pair = data.observations[rows], data.observations[rows + 1]
+            examples = Examples(*(pair if scaling is None else (scaling(part) for part in pair)))
+        return Spec(data.observation_size, data.action_size, *position, examples)
+
+    # What is exported.
+
+    @property
+    def dimension(self) -> int:
+        """Size of the embedding; 0 where there is none."""
+        return 0
+
+    def embedding(self, trained: Trained, spec: Spec) -> Callable[[jax.Array], jax.Array]:
+        """phi, in the coordinates that are exported."""
+        raise NotImplementedError(f"{self.name} learns no embedding")
+
+    @abstractmethod
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """What planners need; no networks where a method has no distances."""
+
+    def controls(self, trained: Trained, spec: Spec) -> Controls:
+        """The method's own policy: by default the network `policy` of its learner, conditioned on a target's state."""
+        return Controls({"policy": frozen_policy(trained["train"].policy, "observation", "command")}, GoalState())
+
+    def model(self, trained: Trained, spec: Spec) -> Model:
+        """The distances and the policy, frozen."""
+        networks, beta, discount, metric = self.distances(trained, spec)
+        policy = self.policy
+        controls = self.controls(trained, spec) if policy is None else policy.controls(trained["policy"], spec)
+        networks, sizes = {**networks, **controls.networks}, (spec.observation_size, spec.action_size)
+        return Model(self.name, *sizes, networks, controls.steering, beta=beta, discount=discount, metric=metric)
+
+
+@dataclass(frozen=True)
+class Part(Learner):
+    """A learner that is one of several of a method; its settings are the method's."""
+
+    method: Any
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        return self.method.optimiser
+
+    @property
+    def target_rate(self) -> float:  # type: ignore[override]
+        return self.method.target_rate

@@ -1,4 +1,4 @@
-"""Networks and nothing else: an MLP with LayerNorm, ensembles, Gaussian heads, and one step of an optimiser.
+"""Networks and nothing else: an MLP with LayerNorm, ensembles and Gaussian heads.
 
 Modules are Equinox dataclasses whose leaves are arrays only, so a module is a pytree that scan, vmap, grad and the
 checkpoint writer all understand. Every module takes a whole batch: a layer is one matrix product.
@@ -6,14 +6,13 @@ checkpoint writer all understand. Every module takes a whole batch: a layer is o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from iel.data.remote import Table
 from iel.model import Network, Norm, Perceptron
@@ -211,11 +210,6 @@ def head(heads: MLP, index: int) -> MLP:
     return jax.tree.map(lambda leaf: leaf[index], heads)
 
 
-def polyak(target, online, rate: float):
-    """target <- rate * online + (1 - rate) * target, leaf by leaf."""
-    return jax.tree.map(lambda t, o: rate * o + (1.0 - rate) * t, target, online)
-
-
 def unit(x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
     """x / (||x|| + epsilon) along the last axis; the norm is floored so that its gradient is finite at zero."""
     norm = jnp.sqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-12))
@@ -257,7 +251,7 @@ def _perceptron(network: Any) -> Perceptron:
     )
 
 
-def in_blocks(network, rows: jax.Array, block: int = 8192) -> jax.Array:
+def in_blocks(network: Callable[[jax.Array], jax.Array], rows: jax.Array, block: int = 8192) -> jax.Array:
     """`network` on all rows, a block at a time, so that a million states need no gigabytes of activations.
 
     Of rows that stay on the disk it is computed for those that are asked for.
@@ -269,10 +263,3 @@ def in_blocks(network, rows: jax.Array, block: int = 8192) -> jax.Array:
     blocks = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, block, rows.shape[1])
     result = jax.lax.map(network, blocks)
     return result.reshape(-1, result.shape[-1])[: len(rows)]
-
-
-def descend(optimiser: optax.GradientTransformation, loss, parameters, moments, *arguments):
-    """One step of `optimiser` on loss(parameters, *arguments) -> (loss, metrics): (parameters, moments, metrics)."""
-    gradient, metrics = jax.grad(loss, has_aux=True)(parameters, *arguments)
-    change, moments = optimiser.update(gradient, moments, parameters)
-    return optax.apply_updates(parameters, change), moments, metrics

@@ -7,8 +7,7 @@ from iel.cli import main
 from iel.compare.grid import DataChoice, check_grid, read_grid, shipped_grids
 from iel.compare.results import Entry, published_numbers
 from iel.errors import ConfigError
-from iel.methods import METHODS
-from iel.methods.method import config_from_dict
+from iel.methods import METHODS, config_from_dict
 
 MAZE = "pointmaze-medium-navigate-v0"
 GOOD = {"environments": [MAZE], "seeds": [0, 1], "methods": [{"algo": "iel", "planners": ["direct", "sym-graph"]}]}

@@ -121,7 +121,7 @@ def test_the_critic_and_the_actor_of_crl_by_hand():
     networks = start(algo)["train"]
     state, did, after, goal, wanted = rows(5)
     batch = Relabelled(state, jnp.tanh(did), after, goal, jnp.zeros(6), wanted)
-    loss, _ = jax.jit(algo.critic_loss)(networks, batch)
+    loss, _ = jax.jit(algo.geometry_loss)(networks, None, batch)
     phi = double(heads(networks.phi, jnp.concatenate([state, batch.action], -1)))
     psi = double(heads(networks.psi, goal))
     f = np.einsum("eik,ejk->eij", phi, psi) / np.sqrt(3)

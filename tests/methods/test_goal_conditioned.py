@@ -43,7 +43,7 @@ def test_the_value_of_gcivl_is_implicit_v_learning_on_its_goals(batch):
     algo = GCIVL.preset("smoke", **TINY, expectile=0.8, discount=0.9)
     networks = start(algo)
     target = jax.tree.map(lambda leaf: leaf * 1.2, algo.target_of(networks))
-    loss, _ = jax.jit(algo.value_loss)(networks.value, target, batch)
+    loss, _ = jax.jit(algo.geometry_loss)(networks, target, batch)
     v, old, after = (
         np.asarray(scalars(network, where, batch.goal), np.float64)
         for network, where in ((networks.value, batch.state), (target, batch.state), (target, batch.next_state))
@@ -57,7 +57,7 @@ def test_the_value_of_gcivl_is_implicit_v_learning_on_its_goals(batch):
 def test_the_policy_of_gcivl_weighs_actions_by_the_value_they_led_to(batch):
     algo = GCIVL.preset("smoke", **TINY, awr_temperature=2.0)
     networks = start(algo)
-    loss, _ = jax.jit(algo.actor_loss)(networks.policy, networks.value, batch)
+    loss, _ = jax.jit(algo.actor_loss)(networks, batch)
     after, here = (scalars(networks.value, s, batch.actor_goal).mean(0) for s in (batch.next_state, batch.state))
     mean = networks.policy(jnp.concatenate([batch.state, batch.actor_goal], -1))
     error = np.square(np.asarray(batch.action - mean, np.float64)).sum(-1)
@@ -69,7 +69,7 @@ def test_iql_masks_the_goal_and_uses_the_target_critic(batch):
     algo = GCIQL.preset("smoke", **TINY, expectile=0.7, discount=0.9)
     value, critic, _ = networks = start(algo)
     target = jax.tree.map(lambda leaf: leaf * 1.2, algo.target_of(networks))
-    loss, _ = jax.jit(algo.value_loss)(value, critic, target, batch)
+    loss, _ = jax.jit(algo.geometry_loss)(networks, target, batch)
     v, after = (np.asarray(scalars(value, s, batch.goal)[0], np.float64) for s in (batch.state, batch.next_state))
     q, old = (np.asarray(scalars(c, batch.state, batch.goal, batch.action), np.float64) for c in (critic, target))
     u = old.min(0) - v
@@ -83,7 +83,7 @@ def test_iql_masks_the_goal_and_uses_the_target_critic(batch):
 def test_the_actor_of_iql_moves_nothing_but_the_policy(batch, extraction):
     algo = GCIQL.preset("smoke", **TINY, extraction=extraction)
     networks = start(algo)
-    gradient = jax.jit(jax.grad(lambda n: algo.actor_loss(n.policy, n.value, n.critic, batch)[0]))(networks)
+    gradient = jax.jit(jax.grad(lambda n: algo.actor_loss(n, batch)[0]))(networks)
     assert not any(leaf.any() for leaf in jax.tree.leaves((gradient.value, gradient.critic)))
     assert any(leaf.any() for leaf in jax.tree.leaves(gradient.policy.mean))
 

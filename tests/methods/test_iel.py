@@ -12,9 +12,8 @@ from iel.data import Trajectories
 from iel.data.goals import to_device
 from iel.errors import ConfigError
 from iel.learner import Spec
-from iel.methods import IEL, METHODS, check_algo
+from iel.methods import IEL, METHODS, check_algo, config_dict, config_from_dict
 from iel.methods.iel import GoalBatch
-from iel.methods.method import config_dict, config_from_dict
 from iel.nn import apply_heads, head, in_blocks, unit
 from iel.policies import Directions
 from iel.policies.directions import SkillBatch

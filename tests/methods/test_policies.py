@@ -17,12 +17,10 @@ from iel.data.goals import to_device
 from iel.data.jumps import cut_at_jumps
 from iel.errors import ConfigError, DataError
 from iel.learner import Spec, adam, with_multiplier
-from iel.methods import HTP, IEL, METHODS, QRL, Method, check_algo
-from iel.methods.method import config_dict, config_from_dict, policy_from
+from iel.methods import HTP, IEL, METHODS, QRL, Method, check_algo, config_dict, config_from_dict, policy_from
 from iel.model import Direction, Waypoint, load_model, save_model
 from iel.planning import make_planner
 from iel.policies import POLICIES, Directions, Waypoints
-from iel.policies.directions import optimiser_of
 from iel.training.loop import Trainer
 
 TINY = {"hidden": (8,), "batch_size": 16, "steps": 4}
@@ -294,7 +292,7 @@ def test_position_columns_are_found_given_or_refused():
 def test_the_policys_step_size_is_its_own_and_ends_at_zero():
     method = IEL.preset("smoke", learning_rate=0.5, steps=10)
     for policy, first in ((Waypoints(learning_rate=0.1), 0.1), (Waypoints(steps=10), 0.5)):
-        optimiser, sizes = optimiser_of(policy, method), []
+        optimiser, sizes = policy.learner(method).optimiser, []
         state = optimiser.init(np.ones(1))
         for _ in range(10):
             change, state = optimiser.update(np.ones(1), state)

@@ -21,7 +21,6 @@ from iel.data.goals import Relabelled
 from iel.errors import ConfigError
 from iel.learner import Spec, dual_loss
 from iel.methods import CMD, METHODS, QRL, TMD
-from iel.methods.cmd import without_action
 from iel.metrics import Quasimetric
 from iel.nn import apply_heads, head
 from iel.planning import planners_for
@@ -33,6 +32,9 @@ TINY = {"hidden": (8,), "batch_size": 6, "dimension": 8}
 LOG = np.log(2 * np.pi)
 
 
+SPEC = Spec(2, 2)
+
+
 @pytest.fixture(scope="module")
 def batch() -> Relabelled:
     keys = jax.random.split(jax.random.key(5), 5)
@@ -42,7 +44,7 @@ def batch() -> Relabelled:
 
 def start(algo, scale: float = 3.0):
     """Fresh networks, their weights large enough for distances that matter."""
-    return jax.tree.map(lambda leaf: scale * leaf, fresh(algo, Spec(2, 2))["train"])
+    return jax.tree.map(lambda leaf: scale * leaf, fresh(algo, SPEC)["train"])
 
 
 def wide(array) -> np.ndarray:
@@ -66,7 +68,7 @@ def test_qrl_pushes_states_apart_and_pays_for_long_steps(batch):
     """By hand; with the sign of the push or of the price turned round the number is another."""
     algo = QRL.preset("smoke", **TINY, component=2, push_offset=7.0, push_scale=2.0)
     networks = start(algo)._replace(log_multiplier=jnp.log(jnp.array(3.0)))
-    loss, metrics = jax.jit(algo.distance_loss)(networks, batch)
+    loss, metrics = jax.jit(algo.geometry_loss)(networks, None, batch)
     here, after, goal = (wide(networks.encoder(x)) for x in (batch.state, batch.next_state, batch.goal))
     d = lambda x, y: distance("iqe", x, y, algo.groups, 0.5)  # noqa: E731
     push = (2.0 * np.log1p(np.exp((7.0 - d(here, goal)) / 2.0))).mean()
@@ -101,7 +103,7 @@ def test_the_whole_loss_of_qrl_moves_the_price_by_the_excess_alone(batch):
     (_, metrics), slope = loss(networks, None, batch, jax.random.key(0))
     expected = np.exp(0.7) * (algo.epsilon - float(metrics["train/excess"]))
     assert float(slope.log_multiplier) == pytest.approx(expected, rel=1e-4)
-    alone = jax.jit(jax.grad(lambda n: algo.distance_loss(n, batch)[0]))(networks)
+    alone = jax.jit(jax.grad(lambda n: algo.geometry_loss(n, None, batch)[0]))(networks)
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)  # noqa: E731
     jax.tree.map(close, slope.encoder, alone.encoder)
 
@@ -142,7 +144,7 @@ def test_cmd_asks_which_goal_and_whose_goal(batch):
     """By hand; with + d instead of - d the number is another."""
     algo = CMD.preset("smoke", **TINY, components=2, state_share=0.5)
     networks = start(algo, 2.0)
-    loss, _ = jax.jit(algo.distance_loss)(networks, batch)
+    loss, _ = jax.jit(algo.geometry_loss)(networks, None, batch)
     logits, cost = logits_by_hand(algo, networks, batch, rows=(0, 1, 2), goals=(0, 2, 4))
 
     def cross_entropy(logits):
@@ -158,7 +160,7 @@ def test_cmd_as_a_baseline_asks_yes_or_no_and_has_no_potential(batch):
     algo = CMD.preset("ogbench", **TINY, components=2)
     networks = start(algo, 2.0)
     assert networks.potential is None
-    loss, _ = jax.jit(algo.distance_loss)(networks, batch)
+    loss, _ = jax.jit(algo.geometry_loss)(networks, None, batch)
     logits, _ = logits_by_hand(algo, networks, batch)
     right = np.eye(6)
     expected = (right * np.log1p(np.exp(-logits)) + (1 - right) * np.log1p(np.exp(logits))).mean()
@@ -177,7 +179,7 @@ def test_a_missing_action_does_not_tell_whose_goal_it_is(share):
 def test_the_baselines_distances_are_no_steps():
     for preset, discount in (("smoke", 1.0), ("ogbench", None)):
         algo = CMD.preset(preset, **TINY, components=2)
-        assert algo.model({"train": start(algo)}, Spec(2, 2)).metric.discount == discount
+        assert algo.model({"train": start(algo)}, SPEC).metric.discount == discount
 
 
 def test_the_policy_of_cmd_goes_where_distances_are_short(batch):
@@ -195,10 +197,10 @@ def test_the_policy_of_cmd_goes_where_distances_are_short(batch):
 
 def test_cmd_ships_the_encoder_without_an_action():
     algo = CMD.preset("smoke", **TINY, components=2)
-    encoder = head(start(algo).encoder, 0)
+    networks = start(algo)
     rows = jax.random.normal(jax.random.key(1), (5, 2))
-    expected = encoder(jnp.concatenate([rows, jnp.zeros((5, 2))], -1))
-    np.testing.assert_allclose(without_action(encoder, 2)(rows), expected, atol=1e-5)
+    expected = head(networks.encoder, 0)(jnp.concatenate([rows, jnp.zeros((5, 2))], -1))
+    np.testing.assert_allclose(algo.embedding({"train": networks}, SPEC)(rows), expected, atol=1e-5)
 
 
 # ---------------------------------------------------------------- TMD
@@ -220,7 +222,7 @@ def test_tmd_contrasts_forgets_actions_and_backs_up(batch):
     """By hand; every sign counts."""
     algo = TMD.preset("smoke", **TINY, components=2, zeta=0.7, discount=0.9, clip=0.4, diagonal=0.3)
     networks = start(algo, 1.5)
-    loss, _ = jax.jit(algo.distance_loss)(networks, batch)
+    loss, _ = jax.jit(algo.geometry_loss)(networks, None, batch)
     here, after, goal = (apply_heads(networks.state_encoder, x) for x in (batch.state, batch.next_state, batch.goal))
     doing = apply_heads(networks.action_encoder, jnp.concatenate([batch.state, batch.action], -1))
     cost, later = all_pairs(algo, doing, goal), all_pairs(algo, after, goal)
@@ -266,14 +268,10 @@ def test_the_model_measures_with_the_trained_head_in_steps(name):
     settings = QUASIMETRICS[name] if name == "qrl" else {**QUASIMETRICS[name], "discount": 0.9}
     algo = METHODS[name].preset("smoke", **TINY, **settings)
     networks = start(algo)._replace(mix_logit=jnp.array(0.4))
-    model = algo.model({"train": networks}, Spec(2, 2))
+    model = algo.model({"train": networks}, SPEC)
     x, y = np.random.default_rng(0).normal(size=(2, 9, 2)).astype(np.float32)
-    if name == "qrl":
-        encode, unit = networks.encoder, 1.0
-    elif name == "tmd":
-        encode, unit = head(networks.state_encoder, 0), np.log(1 / 0.9)
-    else:
-        encode, unit = without_action(head(networks.encoder, 0), 2), np.sqrt(8) * np.log(1 / 0.9)
+    encode = algo.embedding({"train": networks}, SPEC)
+    unit = {"qrl": 1.0, "tmd": np.log(1 / 0.9), "cmd": np.sqrt(8) * np.log(1 / 0.9)}[name]
     mix = 1 / (1 + np.exp(-0.4))
     expected = distance(algo.head, wide(encode(x)), wide(encode(y)), algo.groups, mix) / unit
     np.testing.assert_allclose(model.cost(x, y, y), np.maximum(expected, 1e-3), rtol=1e-4, atol=1e-4)

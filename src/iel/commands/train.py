@@ -52,8 +52,7 @@ class Train(Output):
     @classmethod
     def for_arguments(cls, arguments: list[str]) -> type[Train]:
         """These options with the settings of the chosen method, whose defaults are the chosen preset's values."""
-        from iel.methods import METHODS, get_method
-        from iel.methods.method import policy_from
+        from iel.methods import METHODS, get_method, policy_from
         from iel.policies import POLICIES
 
         named = Annotated[str, tyro.conf.arg(metavar=f"{{{','.join(METHODS)}}}")]

@@ -92,8 +92,7 @@ def missing(directory: Path, cell: Cell, data: str) -> list[Variant]:
 
 def run_cell(directory: Path) -> None:
     """Do what is not done yet of a cell."""
-    from iel.methods import get_method
-    from iel.methods.method import config_from_dict
+    from iel.methods import config_from_dict, get_method
     from iel.model import load_model
 
     work = read_record(directory / "job.json", Work)

@@ -64,8 +64,7 @@ from iel.errors import ConfigError, IELError, unknown_name
 from iel.evaluation import Protocol
 from iel.evaluation.ask import Ask
 from iel.loader import read_toml
-from iel.methods import METHODS
-from iel.methods.method import config_dict, config_from_dict
+from iel.methods import METHODS, config_dict, config_from_dict
 from iel.planning import ACTION_KINDS, PLANNERS, ActionKind
 from iel.typed import LARGEST, SEEDS, Amount, Count, Seed, check_settings, shown, violation
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iel.errors import unknown_name
+from iel.learner import Facts, Method
 from iel.methods.check import check_algo
 from iel.methods.clearning import CLearning
 from iel.methods.cmd import CMD
@@ -17,7 +18,7 @@ from iel.methods.hilp import HILP
 from iel.methods.hiql import HIQL
 from iel.methods.htp import HTP
 from iel.methods.iel import IEL
-from iel.methods.method import Facts, Method
+from iel.methods.presets import config_dict, config_from_dict, policy_from
 from iel.methods.psm import PSM
 from iel.methods.qrl import QRL
 from iel.methods.tmd import TMD
@@ -35,4 +36,5 @@ def get_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
-__all__ = ["METHODS", "Facts", "Method", "check_algo", "get_method", *(method.__name__ for method in METHODS.values())]
+__all__ = ["METHODS", "Facts", "Method", "check_algo", "config_dict", "config_from_dict", "get_method", "policy_from"]
+__all__ += [method.__name__ for method in METHODS.values()]

@@ -13,8 +13,8 @@ import numpy as np
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
 from iel.errors import ContractError, IELError
-from iel.learner import Learner, Metrics, Phase, Spec, TrainState
-from iel.methods.method import Method, config_dict, config_from_dict
+from iel.learner import Learner, Method, Metrics, Phase, Spec, TrainState
+from iel.methods.presets import config_dict, config_from_dict
 from iel.metrics import LatentGoal, SupportFunction
 from iel.model import Model, load_model, save_model
 
@@ -29,7 +29,7 @@ def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     the generator alone. The configuration must survive JSON.
     """
     data = data or _random_walks()
-    _demand(isinstance(algo, Method), "a method is a dataclass below iel.methods.method.Method")
+    _demand(isinstance(algo, Method), "a method is a dataclass below iel.learner.Method")
     spec = algo.spec(data)
     arrays = to_device(data, spec.position)
     _demand(config_from_dict(type(algo), config_dict(algo)) == algo, "the configuration does not survive JSON")

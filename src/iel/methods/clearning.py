@@ -8,25 +8,18 @@ policy         pi(a | x, g), a tanh-Gaussian that climbs the classifier and clon
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.learner import Learner, Metrics, Spec, Trained
+from iel.learner import Distances, Facts, Learner, Loss, Method, Spec, Trained
 from iel.losses import ddpg_bc_loss, recursive_classification_loss
-from iel.methods.method import Distances, Facts, Method
+from iel.methods.goal_conditioned import total
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
 from iel.typed import Amount, Count, Fraction, Share
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "laptop": {**LAPTOP, "target_rate": 0.05, "bc_weight": 0.03},
-    "laptop-body": {**LEGGED, "target_rate": 0.05},
-    "smoke": {**SMOKE, "target_rate": 0.05},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +38,12 @@ class CLearning(Method, Learner):
 
     name = "clearning"
     facts = Facts("successor measure", "reachability", "classifier logit", directional=True, temporal_difference=True)
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        "laptop": {**LAPTOP, "target_rate": 0.05, "bc_weight": 0.03},
+        "laptop-body": {**LEGGED, "target_rate": 0.05},
+        "smoke": {**SMOKE, "target_rate": 0.05},
+    }
 
     batch_size: Count = 256
     """Transitions per step."""
@@ -105,7 +103,7 @@ class CLearning(Method, Learner):
 
     def classifier_loss(
         self, classifier: MLP, target: MLP, policy: TanhGaussianPolicy, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    ) -> Loss:
         """The recursion; with `monte_carlo_share`, partly the classifier of the data's own future."""
         after = jnp.concatenate([batch.next_state, batch.random], -1)
         action, _ = policy.sample(key, after, 1)
@@ -121,9 +119,7 @@ class CLearning(Method, Learner):
         metrics = {"train/classifier": loss, "train/ratio": ratio.mean(), "train/next_logit": positive.mean()}
         return loss, metrics
 
-    def actor_loss(
-        self, policy: TanhGaussianPolicy, classifier: MLP, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    def actor_loss(self, policy: TanhGaussianPolicy, classifier: MLP, batch: Batch, key: jax.Array) -> Loss:
         """Climb log C at the actor's goals and stay near the data; the classifier is only looked at."""
         pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
         action, _ = policy.sample(key, pair, 1)
@@ -131,12 +127,13 @@ class CLearning(Method, Learner):
         loss = ddpg_bc_loss(q, policy.log_prob(pair, batch.action), self.bc_weight)
         return loss, {"train/actor": loss, "train/actor_log_c": q.mean()}
 
-    def loss(self, networks: Networks, target: MLP, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: MLP, batch: Batch, key: jax.Array) -> Loss:
         """The sum; no gradient flows from the actor's loss to the classifier, or back through w."""
         next_key, actor_key = jax.random.split(key)
-        loss, metrics = self.classifier_loss(networks.classifier, target, networks.policy, batch, next_key)
-        actor_loss, actor_metrics = self.actor_loss(networks.policy, networks.classifier, batch, actor_key)
-        return loss + actor_loss, {"train/loss": loss + actor_loss, **metrics, **actor_metrics}
+        return total(
+            self.classifier_loss(networks.classifier, target, networks.policy, batch, next_key),
+            self.actor_loss(networks.policy, networks.classifier, batch, actor_key),
+        )
 
     # ---------------------------------------------------------------- what is exported
 

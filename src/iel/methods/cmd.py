@@ -12,40 +12,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.learner import (
-    Learner,
-    Metrics,
-    Spec,
-    Trained,
-)
-from iel.losses import contrastive_loss, ddpg_bc_loss, diagonal_cross_entropy
-from iel.methods.method import SPATIAL, Distances, Facts, Method
+from iel.data.goals import GoalSampler, Relabelled
+from iel.learner import SPATIAL, Distances, Facts, Loss, Settings, Spec, Trained
+from iel.losses import contrastive_loss, diagonal_cross_entropy
+from iel.methods.goal_conditioned import QuasimetricMethod, ddpg_bc
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
-from iel.metrics import Quasimetric
-from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, head, scalars
-from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
+from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head, scalars
+from iel.quasimetrics import groups_of
 from iel.typed import Amount, Count, Fraction, Share
 
 # All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.
-SHORT: dict[str, Any] = {"batch_size": 128, "dimension": 64, "state_share": 0.5, "cut_jumps": True}
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "laptop": {**LAPTOP, "bc_weight": 0.03, **SHORT},
-    "laptop-body": {**LEGGED, **SHORT},
-    "smoke": {**SMOKE, "steps": 1_000, "batch_size": 64, "dimension": 32, "state_share": 0.5},
-    "ogbench": {"contrast": "binary", "potential": False},
-}
+SHORT: Settings = {"batch_size": 128, "dimension": 64, "state_share": 0.5, "cut_jumps": True}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CMD(Method, Learner):
+class CMD(QuasimetricMethod):
     """Contrastive metric distillation in one step (CMD-1): a density ratio that is a quasimetric.
 
     Let p(g | x, a) be the discounted density of the states that follow. The successor distance
@@ -71,13 +58,15 @@ class CMD(Method, Learner):
     facts = Facts(
         "successor measure", "successor features", "log density ratio", directional=True, triangle_inequality=True
     )
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        "laptop": {**LAPTOP, "bc_weight": 0.03, **SHORT},
+        "laptop-body": {**LEGGED, **SHORT},
+        "smoke": {**SMOKE, "steps": 1_000, "batch_size": 64, "dimension": 32, "state_share": 0.5},
+        "ogbench": {"contrast": "binary", "potential": False},
+    }
     planners = SPATIAL
 
-    head: Head = "mrn"
-    """The quasimetric: `mrn` (a norm and a one-sided maximum) or `iqe` (unions of intervals, slower)."""
-    dimension: Count = 512
-    """Size of the embeddings."""
     components: Count = 8
     """Groups of `mrn`, or coordinates per group of `iqe`."""
     discount: Fraction = 0.99
@@ -90,39 +79,26 @@ class CMD(Method, Learner):
     """Share of the rows whose actions are left out (0), at both ends; published: none."""
     bc_weight: Amount = 0.1
     """alpha of DDPG+BC."""
-    actor_p_trajectory: float = 1.0
-    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_groups(self.head, self.dimension, self.groups)
-        _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property
     def groups(self) -> int:
         return groups_of(self.dimension, self.components) if self.head == "iqe" else self.components
 
     @property
-    def actor_goals(self) -> GoalSampler:
-        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+    def goals(self) -> GoalSampler:
+        """Later states of the same trajectory."""
+        return GoalSampler(self.discount, 1.0, 0.0)
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks; the mixture's odds start at 1."""
         encoder_key, potential_key, policy_key = jax.random.split(key, 3)
         size = spec.observation_size
-        policy = GaussianPolicy(policy_key, 2 * size, self.policy_widths, spec.action_size, gelu=True)
         return Networks(
             ensemble(encoder_key, 2, size + spec.action_size, self.hidden, self.dimension),
             ensemble(potential_key, 2, size, self.hidden, 1) if self.potential else None,
             jnp.zeros(()),
-            policy if self.policy is None else None,
+            self.new_policy(policy_key, spec),
         )
-
-    # ---------------------------------------------------------------- batches
-
-    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
-        """Transitions with a later state, and a goal for the actor."""
-        return relabel(key, data, GoalSampler(self.discount, 1.0, 0.0), self.actor_goals, self.batch_size)
 
     # ---------------------------------------------------------------- losses
 
@@ -141,13 +117,13 @@ class CMD(Method, Learner):
         rows, without = jnp.arange(self.batch_size)[:, None], round(self.state_share * self.batch_size)
         return rows < without, rows * without % self.batch_size < without
 
-    def distance_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def geometry_loss(self, networks: Networks, target: None, batch: Relabelled) -> Loss:
         """Contrast of later states with those of other rows; arrays are (heads, states, goals)."""
         here_out, there_out = self.left_out()
         action = jnp.where(here_out, 0.0, batch.action)
         others = jnp.where(there_out, 0.0, jnp.roll(batch.action, 1, axis=0))
         here, there = self.ends(networks, batch.state, action, batch.goal, others)
-        cost = pairwise(self.head, here, there, self.groups, jax.nn.sigmoid(networks.mix_logit))
+        cost = self.pairwise(networks, here, there)
         potential = 0.0 if networks.potential is None else scalars(networks.potential, batch.goal)[:, None, :]
         logits = (potential - cost) / math.sqrt(self.dimension)
         if self.contrast == "symmetric":
@@ -161,48 +137,30 @@ class CMD(Method, Learner):
             "train/accuracy": (logits.argmax(2) == jnp.arange(len(batch.state))).mean(),
         }
 
-    def actor_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def actor_loss(self, networks: Networks, batch: Relabelled) -> Loss:
         """DDPG+BC; the encoder is only looked at."""
         assert networks.policy is not None
-        critic = jax.lax.stop_gradient(networks)
-        pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
-        mean, others = jnp.clip(networks.policy(pair), -1.0, 1.0), jnp.roll(batch.action, 1, axis=0)
-        here, there = self.ends(critic, batch.state, mean, batch.actor_goal, others)
-        mix = jax.nn.sigmoid(critic.mix_logit)
-        q = -distance(self.head, here, there, self.groups, mix).max(0)
-        loss = ddpg_bc_loss(q, networks.policy.unit_log_prob(pair, batch.action), self.bc_weight)
-        return loss, {"train/actor": loss, "train/actor_q": q.mean()}
+        fixed, others = jax.lax.stop_gradient(networks), jnp.roll(batch.action, 1, axis=0)
 
-    def loss(self, networks: Networks, target: None, batch: Relabelled, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        """The sum; no gradient flows from the actor's loss to the distances."""
-        loss, metrics = self.distance_loss(networks, batch)
-        if self.policy is None:
-            actor_loss, actor_metrics = self.actor_loss(networks, batch)
-            loss, metrics = loss + actor_loss, {**metrics, **actor_metrics}
-        return loss, {"train/loss": loss, **metrics}
+        def q(action: jax.Array) -> jax.Array:
+            return -self.distance(fixed, *self.ends(fixed, batch.state, action, batch.actor_goal, others)).max(0)
+
+        return ddpg_bc(networks.policy, batch, q, self.bc_weight)
 
     # ---------------------------------------------------------------- what is exported
 
-    def encoder(self, trained: Trained, spec: Spec) -> MLP:
-        """phi(x, 0) of head 0."""
-        return without_action(head(trained["train"].encoder, 0), spec.observation_size)
-
-    embedding = encoder
+    def embedding(self, trained: Trained, spec: Spec) -> MLP:
+        """phi(x, 0) of head 0: its first layer without the rows of the action."""
+        encoder = head(trained["train"].encoder, 0)
+        kernel = encoder.layers[0].kernel[: spec.observation_size]
+        return eqx.tree_at(lambda mlp: mlp.layers[0].kernel, encoder, kernel)
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """phi(x, 0) and the quasimetric, in steps if it says nothing else."""
-        mix = float(jax.nn.sigmoid(trained["train"].mix_logit))
         unit = math.sqrt(self.dimension) * math.log(1.0 / self.discount)
         # Yes-or-no questions without c leave log(batch - 1) and how common a goal is in the distance: no steps.
         counts = self.contrast == "symmetric" and self.potential
-        metric = Quasimetric(self.head, self.groups, mix, scale=1.0 / unit, discount=1.0 if counts else None)
-        networks = {"embedding": frozen(self.encoder(trained, spec), "observation")}
-        return Distances(networks, discount=metric.discount, metric=metric)
-
-
-def without_action(encoder: MLP, size: int) -> MLP:
-    """The encoder of (x, 0): its first layer without the rows of the action."""
-    return eqx.tree_at(lambda mlp: mlp.layers[0].kernel, encoder, encoder.layers[0].kernel[:size])
+        return self.quasimetric(trained, spec, 1.0 / unit, 1.0 if counts else None)
 
 
 class Networks(NamedTuple):

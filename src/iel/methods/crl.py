@@ -8,32 +8,25 @@ policy         pi(a | x, g), extracted by DDPG+BC
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.data.goals import GoalSampler, Relabelled
 from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained
-from iel.losses import contrastive_loss, ddpg_bc_loss
-from iel.methods.method import Distances, Facts, Method
+from iel.learner import Distances, Facts, Loss, Spec, Trained
+from iel.losses import contrastive_loss
+from iel.methods.goal_conditioned import GoalConditioned, ddpg_bc
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Network
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, frozen_policy
 from iel.typed import Amount, Count, Fraction
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "laptop": {**LAPTOP, "learning_rate": 1e-3, "bc_weight": 0.03},
-    "laptop-body": LEGGED,
-    "smoke": {**SMOKE, "latent": 16},
-}
-
 
 @dataclass(frozen=True, kw_only=True)
-class CRL(Method, Learner):
+class CRL(GoalConditioned):
     """Contrastive RL: a critic that tells the future of a state from the future of others, and a policy that climbs it.
 
         f_e(x, a, g) = <phi_e(x, a), psi_e(g)> / sqrt(d)
@@ -46,7 +39,12 @@ class CRL(Method, Learner):
 
     name = "crl"
     facts = Facts("successor measure", "density ratio", "inner product", directional=True)
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        "laptop": {**LAPTOP, "learning_rate": 1e-3, "bc_weight": 0.03},
+        "laptop-body": LEGGED,
+        "smoke": {**SMOKE, "latent": 16},
+    }
 
     latent: Count = 512
     """d: how many features phi and psi have."""
@@ -54,22 +52,16 @@ class CRL(Method, Learner):
     """gamma: later states are drawn with P(k) = (1 - gamma) gamma^(k - 1)."""
     bc_weight: Amount = 0.1
     """alpha of DDPG+BC. Published: 0.03 for point mazes, 0.1 ant and humanoid mazes, 0.003 explore data, 0.3 soccer."""
-    actor_p_trajectory: float = 1.0
-    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch_size < 2:
             raise ConfigError("batch_size must be at least 2: a contrast needs another goal to compare with.")
-        _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property
-    def later_goals(self) -> GoalSampler:
-        return GoalSampler(self.discount, p_trajectory=1.0, p_random=0.0)
-
-    @property
-    def actor_goals(self) -> GoalSampler:
-        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+    def goals(self) -> GoalSampler:
+        """Later states of the same trajectory."""
+        return GoalSampler(self.discount, 1.0, 0.0)
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
@@ -81,12 +73,6 @@ class CRL(Method, Learner):
             GaussianPolicy(policy_key, 2 * size, self.policy_widths, actions, gelu=True),
         )
 
-    # ---------------------------------------------------------------- batches
-
-    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
-        """Transitions with a later state as the critic's goal, and another goal for the actor."""
-        return relabel(key, data, self.later_goals, self.actor_goals, self.batch_size)
-
     # ---------------------------------------------------------------- losses
 
     def features(self, networks: Networks, state: jax.Array, action: jax.Array, goal: jax.Array) -> Features:
@@ -94,7 +80,7 @@ class CRL(Method, Learner):
         phi = apply_heads(networks.phi, jnp.concatenate([state, action], -1))
         return Features(phi, apply_heads(networks.psi, goal) / jnp.sqrt(self.latent))
 
-    def critic_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def geometry_loss(self, networks: Networks, target: None, batch: Relabelled) -> Loss:
         """Which of the batch's goals came after which state and action?"""
         phi, psi = self.features(networks, batch.state, batch.action, batch.goal)
         logits = jnp.einsum("eik,ejk->eij", phi, psi)
@@ -102,20 +88,15 @@ class CRL(Method, Learner):
         right = (logits.mean(0).argmax(-1) == jnp.arange(len(batch.goal))).mean()
         return loss, {"train/critic": loss, "train/own_logit": own.mean(), "train/recognised": right}
 
-    def actor_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def actor_loss(self, networks: Networks, batch: Relabelled) -> Loss:
         """DDPG+BC at the actor's goals; the critic is only looked at."""
-        pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
-        action = jnp.clip(networks.policy(pair), -1.0, 1.0)
-        critic = jax.lax.stop_gradient(networks)
-        q = self.features(critic, batch.state, action, batch.actor_goal).logits().min(0)
-        loss = ddpg_bc_loss(q, networks.policy.unit_log_prob(pair, batch.action), self.bc_weight)
-        return loss, {"train/actor": loss, "train/actor_logit": q.mean()}
+        fixed = jax.lax.stop_gradient(networks)
 
-    def loss(self, networks: Networks, target: None, batch: Relabelled, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        """The sum; no gradient flows from the actor's loss to the critic."""
-        critic_loss, critic_metrics = self.critic_loss(networks, batch)
-        actor_loss, actor_metrics = self.actor_loss(networks, batch)
-        return critic_loss + actor_loss, {"train/loss": critic_loss + actor_loss, **critic_metrics, **actor_metrics}
+        def q(action: jax.Array) -> jax.Array:
+            return self.features(fixed, batch.state, action, batch.actor_goal).logits().min(0)
+
+        loss, metrics = ddpg_bc(networks.policy, batch, q, self.bc_weight)
+        return loss, {"train/actor": loss, "train/actor_logit": metrics["train/actor_q"]}
 
     # ---------------------------------------------------------------- what is exported
 

@@ -12,13 +12,13 @@ The losses of F and of the policy are in measures.py, shared with PSM.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData
-from iel.learner import Learner, Metrics, Spec, Trained
+from iel.learner import Controls, Distances, Facts, Learner, Loss, Spec, Trained
 from iel.losses import orthonormality_loss
 from iel.methods.measures import (
     MAZES,
@@ -34,18 +34,9 @@ from iel.methods.measures import (
     task_controls,
     task_distances,
 )
-from iel.methods.method import Distances, Facts
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, POLICY_SCALE, ensemble
-from iel.policies import Controls
 from iel.typed import Count
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "laptop": {**LAPTOP, "learning_rate": 3e-4, "cut_jumps": True, "standardise": True, **MAZES},
-    "laptop-body": {**LEGGED, **MAZES},
-    "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "discount": 0.9},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +58,12 @@ class FB(Tasked, Learner):
     facts = Facts(
         "successor measure", "successor measure", "bilinear projection", directional=True, temporal_difference=True
     )
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        "laptop": {**LAPTOP, "learning_rate": 3e-4, "cut_jumps": True, "standardise": True, **MAZES},
+        "laptop-body": {**LEGGED, **MAZES},
+        "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "discount": 0.9},
+    }
 
     dimension: Count = 50
     """Size d of task vectors, F and B: the rank of the measures."""
@@ -106,7 +102,7 @@ class FB(Tasked, Learner):
 
     def measure_loss(
         self, networks: Networks, target: Targets, z: jax.Array, batch: Transitions, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    ) -> Loss:
         """TD of the measures, and B kept orthonormal."""
         mean = networks.policy(jnp.concatenate([batch.next_state, z], -1))
         next_action = jax.lax.stop_gradient(noisy(key, mean, self))
@@ -118,9 +114,7 @@ class FB(Tasked, Learner):
         metrics = {"train/measure": loss, "train/orthonormality": apart, "train/visits": visits}
         return loss + self.orthonormality * apart, metrics
 
-    def loss(
-        self, networks: Networks, target: Targets, batch: Transitions, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: Targets, batch: Transitions, key: jax.Array) -> Loss:
         """The sum; no gradient flows from the policy's loss to F, nor from the measures' to the policy."""
         task_key, next_key, actor_key = jax.random.split(key, 3)
         tasks = self.tasks(networks.backward, batch, task_key)

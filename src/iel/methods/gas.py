@@ -12,29 +12,20 @@ Its graph (efficient states, clustered) is the planner `gas-graph` (planning/clu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states, geometric
 from iel.data.remote import Table
-from iel.learner import Metrics, Phase, Spec, Trained
+from iel.learner import SPATIAL, Controls, Distances, Facts, Loss, Method, Part, Phase, Spec, Trained
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
 from iel.methods.hilp import EuclideanLearner
-from iel.methods.method import SPATIAL, Distances, Facts, Method, Part
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, head, in_blocks, scalars, unit
-from iel.policies import Controls
 from iel.typed import Amount, Count, Fraction, Positive
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "laptop": {**LAPTOP, "target_rate": 0.02, "expectile": 0.95, "cut_jumps": True},
-    "laptop-body": {**LEGGED, "target_rate": 0.02, "expectile": 0.95},
-    "smoke": {**SMOKE, "steps": 1_000, "dimension": 16, "target_rate": 0.05, "expectile": 0.95, "reach": 4.0},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +47,12 @@ class GAS(Method):
     facts = Facts(
         "hitting time", "hitting time", "Euclidean feature", triangle_inequality=True, temporal_difference=True
     )
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        "laptop": {**LAPTOP, "target_rate": 0.02, "expectile": 0.95, "cut_jumps": True},
+        "laptop-body": {**LEGGED, "target_rate": 0.02, "expectile": 0.95},
+        "smoke": {**SMOKE, "steps": 1_000, "dimension": 16, "target_rate": 0.05, "expectile": 0.95, "reach": 4.0},
+    }
     planners = SPATIAL
 
     dimension: Count = 32
@@ -150,7 +146,7 @@ class SubgoalLearner(Part):
         states = data.observations[rows], data.actions[rows], data.observations[rows + 1]
         return SkillBatch(*states, tables.points[rows + 1] - here, tables.points[subgoals] - here)
 
-    def critic_loss(self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array) -> Loss:
         """IQL's two losses on directions drawn uniformly."""
         z = unit(jax.random.normal(key, batch.displacement.shape))
         reward = (batch.displacement * z).sum(-1)
@@ -163,14 +159,14 @@ class SubgoalLearner(Part):
         metrics = {"skills/value": value_loss, "skills/critic": critic_loss, "skills/reward": jnp.abs(reward).mean()}
         return value_loss + critic_loss, metrics
 
-    def actor_loss(self, policy: GaussianPolicy, critic: MLP, batch: SkillBatch) -> tuple[jax.Array, Metrics]:
+    def actor_loss(self, policy: GaussianPolicy, critic: MLP, batch: SkillBatch) -> Loss:
         """DDPG+BC in the direction of the subgoal; no gradient flows to the critic."""
         told = jnp.concatenate([batch.state, unit(batch.subgoal)], -1)
         q = scalars(jax.lax.stop_gradient(critic), told, jnp.clip(policy(told), -1.0, 1.0)).min(0)
         loss = ddpg_bc_loss(q, policy.unit_log_prob(told, batch.action), self.method.bc_weight)
         return loss, {"skills/actor": loss, "skills/actor_q": q.mean()}
 
-    def loss(self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array) -> Loss:
         """The sum."""
         critic, metrics = self.critic_loss(skills, target, batch, key)
         actor, more = self.actor_loss(skills.policy, skills.critic, batch)

@@ -7,25 +7,16 @@ policy         pi(a | x, g): what was done in x on the way to g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.learner import Learner, Metrics, Spec, Trained
-from iel.methods.method import Distances, Facts, Method
+from iel.learner import Controls, Distances, Facts, Learner, Loss, Method, Spec, Trained
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import GoalState
 from iel.nn import GaussianPolicy, frozen_policy
-from iel.policies import Controls
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "laptop": LAPTOP,
-    "laptop-body": LEGGED,
-    "smoke": SMOKE,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +30,12 @@ class GCBC(Method, Learner):
 
     name = "gcbc"
     facts = Facts("goal-conditioned", "actions", "none")
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        "laptop": LAPTOP,
+        "laptop-body": LEGGED,
+        "smoke": SMOKE,
+    }
     planners = ("direct",)
 
     p_trajectory: float = 1.0
@@ -64,7 +60,7 @@ class GCBC(Method, Learner):
         goals = self.goals.goals(goal_key, data, rows)
         return Batch(data.observations[rows], data.actions[rows], data.observations[goals])
 
-    def loss(self, policy: GaussianPolicy, target: None, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, policy: GaussianPolicy, target: None, batch: Batch, key: jax.Array) -> Loss:
         """-E[log N(a; mu(x, g), 1)], up to a constant half the squared error."""
         inputs = jnp.concatenate([batch.state, batch.goal], -1)
         loss = -policy.unit_log_prob(inputs, batch.action).mean()

@@ -10,46 +10,33 @@ caution        log alpha': the price of rating other actions above the data's by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.learner import (
-    Learner,
-    Metrics,
-    Phase,
-    Spec,
-    Trained,
-    adam,
-)
+from iel.data.goals import DeviceData, Relabelled, relabel
+from iel.learner import Distances, Facts, Loss, Part, Phase, Settings, Spec, Trained, adam
 from iel.losses import conservative_gap, goal_reward, iql_critic_loss
-from iel.methods.method import Distances, Facts, Method, Part
+from iel.methods.goal_conditioned import Valued
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
-from iel.typed import Amount, Count, Fraction, Positive, Share
+from iel.typed import Amount, Count, Positive, Share
 
 LARGEST_CAUTION = 1e6
 
 # With the networks' step size the logarithm of a price could not move by more than 6 in a short training.
-SHORT: dict[str, Any] = {
+SHORT: Settings = {
     "policy_learning_rate": 3e-4,
     "price_learning_rate": 3e-3,
     "action_samples": 2,
     "target_rate": 0.05,
 }
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "laptop": {**LAPTOP, **SHORT},
-    "laptop-body": {**LEGGED, **SHORT},
-    "smoke": {**SMOKE, "policy_learning_rate": 1e-3, "target_rate": 0.05, "action_samples": 2},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
-class GCCQL(Method, Learner):
+class GCCQL(Valued):
     """Goal-conditioned conservative Q-learning: off-policy TD, with actions the data does not show rated down.
 
         y    = r + gamma m max_j min_e Q'_e(x', g, a'_j),  a'_j ~ pi(x', g),  r = -1 and m = 1 until x is g, then 0
@@ -63,7 +50,12 @@ class GCCQL(Method, Learner):
 
     name = "gccql"
     facts = Facts("goal-conditioned", "Q-values", "negative Q-value", directional=True, temporal_difference=True)
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        "laptop": {**LAPTOP, **SHORT},
+        "laptop-body": {**LEGGED, **SHORT},
+        "smoke": {**SMOKE, "policy_learning_rate": 1e-3, "target_rate": 0.05, "action_samples": 2},
+    }
 
     warmup_share: Share = 0.04
     """Share of the steps in which the policy clones the data while the critic already learns; 0 for none."""
@@ -71,10 +63,6 @@ class GCCQL(Method, Learner):
     """Adam's step size for the policy."""
     price_learning_rate: Positive = 3e-4
     """Adam's step size for the logarithms of both prices."""
-    discount: Fraction = 0.99
-    """gamma, for values and goals."""
-    target_rate: float = 0.005
-    """Polyak rate of the critic's target copy."""
     reward_scale: Positive = 10.0
     """c: how much a step costs in the units of caution and entropy; the smaller, the more pessimistic."""
     conservative_weight: Amount = 5.0
@@ -91,19 +79,6 @@ class GCCQL(Method, Learner):
     """Actions drawn from each of the three proposals, and for the backup."""
     max_backup: bool = True
     """Back up the best of the drawn next actions instead of one."""
-    p_current: float = 0.2
-    """Share of goals that are the state itself."""
-    p_trajectory: float = 0.5
-    """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.goals  # refuses impossible goal probabilities now rather than in the first step
-
-    @property
-    def goals(self) -> GoalSampler:
-        p_random = 1.0 - self.p_trajectory - self.p_current
-        return GoalSampler(self.discount, self.p_trajectory, p_random, p_current=self.p_current)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -144,7 +119,7 @@ class GCCQL(Method, Learner):
         caution: jax.Array,
         batch: Relabelled,
         key: jax.Array,
-    ) -> tuple[jax.Array, Metrics]:
+    ) -> Loss:
         """TD plus the conservative term; actions and their densities carry no gradient."""
         here = jnp.concatenate([batch.state, batch.goal], -1)
         after = jnp.concatenate([batch.next_state, batch.goal], -1)
@@ -186,7 +161,7 @@ class GCCQL(Method, Learner):
         batch: Relabelled,
         key: jax.Array,
         clone: bool,
-    ) -> tuple[jax.Array, Metrics]:
+    ) -> Loss:
         """Climb Q (or clone the data) and keep entropy at its price."""
         here = jnp.concatenate([batch.state, batch.goal], -1)
         action, log_prob = policy.sample(key, here, 1)
@@ -195,18 +170,14 @@ class GCCQL(Method, Learner):
         loss = (jnp.exp(entropy) * log_prob[0] - worth).mean()
         return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 
-    def price_loss(
-        self, prices: Prices, log_prob: jax.Array, excess: jax.Array, actions: int
-    ) -> tuple[jax.Array, Metrics]:
+    def price_loss(self, prices: Prices, log_prob: jax.Array, excess: jax.Array, actions: int) -> Loss:
         """Entropy gets dearer while there is less than -|A| of it, caution while D exceeds the gap."""
         entropy = -prices.entropy * (log_prob - actions)
         caution = -_price(prices.caution) * self.conservative_weight * (excess - self.gap) if self.lagrange else 0.0
         metrics = {"actor/entropy_price": jnp.exp(prices.entropy), "critic/caution_price": _price(prices.caution)}
         return entropy + caution, metrics
 
-    def loss(
-        self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array, clone: bool = False
-    ) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array, clone: bool = False) -> Loss:
         """The sum of all three; each part moves by its own loss alone. In the warm-up the policy clones the data."""
         critic_key, actor_key = jax.random.split(key)
         fixed = jax.lax.stop_gradient(networks)
@@ -248,7 +219,7 @@ class Warmup(Part):
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         return self.method.sample(key, data, tables)
 
-    def loss(self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array) -> Loss:
         loss, metrics = self.method.loss(networks, target, batch, key, clone=True)
         return loss, {"warmup/loss": metrics.pop("train/loss"), **metrics}
 

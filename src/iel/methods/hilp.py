@@ -19,26 +19,14 @@ import jax.numpy as jnp
 from iel.data.goals import DeviceData, Draw, GoalSampler
 from iel.distances import euclidean
 from iel.errors import ConfigError
-from iel.learner import Metrics, Phase, Spec, Trained
+from iel.learner import SPATIAL, Distances, Facts, Loss, Method, Part, Phase, Policy, Spec, Trained
 from iel.losses import ivl_loss
-from iel.methods.method import SPATIAL, Distances, Facts, Method, Part
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
 from iel.model import Model
 from iel.nn import MLP, apply_heads, ensemble, frozen, head
-from iel.policies import Directions, Policy
-from iel.policies.directions import DirectionLearner, SkillBatch, Skills, direction_loss, draw_future
+from iel.policies import Directions
+from iel.policies.directions import DirectionLearner, SkillBatch, Skills, draw_future
 from iel.typed import Count, Fraction
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    # A joint step trains both halves: as many updates of each network as in IEL's preset.
-    "laptop": {**LAPTOP, "cut_jumps": True},
-    "laptop-phased": {**LAPTOP, "cut_jumps": True, "training": "phased"},
-    "laptop-body": {**WALKING, "training": "phased"},
-    "laptop-arm": {**MAP, "steps": 18_000, "training": "phased", "policy": ARM_DIRECTIONS},
-    "laptop-body-directions": {**MAP, "steps": 30_000, "training": "phased", "policy": LEGGED_DIRECTIONS},
-    "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +51,16 @@ class HILP(Method):
         temporal_difference=True,
         goal_agnostic_policy=True,
     )
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        # A joint step trains both halves: as many updates of each network as in IEL's preset.
+        "laptop": {**LAPTOP, "cut_jumps": True},
+        "laptop-phased": {**LAPTOP, "cut_jumps": True, "training": "phased"},
+        "laptop-body": {**WALKING, "training": "phased"},
+        "laptop-arm": {**MAP, "steps": 18_000, "training": "phased", "policy": ARM_DIRECTIONS},
+        "laptop-body-directions": {**MAP, "steps": 30_000, "training": "phased", "policy": LEGGED_DIRECTIONS},
+        "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
+    }
     planners = SPATIAL
 
     policy: Policy | None = Directions()
@@ -152,7 +149,7 @@ class EuclideanLearner(Part):
             success=(draw.goal == draw.state).astype(jnp.float32),
         )
 
-    def loss(self, embedding: MLP, target: MLP, batch: GoalBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, embedding: MLP, target: MLP, batch: GoalBatch, key: jax.Array) -> Loss:
         """IVL with V(x, g) = -||phi(x) - phi(g)||."""
         state, goal = jnp.split(apply_heads(embedding, jnp.concatenate([batch.state, batch.goal])), 2, axis=1)
         three = jax.lax.stop_gradient(apply_heads(target, jnp.concatenate([batch.state, batch.goal, batch.next_state])))
@@ -192,9 +189,7 @@ class JointLearner(Part):
             future = data.observations[draw_future(key, data, draw.state, policy.future_steps)]
         return JointBatch(EuclideanLearner(self.method).batch(data, draw), data.actions[draw.state], future)
 
-    def loss(
-        self, params: Joint, target: tuple[MLP, MLP | None], batch: JointBatch, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    def loss(self, params: Joint, target: tuple[MLP, MLP | None], batch: JointBatch, key: jax.Array) -> Loss:
         """The sum; no gradient flows from the policy to phi."""
         goals = batch.goals
         loss, metrics = EuclideanLearner(self.method).loss(params.embedding, target[0], goals, key)
@@ -202,7 +197,7 @@ class JointLearner(Part):
         here, after = jnp.split(phi(jnp.concatenate([goals.state, goals.next_state])), 2)
         future = None if batch.future is None else phi(batch.future) - here
         moves = SkillBatch(goals.state, batch.action, goals.next_state, after - here, future)
-        more, policy_metrics = direction_loss(params.skills, target[1], moves, key, self.skills.policy)
+        more, policy_metrics = self.skills.loss(params.skills, target[1], moves, key)
         return loss + more, {"joint/loss": loss + more, **metrics, **policy_metrics}
 
 

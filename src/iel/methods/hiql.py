@@ -10,31 +10,23 @@ low              pi_l(a | x, rho): the action
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.learner import Learner, Metrics, Spec, Trained
+from iel.learner import Controls, Distances, Facts, Loss, Spec, Trained
 from iel.losses import awr_loss, ivl_loss
-from iel.methods.method import Distances, Facts, Method
+from iel.methods.goal_conditioned import Valued, total
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Subgoal
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, on_sphere, scalars
-from iel.policies import Controls
 from iel.typed import Count, Fraction, Positive, Share
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "laptop": {**LAPTOP, "target_rate": 0.05},
-    "laptop-body": {**LEGGED, "target_rate": 0.05},
-    "smoke": {**SMOKE, "target_rate": 0.05},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
-class HIQL(Method, Learner):
+class HIQL(Valued):
     """Hierarchical implicit Q-learning: one value, and two policies read off it, one for subgoals and one for actions.
 
         L_V = IVL(V(x, rho(x, g)); expectile, discount)                   with r = -1 until x is g; trains rho, too
@@ -48,12 +40,13 @@ class HIQL(Method, Learner):
 
     name = "hiql"
     facts = Facts("reachability", "multi-step reachability", "value gap", directional=True, temporal_difference=True)
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        "laptop": {**LAPTOP, "target_rate": 0.05},
+        "laptop-body": {**LEGGED, "target_rate": 0.05},
+        "smoke": {**SMOKE, "target_rate": 0.05},
+    }
 
-    discount: Fraction = 0.99
-    """gamma, for values and goals."""
-    target_rate: float = 0.005
-    """Polyak rate of the value's target copy; the representation has none."""
     expectile: Fraction = 0.7
     """tau of the TD loss: near 1, short ways win."""
     subgoal_steps: Count = 25
@@ -64,21 +57,8 @@ class HIQL(Method, Learner):
     """alpha_h of the high level's AWR. Published: 3, 10 for explore data."""
     low_temperature: Positive = 3.0
     """alpha_l of the low level's AWR. Published: 3, 10 for explore data."""
-    p_current: float = 0.2
-    """Share of the value's goals that are the state itself."""
-    p_trajectory: float = 0.5
-    """Share of the value's goals from the same trajectory (geometric in the discount); the rest are random states."""
     actor_p_trajectory: Share = 1.0
     """Share of the high level's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.value_goals  # refuses impossible goal probabilities now
-
-    @property
-    def value_goals(self) -> GoalSampler:
-        p_random = 1.0 - self.p_trajectory - self.p_current
-        return GoalSampler(self.discount, self.p_trajectory, p_random, p_current=self.p_current)
 
     @property
     def later_goals(self) -> GoalSampler:
@@ -106,7 +86,7 @@ class HIQL(Method, Learner):
         """Transitions with a goal for the value, a goal and a subgoal for the high level, a subgoal for the low one."""
         state_key, value_key, later_key, random_key, kind_key = jax.random.split(key, 5)
         rows = draw_states(state_key, data, self.batch_size)
-        goal = self.value_goals.goals(value_key, data, rows)
+        goal = self.goals.goals(value_key, data, rows)
         ahead = jnp.minimum(rows + self.subgoal_steps, data.final[rows])
         later = self.later_goals.goals(later_key, data, rows)
         anywhere = jax.random.randint(random_key, rows.shape, 0, len(data.observations))
@@ -121,7 +101,7 @@ class HIQL(Method, Learner):
         """V(x, rho(x, g)), (heads, batch)."""
         return scalars(value, state, networks.represent(state, goal))
 
-    def value_loss(self, networks: Networks, target: MLP, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def value_loss(self, networks: Networks, target: MLP, batch: Batch) -> Loss:
         """IVL with the target copy, and the representation as it is, on the right-hand side."""
         v = self.values(networks, networks.value, batch.state, batch.goal)
         old, after = (self.values(networks, target, state, batch.goal) for state in (batch.state, batch.next_state))
@@ -134,7 +114,7 @@ class HIQL(Method, Learner):
         later, here = (self.values(frozen_networks, frozen_networks.value, x, goal).mean(0) for x in (after, before))
         return later - here
 
-    def high_loss(self, networks: Networks, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def high_loss(self, networks: Networks, batch: Batch) -> Loss:
         """Weighted regression on where the trajectory was k steps later, as seen from x."""
         assert networks.high is not None
         gain = self.gain(networks, batch.state, batch.high_subgoal, batch.high_goal)
@@ -143,7 +123,7 @@ class HIQL(Method, Learner):
         loss = awr_loss(networks.high.unit_log_prob(pair, wanted), gain, self.high_temperature)
         return loss, {"train/high": loss, "train/high_gain": gain.mean()}
 
-    def low_loss(self, networks: Networks, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def low_loss(self, networks: Networks, batch: Batch) -> Loss:
         """Weighted cloning on the way to the subgoal."""
         assert networks.low is not None
         gain = self.gain(networks, batch.state, batch.next_state, batch.low_subgoal)
@@ -152,14 +132,12 @@ class HIQL(Method, Learner):
         loss = awr_loss(log_prob, gain, self.low_temperature)
         return loss, {"train/low": loss, "train/low_gain": gain.mean()}
 
-    def loss(self, networks: Networks, target: MLP, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, networks: Networks, target: MLP, batch: Batch, key: jax.Array) -> Loss:
         """The sum; no gradient flows from the policies' losses to value and representation."""
-        parts = [self.value_loss(networks, target, batch)]
-        if self.policy is None:
-            parts += [self.high_loss(networks, batch), self.low_loss(networks, batch)]
-        loss = sum((part for part, _ in parts), jnp.zeros(()))
-        metrics = {name: value for _, each in parts for name, value in each.items()}
-        return loss, {"train/loss": loss, **metrics}
+        value = self.value_loss(networks, target, batch)
+        if self.policy is not None:
+            return total(value)
+        return total(value, self.high_loss(networks, batch), self.low_loss(networks, batch))
 
     # ---------------------------------------------------------------- what is exported
 

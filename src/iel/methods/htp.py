@@ -20,20 +20,24 @@ import optax
 from iel.data.goals import DeviceData, draw_states, geometric
 from iel.errors import ConfigError
 from iel.learner import (
+    SPATIAL,
+    Distances,
     Examples,
+    Facts,
     Learner,
+    Method,
     Metrics,
+    Policy,
     Spec,
     Trained,
     adam,
     dual_loss,
     with_multiplier,
 )
-from iel.methods.method import SPATIAL, Distances, Facts, Method
 from iel.methods.presets import ARM_DIRECTIONS
 from iel.metrics import SupportFunction
 from iel.nn import MLP, frozen
-from iel.policies import Policy, Waypoints
+from iel.policies import Waypoints
 from iel.typed import Count, Positive, Share
 
 SHORT: dict[str, Any] = {"steps": 12_000, "batch_size": 256, "hidden": (128, 128), "cut_jumps": True, "cut_rests": True}

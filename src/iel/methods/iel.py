@@ -11,7 +11,7 @@ pi, V, Q       policy, value, critic      IQL + AWR over directions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,28 +19,12 @@ import jax.numpy as jnp
 from iel.data.goals import DeviceData, GoalSampler, ahead
 from iel.distances import directed, discounted_steps, projection
 from iel.errors import ConfigError
-from iel.learner import (
-    Metrics,
-    Phase,
-    Spec,
-    Trained,
-)
+from iel.learner import SPATIAL, Distances, Facts, Loss, Method, Part, Phase, Policy, Spec, Trained
 from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
-from iel.methods.method import SPATIAL, Distances, Facts, Method, Part
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
 from iel.nn import MLP, apply_heads, ensemble, frozen, head, in_blocks, unit
-from iel.policies import Directions, Policy
+from iel.policies import Directions
 from iel.typed import Amount, Count, Fraction, Positive, Share
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "laptop": {**LAPTOP, "cut_jumps": True},
-    "laptop-body": WALKING,
-    "laptop-arm": {**MAP, "steps": 18_000, "policy": ARM_DIRECTIONS},
-    "laptop-body-directions": {**MAP, "steps": 30_000, "policy": LEGGED_DIRECTIONS},
-    "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
-    "official": {"beta": 0.3, "hitting_expectile": 0.25, "noise_units": "raw", "hitting_goals": "official"},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +55,15 @@ class IEL(Method):
         temporal_difference=True,
         goal_agnostic_policy=True,
     )
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        "laptop": {**LAPTOP, "cut_jumps": True},
+        "laptop-body": WALKING,
+        "laptop-arm": {**MAP, "steps": 18_000, "policy": ARM_DIRECTIONS},
+        "laptop-body-directions": {**MAP, "steps": 30_000, "policy": LEGGED_DIRECTIONS},
+        "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
+        "official": {"beta": 0.3, "hitting_expectile": 0.25, "noise_units": "raw", "hitting_goals": "official"},
+    }
     planners = SPATIAL
 
     steps: Count = 500_000
@@ -161,7 +153,7 @@ class OmegaLearner(Part):
         scale = data.scale if method.noise_units == "column" else jnp.ones_like(data.scale)
         return NoisyBatch(jnp.concatenate(list(states)), method.noise * scale)
 
-    def loss(self, omega: MLP, target: None, batch: NoisyBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, omega: MLP, target: None, batch: NoisyBatch, key: jax.Array) -> Loss:
         """CE(omega(X) omega(X~)^T / T, diagonal)."""
         noisy = batch.states + batch.noise * jax.random.normal(key, batch.states.shape)
         anchors, positives = jnp.split(unit(omega(jnp.concatenate([batch.states, noisy]))), 2)
@@ -205,7 +197,7 @@ class EmbeddingLearner(Part):
             counted=counted,
         )
 
-    def loss(self, embedding: MLP, target: MLP, batch: GoalBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, embedding: MLP, target: MLP, batch: GoalBatch, key: jax.Array) -> Loss:
         """IVL of the directed distance, and kappa times the squared error of hitting times along omega."""
         method = self.method
         three = apply_heads(embedding, jnp.concatenate([batch.state, batch.goal, batch.intermediate]))

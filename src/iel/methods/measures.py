@@ -15,7 +15,7 @@ A goal is the task vector B(g); a reward the vector E[r B] (`Model.reward_comman
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,15 +23,13 @@ import numpy as np
 
 from iel.data.goals import DeviceData, draw_states, geometric
 from iel.errors import ConfigError
-from iel.learner import Metrics
+from iel.learner import Controls, Distances, Loss, Method, Settings
 from iel.losses import ddpg_bc_loss, measure_loss, pessimistic
-from iel.methods.method import Distances, Method
 from iel.model import Measure, Network, Perceptron, Subgoal
 from iel.nn import MLP, apply_heads, frozen, on_sphere
-from iel.policies import Controls
 from iel.typed import Amount, Count, Fraction, Positive, Share
 
-MAZES: dict[str, Any] = {"discount": 0.99, "target_rate": 0.02, "future_share": 0.5, "bc_weight": 0.3}
+MAZES: Settings = {"discount": 0.99, "target_rate": 0.02, "future_share": 0.5, "bc_weight": 0.3}
 """For the laptop presets: long ways, few steps, and a policy that keeps to what the data did."""
 
 
@@ -133,9 +131,7 @@ def forward_loss(
     return measure_loss(measures, pessimistic(after, settings.target_pessimism), settings.discount), measures
 
 
-def actor_loss(
-    key: jax.Array, policy: MLP, forward: MLP, tasks: Tasks, batch: Transitions, settings: Tasked
-) -> tuple[jax.Array, Metrics]:
+def actor_loss(key: jax.Array, policy: MLP, forward: MLP, tasks: Tasks, batch: Transitions, settings: Tasked) -> Loss:
     """Climb F^T z, close to the data's actions where z is the trajectory's own future; F is only looked at."""
     mean = policy(jnp.concatenate([batch.state, tasks.z], -1))
     action = noisy(key, mean, settings)

@@ -1,4 +1,4 @@
-"""Settings that presets of several methods share.
+"""Settings: those that presets of several methods share, and how files and commands write them.
 
 paper          the published settings, which are the defaults of a method
 laptop         minutes on two cores, for points
@@ -9,17 +9,20 @@ smoke          seconds, for tests
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from typing import Any
 
-from iel.policies.directions import Directions
-from iel.policies.waypoints import Waypoints
+from iel.errors import unknown_name
+from iel.learner import Method, Policy, Settings
+from iel.policies import Directions, Waypoints, get_policy
 
-LAPTOP: dict[str, Any] = {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128)}
+LAPTOP: Settings = {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128)}
 """Minutes on two cores, for points."""
-SMOKE: dict[str, Any] = {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3}
+SMOKE: Settings = {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3}
 """Seconds, for tests. Where there are target copies they must follow quickly: what is learned spreads one copy at a
 time."""
-LEGGED: dict[str, Any] = {
+LEGGED: Settings = {
     "steps": 24_000,
     "batch_size": 256,
     "hidden": (256, 256, 256),
@@ -30,9 +33,9 @@ LEGGED: dict[str, Any] = {
 }
 """For robots with joints: columns of very different scales, worlds that teleport, robots that wait. With
 half the width QRL does not find the maze (docs/lab-notes.md)."""
-MAP: dict[str, Any] = {**LEGGED, "target_rate": 0.02}
+MAP: Settings = {**LEGGED, "target_rate": 0.02}
 """A geometry learned by temporal differences in minutes: its target copies must follow quickly."""
-WALKING: dict[str, Any] = {**MAP, "hidden": (128, 128, 128), "policy_hidden": (256, 256, 256), "policy": Waypoints()}
+WALKING: Settings = {**MAP, "hidden": (128, 128, 128), "policy_hidden": (256, 256, 256), "policy": Waypoints()}
 """With a waypoint policy. The geometry of a maze asks for narrower networks than walking does."""
 LEGGED_DIRECTIONS = Directions(temperature=1.0, target_rate=0.02, norm=True, future_share=1.0)
 """Latent directions for legged robots, whose gait hides the direction (docs/results.md)."""
@@ -40,3 +43,37 @@ ARM_DIRECTIONS = Directions(
     extraction="cloning", target_rate=0.02, norm=True, future_share=1.0, future_steps=50, heads=5, decay=True
 )
 """Latent directions for arms, where nothing separates position from pose: the mean of several cloned policies."""
+
+
+def config_dict(algo: Method) -> dict[str, Any]:
+    """A method's settings as JSON-safe values; a policy is described by its `kind` and settings."""
+    settings = dataclasses.asdict(algo)
+    if algo.policy is not None:
+        settings["policy"] = {"kind": algo.policy.kind, **settings["policy"]}
+    return json.loads(json.dumps(settings))
+
+
+def config_from_dict(cls: type[Method], settings: Settings) -> Method:
+    """The inverse of `config_dict`; a `preset` may be named, a policy by its kind alone. Unknown names are refused."""
+    values = _with_tuples(settings)
+    if values.get("policy") is not None:
+        values["policy"] = policy_from(values["policy"])
+    return cls.preset(values.pop("preset", "paper"), **values)
+
+
+def policy_from(given: str | Settings) -> Policy | None:
+    """A policy from its name (`own` is the method's own: None), or from its kind and settings."""
+    if isinstance(given, str):
+        return None if given == "own" else get_policy(given)()
+    settings = _with_tuples(given)
+    kind = get_policy(str(settings.pop("kind", None)))
+    known = [field.name for field in dataclasses.fields(kind)]
+    for setting in settings:
+        if setting not in known:
+            raise unknown_name(f"setting of the policy {kind.kind}", setting, known)
+    return kind(**settings)
+
+
+def _with_tuples(settings: Settings) -> dict[str, Any]:
+    """JSON has lists only."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}

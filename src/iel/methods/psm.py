@@ -14,13 +14,13 @@ This is the practical form (successor features on the learned basis); its second
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData
-from iel.learner import Metrics, Phase, Spec, Trained
+from iel.learner import Controls, Distances, Facts, Loss, Part, Phase, Settings, Spec, Trained
 from iel.losses import orthonormality_loss
 from iel.methods.measures import (
     MAZES,
@@ -35,21 +35,13 @@ from iel.methods.measures import (
     task_controls,
     task_distances,
 )
-from iel.methods.method import Distances, Facts, Part
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, POLICY_SCALE, ensemble, in_blocks
-from iel.policies import Controls
 from iel.typed import Count, Share
 
 CODE_BITS = 16
 # The basis is frozen after its phase: its copies must have seen the horizon by then.
-SHORT: dict[str, Any] = {"basis_share": 0.5, "dimension": 50, **MAZES}
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "laptop": {**LAPTOP, "steps": 28_000, **SHORT, "learning_rate": 3e-4, "cut_jumps": True, "standardise": True},
-    "laptop-body": {**LEGGED, "steps": 32_000, **SHORT},
-    "smoke": {**SMOKE, "steps": 2_000, "dimension": 16, "target_rate": 0.05, "discount": 0.9},
-}
+SHORT: Settings = {"basis_share": 0.5, "dimension": 50, **MAZES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +62,12 @@ class PSM(Tasked):
     facts = Facts(
         "successor measure", "successor measure", "bilinear projection", directional=True, temporal_difference=True
     )
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        "laptop": {**LAPTOP, "steps": 28_000, **SHORT, "learning_rate": 3e-4, "cut_jumps": True, "standardise": True},
+        "laptop-body": {**LEGGED, "steps": 32_000, **SHORT},
+        "smoke": {**SMOKE, "steps": 2_000, "dimension": 16, "target_rate": 0.05, "discount": 0.9},
+    }
 
     basis_share: Share = 0.25
     """Share of the steps (without the waypoint policy's) that learn the basis; F and the policy get the rest."""
@@ -120,12 +117,12 @@ class BasisLearner(Part):
         rows, _ = draw_rows(key, data, self.method.batch_size, self.method.discount)
         return Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
 
-    def loss(self, proto: Proto, target: Proto, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, proto: Proto, target: Proto, batch: Transitions, key: jax.Array) -> Loss:
         """A code for every row."""
         code = jax.random.randint(key, (self.method.batch_size,), 0, 2**CODE_BITS)
         return self.coded_loss(proto, target, code, batch)
 
-    def coded_loss(self, proto: Proto, target: Proto, code: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
+    def coded_loss(self, proto: Proto, target: Proto, code: jax.Array, batch: Transitions) -> Loss:
         """TD of the coded policies' measures, and the basis kept orthonormal; `code` are whole numbers (n,)."""
         next_action = code_actions(code, batch.next_state, batch.action.shape[1])
         points = on_sphere(proto.basis(batch.next_state))
@@ -171,7 +168,7 @@ class TaskLearner(Part):
         moves = Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
         return Batch(moves, tables[rows + 1], tables[ahead] if self.method.future_share > 0 else None)
 
-    def loss(self, skills: Skills, target: MLP, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, skills: Skills, target: MLP, batch: Batch, key: jax.Array) -> Loss:
         """FB's losses with B = phi, which is data here; no gradient flows between F and the policy."""
         method = self.method
         task_key, next_key, actor_key = jax.random.split(key, 3)

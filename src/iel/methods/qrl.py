@@ -10,43 +10,26 @@ policy          pi(a | x, g)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.learner import (
-    Learner,
-    Metrics,
-    Spec,
-    Trained,
-    adam,
-    dual_loss,
-    with_multiplier,
-)
-from iel.losses import awr_loss, ddpg_bc_loss
-from iel.methods.method import Distances, Facts, Method
+from iel.data.goals import GoalSampler, Relabelled
+from iel.learner import Distances, Facts, Loss, Settings, Spec, Trained, adam, dual_loss, with_multiplier
+from iel.methods.goal_conditioned import QuasimetricMethod, awr, ddpg_bc
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
-from iel.metrics import Quasimetric
-from iel.nn import MLP, GaussianPolicy, frozen
-from iel.quasimetrics import Head, check_groups, distance, groups_of
+from iel.nn import MLP, GaussianPolicy
+from iel.quasimetrics import Head, groups_of
 from iel.typed import Amount, Count, Positive
 
 # The multiplier has its own step size, as in the authors' code: with the networks' it would still rise at the end.
-SHORT: dict[str, Any] = {"dimension": 64, "dual_learning_rate": 1e-2, "cut_jumps": True}
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    # The published weight of cloning for point mazes; a step trains distances and policy.
-    "laptop": {**LAPTOP, "bc_weight": 3e-4, **SHORT},
-    "laptop-body": {**SHORT, **LEGGED},
-    "smoke": {**SMOKE, "dimension": 32, "dual_learning_rate": 2e-2, "push_offset": 50.0, "push_scale": 10.0},
-}
+SHORT: Settings = {"dimension": 64, "dual_learning_rate": 1e-2, "cut_jumps": True}
 
 
 @dataclass(frozen=True, kw_only=True)
-class QRL(Method, Learner):
+class QRL(QuasimetricMethod):
     """Quasimetric RL: push all states apart while no single step may be longer than 1.
 
         max E[d(x, g)]  subject to  c = E[(d(x, x') - 1)_+^2] <= epsilon                    g any state of the data
@@ -66,7 +49,13 @@ class QRL(Method, Learner):
 
     name = "qrl"
     facts = Facts("reachability", "Q-values", "implicit Q-distance", directional=True, triangle_inequality=True)
-    presets = PRESETS
+    presets = {
+        "paper": {},
+        # The published weight of cloning for point mazes; a step trains distances and policy.
+        "laptop": {**LAPTOP, "bc_weight": 3e-4, **SHORT},
+        "laptop-body": {**SHORT, **LEGGED},
+        "smoke": {**SMOKE, "dimension": 32, "dual_learning_rate": 2e-2, "push_offset": 50.0, "push_scale": 10.0},
+    }
 
     head: Head = "iqe"
     """The quasimetric: `iqe` (unions of intervals) or `mrn` (a norm and a one-sided maximum)."""
@@ -88,21 +77,15 @@ class QRL(Method, Learner):
     """alpha of DDPG+BC. Published: 0.0003 for point mazes, 0.003 antmaze, 0.001 antmaze-explore and humanoid."""
     awr_temperature: Positive = 3.0
     """alpha' of AWR: how much better actions are preferred."""
-    actor_p_trajectory: float = 1.0
-    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_groups(self.head, self.dimension, self.groups)
-        _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property
     def groups(self) -> int:
         return groups_of(self.dimension, self.component) if self.head == "iqe" else 1
 
     @property
-    def actor_goals(self) -> GoalSampler:
-        return GoalSampler(0.99, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+    def goals(self) -> GoalSampler:
+        """Any state of the data."""
+        return GoalSampler(0.99, 0.0, 1.0)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -112,28 +95,17 @@ class QRL(Method, Learner):
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks; lambda and the mixture's odds start at 1."""
         encoder_key, dynamics_key, policy_key = jax.random.split(key, 3)
-        policy = GaussianPolicy(policy_key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True)
         return Networks(
             MLP(encoder_key, spec.observation_size, self.hidden, self.dimension),
             jnp.zeros(()),
             MLP(dynamics_key, self.dimension + spec.action_size, self.hidden, self.dimension),
-            policy if self.policy is None else None,
+            self.new_policy(policy_key, spec),
             jnp.zeros(()),
         )
 
-    # ---------------------------------------------------------------- batches
-
-    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
-        """Transitions, any state to be pushed away, and a goal for the actor."""
-        return relabel(key, data, GoalSampler(0.99, 0.0, 1.0), self.actor_goals, self.batch_size)
-
     # ---------------------------------------------------------------- losses
 
-    def distance(self, networks: Networks, source: jax.Array, target: jax.Array) -> jax.Array:
-        """d between embeddings."""
-        return distance(self.head, source, target, self.groups, jax.nn.sigmoid(networks.mix_logit))
-
-    def distance_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def geometry_loss(self, networks: Networks, target: None, batch: Relabelled) -> Loss:
         """Push random pairs apart, hold single steps together, and predict embeddings."""
         rows = jnp.concatenate([batch.state, batch.next_state, batch.goal])
         here, after, goal = jnp.split(networks.encoder(rows), 3)
@@ -149,32 +121,26 @@ class QRL(Method, Learner):
         facts = {"train/step": step.mean(), "train/distance": far.mean(), "train/multiplier": multiplier}
         return loss, {**metrics, **facts}
 
-    def actor_loss(self, networks: Networks, batch: Relabelled) -> tuple[jax.Array, Metrics]:
+    def actor_loss(self, networks: Networks, batch: Relabelled) -> Loss:
         """DDPG+BC through the latent model, or AWR; all but the policy is only looked at."""
         assert networks.policy is not None
-        frozen_ = jax.lax.stop_gradient(networks)
-        pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
-        log_prob = networks.policy.unit_log_prob(pair, batch.action)
+        fixed = jax.lax.stop_gradient(networks)
         rows = jnp.concatenate([batch.state, batch.actor_goal, batch.next_state])
-        here, goal, after = jnp.split(frozen_.encoder(rows), 3)
+        here, goal, after = jnp.split(fixed.encoder(rows), 3)
         if self.extraction == "ddpg-bc":
-            action = jnp.clip(networks.policy(pair), -1.0, 1.0)
-            guess = here + frozen_.dynamics(jnp.concatenate([here, action], -1))
-            q = -self.distance(frozen_, guess, goal)
-            loss = ddpg_bc_loss(q, log_prob, self.bc_weight)
-            return loss, {"train/actor": loss, "train/actor_q": q.mean()}
-        advantage = self.distance(frozen_, here, goal) - self.distance(frozen_, after, goal)
-        loss = awr_loss(log_prob, advantage, self.awr_temperature)
-        return loss, {"train/actor": loss, "train/advantage": advantage.mean()}
 
-    def loss(self, networks: Networks, target: None, batch: Relabelled, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        """The sum; no gradient flows from the actor's loss to the distances."""
-        loss, metrics = self.distance_loss(networks, batch)
-        if self.policy is None:
-            actor_loss, actor_metrics = self.actor_loss(networks, batch)
-            loss, metrics = loss + actor_loss, {**metrics, **actor_metrics}
-        dual = dual_loss(networks.log_multiplier, metrics["train/excess"], self.epsilon)
-        return loss + dual, {"train/loss": loss, **metrics}
+            def q(action: jax.Array) -> jax.Array:
+                guess = here + fixed.dynamics(jnp.concatenate([here, action], -1))
+                return -self.distance(fixed, guess, goal)
+
+            return ddpg_bc(networks.policy, batch, q, self.bc_weight)
+        advantage = self.distance(fixed, here, goal) - self.distance(fixed, after, goal)
+        return awr(networks.policy, batch, advantage, self.awr_temperature)
+
+    def loss(self, networks: Networks, target: None, batch: Relabelled, key: jax.Array) -> Loss:
+        """The sum, and the dual loss of lambda."""
+        loss, metrics = super().loss(networks, target, batch, key)
+        return loss + dual_loss(networks.log_multiplier, metrics["train/excess"], self.epsilon), metrics
 
     # ---------------------------------------------------------------- what is exported
 
@@ -184,9 +150,7 @@ class QRL(Method, Learner):
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """phi and the quasimetric, in steps."""
-        own = trained["train"]
-        metric = Quasimetric(self.head, self.groups, float(jax.nn.sigmoid(own.mix_logit)))
-        return Distances({"embedding": frozen(own.encoder, "observation")}, discount=metric.discount, metric=metric)
+        return self.quasimetric(trained, spec)
 
 
 class Networks(NamedTuple):

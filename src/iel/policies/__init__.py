@@ -9,8 +9,8 @@ A method with a policy of its own (goal-conditioned, hierarchical, by task vecto
 from __future__ import annotations
 
 from iel.errors import unknown_name
+from iel.learner import Controls, Policy
 from iel.policies.directions import Directions
-from iel.policies.policy import Controls, Policy
 from iel.policies.waypoints import Waypoints
 
 POLICIES: dict[str, type[Policy]] = {policy.kind: policy for policy in (Directions, Waypoints)}

@@ -12,9 +12,8 @@ No goal is ever shown to the policy; a goal becomes a direction when it is acted
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +21,11 @@ import optax
 
 from iel.data.goals import DeviceData, draw_states
 from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained, adam
+from iel.learner import Controls, Learner, Loss, Method, Policy, Spec, Trained, adam
 from iel.losses import awr_loss, iql_critic_loss, iql_value_loss
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen_policy, in_blocks, unit
-from iel.policies.policy import Controls, Policy
 from iel.typed import Count, Fraction, Positive, Share
-
-if TYPE_CHECKING:
-    from iel.methods.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,28 +56,13 @@ class Directions(Policy):
 
     def learner(self, method: Method) -> DirectionLearner:
         """Over the method's embedding."""
-        if not isinstance(method, Embedded):
+        if type(method).embedding is Method.embedding:
             raise ConfigError(f"{method.name} learns no embedding to take directions of; choose the policy waypoints.")
         return DirectionLearner(self, method)
 
     def controls(self, params: Skills, spec: Spec) -> Controls:
         """The policy, conditioned on a direction."""
         return Controls({"policy": frozen_policy(params.policy, "observation", "command", spread=True)}, Direction())
-
-
-@runtime_checkable
-class Embedded(Protocol):
-    """What the policy needs of a method: an embedding of `dimension` numbers, and settings."""
-
-    dimension: int
-    steps: int
-    batch_size: int
-    learning_rate: float
-
-    @property
-    def policy_widths(self) -> tuple[int, ...]: ...
-
-    def embedding(self, trained: Trained, spec: Spec) -> Callable[[jax.Array], jax.Array]: ...
 
 
 class Skills(NamedTuple):
@@ -105,17 +85,27 @@ class SkillBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DirectionLearner(Learner):
-    """Trains a `Directions` policy on a method's embedding."""
+class PolicyLearner(Learner):
+    """Trains a policy beside a method's geometry."""
 
-    policy: Directions
-    method: Embedded
+    policy: Policy
+    method: Method
 
     phase = "policy"
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        return optimiser_of(self.policy, self.method)
+        """Adam as the policy's settings say; where they say nothing, as the method's."""
+        steps = self.policy.steps or self.method.steps
+        rate = self.policy.learning_rate or self.method.learning_rate
+        return adam(rate, max(steps, 1) if self.policy.decay else 0)
+
+
+@dataclass(frozen=True)
+class DirectionLearner(PolicyLearner):
+    """Trains a `Directions` policy on a method's embedding."""
+
+    policy: Directions
 
     @property
     def target_rate(self) -> float:  # type: ignore[override]
@@ -123,8 +113,14 @@ class DirectionLearner(Learner):
 
     def init(self, key: jax.Array, spec: Spec) -> Skills:
         """Fresh networks; values have LayerNorm, the policy has it on request."""
-        sizes = spec.observation_size, self.method.dimension, spec.action_size
-        return new_skills(jax.random.split(key, 5)[2:], *sizes, self.method.policy_widths, self.policy)
+        keys = jax.random.split(key, 5)[2:]
+        policy, widths, actions = self.policy, self.method.policy_widths, spec.action_size
+        inputs, valued = spec.observation_size + self.method.dimension, policy.extraction == "iql-awr"
+        return Skills(
+            MLP(keys[0], inputs, widths, 1) if valued else None,
+            ensemble(keys[1], 2, inputs + actions, widths, 1) if valued else None,
+            GaussianPolicy(keys[2], inputs, widths, actions, layer_norm=policy.norm, heads=policy.heads),
+        )
 
     def target_of(self, params: Skills) -> MLP | None:
         return params.critic
@@ -142,27 +138,35 @@ class DirectionLearner(Learner):
         moves = data.observations[rows], data.actions[rows], data.observations[rows + 1]
         return SkillBatch(*moves, tables[rows + 1] - tables[rows], future)
 
-    def loss(self, params: Skills, target: MLP | None, batch: SkillBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        """IQL and AWR, or cloning, in directions of phi."""
-        return direction_loss(params, target, batch, key, self.policy)
+    def loss(self, params: Skills, target: MLP | None, batch: SkillBatch, key: jax.Array) -> Loss:
+        """IQL and AWR on directions: reward <p(x') - p(x), z>, never terminal. Or plain cloning."""
+        settings = self.policy
+        z = draw_directions(key, batch, settings.future_share)
+        here = jnp.concatenate([batch.state, z], -1)
+        if params.value is None or params.critic is None or target is None:
+            return cloning_loss(params.policy, here, batch.action)
+        reward = (batch.displacement * z).sum(-1)
+        after = jnp.concatenate([batch.next_state, z], -1)
+        with_action = jnp.concatenate([here, batch.action], -1)
 
+        value = params.value(here)[:, 0]
+        next_value = jax.lax.stop_gradient(params.value(after)[:, 0])
+        target_q = jax.lax.stop_gradient(apply_heads(target, with_action)[..., 0])
+        q = apply_heads(params.critic, with_action)[..., 0]
+        advantage = target_q.min(0) - value
 
-def optimiser_of(policy: Policy, method: Method | Embedded) -> optax.GradientTransformation:
-    """Adam as the policy's settings say; where they say nothing, as the method's."""
-    steps = policy.steps or method.steps
-    return adam(policy.learning_rate or method.learning_rate, max(steps, 1) if policy.decay else 0)
-
-
-def new_skills(
-    keys: Any, seen: int, directions: int, actions: int, hidden: tuple[int, ...], policy: Directions
-) -> Skills:
-    """Fresh networks from three keys, for states of `seen` columns."""
-    inputs, valued = seen + directions, policy.extraction == "iql-awr"
-    return Skills(
-        MLP(keys[0], inputs, hidden, 1) if valued else None,
-        ensemble(keys[1], 2, inputs + actions, hidden, 1) if valued else None,
-        GaussianPolicy(keys[2], inputs, hidden, actions, layer_norm=policy.norm, heads=policy.heads),
-    )
+        value_loss = iql_value_loss(value, target_q, settings.expectile)
+        critic_loss = iql_critic_loss(q, reward, next_value, settings.discount)
+        actor_loss = awr_loss(params.policy.log_prob(here, batch.action), advantage, settings.temperature)
+        loss = value_loss + critic_loss + actor_loss
+        return loss, {
+            "policy/loss": loss,
+            "policy/value": value_loss,
+            "policy/critic": critic_loss,
+            "policy/actor": actor_loss,
+            "policy/advantage": advantage.mean(),
+            "policy/reward": jnp.abs(reward).mean(),
+        }
 
 
 def draw_future(key: jax.Array, data: DeviceData, rows: jax.Array, future_steps: int) -> jax.Array:
@@ -181,39 +185,7 @@ def draw_directions(key: jax.Array, batch: SkillBatch, share: float) -> jax.Arra
     return jnp.where(own, unit(batch.future), z)
 
 
-def cloning_loss(policy: GaussianPolicy, inputs: jax.Array, action: jax.Array) -> tuple[jax.Array, Metrics]:
+def cloning_loss(policy: GaussianPolicy, inputs: jax.Array, action: jax.Array) -> Loss:
     """-E[log pi(a | x, z)]."""
     loss = -policy.log_prob(inputs, action).mean()
     return loss, {"policy/loss": loss, "policy/squared_error": jnp.square(policy(inputs) - action).mean()}
-
-
-def direction_loss(
-    skills: Skills, target_critic: MLP | None, batch: SkillBatch, key: jax.Array, settings: Directions
-) -> tuple[jax.Array, Metrics]:
-    """IQL and AWR on directions: reward <p(x') - p(x), z>, never terminal. Or plain cloning."""
-    z = draw_directions(key, batch, settings.future_share)
-    here = jnp.concatenate([batch.state, z], -1)
-    if skills.value is None or skills.critic is None or target_critic is None:
-        return cloning_loss(skills.policy, here, batch.action)
-    reward = (batch.displacement * z).sum(-1)
-    after = jnp.concatenate([batch.next_state, z], -1)
-    with_action = jnp.concatenate([here, batch.action], -1)
-
-    value = skills.value(here)[:, 0]
-    next_value = jax.lax.stop_gradient(skills.value(after)[:, 0])
-    target_q = jax.lax.stop_gradient(apply_heads(target_critic, with_action)[..., 0])
-    q = apply_heads(skills.critic, with_action)[..., 0]
-    advantage = target_q.min(0) - value
-
-    value_loss = iql_value_loss(value, target_q, settings.expectile)
-    critic_loss = iql_critic_loss(q, reward, next_value, settings.discount)
-    actor_loss = awr_loss(skills.policy.log_prob(here, batch.action), advantage, settings.temperature)
-    loss = value_loss + critic_loss + actor_loss
-    return loss, {
-        "policy/loss": loss,
-        "policy/value": value_loss,
-        "policy/critic": critic_loss,
-        "policy/actor": actor_loss,
-        "policy/advantage": advantage.mean(),
-        "policy/reward": jnp.abs(reward).mean(),
-    }

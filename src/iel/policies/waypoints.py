@@ -11,26 +11,21 @@ under one policy.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from iel.data.goals import DeviceData, draw_states
 from iel.data.scaling import Scaling
 from iel.data.slowness import typical_reach
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
-from iel.learner import Learner, Metrics, Spec, Trained
+from iel.learner import Controls, Loss, Method, Policy, Spec, Trained
 from iel.model import Waypoint
 from iel.nn import GaussianPolicy, frozen_policy, unit
-from iel.policies.directions import cloning_loss, draw_future, optimiser_of
-from iel.policies.policy import Controls, Policy
+from iel.policies.directions import PolicyLearner, cloning_loss, draw_future
 from iel.typed import Count
-
-if TYPE_CHECKING:
-    from iel.methods.method import Method
 
 POLICY_KEY = 20011
 """Folded into the key of `init`: the policy's weights follow from the seed alone."""
@@ -79,17 +74,10 @@ class WaypointBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WaypointLearner(Learner):
+class WaypointLearner(PolicyLearner):
     """Clones what the data did on its way."""
 
     policy: Waypoints
-    method: Method
-
-    phase = "policy"
-
-    @property
-    def optimiser(self) -> optax.GradientTransformation:
-        return optimiser_of(self.policy, self.method)
 
     def init(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
         """A fresh policy with LayerNorm."""
@@ -107,8 +95,6 @@ class WaypointLearner(Learner):
         future = tables[draw_future(key, data, rows, self.policy.future_steps)] - tables[rows]
         return WaypointBatch(data.observations[rows][:, data.others], data.actions[rows], future)
 
-    def loss(
-        self, params: GaussianPolicy, target: None, batch: WaypointBatch, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    def loss(self, params: GaussianPolicy, target: None, batch: WaypointBatch, key: jax.Array) -> Loss:
         """Cloning, in the direction the trajectory took."""
         return cloning_loss(params, jnp.concatenate([batch.state, unit(batch.future)], -1), batch.action)

@@ -25,8 +25,8 @@ from iel.data.scaling import scaling_of
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
 from iel.files import locked, new_directory, require_space, seal, write_error
-from iel.learner import Learner, Metrics, Phase, TrainState
-from iel.methods.method import Method, config_dict
+from iel.learner import Learner, Method, Metrics, Phase, TrainState
+from iel.methods import config_dict
 from iel.model import Model, save_model
 from iel.model.files import MANIFEST_FORMAT
 from iel.model.scaling import for_raw_observations

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from iel.errors import RunError
 from iel.files import notice, remove_directory, remove_partials
 from iel.loader import read_json
-from iel.methods.method import config_dict
+from iel.methods import config_dict
 from iel.training.checkpoint import (
     checkpoint_name,
     load_checkpoint,

@@ -1,0 +1,155 @@
+"""What goal-conditioned methods share: which goals they are trained on, and how a policy pi(a | x, g) is extracted.
+
+L    = L_geometry + L_pi                                       no gradient flows from L_pi to the geometry
+L_pi = -E[q] / E|q| - alpha E[log N(a; mu(x, g), 1)]           `ddpg_bc`: q is what a critic says of mu(x, g)
+L_pi = -E[min(exp(alpha A), 100) log N(a; mu(x, g), 1)]        `awr`: A is how much better than usual a was
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
+from iel.learner import Distances, Learner, Loss, Method, Params, Spec, Trained
+from iel.losses import awr_loss, ddpg_bc_loss
+from iel.metrics import Quasimetric
+from iel.nn import MLP, GaussianPolicy, frozen
+from iel.quasimetrics import Head, check_groups, distance, pairwise
+from iel.typed import Count, Fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalConditioned(Method, Learner):
+    """A method with a policy pi(a | x, g) that is trained in the same steps as its geometry, on goals of its own."""
+
+    actor_p_trajectory: float = 1.0
+    """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.goals, self.actor_goals  # refuses impossible goal probabilities now rather than in the first step
+
+    @property
+    @abstractmethod
+    def goals(self) -> GoalSampler:
+        """Goals of the geometry."""
+
+    @property
+    def actor_goals(self) -> GoalSampler:
+        """Goals of the policy."""
+        return GoalSampler(0.99, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+
+    def new_policy(self, key: jax.Array, spec: Spec) -> GaussianPolicy | None:
+        """A fresh policy; None where another policy acts."""
+        if self.policy is not None:
+            return None
+        return GaussianPolicy(key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True)
+
+    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
+        """Transitions with a goal for the geometry and another for the actor."""
+        return relabel(key, data, self.goals, self.actor_goals, self.batch_size)
+
+    @abstractmethod
+    def geometry_loss(self, networks: Params, target: Params, batch: Relabelled) -> Loss:
+        """The loss of everything but the policy."""
+
+    @abstractmethod
+    def actor_loss(self, networks: Params, batch: Relabelled) -> Loss:
+        """The loss of the policy; all other networks are only looked at."""
+
+    def loss(self, networks: Params, target: Params, batch: Relabelled, key: jax.Array) -> Loss:
+        """The sum; no gradient flows from the actor's loss to the geometry."""
+        geometry = self.geometry_loss(networks, target, batch)
+        return total(geometry) if networks.policy is None else total(geometry, self.actor_loss(networks, batch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Valued(Method, Learner):
+    """A method that learns values by temporal differences: some of their goals are reached already."""
+
+    discount: Fraction = 0.99
+    """gamma, for values and goals."""
+    target_rate: float = 0.005
+    """Polyak rate of the target copy."""
+    p_current: float = 0.2
+    """Share of the value's goals that are the state itself."""
+    p_trajectory: float = 0.5
+    """Share of the value's goals from the same trajectory (geometric in the discount); the rest are random states."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.goals  # refuses impossible goal probabilities now rather than in the first step
+
+    @property
+    def goals(self) -> GoalSampler:
+        """Goals of the value."""
+        p_random = 1.0 - self.p_trajectory - self.p_current
+        return GoalSampler(self.discount, self.p_trajectory, p_random, p_current=self.p_current)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuasimetricMethod(GoalConditioned):
+    """A method whose distances are a quasimetric of embeddings; `networks.mix_logit` is learned with them."""
+
+    head: Head = "mrn"
+    """The quasimetric: `mrn` (a norm and a one-sided maximum) or `iqe` (unions of intervals, slower)."""
+    dimension: Count = 512
+    """Size of the embeddings."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_groups(self.head, self.dimension, self.groups)
+
+    @abstractmethod
+    def embedding(self, trained: Trained, spec: Spec) -> MLP:
+        """What the quasimetric reads."""
+
+    @property
+    @abstractmethod
+    def groups(self) -> int:
+        """Groups of coordinates that the head reads."""
+
+    def distance(self, networks: Params, source: jax.Array, target: jax.Array) -> jax.Array:
+        """d between embeddings, row by row."""
+        return distance(self.head, source, target, self.groups, jax.nn.sigmoid(networks.mix_logit))
+
+    def pairwise(self, networks: Params, sources: jax.Array, targets: jax.Array) -> jax.Array:
+        """d between all pairs of embeddings, (..., sources, targets)."""
+        return pairwise(self.head, sources, targets, self.groups, jax.nn.sigmoid(networks.mix_logit))
+
+    def quasimetric(self, trained: Trained, spec: Spec, scale: float = 1.0, discount: float | None = 1.0) -> Distances:
+        """The embedding and its quasimetric times `scale`: in steps, unless `discount` is None."""
+        mix = float(jax.nn.sigmoid(trained["train"].mix_logit))
+        metric = Quasimetric(self.head, self.groups, mix, scale=scale, discount=discount)
+        networks = {"embedding": frozen(self.embedding(trained, spec), "observation")}
+        return Distances(networks, discount=discount, metric=metric)
+
+
+def total(first: Loss, *others: Loss, phase: str = "train") -> Loss:
+    """The sum of losses, and all their metrics."""
+    loss, metrics = first
+    for part, more in others:
+        loss, metrics = loss + part, {**metrics, **more}
+    return loss, {f"{phase}/loss": loss, **metrics}
+
+
+def ddpg_bc(
+    policy: GaussianPolicy, batch: Relabelled, critic: Callable[[jax.Array], jax.Array], bc_weight: float
+) -> Loss:
+    """Climb what the critic says of the policy's actions at the actor's goals, and clone the data's."""
+    pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
+    q = critic(jnp.clip(policy(pair), -1.0, 1.0))
+    loss = ddpg_bc_loss(q, policy.unit_log_prob(pair, batch.action), bc_weight)
+    return loss, {"train/actor": loss, "train/actor_q": q.mean()}
+
+
+def awr(policy: GaussianPolicy, batch: Relabelled, advantage: jax.Array, temperature: float) -> Loss:
+    """Clone the data's actions at the actor's goals, the better ones more."""
+    pair = jnp.concatenate([batch.state, batch.actor_goal], -1)
+    loss = awr_loss(policy.unit_log_prob(pair, batch.action), advantage, temperature)
+    return loss, {"train/actor": loss, "train/advantage": advantage.mean()}
