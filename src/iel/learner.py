@@ -158,6 +158,14 @@ class Phase(NamedTuple):
         return self.learner.slot or self.learner.phase
 
 
+def total(first: Loss, *others: Loss, phase: str = "train") -> Loss:
+    """The sum of losses, and all their metrics."""
+    loss, metrics = first
+    for part, more in others:
+        loss, metrics = loss + part, {**metrics, **more}
+    return loss, {f"{phase}/loss": loss, **metrics}
+
+
 def adam(learning_rate: float, decay_steps: int = 0) -> optax.GradientTransformation:
     """Adam; with `decay_steps` its step size follows half a cosine down to 0 over that many steps."""
     return optax.adam(optax.cosine_decay_schedule(learning_rate, decay_steps) if decay_steps else learning_rate)

@@ -15,7 +15,7 @@ were batched. That is what lets the pruned graph and the dense reference agree t
 `SupportFunction` is HTP's: the largest of many displacements, the same for every goal, with the triangle inequality.
 
 Any other metric is a table of costs and nothing is known about its bounds: `Quasimetric`, for the heads of
-`iel.quasimetrics`, and those of value networks (in `iel.model`).
+`iel.distances`, and those of value networks (in `iel.model`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.distances import undiscounted_steps
+from iel.distances import Head, distance, table, undiscounted_steps
 from iel.errors import ConfigError, GeometryError
-from iel.quasimetrics import Head, distance, table
 
 FLOOR = 1e-3
 """Smallest length of a displacement, and smallest cost of any metric."""
@@ -127,7 +126,7 @@ class Displacement(Metric):
 
 @dataclass(frozen=True)
 class Quasimetric(Metric):
-    """C = scale d(phi_i, phi_j) with a head of `iel.quasimetrics`: directed, and the same for every goal.
+    """C = scale d(phi_i, phi_j) with a head of `iel.distances`: directed, and the same for every goal.
 
     `scale` turns the head's own unit into that of `discount`: plain steps, unless said otherwise.
     """

@@ -7,6 +7,7 @@ checkpoint writer all understand. Every module takes a whole batch: a layer is o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -240,6 +241,17 @@ def frozen_policy(policy: GaussianPolicy | TanhGaussianPolicy, *inputs: str, spr
     if isinstance(policy, TanhGaussianPolicy):
         return Network(inputs, frozen(policy.network).heads, squash=True)
     return Network(inputs, frozen(policy.mean).heads, log_std=np.asarray(policy.log_std) if spread else None)
+
+
+def with_constants(network: Network, constants: Sequence[float], scale: float = 1.0) -> Network:
+    """The network's outputs times `scale`, and after them more that are always `constants`."""
+    heads = []
+    for head in network.heads:
+        kernel, bias = (np.float32(scale) * part for part in (head.kernels[-1], head.biases[-1]))
+        wider = np.concatenate([kernel, np.zeros((len(kernel), len(constants)), np.float32)], 1)
+        longer = np.concatenate([bias, np.array(constants, np.float32)])
+        heads.append(replace(head, kernels=(*head.kernels[:-1], wider), biases=(*head.biases[:-1], longer)))
+    return replace(network, heads=tuple(heads))
 
 
 def _perceptron(network: Any) -> Perceptron:

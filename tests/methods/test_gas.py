@@ -12,11 +12,12 @@ from iel.data.goals import to_device
 from iel.errors import ConfigError
 from iel.learner import Spec
 from iel.methods import GAS
-from iel.methods.gas import SkillBatch, Tables
+from iel.methods.gas import Tables
 from iel.methods.hilp import GoalBatch
 from iel.metrics import Displacement
 from iel.nn import apply_heads, head, scalars, unit
 from iel.planning import make_planner, planners_for
+from iel.policies.directions import SkillBatch
 from iel.training import train
 
 TINY = {"hidden": (8,), "batch_size": 6, "dimension": 4, "steps": 8}
@@ -67,7 +68,7 @@ def test_the_policys_losses_by_hand():
     assert float(metrics["skills/value"]) == pytest.approx((np.where(gap >= 0, 0.8, 0.2) * gap**2).mean(), rel=1e-4)
     assert float(metrics["skills/critic"]) == pytest.approx(np.square(q - backup).mean(-1).sum(), rel=1e-4)
 
-    way = double(batch.subgoal) / np.linalg.norm(double(batch.subgoal), axis=1, keepdims=True)
+    way = double(batch.future) / np.linalg.norm(double(batch.future), axis=1, keepdims=True)
     told = jnp.concatenate([batch.state, jnp.asarray(way, jnp.float32)], -1)
     mean = skills.policy(told)
     climbed = double(scalars(skills.critic, told, jnp.clip(mean, -1, 1))).min(0)
@@ -92,7 +93,7 @@ def test_subgoals_lie_ahead_and_no_further_than_the_reach():
     line = jnp.arange(len(points), dtype=jnp.float32)[:, None] * jnp.ones((1, 4)) / 2.0
     furthest = jnp.minimum(jnp.arange(len(points)) + 2, data.final)
     batch = own.sample(jax.random.key(1), data, Tables(line, furthest))
-    ahead = np.asarray(batch.subgoal)[:, 0] * 2
+    ahead = np.asarray(batch.future)[:, 0] * 2
     assert set(ahead.round(4)) <= {1.0, 2.0} and (ahead == 2.0).mean() > 0.5, "geometric in 0.99, cut at the furthest"
     assert np.allclose(batch.displacement, 0.5)
 

@@ -12,11 +12,11 @@ from iel.errors import ConfigError, GeometryError
 from iel.learner import Spec
 from iel.losses import measure_loss, orthonormality_loss, pessimistic
 from iel.methods import FB, PSM, check_algo
-from iel.methods.measures import Tasks, Transitions, actor_loss, draw_tasks, on_sphere
+from iel.methods.measures import Tasks, Transitions
 from iel.methods.psm import Batch, code_actions, code_bits
 from iel.metrics import LatentGoal
 from iel.model import Measure, Model, Network, Perceptron, Subgoal
-from iel.nn import apply_heads
+from iel.nn import apply_heads, on_sphere
 from iel.planning import Atlas, make_planner, planners_for
 from iel.policies import Waypoints
 from iel.training import train
@@ -116,13 +116,13 @@ def test_the_policy_climbs_the_value_of_its_task_and_clones_only_its_own_future(
     settings = FB.preset("smoke", **TINY, noise=1e-6, bc_weight=2.0, future_share=0.3)
     networks = fresh(settings, SPEC)["train"]
     z, own = on_sphere(jax.random.normal(jax.random.key(3), (6, 4))), jnp.array([1.0, 0, 0, 1, 0, 0])
-    loss, _ = actor_loss(jax.random.key(1), networks.policy, networks.forward, Tasks(z, own), batch, settings)
+    loss, _ = settings.actor_loss(jax.random.key(1), networks.policy, networks.forward, Tasks(z, own), batch)
     action = jnp.tanh(networks.policy(jnp.concatenate([batch.state, z], -1)))
     q = (heads(networks.forward, batch.state, action, z) * double(z)).sum(-1).min(0)
     error = np.square(double(action - batch.action)).sum(-1)
     expected = -q.mean() / np.abs(q).mean() + 2.0 * 0.5 * (double(own) * error).mean()
     assert float(loss) == pytest.approx(expected, rel=1e-4)
-    gradient = jax.grad(lambda f: actor_loss(jax.random.key(1), networks.policy, f, Tasks(z, own), batch, settings)[0])
+    gradient = jax.grad(lambda f: settings.actor_loss(jax.random.key(1), networks.policy, f, Tasks(z, own), batch)[0])
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient(networks.forward))), "F is only looked at"
 
 
@@ -142,7 +142,7 @@ def test_the_losses_of_psm_by_hand(batch):
     forward_target = moved(skills.forward)
     whole = Batch(batch, jnp.asarray(points, jnp.float32))
     loss, metrics = jax.jit(learner(algo, "train").loss)(skills, forward_target, whole, jax.random.key(4))
-    z = draw_tasks(jax.random.split(jax.random.key(4), 3)[0], whole.points, algo.state_share, None, 0.0).z
+    z = algo.draw_tasks(jax.random.split(jax.random.key(4), 3)[0], whole.points, None).z
     action = jnp.tanh(skills.policy(jnp.concatenate([batch.next_state, z], -1)))
     old = heads(forward_target, batch.next_state, action, z) @ points.T
     measures = heads(skills.forward, batch.state, batch.action, z) @ points.T
@@ -155,14 +155,15 @@ def test_the_losses_of_psm_by_hand(batch):
 
 def test_tasks_are_on_the_sphere_and_are_what_their_shares_say():
     states, future = (on_sphere(jax.random.normal(jax.random.key(k), (4000, 3))) for k in (0, 1))
-    tasks = draw_tasks(jax.random.key(2), states, 0.5, future, 0.25)
+    algo = FB.preset("smoke", state_share=0.5, future_share=0.25)
+    tasks = algo.draw_tasks(jax.random.key(2), states, future)
     assert np.allclose(np.linalg.norm(tasks.z, axis=1), np.sqrt(3), atol=1e-4)
     own = np.asarray(tasks.own) == 1.0
     assert own.mean() == pytest.approx(0.25, abs=0.03) and np.array_equal(tasks.z[own], future[own])
     known = {row.tobytes() for row in np.asarray(states)}
     from_data = np.array([row.tobytes() in known for row in np.asarray(tasks.z)])
     assert from_data[~own].mean() == pytest.approx(0.5, abs=0.03)
-    assert not np.asarray(draw_tasks(jax.random.key(2), states, 0.5, None, 0.0).own).any()
+    assert not np.asarray(algo.draw_tasks(jax.random.key(2), states, None).own).any()
 
 
 def test_a_code_is_one_policy_and_codes_together_are_all_actions():

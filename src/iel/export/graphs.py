@@ -231,7 +231,7 @@ class Graph:
         return self.add("Max", steps, self.number(FLOOR))
 
     def quasimetric(self, metric: Quasimetric, dimension: int, source: str, target: str) -> str:
-        """max(scale d(x, y), 1e-3), as `iel.quasimetrics`."""
+        """max(scale d(x, y), 1e-3), as `iel.distances`."""
         size = dimension // metric.groups
         shape = self.weight("groups", np.array([-1, metric.groups, size], np.int64))
         x, y = (self.add("Reshape", end, shape) for end in (source, target))

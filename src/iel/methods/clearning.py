@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.learner import Distances, Facts, Learner, Loss, Method, Spec, Trained
+from iel.learner import Distances, Facts, Learner, Loss, Method, Spec, Trained, total
 from iel.losses import ddpg_bc_loss, recursive_classification_loss
-from iel.methods.goal_conditioned import total
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
 from iel.typed import Amount, Count, Fraction, Share
@@ -67,10 +66,6 @@ class CLearning(Method, Learner):
         _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property
-    def later_goals(self) -> GoalSampler:
-        return GoalSampler(self.discount, p_trajectory=1.0, p_random=0.0)
-
-    @property
     def actor_goals(self) -> GoalSampler:
         return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
 
@@ -87,19 +82,15 @@ class CLearning(Method, Learner):
         """The classifier."""
         return networks.classifier
 
-    # ---------------------------------------------------------------- batches
-
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
         """Transitions with a random state, a later state, and a goal for the actor."""
         state_key, random_key, later_key, actor_key = jax.random.split(key, 4)
         rows = draw_states(state_key, data, self.batch_size)
         anywhere = jax.random.randint(random_key, (self.batch_size,), 0, len(data.observations))
-        later = self.later_goals.goals(later_key, data, rows)
+        later = GoalSampler(self.discount, 1.0, 0.0).goals(later_key, data, rows)
         wanted = self.actor_goals.goals(actor_key, data, rows)
         drawn = (data.observations[index] for index in (rows, rows + 1, anywhere, later, wanted))
         return Batch(data.actions[rows], *drawn)
-
-    # ---------------------------------------------------------------- losses
 
     def classifier_loss(
         self, classifier: MLP, target: MLP, policy: TanhGaussianPolicy, batch: Batch, key: jax.Array
@@ -134,8 +125,6 @@ class CLearning(Method, Learner):
             self.classifier_loss(networks.classifier, target, networks.policy, batch, next_key),
             self.actor_loss(networks.policy, networks.classifier, batch, actor_key),
         )
-
-    # ---------------------------------------------------------------- what is exported
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """The classifier's log-odds at the action of the method's own policy, whichever policy acts."""

@@ -5,7 +5,7 @@ encoder         phi: state, action -> R^d, two heads, for both ends of a way; he
 potential       c(g), two heads: what a goal's own density adds to its logits
 policy          pi(a | x, g)
 
-Distances are d(phi(x, a), phi(g, a')) with a quasimetric head (`iel.quasimetrics`).
+Distances are d(phi(x, a), phi(g, a')) with a quasimetric head (`iel.distances`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from iel.data.goals import GoalSampler, Relabelled
+from iel.data.goals import Relabelled
+from iel.distances import groups_of
 from iel.learner import SPATIAL, Distances, Facts, Loss, Settings, Spec, Trained
 from iel.losses import contrastive_loss, diagonal_cross_entropy
 from iel.methods.goal_conditioned import QuasimetricMethod, ddpg_bc
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head, scalars
-from iel.quasimetrics import groups_of
 from iel.typed import Amount, Count, Fraction, Share
 
 # All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.
@@ -84,11 +84,6 @@ class CMD(QuasimetricMethod):
     def groups(self) -> int:
         return groups_of(self.dimension, self.components) if self.head == "iqe" else self.components
 
-    @property
-    def goals(self) -> GoalSampler:
-        """Later states of the same trajectory."""
-        return GoalSampler(self.discount, 1.0, 0.0)
-
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks; the mixture's odds start at 1."""
         encoder_key, potential_key, policy_key = jax.random.split(key, 3)
@@ -99,8 +94,6 @@ class CMD(QuasimetricMethod):
             jnp.zeros(()),
             self.new_policy(policy_key, spec),
         )
-
-    # ---------------------------------------------------------------- losses
 
     def ends(
         self, networks: Networks, state: jax.Array, action: jax.Array, goal: jax.Array, others: jax.Array
@@ -146,8 +139,6 @@ class CMD(QuasimetricMethod):
             return -self.distance(fixed, *self.ends(fixed, batch.state, action, batch.actor_goal, others)).max(0)
 
         return ddpg_bc(networks.policy, batch, q, self.bc_weight)
-
-    # ---------------------------------------------------------------- what is exported
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
         """phi(x, 0) of head 0: its first layer without the rows of the action."""

@@ -7,21 +7,20 @@ policy         pi(a | x, g), extracted by DDPG+BC
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.data.goals import GoalSampler, Relabelled
+from iel.data.goals import Relabelled
 from iel.errors import ConfigError
 from iel.learner import Distances, Facts, Loss, Spec, Trained
 from iel.losses import contrastive_loss
 from iel.methods.goal_conditioned import GoalConditioned, ddpg_bc
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
-from iel.model import Network
-from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, frozen_policy
+from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, frozen_policy, with_constants
 from iel.typed import Amount, Count, Fraction
 
 
@@ -58,11 +57,6 @@ class CRL(GoalConditioned):
         if self.batch_size < 2:
             raise ConfigError("batch_size must be at least 2: a contrast needs another goal to compare with.")
 
-    @property
-    def goals(self) -> GoalSampler:
-        """Later states of the same trajectory."""
-        return GoalSampler(self.discount, 1.0, 0.0)
-
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
         phi_key, psi_key, policy_key = jax.random.split(key, 3)
@@ -72,8 +66,6 @@ class CRL(GoalConditioned):
             ensemble(psi_key, 2, size, self.hidden, self.latent),
             GaussianPolicy(policy_key, 2 * size, self.policy_widths, actions, gelu=True),
         )
-
-    # ---------------------------------------------------------------- losses
 
     def features(self, networks: Networks, state: jax.Array, action: jax.Array, goal: jax.Array) -> Features:
         """phi(x, a) and psi(g) / sqrt(d), (heads, batch, d) each."""
@@ -98,8 +90,6 @@ class CRL(GoalConditioned):
         loss, metrics = ddpg_bc(networks.policy, batch, q, self.bc_weight)
         return loss, {"train/actor": loss, "train/actor_logit": metrics["train/actor_q"]}
 
-    # ---------------------------------------------------------------- what is exported
-
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """The critic as log p(g | x, a) / p(g): a last feature adds the log(B - 1) of its negatives.
 
@@ -108,8 +98,8 @@ class CRL(GoalConditioned):
         own = trained["train"]
         phi, psi = frozen(own.phi, "observation", "action", logit=True), frozen(own.psi, "goal")
         networks = {
-            "value": _with_feature(phi, 1.0),
-            "goal_features": _with_feature(psi, np.log(self.batch_size - 1), 1.0 / np.sqrt(self.latent)),
+            "value": with_constants(phi, [1.0]),
+            "goal_features": with_constants(psi, [np.log(self.batch_size - 1)], 1.0 / np.sqrt(self.latent)),
         }
         if self.policy is not None:
             networks["actor"] = frozen_policy(own.policy, "observation", "goal")
@@ -133,14 +123,3 @@ class Networks(NamedTuple):
     phi: MLP
     psi: MLP
     policy: GaussianPolicy
-
-
-def _with_feature(network: Network, constant: float, scale: float = 1.0) -> Network:
-    """The network's answers times `scale`, and beside them one more that is always the same."""
-    heads = []
-    for head in network.heads:
-        kernel, bias = (np.float32(scale) * part for part in (head.kernels[-1], head.biases[-1]))
-        wider = np.concatenate([kernel, np.zeros((len(kernel), 1), np.float32)], 1)
-        longer = np.append(bias, np.float32(constant))
-        heads.append(replace(head, kernels=(*head.kernels[:-1], wider), biases=(*head.biases[:-1], longer)))
-    return replace(network, heads=tuple(heads))

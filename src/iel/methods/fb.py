@@ -6,7 +6,7 @@ B              backward                 y -> R^d, length sqrt(d): what it is to 
 z              task vector              length sqrt(d): a reward, or a goal; what the policy is told
 pi             policy                   (x, z) -> tanh of a Gaussian
 
-The losses of F and of the policy are in measures.py, shared with PSM.
+The losses of F and of the policy, and most settings, are in measures.py, shared with PSM.
 """
 
 from __future__ import annotations
@@ -15,27 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from iel.data.goals import DeviceData
-from iel.learner import Controls, Distances, Facts, Learner, Loss, Spec, Trained
-from iel.losses import orthonormality_loss
-from iel.methods.measures import (
-    MAZES,
-    Tasked,
-    Tasks,
-    Transitions,
-    actor_loss,
-    draw_rows,
-    draw_tasks,
-    forward_loss,
-    noisy,
-    on_sphere,
-    task_controls,
-    task_distances,
-)
+from iel.learner import Distances, Facts, Learner, Loss, Spec, Trained, total
+from iel.methods.measures import MAZES, Tasked, Tasks, Transitions
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
-from iel.nn import MLP, POLICY_SCALE, ensemble
+from iel.nn import MLP, POLICY_SCALE, ensemble, on_sphere
 from iel.typed import Count
 
 
@@ -67,8 +52,6 @@ class FB(Tasked, Learner):
 
     dimension: Count = 50
     """Size d of task vectors, F and B: the rank of the measures."""
-    orthonormality: float = 1.0
-    """lambda: how strongly E[B B^T] is held at the identity."""
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
@@ -84,55 +67,39 @@ class FB(Tasked, Learner):
         """F and B."""
         return Targets(networks.forward, networks.backward)
 
-    # ---------------------------------------------------------------- batches
-
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Transitions:
         """Transitions, with a later state where the policy learns from those."""
-        rows, ahead = draw_rows(key, data, self.batch_size, self.discount)
+        rows, ahead = self.draw_rows(key, data)
         later = data.observations[ahead] if self.future_share > 0 else None
         return Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1], later)
-
-    # ---------------------------------------------------------------- losses
 
     def tasks(self, backward: MLP, batch: Transitions, key: jax.Array) -> Tasks:
         """What the policy is asked for in this batch; no gradient flows from here to B."""
         point = lambda x: jax.lax.stop_gradient(on_sphere(backward(x)))  # noqa: E731
         future = None if batch.future is None else point(batch.future)
-        return draw_tasks(key, point(batch.state), self.state_share, future, self.future_share)
+        return self.draw_tasks(key, point(batch.state), future)
 
     def measure_loss(
         self, networks: Networks, target: Targets, z: jax.Array, batch: Transitions, key: jax.Array
     ) -> Loss:
         """TD of the measures, and B kept orthonormal."""
-        mean = networks.policy(jnp.concatenate([batch.next_state, z], -1))
-        next_action = jax.lax.stop_gradient(noisy(key, mean, self))
-        points = on_sphere(networks.backward(batch.next_state))
-        columns = points, on_sphere(target.backward(batch.next_state))
-        loss, measures = forward_loss(networks.forward, target.forward, next_action, z, columns, batch, self)
-        apart = orthonormality_loss(points)
-        visits = jnp.diagonal(measures, axis1=1, axis2=2).mean()
-        metrics = {"train/measure": loss, "train/orthonormality": apart, "train/visits": visits}
-        return loss + self.orthonormality * apart, metrics
+        columns = on_sphere(networks.backward(batch.next_state)), on_sphere(target.backward(batch.next_state))
+        next_action = self.next_action(key, networks.policy, batch, z)
+        measured = self.forward_loss((networks.forward, target.forward), next_action, z, columns, batch)
+        return self.basis_loss(*measured, columns[0])
 
     def loss(self, networks: Networks, target: Targets, batch: Transitions, key: jax.Array) -> Loss:
         """The sum; no gradient flows from the policy's loss to F, nor from the measures' to the policy."""
         task_key, next_key, actor_key = jax.random.split(key, 3)
         tasks = self.tasks(networks.backward, batch, task_key)
-        measure, metrics = self.measure_loss(networks, target, tasks.z, batch, next_key)
-        actor, more = actor_loss(actor_key, networks.policy, networks.forward, tasks, batch, self)
-        metrics |= {"train/actor": actor, "train/actor_q": more["actor_q"]}
-        return measure + actor, {"train/loss": measure + actor, **metrics}
-
-    # ---------------------------------------------------------------- what is exported
+        return total(
+            self.measure_loss(networks, target, tasks.z, batch, next_key),
+            self.actor_loss(actor_key, networks.policy, networks.forward, tasks, batch),
+        )
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """F, whose product with B of a target says how near it is."""
-        own = trained["train"]
-        return task_distances(self, own.forward, own.backward, own.policy)
-
-    def controls(self, trained: Trained, spec: Spec) -> Controls:
-        """The policy, conditioned on B of its target."""
-        return task_controls(self, trained["train"].policy)
+        return self.measure_distances(trained, trained["train"].backward)
 
 
 class Networks(NamedTuple):

@@ -17,19 +17,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from iel.data.goals import DeviceData, GoalSampler, draw_states, geometric
+from iel.data.goals import DeviceData, draw_states, geometric
 from iel.data.remote import Table
-from iel.learner import SPATIAL, Controls, Distances, Facts, Loss, Method, Part, Phase, Spec, Trained
+from iel.learner import Controls, Facts, Loss, Part, Phase, Spec, Trained, total
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
-from iel.methods.hilp import EuclideanLearner
+from iel.methods.hilp import Euclidean, EuclideanLearner
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Direction
-from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, head, in_blocks, scalars, unit
-from iel.typed import Amount, Count, Fraction, Positive
+from iel.nn import MLP, GaussianPolicy, ensemble, frozen_policy, in_blocks, scalars, unit
+from iel.policies.directions import SkillBatch
+from iel.typed import Amount, Fraction, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAS(Method):
+class GAS(Euclidean):
     """Graph-assisted stitching: a Euclidean space of temporal distances, a graph in it, a policy towards its nodes.
 
     Phase `embedding`: with V(x, g) = -||psi(x) - psi(g)||,
@@ -53,18 +54,9 @@ class GAS(Method):
         "laptop-body": {**LEGGED, "target_rate": 0.02, "expectile": 0.95},
         "smoke": {**SMOKE, "steps": 1_000, "dimension": 16, "target_rate": 0.05, "expectile": 0.95, "reach": 4.0},
     }
-    planners = SPATIAL
 
-    dimension: Count = 32
-    """Size d of the temporal-distance space."""
-    discount: Fraction = 0.99
-    """gamma, for distances, goals and the policy."""
-    target_rate: float = 0.005
-    """Polyak rate of the target copies."""
     expectile: Fraction = 0.999
     """tau of the TD loss: near 1, short ways win. Published: 0.95 for humanoids, kitchens and pixels."""
-    p_trajectory: float = 0.625
-    """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
     reach: Positive = 8.0
     """H: how far ahead of a state its subgoals are at most. Published: 8 ants, 32 humanoids, 48 kitchens."""
     policy_expectile: Fraction = 0.7
@@ -72,27 +64,10 @@ class GAS(Method):
     bc_weight: Amount = 1.0
     """alpha of DDPG+BC. Published: 1 navigate and stitch, 0.01 explore, 0.1 humanoid, 10 kitchen."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
-
-    @property
-    def sampler(self) -> GoalSampler:
-        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory)
-
     def geometry(self) -> tuple[Phase, ...]:
         """The space, then a policy in it, for as many steps."""
         space = Phase(SpaceLearner(self), self.steps)
         return (space, Phase(SubgoalLearner(self), self.steps)) if self.policy is None else (space,)
-
-    def embedding(self, trained: Trained, spec: Spec) -> MLP:
-        """Head 0 of psi."""
-        return head(trained["embedding"], 0)
-
-    def distances(self, trained: Trained, spec: Spec) -> Distances:
-        """psi, whose Euclidean distances are discounted steps."""
-        networks = {"embedding": frozen(self.embedding(trained, spec), "observation")}
-        return Distances(networks, discount=self.discount)
 
     def controls(self, trained: Trained, spec: Spec) -> Controls:
         """The policy that follows directions of psi, to targets as far as H."""
@@ -161,16 +136,16 @@ class SubgoalLearner(Part):
 
     def actor_loss(self, policy: GaussianPolicy, critic: MLP, batch: SkillBatch) -> Loss:
         """DDPG+BC in the direction of the subgoal; no gradient flows to the critic."""
-        told = jnp.concatenate([batch.state, unit(batch.subgoal)], -1)
+        assert batch.future is not None, "the displacement to the subgoal"
+        told = jnp.concatenate([batch.state, unit(batch.future)], -1)
         q = scalars(jax.lax.stop_gradient(critic), told, jnp.clip(policy(told), -1.0, 1.0)).min(0)
         loss = ddpg_bc_loss(q, policy.unit_log_prob(told, batch.action), self.method.bc_weight)
         return loss, {"skills/actor": loss, "skills/actor_q": q.mean()}
 
     def loss(self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array) -> Loss:
         """The sum."""
-        critic, metrics = self.critic_loss(skills, target, batch, key)
-        actor, more = self.actor_loss(skills.policy, skills.critic, batch)
-        return critic + actor, {"skills/loss": critic + actor, **metrics, **more}
+        critic = self.critic_loss(skills, target, batch, key)
+        return total(critic, self.actor_loss(skills.policy, skills.critic, batch), phase=self.phase)
 
 
 def first_beyond(points: jax.Array, final: jax.Array, reach: float, block: int = 8192) -> jax.Array:
@@ -212,13 +187,3 @@ class Skills(NamedTuple):
     value: MLP
     critic: MLP
     policy: GaussianPolicy
-
-
-class SkillBatch(NamedTuple):
-    """(x, a, x', psi(x') - psi(x), psi(x_s) - psi(x))."""
-
-    state: jax.Array
-    action: jax.Array
-    next_state: jax.Array
-    displacement: jax.Array
-    subgoal: jax.Array

@@ -10,14 +10,14 @@ caution        log alpha': the price of rating other actions above the data's by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from iel.data.goals import DeviceData, Relabelled, relabel
-from iel.learner import Distances, Facts, Loss, Part, Phase, Settings, Spec, Trained, adam
+from iel.learner import Distances, Facts, Loss, Phase, Settings, Spec, Trained, adam, total
 from iel.losses import conservative_gap, goal_reward, iql_critic_loss
 from iel.methods.goal_conditioned import Valued
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
@@ -57,6 +57,9 @@ class GCCQL(Valued):
         "smoke": {**SMOKE, "policy_learning_rate": 1e-3, "target_rate": 0.05, "action_samples": 2},
     }
 
+    clone: ClassVar[bool] = False
+    """Whether the policy clones the data instead of climbing Q."""
+
     warmup_share: Share = 0.04
     """Share of the steps in which the policy clones the data while the critic already learns; 0 for none."""
     policy_learning_rate: Positive = 1e-4
@@ -89,7 +92,7 @@ class GCCQL(Valued):
     def geometry(self) -> tuple[Phase, ...]:
         """4 % of cloning by default, then the policy climbs Q."""
         warmup = round(self.steps * self.warmup_share)
-        return Phase(Warmup(self), warmup), Phase(self, self.steps - warmup)
+        return Phase(Warmup(**vars(self)), warmup), Phase(self, self.steps - warmup)
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks, and both prices at 1."""
@@ -103,24 +106,13 @@ class GCCQL(Valued):
         """The critic."""
         return networks.critic
 
-    # ---------------------------------------------------------------- batches
-
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with goals; the actor's own goals are not used."""
         return relabel(key, data, self.goals, self.goals, self.batch_size)
 
-    # ---------------------------------------------------------------- losses
-
-    def critic_loss(
-        self,
-        critic: MLP,
-        target: MLP,
-        policy: TanhGaussianPolicy,
-        caution: jax.Array,
-        batch: Relabelled,
-        key: jax.Array,
-    ) -> Loss:
-        """TD plus the conservative term; actions and their densities carry no gradient."""
+    def critic_loss(self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array) -> Loss:
+        """TD plus the conservative term; actions, their densities and the price carry no gradient."""
+        critic, policy, prices = networks.critic, *jax.lax.stop_gradient((networks.policy, networks.prices))
         here = jnp.concatenate([batch.state, batch.goal], -1)
         after = jnp.concatenate([batch.next_state, batch.goal], -1)
         uniform_key, here_key, after_key = jax.random.split(key, 3)
@@ -145,7 +137,7 @@ class GCCQL(Valued):
             self.conservative_floor,
         )
         weight = self.conservative_weight / self.reward_scale**2
-        penalty = weight * (_price(caution) * (excess - self.gap) if self.lagrange else excess).sum()
+        penalty = weight * (_price(prices.caution) * (excess - self.gap) if self.lagrange else excess).sum()
         return td + penalty, {
             "critic/loss": td + penalty,
             "critic/td": td,
@@ -153,21 +145,14 @@ class GCCQL(Valued):
             "critic/q": q.mean(),
         }
 
-    def actor_loss(
-        self,
-        policy: TanhGaussianPolicy,
-        critic: MLP,
-        entropy: jax.Array,
-        batch: Relabelled,
-        key: jax.Array,
-        clone: bool,
-    ) -> Loss:
-        """Climb Q (or clone the data) and keep entropy at its price."""
+    def actor_loss(self, networks: Networks, batch: Relabelled, key: jax.Array) -> Loss:
+        """Climb Q (or clone the data) and keep entropy at its price; both are only looked at."""
+        policy, (critic, prices) = networks.policy, jax.lax.stop_gradient((networks.critic, networks.prices))
         here = jnp.concatenate([batch.state, batch.goal], -1)
         action, log_prob = policy.sample(key, here, 1)
         q = self.reward_scale * scalars(critic, here, action[0]).min(0)
-        worth = policy.log_prob(here, batch.action) if clone else q
-        loss = (jnp.exp(entropy) * log_prob[0] - worth).mean()
+        worth = policy.log_prob(here, batch.action) if self.clone else q
+        loss = (jnp.exp(prices.entropy) * log_prob[0] - worth).mean()
         return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 
     def price_loss(self, prices: Prices, log_prob: jax.Array, excess: jax.Array, actions: int) -> Loss:
@@ -177,20 +162,14 @@ class GCCQL(Valued):
         metrics = {"actor/entropy_price": jnp.exp(prices.entropy), "critic/caution_price": _price(prices.caution)}
         return entropy + caution, metrics
 
-    def loss(self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array, clone: bool = False) -> Loss:
-        """The sum of all three; each part moves by its own loss alone. In the warm-up the policy clones the data."""
+    def loss(self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array) -> Loss:
+        """The sum of all three; each part moves by its own loss alone."""
         critic_key, actor_key = jax.random.split(key)
-        fixed = jax.lax.stop_gradient(networks)
-        critic, metrics = self.critic_loss(
-            networks.critic, target, fixed.policy, fixed.prices.caution, batch, critic_key
-        )
-        actor, more = self.actor_loss(networks.policy, fixed.critic, fixed.prices.entropy, batch, actor_key, clone)
-        metrics |= more
+        critic = self.critic_loss(networks, target, batch, critic_key)
+        loss, metrics = total(critic, self.actor_loss(networks, batch, actor_key), phase=self.phase)
         surplus = jax.lax.stop_gradient((-metrics["actor/entropy"], metrics["critic/excess"]))
         price, more = self.price_loss(networks.prices, *surplus, batch.action.shape[-1])
-        return critic + actor + price, {"train/loss": critic + actor, **metrics, **more}
-
-    # ---------------------------------------------------------------- what is exported
+        return loss + price, {**metrics, **more}
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """The critic, whose smaller head at the policy's action is minus the distance."""
@@ -201,27 +180,13 @@ class GCCQL(Valued):
         return Distances(networks, discount=self.discount)
 
 
-@dataclass(frozen=True)
-class Warmup(Part):
+@dataclass(frozen=True, kw_only=True)
+class Warmup(GCCQL):
     """The same training with a policy that clones the data while the critic already learns."""
-
-    method: GCCQL
 
     phase = "warmup"
     slot = "train"
-
-    def init(self, key: jax.Array, spec: Spec) -> Networks:
-        return self.method.init(key, spec)
-
-    def target_of(self, networks: Networks) -> MLP:
-        return self.method.target_of(networks)
-
-    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
-        return self.method.sample(key, data, tables)
-
-    def loss(self, networks: Networks, target: MLP, batch: Relabelled, key: jax.Array) -> Loss:
-        loss, metrics = self.method.loss(networks, target, batch, key, clone=True)
-        return loss, {"warmup/loss": metrics.pop("train/loss"), **metrics}
+    clone = True
 
 
 class Prices(NamedTuple):

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.learner import Distances, Learner, Loss, Method, Params, Spec, Trained
+from iel.distances import Head, check_groups, distance, pairwise
+from iel.learner import Distances, Learner, Loss, Method, Params, Spec, Trained, total
 from iel.losses import awr_loss, ddpg_bc_loss
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, frozen
-from iel.quasimetrics import Head, check_groups, distance, pairwise
 from iel.typed import Count, Fraction
 
 
@@ -35,14 +35,19 @@ class GoalConditioned(Method, Learner):
         _ = self.goals, self.actor_goals  # refuses impossible goal probabilities now rather than in the first step
 
     @property
-    @abstractmethod
+    def discount(self) -> float:
+        """gamma; a setting of most methods."""
+        return 0.99
+
+    @property
     def goals(self) -> GoalSampler:
-        """Goals of the geometry."""
+        """Goals of the geometry: later states of the same trajectory, geometric in the discount."""
+        return GoalSampler(self.discount, 1.0, 0.0)
 
     @property
     def actor_goals(self) -> GoalSampler:
         """Goals of the policy."""
-        return GoalSampler(0.99, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
 
     def new_policy(self, key: jax.Array, spec: Spec) -> GaussianPolicy | None:
         """A fresh policy; None where another policy acts."""
@@ -128,14 +133,6 @@ class QuasimetricMethod(GoalConditioned):
         metric = Quasimetric(self.head, self.groups, mix, scale=scale, discount=discount)
         networks = {"embedding": frozen(self.embedding(trained, spec), "observation")}
         return Distances(networks, discount=discount, metric=metric)
-
-
-def total(first: Loss, *others: Loss, phase: str = "train") -> Loss:
-    """The sum of losses, and all their metrics."""
-    loss, metrics = first
-    for part, more in others:
-        loss, metrics = loss + part, {**metrics, **more}
-    return loss, {f"{phase}/loss": loss, **metrics}
 
 
 def ddpg_bc(

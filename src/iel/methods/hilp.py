@@ -11,7 +11,7 @@ It is IEL with beta = 0 and without the hitting-time regression: there is no ome
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,42 @@ from iel.typed import Count, Fraction
 
 
 @dataclass(frozen=True, kw_only=True)
-class HILP(Method):
+class Euclidean(Method):
+    """A method whose distances are those of an embedding phi with two heads: what HILP and GAS share."""
+
+    planners = SPATIAL
+
+    dimension: Count = 32
+    """Size d of the latent space."""
+    discount: Fraction = 0.99
+    """gamma, for distances and goals."""
+    target_rate: float = 0.005
+    """Polyak rate of the target copies."""
+    expectile: Fraction = 0.95
+    """tau of the TD loss: near 1, short paths win."""
+    p_trajectory: float = 0.625
+    """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
+
+    @property
+    def sampler(self) -> GoalSampler:
+        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory)
+
+    def embedding(self, trained: Trained, spec: Spec) -> MLP:
+        """Head 0 of phi."""
+        return head(trained["embedding"], 0)
+
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """phi, whose Euclidean distances are discounted steps."""
+        networks = {"embedding": frozen(self.embedding(trained, spec), "observation")}
+        return Distances(networks, discount=self.discount)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HILP(Euclidean):
     """Hilbert foundation policies: a Euclidean embedding of hitting times, and one policy for every latent direction.
 
     The embedding is trained with V(x, g) = -||phi(x) - phi(g)||:
@@ -61,33 +96,17 @@ class HILP(Method):
         "laptop-body-directions": {**MAP, "steps": 30_000, "training": "phased", "policy": LEGGED_DIRECTIONS},
         "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
     }
-    planners = SPATIAL
 
     policy: Policy | None = Directions()
     """The policy: `directions` of the embedding (published), or `waypoints`."""
     training: Literal["joint", "phased"] = "joint"
     """`joint`: embedding and policy in every step, as published, where the policy is `directions` without decay;
     `phased`: one after the other, as IEL."""
-    dimension: Count = 32
-    """Size d of the latent space."""
-    discount: Fraction = 0.99
-    """gamma, for distances and goals."""
-    target_rate: float = 0.005
-    """Polyak rate of the target copies."""
-    expectile: Fraction = 0.95
-    """tau of the TD loss: near 1, short paths win."""
-    p_trajectory: float = 0.625
-    """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.policy is None:
             raise ConfigError("HILP has no policy of its own; choose directions or waypoints.")
-        _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
-
-    @property
-    def sampler(self) -> GoalSampler:
-        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory)
 
     def geometry(self) -> tuple[Phase, ...]:
         """The embedding."""
@@ -102,17 +121,6 @@ class HILP(Method):
         """One phase `joint`, or `embedding` and `policy`."""
         return (Phase(JointLearner(self), self.steps),) if self.joint else super().phases()
 
-    # ---------------------------------------------------------------- what is exported
-
-    def embedding(self, trained: Trained, spec: Spec) -> MLP:
-        """Head 0 of phi."""
-        return head(trained["embedding"], 0)
-
-    def distances(self, trained: Trained, spec: Spec) -> Distances:
-        """phi, whose Euclidean distances are discounted steps."""
-        networks = {"embedding": frozen(self.embedding(trained, spec), "observation")}
-        return Distances(networks, discount=self.discount)
-
     def model(self, trained: Trained, spec: Spec) -> Model:
         """phi and the policy."""
         if self.joint:
@@ -124,7 +132,7 @@ class HILP(Method):
 class EuclideanLearner(Part):
     """Phase `embedding`: IVL with the Euclidean distance."""
 
-    method: Any
+    method: Euclidean
 
     phase = "embedding"
 

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.learner import Controls, Distances, Facts, Loss, Spec, Trained
+from iel.learner import Controls, Distances, Facts, Loss, Spec, Trained, total
 from iel.losses import awr_loss, ivl_loss
-from iel.methods.goal_conditioned import Valued, total
+from iel.methods.goal_conditioned import Valued
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Subgoal
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, on_sphere, scalars
@@ -60,10 +60,6 @@ class HIQL(Valued):
     actor_p_trajectory: Share = 1.0
     """Share of the high level's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore."""
 
-    @property
-    def later_goals(self) -> GoalSampler:
-        return GoalSampler(self.discount, p_trajectory=1.0, p_random=0.0, future="uniform")
-
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
         keys = jax.random.split(key, 4)
@@ -80,22 +76,18 @@ class HIQL(Valued):
         """The value; the representation has no copy."""
         return networks.value
 
-    # ---------------------------------------------------------------- batches
-
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
         """Transitions with a goal for the value, a goal and a subgoal for the high level, a subgoal for the low one."""
         state_key, value_key, later_key, random_key, kind_key = jax.random.split(key, 5)
         rows = draw_states(state_key, data, self.batch_size)
         goal = self.goals.goals(value_key, data, rows)
         ahead = jnp.minimum(rows + self.subgoal_steps, data.final[rows])
-        later = self.later_goals.goals(later_key, data, rows)
+        later = GoalSampler(self.discount, 1.0, 0.0, future="uniform").goals(later_key, data, rows)
         anywhere = jax.random.randint(random_key, rows.shape, 0, len(data.observations))
         own = jax.random.uniform(kind_key, rows.shape) < self.actor_p_trajectory
         high_goal, high_subgoal = jnp.where(own, later, anywhere), jnp.where(own, jnp.minimum(ahead, later), ahead)
         drawn = (data.observations[index] for index in (rows, rows + 1, goal, high_goal, high_subgoal, ahead))
         return Batch(data.actions[rows], (goal == rows).astype(jnp.float32), *drawn)
-
-    # ---------------------------------------------------------------- losses
 
     def values(self, networks: Networks, value: MLP, state: jax.Array, goal: jax.Array) -> jax.Array:
         """V(x, rho(x, g)), (heads, batch)."""
@@ -138,8 +130,6 @@ class HIQL(Valued):
         if self.policy is not None:
             return total(value)
         return total(value, self.high_loss(networks, batch), self.low_loss(networks, batch))
-
-    # ---------------------------------------------------------------- what is exported
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """Both heads of the value, whose mean is minus the distance, and the representation they are given."""

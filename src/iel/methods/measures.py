@@ -14,8 +14,8 @@ A goal is the task vector B(g); a reward the vector E[r B] (`Model.reward_comman
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +23,15 @@ import numpy as np
 
 from iel.data.goals import DeviceData, draw_states, geometric
 from iel.errors import ConfigError
-from iel.learner import Controls, Distances, Loss, Method, Settings
-from iel.losses import ddpg_bc_loss, measure_loss, pessimistic
-from iel.model import Measure, Network, Perceptron, Subgoal
-from iel.nn import MLP, apply_heads, frozen, on_sphere
+from iel.learner import Controls, Distances, Loss, Method, Settings, Spec, Trained
+from iel.losses import ddpg_bc_loss, measure_loss, orthonormality_loss, pessimistic
+from iel.model import Measure, Network, Subgoal
+from iel.nn import MLP, apply_heads, frozen, on_sphere, with_constants
 from iel.typed import Amount, Count, Fraction, Positive, Share
 
+T = TypeVar("T")
+Copied = tuple[T, T]
+"""Something, and the same of the target copy."""
 MAZES: Settings = {"discount": 0.99, "target_rate": 0.02, "future_share": 0.5, "bc_weight": 0.3}
 """For the laptop presets: long ways, few steps, and a policy that keeps to what the data did."""
 
@@ -60,10 +63,95 @@ class Tasked(Method):
     bc_weight: Amount = 0.0
     """alpha: how close the policy stays to the data's actions where z is the trajectory's own future."""
 
+    orthonormality: float = 1.0
+    """lambda: how strongly E[B B^T] is held at the identity."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bc_weight > 0 and self.future_share == 0:
             raise ConfigError("bc_weight needs future_share > 0: only on the way to a later state there is an example.")
+
+    def draw_rows(self, key: jax.Array, data: DeviceData) -> tuple[jax.Array, jax.Array]:
+        """Rows of transitions, and of a state ahead on the same trajectory, geometric in the discount."""
+        row_key, ahead_key = jax.random.split(key)
+        rows = draw_states(row_key, data, self.batch_size)
+        return rows, jnp.minimum(rows + geometric(ahead_key, self.discount, self.batch_size), data.final[rows])
+
+    def draw_tasks(self, key: jax.Array, states: jax.Array, future: jax.Array | None) -> Tasks:
+        """z uniform on the sphere; with probability `state_share` B of another row's state; then B of its own future.
+
+        `states` are B of the batch's states, (n, d), on the sphere; `future` the same of later states.
+        """
+        sphere_key, order_key, kind_key, own_key = jax.random.split(key, 4)
+        z = on_sphere(jax.random.normal(sphere_key, states.shape))
+        others = jax.random.permutation(order_key, states)
+        rows = (len(states), 1)
+        z = jnp.where(jax.random.uniform(kind_key, rows) < self.state_share, others, z)
+        if future is None or self.future_share == 0.0:
+            return Tasks(z, jnp.zeros(len(states)))
+        own = jax.random.uniform(own_key, rows) < self.future_share
+        return Tasks(jnp.where(own, future, z), own[:, 0].astype(jnp.float32))
+
+    def noisy(self, key: jax.Array, mean: jax.Array) -> jax.Array:
+        """tanh(mu + clipped noise): an action within the bounds, whatever the noise."""
+        noise = self.noise * jax.random.normal(key, mean.shape)
+        return jnp.tanh(mean + jnp.clip(noise, -self.noise_clip, self.noise_clip))
+
+    def next_action(self, key: jax.Array, policy: MLP, batch: Transitions, z: jax.Array) -> jax.Array:
+        """What the policy does in x' about z, without gradient."""
+        return jax.lax.stop_gradient(self.noisy(key, policy(jnp.concatenate([batch.next_state, z], -1))))
+
+    def forward_loss(
+        self,
+        forward: Copied[MLP],
+        next_action: jax.Array,
+        task: jax.Array,
+        columns: Copied[jax.Array],
+        batch: Transitions,
+    ) -> tuple[jax.Array, jax.Array]:
+        """The measure loss, and the measures it is about (heads, n, n).
+
+        `task` is what F is told (z, or a code); `columns` are B(x'_j), (n, d); both come with their target copies'.
+        """
+        after = apply_heads(forward[1], jnp.concatenate([batch.next_state, next_action, task], -1)) @ columns[1].T
+        measures = apply_heads(forward[0], jnp.concatenate([batch.state, batch.action, task], -1)) @ columns[0].T
+        return measure_loss(measures, pessimistic(after, self.target_pessimism), self.discount), measures
+
+    def basis_loss(self, measure: jax.Array, measures: jax.Array, points: jax.Array, phase: str = "train") -> Loss:
+        """The measure loss, and B kept orthonormal; `points` are B(x'_j)."""
+        apart, visits = orthonormality_loss(points), jnp.diagonal(measures, axis1=1, axis2=2).mean()
+        metrics = {f"{phase}/measure": measure, f"{phase}/orthonormality": apart, f"{phase}/visits": visits}
+        return measure + self.orthonormality * apart, metrics
+
+    def actor_loss(self, key: jax.Array, policy: MLP, forward: MLP, tasks: Tasks, batch: Transitions) -> Loss:
+        """Climb F^T z, close to the data's actions where z is the trajectory's own future; F is only looked at."""
+        mean = policy(jnp.concatenate([batch.state, tasks.z], -1))
+        action = self.noisy(key, mean)
+        answers = apply_heads(jax.lax.stop_gradient(forward), jnp.concatenate([batch.state, action, tasks.z], -1))
+        q = pessimistic((answers * tasks.z).sum(-1), self.actor_pessimism)
+        error = jnp.square(jnp.tanh(mean) - batch.action).sum(-1)
+        loss = ddpg_bc_loss(q, -0.5 * tasks.own * error, self.bc_weight)
+        return loss, {"train/actor": loss, "train/actor_q": q.mean()}
+
+    def measure_distances(self, trained: Trained, backward: MLP) -> Distances:
+        """F and B; F is evaluated at the action of the method's own policy, whichever policy acts."""
+        forward = frozen(trained["train"].forward, "observation", "action", "command")
+        networks = {"high": frozen(backward, "goal"), "forward": forward}
+        if self.policy is not None:
+            networks["actor"] = exported_actor(trained["train"].policy, self.noise)
+        return Distances(networks, metric=Measure(self.discount))
+
+    def controls(self, trained: Trained, spec: Spec) -> Controls:
+        """The policy, conditioned on B of its target."""
+        return Controls({"policy": exported_actor(trained["train"].policy, self.noise)}, Subgoal())
+
+
+def exported_actor(policy: MLP, noise: float) -> Network:
+    """The policy as part of a model: a tanh of a Gaussian whose sigma is the noise of training everywhere."""
+    actions = policy.layers[-1].bias.shape[-1]
+    # A squashed policy's log sigma is its output less one.
+    network = with_constants(frozen(policy, "observation", "command"), [np.log(noise) + 1.0] * actions)
+    return replace(network, squash=True)
 
 
 class Transitions(NamedTuple):
@@ -80,86 +168,3 @@ class Tasks(NamedTuple):
 
     z: jax.Array
     own: jax.Array
-
-
-def draw_rows(key: jax.Array, data: DeviceData, size: int, discount: float) -> tuple[jax.Array, jax.Array]:
-    """Rows of transitions, and of a state ahead on the same trajectory, geometric in the discount."""
-    row_key, ahead_key = jax.random.split(key)
-    rows = draw_states(row_key, data, size)
-    return rows, jnp.minimum(rows + geometric(ahead_key, discount, size), data.final[rows])
-
-
-def draw_tasks(
-    key: jax.Array, states: jax.Array, state_share: float, future: jax.Array | None, future_share: float
-) -> Tasks:
-    """z uniform on the sphere; with probability `state_share` B of another row's state; then B of its own future.
-
-    `states` are B of the batch's states, (n, d), on the sphere; `future` the same of later states.
-    """
-    sphere_key, order_key, kind_key, own_key = jax.random.split(key, 4)
-    z = on_sphere(jax.random.normal(sphere_key, states.shape))
-    others = jax.random.permutation(order_key, states)
-    rows = (len(states), 1)
-    z = jnp.where(jax.random.uniform(kind_key, rows) < state_share, others, z)
-    if future is None or future_share == 0.0:
-        return Tasks(z, jnp.zeros(len(states)))
-    own = jax.random.uniform(own_key, rows) < future_share
-    return Tasks(jnp.where(own, future, z), own[:, 0].astype(jnp.float32))
-
-
-def noisy(key: jax.Array, mean: jax.Array, settings: Tasked) -> jax.Array:
-    """tanh(mu + clipped noise): an action within the bounds, whatever the noise."""
-    noise = settings.noise * jax.random.normal(key, mean.shape)
-    return jnp.tanh(mean + jnp.clip(noise, -settings.noise_clip, settings.noise_clip))
-
-
-def forward_loss(
-    forward: MLP,
-    target: MLP,
-    next_action: jax.Array,
-    task: jax.Array,
-    columns: tuple[jax.Array, jax.Array],
-    batch: Transitions,
-    settings: Tasked,
-) -> tuple[jax.Array, jax.Array]:
-    """The measure loss, and the measures it is about (heads, n, n).
-
-    `task` is what F is told (z, or a code); `columns` are B(x'_j) and the target copy's, (n, d).
-    """
-    after = apply_heads(target, jnp.concatenate([batch.next_state, next_action, task], -1)) @ columns[1].T
-    measures = apply_heads(forward, jnp.concatenate([batch.state, batch.action, task], -1)) @ columns[0].T
-    return measure_loss(measures, pessimistic(after, settings.target_pessimism), settings.discount), measures
-
-
-def actor_loss(key: jax.Array, policy: MLP, forward: MLP, tasks: Tasks, batch: Transitions, settings: Tasked) -> Loss:
-    """Climb F^T z, close to the data's actions where z is the trajectory's own future; F is only looked at."""
-    mean = policy(jnp.concatenate([batch.state, tasks.z], -1))
-    action = noisy(key, mean, settings)
-    answers = apply_heads(jax.lax.stop_gradient(forward), jnp.concatenate([batch.state, action, tasks.z], -1))
-    q = pessimistic((answers * tasks.z).sum(-1), settings.actor_pessimism)
-    error = jnp.square(jnp.tanh(mean) - batch.action).sum(-1)
-    return ddpg_bc_loss(q, -0.5 * tasks.own * error, settings.bc_weight), {"actor_q": q.mean()}
-
-
-def task_distances(method: Tasked, forward: MLP, backward: MLP, policy: MLP) -> Distances:
-    """F and B; F is evaluated at the action of the method's own policy, whichever policy acts."""
-    networks = {"high": frozen(backward, "goal"), "forward": frozen(forward, "observation", "action", "command")}
-    if method.policy is not None:
-        networks["actor"] = exported_actor(policy, method.noise)
-    return Distances(networks, metric=Measure(method.discount))
-
-
-def task_controls(method: Tasked, policy: MLP) -> Controls:
-    """The policy, conditioned on B of its target."""
-    return Controls({"policy": exported_actor(policy, method.noise)}, Subgoal())
-
-
-def exported_actor(policy: MLP, noise: float) -> Network:
-    """The policy as part of a model: a tanh of a Gaussian whose spread is the noise of training everywhere."""
-    (head,) = frozen(policy).heads
-    kernel, bias = head.kernels[-1], head.biases[-1]
-    wide = np.concatenate([kernel, np.zeros_like(kernel)], 1)
-    # A squashed policy's log spread is its output less one.
-    spread = np.concatenate([bias, np.full_like(bias, np.log(noise) + 1.0)])
-    widened = Perceptron((*head.kernels[:-1], wide), (*head.biases[:-1], spread), head.norms, head.smooth)
-    return Network(("observation", "command"), (widened,), squash=True)

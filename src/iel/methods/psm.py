@@ -20,23 +20,10 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData
-from iel.learner import Controls, Distances, Facts, Loss, Part, Phase, Settings, Spec, Trained
-from iel.losses import orthonormality_loss
-from iel.methods.measures import (
-    MAZES,
-    Tasked,
-    Transitions,
-    actor_loss,
-    draw_rows,
-    draw_tasks,
-    forward_loss,
-    noisy,
-    on_sphere,
-    task_controls,
-    task_distances,
-)
+from iel.learner import Distances, Facts, Loss, Part, Phase, Settings, Spec, Trained, total
+from iel.methods.measures import MAZES, Tasked, Transitions
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
-from iel.nn import MLP, POLICY_SCALE, ensemble, in_blocks
+from iel.nn import MLP, POLICY_SCALE, ensemble, in_blocks, on_sphere
 from iel.typed import Count, Share
 
 CODE_BITS = 16
@@ -85,11 +72,7 @@ class PSM(Tasked):
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """F, whose product with phi of a target says how near it is."""
-        return task_distances(self, trained["train"].forward, trained["basis"].basis, trained["train"].policy)
-
-    def controls(self, trained: Trained, spec: Spec) -> Controls:
-        """The policy, conditioned on phi of its target."""
-        return task_controls(self, trained["train"].policy)
+        return self.measure_distances(trained, trained["basis"].basis)
 
 
 @dataclass(frozen=True)
@@ -114,7 +97,7 @@ class BasisLearner(Part):
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Transitions:
         """Transitions."""
-        rows, _ = draw_rows(key, data, self.method.batch_size, self.method.discount)
+        rows, _ = self.method.draw_rows(key, data)
         return Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
 
     def loss(self, proto: Proto, target: Proto, batch: Transitions, key: jax.Array) -> Loss:
@@ -125,19 +108,10 @@ class BasisLearner(Part):
     def coded_loss(self, proto: Proto, target: Proto, code: jax.Array, batch: Transitions) -> Loss:
         """TD of the coded policies' measures, and the basis kept orthonormal; `code` are whole numbers (n,)."""
         next_action = code_actions(code, batch.next_state, batch.action.shape[1])
-        points = on_sphere(proto.basis(batch.next_state))
-        columns = points, on_sphere(target.basis(batch.next_state))
-        told = code_bits(code)
-        measure, measures = forward_loss(proto.forward, target.forward, next_action, told, columns, batch, self.method)
-        apart = orthonormality_loss(points)
-        loss = measure + self.method.orthonormality * apart
-        visits = jnp.diagonal(measures, axis1=1, axis2=2).mean()
-        return loss, {
-            "basis/loss": loss,
-            "basis/measure": measure,
-            "basis/orthonormality": apart,
-            "basis/visits": visits,
-        }
+        columns = on_sphere(proto.basis(batch.next_state)), on_sphere(target.basis(batch.next_state))
+        forward = proto.forward, target.forward
+        measured = self.method.forward_loss(forward, next_action, code_bits(code), columns, batch)
+        return total(self.method.basis_loss(*measured, columns[0], self.phase), phase=self.phase)
 
 
 @dataclass(frozen=True)
@@ -164,23 +138,19 @@ class TaskLearner(Part):
 
     def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> Batch:
         """Transitions with phi of the next and of a later state."""
-        rows, ahead = draw_rows(key, data, self.method.batch_size, self.method.discount)
+        rows, ahead = self.method.draw_rows(key, data)
         moves = Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
         return Batch(moves, tables[rows + 1], tables[ahead] if self.method.future_share > 0 else None)
 
     def loss(self, skills: Skills, target: MLP, batch: Batch, key: jax.Array) -> Loss:
         """FB's losses with B = phi, which is data here; no gradient flows between F and the policy."""
-        method = self.method
+        method, moves, columns = self.method, batch.moves, (batch.points, batch.points)
         task_key, next_key, actor_key = jax.random.split(key, 3)
-        tasks = draw_tasks(task_key, batch.points, method.state_share, batch.future, method.future_share)
-        moves = batch.moves
-        mean = skills.policy(jnp.concatenate([moves.next_state, tasks.z], -1))
-        next_action = jax.lax.stop_gradient(noisy(next_key, mean, method))
-        columns = batch.points, batch.points
-        measure, _ = forward_loss(skills.forward, target, next_action, tasks.z, columns, moves, method)
-        actor, more = actor_loss(actor_key, skills.policy, skills.forward, tasks, moves, method)
-        metrics = {"train/measure": measure, "train/actor": actor, "train/actor_q": more["actor_q"]}
-        return measure + actor, {"train/loss": measure + actor, **metrics}
+        tasks = method.draw_tasks(task_key, batch.points, batch.future)
+        next_action = method.next_action(next_key, skills.policy, moves, tasks.z)
+        measure, _ = method.forward_loss((skills.forward, target), next_action, tasks.z, columns, moves)
+        actor = method.actor_loss(actor_key, skills.policy, skills.forward, tasks, moves)
+        return total((measure, {"train/measure": measure}), actor)
 
 
 # ---------------------------------------------------------------- codes

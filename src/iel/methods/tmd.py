@@ -5,7 +5,7 @@ state_encoder   psi: state -> R^d, two heads; head 0 is used downstream
 action_encoder  phi: state, action -> R^d, two heads
 policy          pi(a | x, g)
 
-Distances are d(phi(x, a), psi(g)) and d(psi(x), psi(g)) with a quasimetric head (`iel.quasimetrics`).
+Distances are d(phi(x, a), psi(g)) and d(psi(x), psi(g)) with a quasimetric head (`iel.distances`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from iel.data.goals import GoalSampler, Relabelled
+from iel.data.goals import Relabelled
+from iel.distances import groups_of
 from iel.learner import SPATIAL, Distances, Facts, Loss, Settings, Spec, Trained
 from iel.losses import diagonal_cross_entropy
 from iel.methods.goal_conditioned import QuasimetricMethod, ddpg_bc
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head
-from iel.quasimetrics import groups_of
 from iel.typed import Amount, Count, Fraction, Positive, Share
 
 # All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.
@@ -87,11 +87,6 @@ class TMD(QuasimetricMethod):
     def groups(self) -> int:
         return groups_of(self.dimension, self.components) if self.head == "iqe" else self.components
 
-    @property
-    def goals(self) -> GoalSampler:
-        """Later states of the same trajectory."""
-        return GoalSampler(self.discount, 1.0, 0.0)
-
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks; the mixture's odds start at 1."""
         state_key, action_key, policy_key = jax.random.split(key, 3)
@@ -102,8 +97,6 @@ class TMD(QuasimetricMethod):
             jnp.zeros(()),
             self.new_policy(policy_key, spec),
         )
-
-    # ---------------------------------------------------------------- losses
 
     def backup(self, cost: jax.Array, next_cost: jax.Array) -> jax.Array:
         """b(D, N), element by element."""
@@ -144,8 +137,6 @@ class TMD(QuasimetricMethod):
             return -self.distance(fixed, doing, goal).max(0)
 
         return ddpg_bc(networks.policy, batch, q, self.bc_weight)
-
-    # ---------------------------------------------------------------- what is exported
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
         """Head 0 of psi."""

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from iel import distances
+from iel.distances import check_groups, directed, projection
 from iel.errors import ConfigError, GeometryError, RunError
 from iel.metrics import Displacement, Floats, Metric, Quasimetric, SupportFunction
 from iel.metrics import unit as unit_or_else
 from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.networks import FloatArray, Network, in_blocks, on_sphere, unit
 from iel.model.support import Outside, Support
-from iel.quasimetrics import check_groups
 from iel.typed import plain_numbers
 
 if TYPE_CHECKING:
@@ -353,14 +352,14 @@ class Model:
         if self.metric is None:
             raise GeometryError(f"{self.algo} learned no distances; it can only act.")
         if isinstance(self.metric, Displacement):
-            return distances.directed(self.embed(sources), self.embed(targets), self.omega(goals), self.metric.beta)
+            return directed(self.embed(sources), self.embed(targets), self.omega(goals), self.metric.beta)
         return np.asarray(self.metric.row_costs(self.embed(sources), self.embed(targets), []), np.float32)
 
     def displacement(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
         """<phi(g) - phi(x), omega_g>, row by row: the displacement read along the goal's own direction."""
         if "omega" not in self.networks:
             raise GeometryError(f"{self.algo} learns no goal directions, so there is no displacement along them.")
-        return distances.projection(self.embed(observations), self.embed(goals), self.omega(goals))
+        return projection(self.embed(observations), self.embed(goals), self.omega(goals))
 
     def planner(self, name: str = "asym-graph", **settings: Any) -> Planner:
         """A planner of `iel.planning` over the states that were exported with the model; `direct` needs none."""
