@@ -1,4 +1,4 @@
-"""C-Learning, top to bottom: settings, the losses, the update, the model.
+"""C-Learning, top to bottom: settings, the losses, the model.
 
 here           what it is
 classifier     C(x, g, a) = sigmoid(f), two heads: is g a later state of (x, a) under pi, or any state of the data?

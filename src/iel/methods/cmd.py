@@ -1,4 +1,4 @@
-"""Contrastive metric distillation (CMD), top to bottom: settings, the losses, the update, the model.
+"""Contrastive metric distillation (CMD), top to bottom: settings, the losses, the model.
 
 here            what it is
 encoder         phi: state, action -> R^d, two heads, for both ends of a way; head 0 is used downstream

@@ -1,4 +1,4 @@
-"""Contrastive RL (CRL), top to bottom: settings, the losses, the update, the model.
+"""Contrastive RL (CRL), top to bottom: settings, the losses, the model.
 
 here           what it is
 critic         f(x, a, g) = <phi(x, a), psi(g)> / sqrt(d), two heads: how much likelier g is after (x, a) than anywhere

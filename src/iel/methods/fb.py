@@ -1,4 +1,4 @@
-"""Forward-backward representations (FB), top to bottom: settings, batches, the losses, the update, the model.
+"""Forward-backward representations (FB), top to bottom: settings, batches, the losses, the model.
 
 paper          here                     what it is
 F              forward (two heads)      (x, a, z) -> R^d: where pi(., z) goes from x after a

@@ -1,4 +1,4 @@
-"""Graph-assisted stitching (GAS), top to bottom: settings, the way ahead, batches, the losses, updates, the model.
+"""Graph-assisted stitching (GAS), top to bottom: settings, the way ahead, batches, the losses, the model.
 
 paper              here                       what it is
 psi (TDR)          embedding (two heads)      state -> R^d, the temporal-distance space; head 0 is used downstream

@@ -1,4 +1,4 @@
-"""Goal-conditioned behavioural cloning (GCBC), top to bottom: settings, the loss, the update, the model.
+"""Goal-conditioned behavioural cloning (GCBC), top to bottom: settings, the loss, the model.
 
 here           what it is
 policy         pi(a | x, g): what was done in x on the way to g

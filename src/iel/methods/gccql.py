@@ -1,4 +1,4 @@
-"""Goal-conditioned conservative Q-learning (GC-CQL), top to bottom: settings, the losses, the update, the model.
+"""Goal-conditioned conservative Q-learning (GC-CQL), top to bottom: settings, the losses, the model.
 
 here           what it is
 critic         Q(x, g, a), two heads, pressed down where the data has no actions

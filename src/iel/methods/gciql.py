@@ -1,4 +1,4 @@
-"""Goal-conditioned implicit Q-learning (GC-IQL), top to bottom: settings, the losses, the update, the model.
+"""Goal-conditioned implicit Q-learning (GC-IQL), top to bottom: settings, the losses, the model.
 
 here           what it is
 value          V(x, g): minus the discounted steps from x to g

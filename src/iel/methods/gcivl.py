@@ -1,4 +1,4 @@
-"""Goal-conditioned implicit V-learning (GCIVL), top to bottom: settings, the losses, the update, the model.
+"""Goal-conditioned implicit V-learning (GCIVL), top to bottom: settings, the losses, the model.
 
 here           what it is
 value          V(x, g), two heads: minus the discounted steps from x to g

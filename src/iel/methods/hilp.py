@@ -1,4 +1,4 @@
-"""Hilbert foundation policies (HILP), top to bottom: settings, the loss of the embedding, updates, the model.
+"""Hilbert foundation policies (HILP), top to bottom: settings, the loss of the embedding, the model.
 
 paper          here                       what it is
 phi            embedding (two heads)      state -> R^d; head 0 is used downstream

@@ -1,4 +1,4 @@
-"""Hierarchical implicit Q-learning (HIQL), top to bottom: settings, the losses, the update, the model.
+"""Hierarchical implicit Q-learning (HIQL), top to bottom: settings, the losses, the model.
 
 here             what it is
 representation   rho(x, g) of length sqrt(c): what of g matters from x

@@ -1,4 +1,4 @@
-"""Isomorphic Embedding Learning (IEL), top to bottom: settings, the losses of its three phases, updates, the model.
+"""Isomorphic Embedding Learning (IEL), top to bottom: settings, the losses of its three phases, the model.
 
 paper          here                       what it is
 phi            embedding (two heads)      state -> R^d; head 0 is used downstream

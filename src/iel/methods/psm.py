@@ -1,4 +1,4 @@
-"""Proto successor measures (PSM), top to bottom: settings, codes, batches, the losses, the updates, the model.
+"""Proto successor measures (PSM), top to bottom: settings, codes, batches, the losses, the model.
 
 paper              here                    what it is
 phi                basis                   y -> R^d, length sqrt(d): learned from random policies, then frozen

@@ -1,4 +1,4 @@
-"""Quasimetric reinforcement learning (QRL), top to bottom: settings, the losses, the update, the model.
+"""Quasimetric reinforcement learning (QRL), top to bottom: settings, the losses, the model.
 
 here            what it is
 encoder         phi: state -> R^d; distances are d(phi(x), phi(g)) with a quasimetric head (`iel.distances`)

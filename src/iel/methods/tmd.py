@@ -1,4 +1,4 @@
-"""Temporal metric distillation (TMD), top to bottom: settings, the losses, the update, the model.
+"""Temporal metric distillation (TMD), top to bottom: settings, the losses, the model.
 
 here            what it is
 state_encoder   psi: state -> R^d, two heads; head 0 is used downstream
