@@ -99,8 +99,9 @@ def test_policies_are_named_and_unknown_ones_refused():
     for given, message in (("waypoint", "did you mean waypoints"), ({"kind": "waypoints", "step": 1}, "mean steps")):
         with pytest.raises(ConfigError, match=message):
             policy_from(given)
-    with pytest.raises(ConfigError, match="learns no embedding"):
-        paired("gcivl", Directions()).phases()
+    for name in ("gcivl", "fb"):
+        with pytest.raises(ConfigError, match="learns no embedding"):
+            paired(name, Directions()).phases()
     with pytest.raises(ConfigError, match="steps is"):
         Waypoints(steps=-1)
     with pytest.raises(ConfigError, match="heads is"):

@@ -62,7 +62,6 @@ class Tasked(Method):
     """Share of the task vectors that are B of a later state of the same trajectory (published: none)."""
     bc_weight: Amount = 0.0
     """alpha: how close the policy stays to the data's actions where z is the trajectory's own future."""
-
     orthonormality: float = 1.0
     """lambda: how strongly E[B B^T] is held at the identity."""
 
