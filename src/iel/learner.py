@@ -39,7 +39,7 @@ import optax
 from numpy.typing import NDArray
 
 from iel.data.goals import DeviceData
-from iel.data.scaling import Scaling
+from iel.data.scaling import Scaling, scaling_of
 from iel.data.trajectories import Trajectories
 from iel.errors import unknown_name
 from iel.metrics import Quasimetric, SupportFunction
@@ -64,6 +64,8 @@ class Examples(NamedTuple):
 
     state: NDArray[np.float32]
     next_state: NDArray[np.float32]
+    later: NDArray[np.float32]
+    """A state that the policy was sent to from here in training: 1 to `Policy.future_steps` steps ahead."""
 
 
 class Spec(NamedTuple):
@@ -76,7 +78,9 @@ class Spec(NamedTuple):
     reach: float = 0.0
     """Mean distance of a waypoint in training, in units of the position columns."""
     examples: Examples | None = None
-    """Some transitions, for methods that ask for them (`Method.examples`)."""
+    """Some transitions, for methods and policies that ask for them (`examples`)."""
+    columns: Scaling | None = None
+    """Mean and standard deviation of the columns, as training sees them."""
 
 
 class TrainState(NamedTuple):
@@ -204,6 +208,8 @@ class Policy(ABC):
     kind: ClassVar[str]
     first: ClassVar[bool] = False
     """Whether it needs nothing of the geometry and is trained before it: then its bits do not depend on it."""
+    examples: ClassVar[int] = 0
+    """How many transitions of the data its export is calibrated on."""
 
     steps: Index = 0
     """Gradient steps of the policy (0: as many as the geometry's)."""
@@ -213,6 +219,8 @@ class Policy(ABC):
     """Let the step size follow half a cosine down to 0."""
     heads: Count = 1
     """Policies cloned side by side, whose mean acts."""
+    future_steps: Count = 20
+    """How many steps ahead on the trajectory the directions look in training."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -226,8 +234,8 @@ class Policy(ABC):
         """What trains it on top of a method's geometry."""
 
     @abstractmethod
-    def controls(self, params: Params, spec: Spec) -> Controls:
-        """What is exported of its learner's networks."""
+    def controls(self, method: Method, trained: Trained, spec: Spec) -> Controls:
+        """What is exported of its learner's networks, `trained["policy"]`."""
 
 
 # ---------------------------------------------------------------- methods
@@ -332,12 +340,19 @@ class Method(ABC):
     def spec(self, data: Trajectories, scaling: Scaling | None = None) -> Spec:
         """What networks need to know about data that will be standardised so."""
         position = ((), 0.0) if self.policy is None else self.policy.position(data, scaling)
+        count = max(self.examples, 0 if self.policy is None else self.policy.examples)
         examples = None
-        if self.examples:
-            rows = np.random.default_rng(0).permutation(data.transitions)[: self.examples]  # always the same ones
-            pair = data.observations[rows], data.observations[rows + 1]
-            examples = Examples(*(pair if scaling is None else (scaling(part) for part in pair)))
-        return Spec(data.observation_size, data.action_size, *position, examples)
+        if count:
+            generator = np.random.default_rng(0)  # always the same ones
+            rows = generator.permutation(data.transitions)[:count]
+            ahead = generator.integers(1, 1 + (1 if self.policy is None else self.policy.future_steps), len(rows))
+            last = data.offsets[np.searchsorted(data.offsets, rows, side="right")] - 1
+            states = (data.observations[chosen] for chosen in (rows, rows + 1, np.minimum(rows + ahead, last)))
+            examples = Examples(*(part if scaling is None else scaling(part) for part in states))
+        own = scaling_of(data)
+        if scaling is not None:
+            own = Scaling((own.mean - scaling.mean) / scaling.spread, own.spread / scaling.spread)
+        return Spec(data.observation_size, data.action_size, *position, examples, own)
 
     # What is exported.
 
@@ -362,7 +377,7 @@ class Method(ABC):
         """The distances and the policy, frozen."""
         networks, beta, discount, metric = self.distances(trained, spec)
         policy = self.policy
-        controls = self.controls(trained, spec) if policy is None else policy.controls(trained["policy"], spec)
+        controls = self.controls(trained, spec) if policy is None else policy.controls(self, trained, spec)
         networks, sizes = {**networks, **controls.networks}, (spec.observation_size, spec.action_size)
         return Model(self.name, *sizes, networks, controls.steering, beta=beta, discount=discount, metric=metric)
 

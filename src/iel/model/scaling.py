@@ -38,13 +38,18 @@ def _folded(model: Model, network: Network, scaling: Scaling) -> Network:
     if isinstance(model.steering, GoalState):
         columns["command"] = whole
     widths = {**{name: len(own) for name, own in columns.items()}, "action": model.action_size}
-    heads, start = list(network.heads), 0
+    start = 0
     for name in network.inputs:
-        width = widths.get(name, model.command_size)
         if name in columns:
-            heads = [_fold(head, start, columns[name], scaling) for head in heads]
-        start += width
-    return replace(network, heads=tuple(heads))
+            network = fold_input(network, start, columns[name], scaling)
+        start += widths.get(name, model.command_size)
+    return network
+
+
+def fold_input(network: Network, start: int, columns: NDArray[np.int64], scaling: Scaling) -> Network:
+    """The network with the standardisation of some inputs, from `start` on, inside its first layer: those are these
+    columns of an observation."""
+    return replace(network, heads=tuple(_fold(head, start, columns, scaling) for head in network.heads))
 
 
 def _fold(head: Perceptron, start: int, columns: NDArray[np.int64], scaling: Scaling) -> Perceptron:

@@ -25,7 +25,7 @@ from iel.learner import Controls, Learner, Loss, Method, Policy, Spec, Trained, 
 from iel.losses import awr_loss, iql_critic_loss, iql_value_loss
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen_policy, in_blocks, unit
-from iel.typed import Count, Fraction, Positive, Share
+from iel.typed import Fraction, Positive, Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,6 @@ class Directions(Policy):
     """Hidden layers Dense-GELU-LayerNorm, as in all other networks (the paper: Dense-ReLU)."""
     future_share: Share = 0.0
     """Share of the directions that are where the trajectory itself went (the paper: none, all uniform)."""
-    future_steps: Count = 20
-    """How many steps ahead such a direction may look."""
 
     def learner(self, method: Method) -> DirectionLearner:
         """Over the method's embedding."""
@@ -60,9 +58,10 @@ class Directions(Policy):
             raise ConfigError(f"{method.name} learns no embedding to take directions of; choose the policy waypoints.")
         return DirectionLearner(self, method)
 
-    def controls(self, params: Skills, spec: Spec) -> Controls:
+    def controls(self, method: Method, trained: Trained, spec: Spec) -> Controls:
         """The policy, conditioned on a direction."""
-        return Controls({"policy": frozen_policy(params.policy, "observation", "command", spread=True)}, Direction())
+        policy = frozen_policy(trained["policy"].policy, "observation", "command", spread=True)
+        return Controls({"policy": policy}, Direction())
 
 
 class Skills(NamedTuple):

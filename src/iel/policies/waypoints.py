@@ -25,7 +25,6 @@ from iel.learner import Controls, Loss, Method, Policy, Spec, Trained
 from iel.model import Waypoint
 from iel.nn import GaussianPolicy, frozen_policy, unit
 from iel.policies.directions import PolicyLearner, cloning_loss, draw_future
-from iel.typed import Count
 
 POLICY_KEY = 20011
 """Folded into the key of `init`: the policy's weights follow from the seed alone."""
@@ -42,8 +41,6 @@ class Waypoints(Policy):
     """Let the step size follow half a cosine down to 0."""
     columns: tuple[int, ...] = ()
     """Position columns (default: those that `iel data info` names)."""
-    future_steps: Count = 20
-    """How many steps ahead the directions look in training."""
 
     def position(self, data: Trajectories, scaling: Scaling | None) -> tuple[tuple[int, ...], float]:
         """The columns given, or those that are clearly slower than all others; and how far waypoints are."""
@@ -59,9 +56,9 @@ class Waypoints(Policy):
         """The same for every method with the same batch size, step size and widths."""
         return WaypointLearner(self, method)
 
-    def controls(self, params: GaussianPolicy, spec: Spec) -> Controls:
+    def controls(self, method: Method, trained: Trained, spec: Spec) -> Controls:
         """The policy, blind to the position columns, conditioned on a direction in them."""
-        policy = frozen_policy(params, "blind", "command", spread=True)
+        policy = frozen_policy(trained["policy"], "blind", "command", spread=True)
         return Controls({"policy": policy}, Waypoint(spec.position, (1.0,) * len(spec.position), spec.reach))
 
 
