@@ -33,7 +33,6 @@ No figure multiplies one-step errors by 1 / (1 - spectral radius): docs/theory.m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -49,6 +48,7 @@ from iel.theory.calibration import (
     ErrorCertificate,
     Interval,
     LatentDynamics,
+    PairFunction,
     bootstrap,
     calibration_table,
     episode_of,
@@ -60,7 +60,6 @@ from iel.theory.calibration import (
     trusted_horizon,
 )
 
-PairFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
 GOALS = 64
 """Independent goals behind the figure `progress`."""
 

@@ -16,6 +16,8 @@ from scipy.stats import binom, rankdata
 from iel.errors import ChainError
 from iel.readout import affine_readout
 
+PairFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Two index arrays in, one number per pair out."""
 DRAWS = 200
 """Bootstrap draws behind every interval."""
 
@@ -76,7 +78,7 @@ class LatentDynamics:
     nearly the same: noise^2 = mean |r_i - r_j|^2 / 2. Far neighbours make it too large and epsilon too small.
     """
 
-    predict: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    predict: PairFunction
     """(phi, a) -> the predicted next embedding."""
     errors: np.ndarray
     """Length of every held-out error."""
