@@ -13,9 +13,7 @@ from iel.theory.calibration import LatentDynamics, PairFunction, fit_latent_dyna
 from iel.theory.evidence import Evidence, statement
 
 
-def held_out_misfit(
-    inputs: np.ndarray, targets: np.ndarray, generator: np.random.Generator, ridge: float = 1e-8
-) -> float:
+def held_out_misfit(inputs: np.ndarray, targets: np.ndarray, generator: np.random.Generator) -> float:
     """1 - R^2 of an affine readout on the half of the rows it was not fitted on: 0 is perfect, 1 is the mean."""
     x, y = np.asarray(inputs, np.float64), np.asarray(targets, np.float64)
     if x.ndim != 2 or len(x) != len(y) or len(x) < 4:
@@ -23,7 +21,7 @@ def held_out_misfit(
     y = y.reshape(len(y), -1)
     order = generator.permutation(len(x))
     fit, test = order[::2], order[1::2]
-    weights, intercept = affine_readout(x[fit], y[fit], ridge)
+    weights, intercept = affine_readout(x[fit], y[fit])
     return unexplained(y[test] - x[test] @ weights - intercept, y[test])
 
 
