@@ -77,7 +77,7 @@ class Progress:
     """Least-squares slope of predicted on exact progress, where exact steps are known."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CostAudit:
     """What can be measured of any costs, steps or not. `sentences()` for people, `to_dict()` for JSON."""
 
@@ -126,7 +126,7 @@ class CostAudit:
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Audit(CostAudit):
     """All measurements of a model that predicts steps; `draw_audit` makes a picture of it."""
 
@@ -244,7 +244,9 @@ def audit_costs(
     i, j, reference, triples = _drawn(bounds, pairs, exact, generator)
     answers = _checked(cost, "cost")(i, j)
     order = bootstrap(lambda rows: spearman(answers[rows], reference[rows]), episode_of(i, bounds), generator)[0]
-    return CostAudit(order=order, **_shape(bounds, cost, cost, triples, exact, data, generator))
+    triangle, excess = _triangle(cost, triples, bounds, generator)
+    sizes = int(bounds[-1]), len(bounds) - 1
+    return CostAudit(data, *sizes, exact is not None, order, triangle, excess, _asymmetry(cost, triples))
 
 
 def audit_embedding(
@@ -277,14 +279,20 @@ def audit_embedding(
         return [spearman(answers[rows], reference[rows]), ratio, saturated]
 
     order, ratio, saturated = bootstrap(agreement, clusters, generator)
-    shape = _shape(bounds, cost or steps, steps, triples, exact, data, generator)
+    triangle, excess = _triangle(cost or steps, triples, bounds, generator)
     certificate = None
     if exact is not None:  # over the pairs drawn independently of each other, at least one step apart
         apart = np.flatnonzero(away[:pairs] & (reference[:pairs] >= 1.0))
         certificate = error_certificate(answers[apart], reference[apart])
     return Audit(
-        **shape,
+        data=data,
+        states=int(bounds[-1]),
+        episodes=len(bounds) - 1,
+        against_exact=exact is not None,
         order=order,
+        triangle=triangle,
+        triangle_excess=excess,
+        asymmetry=_asymmetry(steps, triples),
         ratio=ratio,
         calibration=table,
         progress=measure_progress(steps, exact, bounds, pairs, generator),
@@ -298,32 +306,22 @@ def audit_embedding(
     )
 
 
-def _shape(
-    bounds: np.ndarray,
-    cost: PairFunction,
-    steps: PairFunction,
-    triples: np.ndarray,
-    exact: PairFunction | None,
-    data: str,
-    generator: np.random.Generator,
-) -> dict[str, Any]:
-    """What both audits say: on what, the share and median excess of triples x, y, z with c(x, z) > c(x, y) + c(y, z),
-    and how much there and back differ."""
+def _triangle(
+    cost: PairFunction, triples: np.ndarray, offsets: np.ndarray, generator: np.random.Generator
+) -> tuple[Interval, float]:
+    """Share and median excess of triples x, y, z with c(x, z) > c(x, y) + c(y, z)."""
     x, y, z = triples
     through, direct = np.asarray(cost(x, y) + cost(y, z), np.float64), np.asarray(cost(x, z), np.float64)
     broken = (direct > through * (1 + 1e-6)) & (x != z) & np.isfinite(direct)
-    there, back = steps(x, y), steps(y, x)
+    excess = float(np.median(direct[broken] / through[broken] - 1.0)) if broken.any() else 0.0
+    return mean_interval(broken, episode_of(x, offsets), generator), excess
+
+
+def _asymmetry(steps: PairFunction, triples: np.ndarray) -> float:
+    there, back = steps(triples[0], triples[1]), steps(triples[1], triples[0])
     both = np.isfinite(there) & np.isfinite(back) & (there + back > 0)
     apart = np.abs(there[both] - back[both]) / ((there[both] + back[both]) / 2.0)
-    return {
-        "data": data,
-        "states": int(bounds[-1]),
-        "episodes": len(bounds) - 1,
-        "against_exact": exact is not None,
-        "triangle": mean_interval(broken, episode_of(x, bounds), generator),
-        "triangle_excess": float(np.median(direct[broken] / through[broken] - 1.0)) if broken.any() else 0.0,
-        "asymmetry": float(np.median(apart)) if both.any() else 0.0,
-    }
+    return float(np.median(apart)) if both.any() else 0.0
 
 
 def _drawn(

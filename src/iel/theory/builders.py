@@ -111,7 +111,7 @@ def lumpable(groups: np.ndarray, actions: int, generator: np.random.Generator) -
 
 def affine_process(points: np.ndarray, slopes: np.ndarray, shifts: np.ndarray) -> ControlledProcess:
     """Actions with mean next point slope * f + shift on a line of points f: the features (1, f) are sufficient."""
-    # Any distribution with the right mean will do: mix the two extreme points.
+    # A distribution with the right mean is enough: mix the two extreme points.
     right = (np.outer(slopes, points) + np.asarray(shifts)[:, None] - points[0]) / (points[-1] - points[0])
     chains = np.zeros((len(slopes), len(points), len(points)))
     chains[:, :, 0], chains[:, :, -1] = 1.0 - right, right
