@@ -171,7 +171,7 @@ class Audit(CostAudit):
     def to_dict(self) -> dict[str, Any]:
         """Numbers only, safe for JSON: values that are not finite become null."""
         shown = {name: value for name, value in vars(self).items() if name not in ("dynamics", "pairs")}
-        closure = self.dynamics and {name: vars(self.dynamics)[name] for name in ("epsilon", "noise", "step")}
+        closure = self.dynamics and {name: getattr(self.dynamics, name) for name in ("epsilon", "noise", "step")}
         return _json_safe({"verdict": self.verdict, "as_exact": self.figures(), **shown, "closure": closure})
 
     def sentences(self) -> list[str]:

@@ -19,7 +19,7 @@ same argument without that assumption, without the invariance of span phi(g) and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,18 +38,9 @@ from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, off_diagonal, sta
 from iel.theory.mazes import maze_from_map
 from iel.theory.representation import TOLERANCE, linear_map
 
-MEDIUM_MAZE = np.array(
-    [
-        [1, 1, 1, 1, 1, 1, 1, 1],
-        [1, 0, 0, 1, 1, 0, 0, 1],
-        [1, 0, 0, 1, 0, 0, 0, 1],
-        [1, 1, 0, 0, 0, 1, 1, 1],
-        [1, 0, 0, 1, 0, 0, 0, 1],
-        [1, 0, 1, 0, 0, 1, 0, 1],
-        [1, 0, 0, 0, 1, 0, 0, 1],
-        [1, 1, 1, 1, 1, 1, 1, 1],
-    ]
-)
+WALLS = ("11111111", "10011001", "10010001", "11000111", "10010001", "10100101", "10001001", "11111111")
+MEDIUM_MAZE = np.array([list(row) for row in WALLS]).astype(int)
+"""OGBench's, 1 = wall."""
 
 
 def spectral_radius(matrix: np.ndarray) -> float:
@@ -79,8 +70,7 @@ def goal_projection(features: np.ndarray, goal: int) -> np.ndarray:
     return keep @ keep.T
 
 
-@dataclass(frozen=True)
-class Capacity:
+class Capacity(NamedTuple):
     """How well a compressed representation follows the chain, by its Sufficient Capacity epsilon and its leakage."""
 
     epsilon: float
@@ -125,8 +115,7 @@ def invariant_operator(chain: Matrix, features: np.ndarray, goal: int) -> np.nda
     return fitted @ keep + onto_goal
 
 
-@dataclass(frozen=True)
-class ApproximationBound:
+class ApproximationBound(NamedTuple):
     """Both sides of Theorem 3.3 and each of its assumptions."""
 
     exact: np.ndarray
@@ -191,8 +180,7 @@ def approximation_bound(chain: Matrix, goal: int, features: np.ndarray, operator
     )
 
 
-@dataclass(frozen=True)
-class RelativeBound:
+class RelativeBound(NamedTuple):
     """The corrected bound: prediction error relative to the true hitting time."""
 
     exact: np.ndarray

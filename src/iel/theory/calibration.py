@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,8 +77,7 @@ def episode_of(rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return np.searchsorted(offsets, rows, side="right") - 1
 
 
-@dataclass(frozen=True)
-class LatentDynamics:
+class LatentDynamics(NamedTuple):
     """phi' ~ K_a phi fitted by ridge on some episodes and judged on others, with noise told apart from misfit.
 
     A held-out squared error is epsilon^2 + noise^2: Definition 2.1 is about the mean next embedding, and a single next

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,8 +77,7 @@ def contraction_sides(values: np.ndarray, labels: np.ndarray, bound: float, labe
     return left, 2.0 * (bound + label_bound) * rademacher_average(values)
 
 
-@dataclass(frozen=True)
-class RegressionControl:
+class RegressionControl(NamedTuple):
     """The regression lemma on a finite law: what it promises and how often it really fails."""
 
     failure: float

@@ -13,8 +13,8 @@ exact compression is impossible, and what remains interesting is how well condit
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -44,8 +44,7 @@ def displacement_basis(features: np.ndarray) -> np.ndarray:
     return basis
 
 
-@dataclass(frozen=True)
-class AnalysisOperator:
+class AnalysisOperator(NamedTuple):
     """A on an orthonormal basis of D: `matrix` (n, k) maps coordinates to sqrt(nu(h)) <d, omega_h>."""
 
     basis: np.ndarray
@@ -86,8 +85,7 @@ def transport(learned: AnalysisOperator, reference: AnalysisOperator, name: str 
     return np.linalg.lstsq(reference.matrix, learned.matrix, rcond=None)[0]
 
 
-@dataclass(frozen=True)
-class Isomorphism:
+class Isomorphism(NamedTuple):
     """M : D -> D* as a matrix (d*, d) that vanishes on the complement of D, and how well it is conditioned."""
 
     matrix: np.ndarray
@@ -139,38 +137,20 @@ def pullback(isomorphism: Isomorphism, canonical_omegas: np.ndarray) -> np.ndarr
     return canonical_omegas @ isomorphism.matrix
 
 
-class ExactPair(NamedTuple):
-    """A process, a policy, and two exact representations in unrelated coordinates with their isomorphism."""
+def beside_times(
+    process: ControlledProcess, policy: np.ndarray, first: Representation
+) -> tuple[Representation, Isomorphism]:
+    """The hitting times themselves as a representation, and the isomorphism from an exact one to them."""
+    canonical, omegas = hitting_time_representation(process, policy)
+    own = readouts(process, first, policy)
+    return canonical, displacement_isomorphism(first.features, own, canonical.features, omegas)
 
-    process: ControlledProcess
-    policy: np.ndarray
-    first: Representation
-    omegas: np.ndarray
-    canonical: Representation
-    canonical_omegas: np.ndarray
 
-    @classmethod
-    def of(cls, process: ControlledProcess, policy: np.ndarray, first: Representation) -> ExactPair:
-        """An exact representation beside the hitting times themselves."""
-        return cls(
-            process, policy, first, readouts(process, first, policy), *hitting_time_representation(process, policy)
-        )
-
-    @classmethod
-    def draw(cls, generator: np.random.Generator) -> ExactPair:
-        """A random process and policy with one-hot features in random coordinates."""
-        process = random_process(int(generator.integers(3, 8)), 2, generator)
-        policy = random_policy(process, generator)
-        return cls.of(
-            process, policy, transform(one_hot_representation(process), coordinates(generator, process.states))
-        )
-
-    @property
-    def isomorphism(self) -> Isomorphism:
-        """From the first to the canonical displacements."""
-        return displacement_isomorphism(
-            self.first.features, self.omegas, self.canonical.features, self.canonical_omegas
-        )
+def random_exact(generator: np.random.Generator) -> tuple[ControlledProcess, np.ndarray, Representation]:
+    """A random process and policy with one-hot features in random coordinates."""
+    process = random_process(int(generator.integers(3, 8)), 2, generator)
+    policy = random_policy(process, generator)
+    return process, policy, transform(one_hot_representation(process), coordinates(generator, process.states))
 
 
 def displacement_rank(times: np.ndarray) -> int:
@@ -182,13 +162,13 @@ def displacement_rank(times: np.ndarray) -> int:
 def identifiable(generator: np.random.Generator) -> Iterator[Evidence]:
     moved, stepped, rank_gap = 0.0, 0.0, 0
     for _ in range(INSTANCES):
-        pair = ExactPair.draw(generator)
-        found, first, canonical = pair.isomorphism, pair.first, pair.canonical
+        process, policy, first = random_exact(generator)
+        canonical, found = beside_times(process, policy, first)
         scale = np.abs(canonical.features).max()
         moved = max(moved, displacement_residual(found, first.features, canonical.features) / scale)
         stepped = max(stepped, intertwining_residual(found, first, canonical) / scale)
-        rank = displacement_rank(hitting_time_matrix(policy_chain(pair.process, pair.policy)))
-        rank_gap = max(rank_gap, abs(rank - pair.process.states + 1))
+        rank = displacement_rank(hitting_time_matrix(policy_chain(process, policy)))
+        rank_gap = max(rank_gap, abs(rank - process.states + 1))
     numbers = {"displacements": moved, "one step of every action": stepped}
     text = f"{INSTANCES} random processes, two exact representations each"
     yield Evidence(text, numbers, max(moved, stepped) < ROUNDING)
@@ -203,25 +183,24 @@ def identifiable(generator: np.random.Generator) -> Iterator[Evidence]:
     text = "optimal times of the 5-cube (32 states), phi = corner, omega_g = g / 2: exact for all goals"
     numbers = {"error": error, "dimension": 5, "rank of one policy's times": rank}
     yield Evidence(text, numbers, error < ROUNDING and rank == 31)
-    conditions = {f"n = {n}, slip {slip}": ring_condition(n, slip) for n in (8, 32) for slip in (0.0, 0.5)}
+    conditions = {}
+    for n, slip in itertools.product((8, 32), (0.0, 0.5)):
+        ring = directed_ring(n, slip)
+        found = beside_times(ring, uniform_policy(ring), one_hot_representation(ring))[1]
+        conditions[f"n = {n}, slip {slip}"] = found.condition
     same = abs(conditions["n = 32, slip 0.0"] - conditions["n = 32, slip 0.5"]) < 1e-6
     growing = conditions["n = 32, slip 0.0"] > 3 * conditions["n = 8, slip 0.0"]
     yield Evidence("condition of M on directed rings: grows with n, not with slowness", conditions, same and growing)
-
-
-def ring_condition(states: int, slip: float) -> float:
-    """The condition of M between one-hot features of a directed ring and its hitting times."""
-    ring = directed_ring(states, slip)
-    return ExactPair.of(ring, uniform_policy(ring), one_hot_representation(ring)).isomorphism.condition
 
 
 @statement("Corollary 2.4", "canonical readouts of any policy pull back to the learned features", "holds")
 def pulled_back(generator: np.random.Generator) -> Iterator[Evidence]:
     values, actions = 0.0, 0.0
     for _ in range(INSTANCES):
-        pair = ExactPair.draw(generator)
-        process, first, other = pair.process, pair.first, random_policy(pair.process, generator)
-        pulled = pullback(pair.isomorphism, readouts(process, pair.canonical, other))
+        process, policy, first = random_exact(generator)
+        canonical, found = beside_times(process, policy, first)
+        other = random_policy(process, generator)
+        pulled = pullback(found, readouts(process, canonical, other))
         times = hitting_time_matrix(policy_chain(process, other))
         values = max(values, np.abs(predictions(first.features, pulled) - times).max() / times.max())
         # <phi(g) - K_a phi(x), omega_g> is the mean time that is left after action a.

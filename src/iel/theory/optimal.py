@@ -9,8 +9,8 @@ Pi_D = {pi : pi(.|x) << pi_B(.|x)}. States from which no policy reaches the goal
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -35,13 +35,11 @@ from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, off_diagonal, sta
 SWEEPS = 200
 
 
-@dataclass(frozen=True)
-class OptimalTimes:
-    """V* (n,), one optimal action per state (n,), and the number of policy-improvement rounds."""
+class OptimalTimes(NamedTuple):
+    """V* (n,) and one optimal action per state (n,)."""
 
     values: np.ndarray
     policy: np.ndarray
-    rounds: int
 
 
 def optimal_hitting_times(
@@ -58,17 +56,17 @@ def optimal_hitting_times(
     values[target] = 0.0
     inside = np.flatnonzero(winning & ~np.isin(np.arange(process.states), target))
     if inside.size == 0:
-        return OptimalTimes(values, np.zeros(process.states, dtype=np.int64), 0)
+        return OptimalTimes(values, np.zeros(process.states, dtype=np.int64))
     policy = _proper_policy(process, target, winning, safe)
     # All actions' moves among the finite states in one tall matrix: row a * len(inside) + i is action a in state i.
     moves = sp.vstack([chain[inside][:, inside] for chain in process.transitions], format="csr")
     price = np.where(safe[inside].T, 1.0, np.inf)
-    for rounds in range(1, max_rounds + 1):
+    for _ in range(max_rounds):
         chain = policy_chain(process, policy)[inside]
         values[inside] = solve_killed(chain[:, inside], chain[:, target].sum(axis=1))
         improved = _improve(moves, price, values[inside], policy[inside])
         if np.array_equal(improved, policy[inside]):
-            return OptimalTimes(values, policy, rounds)
+            return OptimalTimes(values, policy)
         policy[inside] = improved
     raise ChainError(f"Policy iteration did not settle in {max_rounds} rounds: raise max_rounds.")
 

@@ -20,7 +20,7 @@ dimensions no reference exists and eta* is infinite. `reference_level` therefore
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,7 @@ from iel.theory.identifiability import AnalysisOperator, analysis_operator, tran
 from iel.theory.representation import predictions
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """An admissible reference geometry: features, readouts, and the sup-norm error it is guaranteed to have."""
 
     features: np.ndarray
@@ -70,8 +69,7 @@ def fit_predictor(times: np.ndarray, features: np.ndarray, measure: np.ndarray) 
     return np.stack(rows)
 
 
-@dataclass(frozen=True)
-class Recovery:
+class Recovery(NamedTuple):
     """Both sides of Theorem 3.4."""
 
     distance: float

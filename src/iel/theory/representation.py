@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -103,8 +104,7 @@ def policy_operator(process: ControlledProcess, representation: Representation, 
     return linear_map(representation.features, predicted, subject, advice).T
 
 
-@dataclass(frozen=True)
-class RangeCondition:
+class RangeCondition(NamedTuple):
     """Whether w_1 lies in range (K_pi - I)^* on the goal's transient feature span, and a solution of least norm."""
 
     omega: np.ndarray
@@ -131,8 +131,7 @@ def range_condition(features: np.ndarray, operator: np.ndarray, goal: int, every
     return RangeCondition(omega, residual, residual <= tolerance)
 
 
-@dataclass(frozen=True)
-class Existence:
+class Existence(NamedTuple):
     """Both sides of Theorem 2.2, decided independently of each other."""
 
     epsilon: float

@@ -17,7 +17,7 @@ when the step was away from the goal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,8 +43,7 @@ Slot = tuple[int, int, int]
 SLOTS = [(0, 1, 3), (0, 2, 4), (1, 2, 2), (0, 2, 0)]
 
 
-@dataclass(frozen=True)
-class TupleLaw:
+class TupleLaw(NamedTuple):
     """mu as a table: weight[s, u, g] and the conditional mean label E[H | s, u, g] (0 where the weight is 0)."""
 
     weight: np.ndarray
@@ -60,17 +59,12 @@ class TupleLaw:
         return float(np.sqrt((self.weight * table**2).sum()))
 
 
-def check_slots(slots: Sequence[Slot]) -> None:
-    """Slots must name positions i <= j and a goal position k >= 0."""
+def tuple_law(chain: Matrix, start: np.ndarray, slots: Sequence[Slot]) -> TupleLaw:
+    """The exact law of a uniformly chosen slot's tuple when x_0 ~ start."""
     if not slots or any(not (0 <= i <= j and k >= 0) for i, j, k in slots):
         raise ChainError(
             "Every extraction slot needs 0 <= i <= j and k >= 0: give (start, intermediate, goal) positions."
         )
-
-
-def tuple_law(chain: Matrix, start: np.ndarray, slots: Sequence[Slot]) -> TupleLaw:
-    """The exact law of a uniformly chosen slot's tuple when x_0 ~ start."""
-    check_slots(slots)
     dense = as_chain(chain).toarray()
     states = len(dense)
     weight, gaps = np.zeros((states,) * 3), np.zeros((states,) * 3)
@@ -97,7 +91,6 @@ def sample_tuples(
     chain: Matrix, start: np.ndarray, slots: Sequence[Slot], trajectories: int, generator: np.random.Generator
 ) -> np.ndarray:
     """Tuples (trajectories, slots, 4) of integers s, u, g, H from simulated trajectories."""
-    check_slots(slots)
     starts = generator.choice(len(start), p=start, size=trajectories)
     paths = np.stack([simulate(chain, int(first), int(np.max(slots)), generator) for first in starts])
     tuples = paths[:, np.array(slots)]
@@ -185,8 +178,7 @@ def coverage(law: TupleLaw, measure: np.ndarray) -> float:
     return float((conditional[:, measure > 0] / measure[measure > 0]).min())
 
 
-@dataclass(frozen=True)
-class SampleBound:
+class SampleBound(NamedTuple):
     """Both sides of Theorem 3.5 and what its right side is made of."""
 
     distance: float
