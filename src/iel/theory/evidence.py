@@ -3,7 +3,7 @@
 A check stands beside the equations it is about. It draws its instances from a generator and yields numbers, and whether
 they are what the verdict says. Verdicts: `holds` (an identity to rounding, or a bound never violated), `assumption`,
 `definition`, `sharper` (more is true than is said), `as corrected` (holds after the change docs/theory.md describes),
-`fails` (the counterexample is the evidence), `ours` (not the paper's: hitting-time programming).
+`fails` (the counterexample is the evidence).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from iel.theory import (
     distances,
     identifiability,
     optimal,
+    programming,
     recovery,
     representation,
     sample_bound,
@@ -25,10 +26,9 @@ from iel.theory import (
 from iel.theory.evidence import Statement
 
 PAPER = (optimal, representation, identifiability, bounds, recovery, concentration, sample_bound, span, diagnostics)
-STATEMENTS = [
-    found for module in (*PAPER, distances) for found in vars(module).values() if isinstance(found, Statement)
-]
-"""In the order of the paper, then those on distances."""
+OURS = (distances, programming)
+STATEMENTS = [value for module in PAPER + OURS for value in vars(module).values() if isinstance(value, Statement)]
+"""In the order of the paper, then those on the planner's distance and on hitting-time programming."""
 
 
 def check_all(seed: int = 0) -> list[dict[str, Any]]:
