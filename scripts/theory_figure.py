@@ -14,8 +14,14 @@ import sys
 import numpy as np
 from matplotlib.figure import Figure
 
-from iel.theory.bound_statements import maze_walk, slow_subspace
-from iel.theory.bounds import approximation_bound, fit_readout, invariant_operator, relative_error_bound
+from iel.theory.bounds import (
+    approximation_bound,
+    fit_readout,
+    invariant_operator,
+    maze_walk,
+    relative_error_bound,
+    slow_subspace,
+)
 
 FLOOR = 1e-4
 """Exact at full dimension: drawn at the bottom edge, so that the rest stays readable."""

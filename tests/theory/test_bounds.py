@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory.bounds import approximation_bound, compress, invariant_operator
+from iel.theory.bounds import approximation_bound, compress, goal_projection, invariant_operator
 from iel.theory.builders import absorbing, random_process
-from iel.theory.representation import goal_projection
 
 
 def orthonormal(generator: np.random.Generator, rows: int, columns: int) -> np.ndarray:

@@ -13,14 +13,17 @@ from iel.theory import ControlledProcess, grid, hitting_time_matrix, hitting_tim
 from iel.theory.bounds import approximation_bound
 from iel.theory.builders import corridor, directed_ring, drift_walk, random_policy, random_process
 from iel.theory.chains import (
+    eliminate,
+    envelope_size,
     killed_operator,
     poisson_residual,
     simulate,
+    solve_directly,
+    solve_iteratively,
 )
 from iel.theory.identifiability import displacement_isomorphism
 from iel.theory.optimal import optimal_hitting_times
 from iel.theory.representation import hitting_time_representation
-from iel.theory.solvers import eliminate, envelope_size, solve_directly, solve_iteratively
 
 
 def gambler(states: int, right: float) -> np.ndarray:
@@ -102,8 +105,7 @@ def test_chains_that_jump_anywhere_are_solved_iteratively_and_agree_with_the_dir
     states = 3000
     chain = jumping(states, generator)
     system = sp.csc_array(sp.eye_array(states - 1) - killed_operator(chain, 0))
-    cost = np.ones(states - 1)
-    assert np.allclose(solve_iteratively(system, cost), solve_directly(system, cost), rtol=1e-8)
+    assert np.allclose(solve_iteratively(system), solve_directly(system), rtol=1e-8)
     # A grid has a narrow envelope, jumps fill the matrix: this is what chooses the solver.
     walk = policy_chain(grid(50, 60), uniform_policy(grid(50, 60)))
     assert envelope_size(walk) < 0.1 * states**2 < envelope_size(chain)
@@ -191,7 +193,7 @@ def test_elimination_agrees_with_the_solver_and_keeps_digits_the_solver_loses():
     generator = np.random.default_rng(10)
     chain = random_process(30, 1, generator, concentration=0.2).transitions[0].toarray()
     leaving = chain[1:, 0]
-    assert np.allclose(eliminate(chain[1:, 1:], np.ones(29), leaving), hitting_times(chain, 0)[1:], rtol=1e-9)
+    assert np.allclose(eliminate(chain[1:, 1:], leaving), hitting_times(chain, 0)[1:], rtol=1e-9)
     # 1 - (1 - 1e-14) has two digits; the probability of leaving itself has all of them.
     assert hitting_times(np.array([[1.0 - 1e-14, 1e-14], [0.0, 1.0]]), 1)[0] == pytest.approx(1e14, rel=1e-12)
 

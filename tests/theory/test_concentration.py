@@ -10,9 +10,9 @@ from iel.theory.concentration import (
     contraction_sides,
     count_vectors,
     deviation_term,
+    failure_probability,
     multinomial_law,
     regression_control,
-    uniform_deviation,
 )
 
 
@@ -24,8 +24,8 @@ def test_enumeration_covers_all_outcomes():
 
 def test_lemma_mcdiarmid_needs_the_bound():
     """Functions with values up to ten but B = 1 concentrate ten times more slowly than promised."""
-    result = uniform_deviation(np.array([0.5, 0.5]), np.array([[0.0, 10.0]]), 4, 0.1, bound=1.0)
-    assert result.failure > 0.1
+    failure = failure_probability(np.array([0.5, 0.5]), np.array([[0.0, 10.0]]), 4, 0.1, bound=1.0)
+    assert failure > 0.1
 
 
 def test_lemma_mcdiarmid_needs_independent_trajectories():
@@ -34,7 +34,7 @@ def test_lemma_mcdiarmid_needs_independent_trajectories():
     deviation = np.abs(law @ values - values)  # of the mean of N equal draws
     threshold = law @ deviation + deviation_term(1.0, samples, delta)
     assert law[deviation > threshold].sum() > delta
-    assert uniform_deviation(law, values[None], samples, delta, 1.0).failure <= delta
+    assert failure_probability(law, values[None], samples, delta, 1.0) <= delta
 
 
 def test_lemma_contraction_needs_bounded_predictions():

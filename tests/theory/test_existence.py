@@ -8,15 +8,14 @@ import pytest
 from iel.errors import ChainError
 from iel.theory import ControlledProcess, hitting_time_matrix, hitting_times, policy_chain, uniform_policy
 from iel.theory.builders import absorbing, lumpable, random_policy, random_process
-from iel.theory.recovery import predictions
 from iel.theory.representation import (
     Representation,
     existence,
     fit_representation,
     hitting_time_representation,
-    merged_features,
     one_hot_representation,
     policy_operator,
+    predictions,
     range_condition,
     readouts,
     sufficiency_residual,
@@ -57,7 +56,7 @@ def test_theorem_2_2_needs_a_policy_that_closes_linearly():
     generator = np.random.default_rng(4)
     groups = np.array([0, 1, 1, 2])
     process = lumpable(groups, 2, generator)
-    representation = fit_representation(process, merged_features(4, groups))
+    representation = fit_representation(process, np.eye(3)[groups])
     policy = np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
     # States 1 and 2 look the same but act differently, and their hitting times differ: no readout can exist.
     times = hitting_times(policy_chain(process, policy), 0)

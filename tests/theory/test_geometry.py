@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from iel.distances import directed
-from iel.theory.span_statements import convexity_margin, triangle_gap
+from iel.theory.distances import convexity_margin, triangle_gap
 
 
 def directed_norm(displacement, direction, beta):

@@ -7,7 +7,7 @@ import pytest
 
 from iel.errors import ChainError
 from iel.theory import Teleports, maze_from_map, optimal_hitting_times, shortest_steps, steps_between
-from iel.theory.bound_statements import MEDIUM_MAZE
+from iel.theory.bounds import MEDIUM_MAZE
 
 ROOM = np.array([[1, 1, 1, 1, 1], [1, 0, 0, 0, 1], [1, 1, 1, 1, 1]])
 BLOCK = np.array([[1, 1, 1, 1, 1], [1, 0, 0, 0, 1], [1, 0, 1, 0, 1], [1, 0, 0, 0, 1], [1, 1, 1, 1, 1]])

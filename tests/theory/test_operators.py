@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory.representation import (
-    compression,
-    goal_projection,
-    orthogonal_complement,
-    span_basis,
-)
+from iel.theory.bounds import compression, goal_projection, transient_basis
+from iel.theory.representation import span_basis
 
 
 def orthonormal(generator: np.random.Generator, rows: int, columns: int) -> np.ndarray:
@@ -20,10 +16,11 @@ def orthonormal(generator: np.random.Generator, rows: int, columns: int) -> np.n
 
 def test_definition_orthogonal_projection_and_complement():
     generator = np.random.default_rng(12)
+    direction = orthonormal(generator, 6, 1)
+    rest = transient_basis(3.0 * direction.T, 0)
+    assert rest.shape == (6, 5) and np.abs(direction.T @ rest).max() < 1e-12
+    assert np.allclose(direction @ direction.T + rest @ rest.T, np.eye(6))
     basis = orthonormal(generator, 6, 2)
-    rest = orthogonal_complement(basis)
-    assert rest.shape == (6, 4) and np.abs(basis.T @ rest).max() < 1e-12
-    assert np.allclose(basis @ basis.T + rest @ rest.T, np.eye(6))
     assert span_basis(basis.T @ generator.normal(size=(6, 6))).shape == (6, 2)
 
 

@@ -9,7 +9,8 @@ import scipy.sparse as sp
 from iel.errors import ChainError
 from iel.theory import ControlledProcess, grid, hitting_times, optimal_hitting_times, policy_chain
 from iel.theory.builders import random_policy, random_process
-from iel.theory.reachability import can_reach, reached_almost_surely, winning_states
+from iel.theory.chains import can_reach, reached_almost_surely
+from iel.theory.optimal import winning_states
 
 
 def backup(process: ControlledProcess, values: np.ndarray, goal: int) -> np.ndarray:

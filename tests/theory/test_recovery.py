@@ -13,10 +13,9 @@ from iel.theory.recovery import (
     Reference,
     fit_predictor,
     oracle_recovery,
-    predictions,
     reference_level,
 )
-from iel.theory.representation import one_hot_representation, readouts
+from iel.theory.representation import one_hot_representation, predictions, readouts
 
 
 def references(generator: np.random.Generator, chain, states: int) -> list[Reference]:
@@ -53,7 +52,7 @@ def test_theorem_3_4_is_exact_for_exact_references_and_exact_learners():
     process = random_process(5, 1, generator)
     canonical = one_hot_representation(process)
     exact = Reference(canonical.features, readouts(process, canonical, np.ones((5, 1))), 0.0)
-    result = oracle_recovery(process.transitions[0], generator.normal(size=(5, 5)), [exact])
+    result = oracle_recovery(process.transitions[0], generator.normal(size=(5, 5)), exact)
     assert result.distance < 1e-7 and result.class_excess < 1e-8
 
 
@@ -65,7 +64,7 @@ def test_theorem_3_4_needs_an_honest_reference_level():
         process = random_process(5, 1, generator)
         chain = process.transitions[0]
         honest = references(generator, chain, 5)[0]
-        result = oracle_recovery(chain, generator.normal(size=(5, 5)), [Reference(honest.features, honest.omegas, 0.0)])
+        result = oracle_recovery(chain, generator.normal(size=(5, 5)), Reference(honest.features, honest.omegas, 0.0))
         violated += result.distance > result.bound + 1e-6
     assert violated > 10
 
@@ -75,7 +74,7 @@ def test_theorem_3_4_needs_a_reference_operator_bounded_below():
     chain = random_process(4, 1, generator).transitions[0]
     blind = Reference(generator.normal(size=(4, 3)), np.zeros((4, 3)), 1.0)
     with pytest.raises(ChainError, match="not bounded below"):
-        oracle_recovery(chain, np.eye(4), [blind])
+        oracle_recovery(chain, np.eye(4), blind)
 
 
 def test_theorem_3_4_needs_the_population_minimiser():
@@ -86,8 +85,8 @@ def test_theorem_3_4_needs_the_population_minimiser():
     exact = Reference(canonical.features, readouts(process, canonical, np.ones((5, 1))), 0.0)
     features = generator.normal(size=(5, 5))
     best = fit_predictor(hitting_time_matrix(chain), features, np.full(5, 0.2))
-    at_optimum = oracle_recovery(chain, features, [exact], omegas=best)
-    elsewhere = oracle_recovery(chain, features, [exact], omegas=best + 0.1 * generator.normal(size=best.shape))
+    at_optimum = oracle_recovery(chain, features, exact, omegas=best)
+    elsewhere = oracle_recovery(chain, features, exact, omegas=best + 0.1 * generator.normal(size=best.shape))
     assert at_optimum.distance < 1e-7
     assert elsewhere.distance > 1e-2 > elsewhere.bound
 
@@ -95,4 +94,4 @@ def test_theorem_3_4_needs_the_population_minimiser():
 def test_recovery_needs_finite_hitting_times():
     process = ControlledProcess.of([np.array([[0.5, 0.5], [0.0, 1.0]])])
     with pytest.raises(ChainError, match="irreducible"):
-        oracle_recovery(process.transitions[0], np.eye(2), [Reference(np.eye(2), np.eye(2), 0.0)])
+        oracle_recovery(process.transitions[0], np.eye(2), Reference(np.eye(2), np.eye(2), 0.0))

@@ -6,29 +6,24 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import ControlledProcess, hitting_time_matrix, uniform_policy
+from iel.theory import hitting_time_matrix
 from iel.theory.builders import directed_ring, random_process
 from iel.theory.recovery import Reference
-from iel.theory.representation import one_hot_representation, readouts
 from iel.theory.sample_bound import (
+    SLOTS,
     coverage,
     empirical_weight,
+    exact_reference,
     fit_encoder,
     ideal_target,
     predictor,
     rademacher_complexity,
+    random_omegas,
     sample_bound,
     sample_tuples,
     statistical_term,
     tuple_law,
 )
-
-SLOTS = [(0, 1, 3), (0, 2, 4), (1, 2, 2), (0, 2, 0)]
-
-
-def exact_reference(process: ControlledProcess) -> Reference:
-    canonical = one_hot_representation(process)
-    return Reference(canonical.features, readouts(process, canonical, uniform_policy(process)), 0.0)
 
 
 def class_error(chain, law, omegas: np.ndarray) -> float:
@@ -41,8 +36,7 @@ def random_setup(generator: np.random.Generator, dimension: int = 3):
     process = random_process(4, 1, generator)
     chain = process.transitions[0]
     start = generator.dirichlet(np.full(4, 3.0))
-    omegas = generator.normal(size=(4, dimension))
-    omegas /= np.linalg.norm(omegas, axis=1, keepdims=True)
+    omegas = random_omegas(generator, dimension)
     return process, chain, start, omegas, tuple_law(chain, start, SLOTS)
 
 

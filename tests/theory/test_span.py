@@ -8,16 +8,14 @@ import pytest
 from iel.errors import ChainError
 from iel.theory import policy_chain
 from iel.theory.builders import random_policy, random_process
-from iel.theory.representation import (
-    fit_representation,
-    merged_features,
-    one_hot_representation,
-)
+from iel.theory.representation import fit_representation
 from iel.theory.span import (
+    DISCOUNT,
     bellman_closure,
     bilinear_values,
     discounted_values,
     evaluation_operator,
+    lumped,
     optimal_bellman,
     optimal_values,
     policy_reward_operator,
@@ -25,7 +23,6 @@ from iel.theory.span import (
     region_embedding,
     reward_table,
 )
-from iel.theory.span_statements import DISCOUNT, lumped
 
 
 def test_definition_latent_bilinear_rewards_and_their_four_families():
@@ -60,7 +57,7 @@ def test_proposition_evaluation_needs_transition_closure():
 
 def test_proposition_evaluation_needs_policy_reward_closure():
     generator = np.random.default_rng(4)
-    features = merged_features(3, np.array([0, 0, 1]))
+    features = np.eye(2)[[0, 0, 1]]
     rewards = generator.normal(size=(2, 2, 2))
     with pytest.raises(ChainError, match="not latent-linear"):
         policy_reward_operator(features, rewards, np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]))
@@ -93,12 +90,12 @@ def test_definition_bellman_closure_is_certified_where_it_holds():
     generator = np.random.default_rng(10)
     process, representation, _ = lumped(generator, 5, 2)
     rewards = generator.normal(size=(2, 3, 3))
-    result = bellman_closure(process, representation, rewards, DISCOUNT, generator)
+    result = bellman_closure(process, representation, rewards, generator)
     assert result.closed is True and result.distance < 1e-8 and "lattice" in str(result.certificate)
     process = random_process(4, 1, generator)
     values, vectors = np.linalg.eig(process.dense()[0])
     real = vectors[:, np.abs(values.imag) < 1e-12].real[:, :1]
-    single = bellman_closure(process, fit_representation(process, real), np.ones((1, 1, 1)), DISCOUNT, generator)
+    single = bellman_closure(process, fit_representation(process, real), np.ones((1, 1, 1)), generator)
     assert single.closed is True and "one action" in str(single.certificate)
 
 
@@ -106,4 +103,3 @@ def test_bad_discounts_are_refused():
     process = random_process(2, 1, np.random.default_rng(13))
     with pytest.raises(ChainError, match="discount"):
         optimal_values(process, np.zeros((1, 2, 2)), 1.0)
-    assert one_hot_representation(process).dimension == 2

@@ -12,8 +12,9 @@ import pytest
 
 import iel.theory
 from iel.cli import main
-from iel.theory.bound_statements import maze_walk, slow_subspace
-from iel.theory.statements import STATEMENTS, Evidence, check_all, statement
+from iel.theory.bounds import maze_walk, slow_subspace
+from iel.theory.evidence import Evidence, statement
+from iel.theory.statements import STATEMENTS, check_all
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "theory.md").read_text()
@@ -49,8 +50,9 @@ def test_the_page_quotes_numbers_that_the_checks_find(rows):
 
 
 def test_a_check_that_does_not_hold_is_an_error_of_the_command(capsys, monkeypatch):
-    monkeypatch.setattr("iel.theory.statements.STATEMENTS", [])
-    statement("A claim", "one is two", "holds")(lambda generator: [Evidence("numbers", {"one": 1.0}, False)])
+    claim = statement("A claim", "one is two", "holds")
+    wrong = claim(lambda generator: iter([Evidence("numbers", {"one": 1.0}, False)]))
+    monkeypatch.setattr("iel.theory.statements.STATEMENTS", [wrong])
     with pytest.raises(SystemExit) as stop:
         main(["theory"])
     printed = capsys.readouterr()

@@ -33,9 +33,7 @@ No figure multiplies one-step errors by 1 / (1 - spectral radius): docs/theory.m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -49,18 +47,19 @@ from iel.theory.calibration import (
     ErrorCertificate,
     Interval,
     LatentDynamics,
+    PairFunction,
     bootstrap,
     calibration_table,
     episode_of,
     error_certificate,
     fit_latent_dynamics,
+    mean_interval,
     spearman,
     step_rows,
     trusted_bins,
     trusted_horizon,
 )
 
-PairFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
 GOALS = 64
 """Independent goals behind the figure `progress`."""
 
@@ -79,8 +78,8 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Audit:
-    """All measurements. `sentences()` for people, `to_dict()` for JSON, `draw_audit` for a picture."""
+class CostAudit:
+    """What can be measured of any costs, steps or not. `sentences()` for people, `to_dict()` for JSON."""
 
     data: str
     """What the figures were computed on, in words."""
@@ -89,35 +88,71 @@ class Audit:
     against_exact: bool
     """Whether the reference is exact steps; otherwise it is observed gaps."""
     order: Interval
+    triangle: Interval
+    triangle_excess: float
+    """Median of c(x, z) / (c(x, y) + c(y, z)) - 1 over the violating triples."""
+    asymmetry: float
+    """Median of |d(x, y) - d(y, x)| over the mean of the two: a fact, not a fault."""
+
+    @property
+    def reference(self) -> str:
+        """What predictions are compared with, in a word."""
+        return "exact" if self.against_exact else "observed"
+
+    @property
+    def verdict(self) -> str:
+        """How well it orders, in words: there is no horizon without steps."""
+        return f"orders states like {self.reference} steps to {self.order.value:.2f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers only, safe for JSON: values that are not finite become null."""
+        return _json_safe({"verdict": self.verdict, **vars(self)})
+
+    def facts(self, what: str) -> list[str]:
+        """What is said of every geometry: what was audited, its order, its triangles, its asymmetry."""
+        return [
+            f"Audited {self.states} states of {self.episodes} episodes: {self.data}.",
+            f"{what} and {self.reference} steps have rank correlation {self.order:.2f}.",
+            f"The triangle inequality of costs fails for {100 * self.triangle.value:.1f} % of random triples"
+            + (f", by {100 * self.triangle_excess:.0f} % at the median." if self.triangle.value else "."),
+            f"There and back differ by {100 * self.asymmetry:.0f} % at the median.",
+        ]
+
+    def sentences(self) -> list[str]:
+        """The audit in plain English."""
+        return [
+            *self.facts("Costs"),
+            "These costs are not in steps, so they predict none: calibration, progress and horizon are not measured.",
+        ]
+
+
+@dataclass(frozen=True)
+class Audit(CostAudit):
+    """All measurements of a model that predicts steps; `draw_audit` makes a picture of it."""
+
     ratio: Interval
     calibration: list[CalibrationBin]
     progress: Progress
     horizon: Interval
     reach: float
     """The farthest reference distance that enough pairs have."""
-    triangle: Interval
-    triangle_excess: float
-    """Median of c(x, z) / (c(x, y) + c(y, z)) - 1 over the violating triples."""
     saturated: Interval
     ceiling: float
     """The most steps the model can predict; infinite without discounting."""
-    asymmetry: float
-    """Median of |d(x, y) - d(y, x)| over the mean of the two: a fact, not a fault."""
-    dynamics: LatentDynamics | None
-    """None for models without an embedding."""
     certificate: ErrorCertificate | None
     """What may be promised for new pairs, where exact steps are known."""
-    pairs: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
+    dynamics: LatentDynamics | None
+    """None for models without an embedding."""
+    pairs: dict[str, np.ndarray] = field(repr=False)
     """Samples for the picture: reference steps and predictions."""
 
     def figures(self) -> dict[str, bool]:
         """Each figure, and whether it is what an exact geometry gives, up to rounding and sampling."""
+        slope, fastest = self.progress.slope, self.progress.fastest
         answers = {
             "order": self.order.value >= 0.99 if self.against_exact else self.order.low > 0.0,
             "calibration": self.ratio.within(0.95, 1.05) if self.against_exact else self.ratio.low <= 1.0,
-            "progress": self.progress.slope.within(0.95, 1.05)
-            if self.progress.slope is not None
-            else self.progress.fastest.low <= 1.0,
+            "progress": fastest.low <= 1.0 if slope is None else slope.within(0.95, 1.05),
             "horizon": self.horizon.low >= self.reach > 0,
             "triangle": self.triangle.value <= 1e-3,
             "saturation": self.saturated.value <= 1e-3,
@@ -135,51 +170,64 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers only, safe for JSON: values that are not finite become null."""
-        plain = {name: value for name, value in vars(self).items() if name not in ("dynamics", "pairs")}
-        answer: dict[str, Any] = {"verdict": self.verdict, "as_exact": self.figures()}
-        for name, value in plain.items():
-            answer[name] = asdict(value) if isinstance(value, (Interval, Progress, ErrorCertificate)) else value
-        answer["calibration"] = [asdict(row) for row in self.calibration]
-        answer["closure"] = self.dynamics and {
-            "epsilon": asdict(self.dynamics.epsilon),
-            "noise": asdict(self.dynamics.noise),
-            "step": self.dynamics.step,
-        }
-        return _json_safe(answer)
+        shown = {name: value for name, value in vars(self).items() if name not in ("dynamics", "pairs")}
+        closure = self.dynamics and {name: getattr(self.dynamics, name) for name in ("epsilon", "noise", "step")}
+        return _json_safe({"verdict": self.verdict, "as_exact": self.figures(), **shown, "closure": closure})
 
     def sentences(self) -> list[str]:
         """The audit in plain English."""
-        return _sentences(self)
+        progress, dynamics = self.progress, self.dynamics
+        audited, ordered, *shape = self.facts("Predictions")
+        lines = [audited, ordered, f"The median prediction is {self.ratio:.2f} times the {self.reference} steps."]
+        if not self.against_exact:
+            lines[-1] += (
+                " An observed gap is the length of a noisy path and bounds the fewest steps only from above, so a "
+                "ratio below 1 is no fault."
+            )
+        lines.append(
+            f"One step of the data shortens the predicted way to an independent goal by {progress.mean:.2f} on average"
+            "; it would be 1 for times of the policy that made the data, and at most 1 for fewest steps."
+        )
+        if progress.slope is not None:
+            lines.append(f"Where a step really gains one step, predictions gain {progress.slope:.2f}.")
+        if progress.fastest.low > 1.0:
+            lines.append(
+                f"At some distances predictions shrink by {progress.fastest:.2f} per step: faster than time passes, "
+                "so they are neither the times of the policy that made the data nor fewest steps."
+            )
+        lines += shape
+        if math.isfinite(self.ceiling):
+            lines.append(
+                f"The model cannot predict more than {self.ceiling:.0f} steps; {100 * self.saturated.value:.1f} % of "
+                "predictions are there and say only 'far'."
+            )
+        if dynamics is not None:
+            lines.append(
+                f"A linear latent model misses the mean next embedding by {dynamics.epsilon.value:.3g} (at least), "
+                f"{dynamics.epsilon.value / max(dynamics.step, 1e-300):.2f} of a step of {dynamics.step:.3g}; "
+                f"transition noise adds {dynamics.noise.value:.3g} (at most)."
+            )
+        if self.certificate is not None:
+            lines.append(self.certificate.sentence)
+        return [*lines, self._conclusion()]
 
-
-@dataclass(frozen=True)
-class CostAudit:
-    """What can be measured of costs that are no steps; the fields mean what they mean in `Audit`."""
-
-    data: str
-    states: int
-    episodes: int
-    against_exact: bool
-    order: Interval
-    triangle: Interval
-    triangle_excess: float
-    asymmetry: float
-
-    @property
-    def verdict(self) -> str:
-        """How well it orders, in words: there is no horizon without steps."""
-        return f"orders states like {'exact' if self.against_exact else 'observed'} steps to {self.order.value:.2f}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Numbers only, safe for JSON."""
-        return _json_safe({"verdict": self.verdict, **asdict(self)})
-
-    def sentences(self) -> list[str]:
-        """The audit in plain English."""
-        return [
-            *_facts(self, "Costs"),
-            "These costs are not in steps, so they predict none: calibration, progress and horizon are not measured.",
-        ]
+    def _conclusion(self) -> str:
+        rule = (
+            f"pairs twice as far apart get the larger prediction in at least {100 * CONFIDENCE:.0f} % of cases, and "
+            f"the median prediction is {'within' if self.against_exact else 'not above'} a factor {FACTOR:g} of the "
+            f"{self.reference} steps"
+        )
+        if self.verdict == "exact":
+            return "Every figure is what an exact geometry gives: predictions are exact."
+        if self.horizon.low > 0:
+            beyond = self.horizon.value > self.horizon.low
+            more = f"; by the estimates alone, up to {self.horizon.value:.0f} steps" if beyond else ""
+            return f"Predictions can be trusted up to {self.horizon.low:.0f} steps: until there, {rule}{more}."
+        sound = trusted_bins(self.calibration, "worse", upper_only=not self.against_exact)
+        good = [row for row, trusted in zip(self.calibration, sound, strict=True) if trusted and row.low >= 1.0]
+        where = ", ".join(f"{row.low:.0f} to {row.high:.0f}" for row in good)
+        text = f"Predictions cannot be trusted from the shortest distances on: it is not so that {rule}."
+        return f"{text} It is so at {where} steps." if good else text
 
 
 def audit_costs(
@@ -194,9 +242,8 @@ def audit_costs(
     """The part of the audit that needs no steps; arguments as in `audit_embedding`."""
     bounds = _checked_offsets(offsets)
     i, j, reference, triples = _drawn(bounds, pairs, exact, generator)
-    answers = _finite_or_infinite(cost(i, j), "cost", len(i))
-    correlation = lambda rows: np.array([spearman(answers[rows], reference[rows])])  # noqa: E731
-    order = bootstrap(correlation, episode_of(i, bounds), generator)[0]
+    answers = _checked(cost, "cost")(i, j)
+    order = bootstrap(lambda rows: spearman(answers[rows], reference[rows]), episode_of(i, bounds), generator)[0]
     triangle, excess = _triangle(cost, triples, bounds, generator)
     sizes = int(bounds[-1]), len(bounds) - 1
     return CostAudit(data, *sizes, exact is not None, order, triangle, excess, _asymmetry(cost, triples))
@@ -216,50 +263,65 @@ def audit_embedding(
     pairs: int = 4000,
 ) -> Audit:
     """Run the audit. `data` names the states in the report: say there whether training has seen them."""
-    bounds = _checked_offsets(offsets)
-
-    def steps(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        return _finite_or_infinite(predicted(i, j), "predicted", len(i))
-
+    bounds, steps = _checked_offsets(offsets), _checked(predicted, "predicted")
     i, j, reference, triples = _drawn(bounds, pairs, exact, generator)
     answers, clusters = steps(i, j), episode_of(i, bounds)
-    away = np.flatnonzero(np.isfinite(reference) & (reference > 0))
-    if away.size == 0:
+    away = np.isfinite(reference) & (reference > 0)
+    if not away.any():
         raise ChainError("No pair of states has a finite distance above zero: pass states that differ.")
     ceiling = math.inf if discount is None else longest_steps(discount)
     table = calibration_table(reference, answers, clusters, generator)
-    agreement = bootstrap(
-        lambda rows: np.array(
-            [
-                spearman(answers[rows], reference[rows]),
-                np.median(answers[_kept(rows, reference)] / reference[_kept(rows, reference)]),
-                (answers[rows] >= ceiling * (1 - 1e-5)).mean() if math.isfinite(ceiling) else 0.0,
-            ]
-        ),
-        clusters,
-        generator,
-    )
+
+    def agreement(rows: np.ndarray) -> list[float]:
+        apart = rows[away[rows]]
+        ratio = np.median(answers[apart] / reference[apart])
+        saturated = (answers[rows] >= ceiling * (1 - 1e-5)).mean() if math.isfinite(ceiling) else 0.0
+        return [spearman(answers[rows], reference[rows]), ratio, saturated]
+
+    order, ratio, saturated = bootstrap(agreement, clusters, generator)
     triangle, excess = _triangle(cost or steps, triples, bounds, generator)
+    certificate = None
+    if exact is not None:  # over the pairs drawn independently of each other, at least one step apart
+        apart = np.flatnonzero(away[:pairs] & (reference[:pairs] >= 1.0))
+        certificate = error_certificate(answers[apart], reference[apart])
     return Audit(
         data=data,
         states=int(bounds[-1]),
         episodes=len(bounds) - 1,
         against_exact=exact is not None,
-        order=agreement[0],
-        ratio=agreement[1],
+        order=order,
+        triangle=triangle,
+        triangle_excess=excess,
+        asymmetry=_asymmetry(steps, triples),
+        ratio=ratio,
         calibration=table,
         progress=measure_progress(steps, exact, bounds, pairs, generator),
         horizon=trusted_horizon(table, upper_only=exact is None),
         reach=table[-1].farthest if table else 0.0,
-        triangle=triangle,
-        triangle_excess=excess,
-        saturated=agreement[2],
+        saturated=saturated,
         ceiling=ceiling,
-        asymmetry=_asymmetry(steps, triples),
+        certificate=certificate,
         dynamics=_closure(embeddings, actions, bounds, generator),
-        certificate=None if exact is None else _certificate(answers[:pairs], reference[:pairs]),
         pairs={"reference": reference, "predicted": answers},
     )
+
+
+def _triangle(
+    cost: PairFunction, triples: np.ndarray, offsets: np.ndarray, generator: np.random.Generator
+) -> tuple[Interval, float]:
+    """Share and median excess of triples x, y, z with c(x, z) > c(x, y) + c(y, z)."""
+    x, y, z = triples
+    through, direct = np.asarray(cost(x, y) + cost(y, z), np.float64), np.asarray(cost(x, z), np.float64)
+    broken = (direct > through * (1 + 1e-6)) & (x != z) & np.isfinite(direct)
+    excess = float(np.median(direct[broken] / through[broken] - 1.0)) if broken.any() else 0.0
+    return mean_interval(broken, episode_of(x, offsets), generator), excess
+
+
+def _asymmetry(steps: PairFunction, triples: np.ndarray) -> float:
+    there, back = steps(triples[0], triples[1]), steps(triples[1], triples[0])
+    both = np.isfinite(there) & np.isfinite(back) & (there + back > 0)
+    apart = np.abs(there[both] - back[both]) / ((there[both] + back[both]) / 2.0)
+    return float(np.median(apart)) if both.any() else 0.0
 
 
 def _drawn(
@@ -272,29 +334,16 @@ def _drawn(
         return first, later, (later - first).astype(np.float64), triples
     # Random pairs reach farther than pairs of one episode; pairs of one episode fill the short bins.
     i, j = np.concatenate([triples[0], first]), np.concatenate([triples[1], later])
-    return i, j, _finite_or_infinite(exact(i, j), "exact", len(i)), triples
-
-
-def _certificate(answers: np.ndarray, reference: np.ndarray) -> ErrorCertificate:
-    """Over the pairs drawn independently of each other, at least one step apart."""
-    apart = np.isfinite(reference) & (reference >= 1.0)
-    return error_certificate(answers[apart], reference[apart])
-
-
-def _kept(rows: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """The rows with a finite reference above zero."""
-    return rows[np.isfinite(reference[rows]) & (reference[rows] > 0)]
+    return i, j, _checked(exact, "exact")(i, j), triples
 
 
 def measure_progress(
     steps: PairFunction, exact: PairFunction | None, offsets: np.ndarray, pairs: int, generator: np.random.Generator
 ) -> Progress:
     """E[d(x, g) - d(x', g) | x, g] over steps of the data and goals drawn from other episodes, where d(x, g) >= 1."""
-    moving = step_rows(offsets)
     goals = generator.choice(offsets[-1], size=GOALS)
-    now = generator.choice(moving, size=(GOALS, max(1, pairs // GOALS)))
-    towards = np.repeat(goals, now.shape[1])
-    now = now.ravel()
+    now = generator.choice(step_rows(offsets), size=GOALS * max(1, pairs // GOALS))
+    towards = np.repeat(goals, max(1, pairs // GOALS))
     other = episode_of(now, offsets) != episode_of(towards, offsets)
     now, towards = now[other], towards[other]
     before = steps(now, towards)
@@ -304,15 +353,13 @@ def measure_progress(
         raise ChainError("No prediction is as long as one step: the model does not tell states apart.")
     gain = before - steps(now + 1, towards)
     gain = np.where(np.isnan(gain), 0.0, gain)  # from infinite to infinite: no progress
-    mean = bootstrap(lambda rows: gain[rows].mean(), towards, generator)[0]
+    mean = mean_interval(gain, towards, generator)
     level = np.floor(np.log2(before)).astype(np.int64)
+    bins = [level == b for b in np.unique(level)]
     by_distance = [
-        (
-            float(before[level == b].mean()),
-            bootstrap(partial(_mean_of, gain[level == b]), towards[level == b], generator)[0],
-        )
-        for b in np.unique(level)
-        if (level == b).sum() >= 50
+        (float(before[own].mean()), mean_interval(gain[own], towards[own], generator))
+        for own in bins
+        if own.sum() >= 50
     ]
     fastest = max((row[1] for row in by_distance), key=lambda interval: interval.low, default=mean)
     slope = None
@@ -323,28 +370,6 @@ def measure_progress(
         if (truth**2).sum() > 0:
             slope = bootstrap(lambda rows: gain[rows] @ truth[rows] / (truth[rows] ** 2).sum(), towards, generator)[0]
     return Progress(mean, fastest, by_distance, slope)
-
-
-def _mean_of(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return values[rows].mean()
-
-
-def _triangle(
-    cost: PairFunction, triples: np.ndarray, offsets: np.ndarray, generator: np.random.Generator
-) -> tuple[Interval, float]:
-    """Share and median excess of triples x, y, z with c(x, z) > c(x, y) + c(y, z)."""
-    x, y, z = triples
-    through, direct = np.asarray(cost(x, y) + cost(y, z), np.float64), np.asarray(cost(x, z), np.float64)
-    broken = (direct > through * (1 + 1e-6)) & (x != z) & np.isfinite(direct)
-    excess = float(np.median(direct[broken] / through[broken] - 1.0)) if broken.any() else 0.0
-    return bootstrap(lambda rows: broken[rows].mean(), episode_of(x, offsets), generator)[0], excess
-
-
-def _asymmetry(steps: PairFunction, triples: np.ndarray) -> float:
-    there, back = steps(triples[0], triples[1]), steps(triples[1], triples[0])
-    both = np.isfinite(there) & np.isfinite(back) & (there + back > 0)
-    apart = np.abs(there[both] - back[both]) / ((there[both] + back[both]) / 2.0)
-    return float(np.median(apart)) if both.any() else 0.0
 
 
 def _closure(
@@ -361,7 +386,7 @@ def _closure(
     return fit_latent_dynamics(phi, moves, offsets, generator)
 
 
-def _checked_offsets(offsets: Any) -> np.ndarray:
+def _checked_offsets(offsets: np.ndarray) -> np.ndarray:
     bounds = np.asarray(offsets, dtype=np.int64)
     if bounds.ndim != 1 or len(bounds) < 3 or bounds[0] != 0 or (np.diff(bounds) <= 0).any():
         raise ChainError("The episode offsets must rise from 0 and hold at least two episodes.")
@@ -370,12 +395,17 @@ def _checked_offsets(offsets: Any) -> np.ndarray:
     return bounds
 
 
-def _finite_or_infinite(values: Any, name: str, count: int) -> np.ndarray:
-    answer = np.asarray(values, dtype=np.float64).ravel()
-    if len(answer) != count:
-        raise ChainError(f"{name}(i, j) returned {len(answer)} numbers for {count} pairs: one per pair is needed.")
-    if np.isnan(answer).any():
-        raise ChainError(f"{name}(i, j) contains NaN: fix the model before auditing it.")
+def _checked(ask: PairFunction, name: str) -> PairFunction:
+    """The same function, which must answer one number per pair, infinite perhaps but not NaN."""
+
+    def answer(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        values = np.asarray(ask(i, j), dtype=np.float64).ravel()
+        if len(values) != len(i):
+            raise ChainError(f"{name}(i, j) returned {len(values)} numbers for {len(i)} pairs: one per pair is needed.")
+        if np.isnan(values).any():
+            raise ChainError(f"{name}(i, j) contains NaN: fix the model before auditing it.")
+        return values
+
     return answer
 
 
@@ -393,6 +423,8 @@ def _same_episode_pairs(
 
 
 def _json_safe(value: Any) -> Any:
+    if is_dataclass(value):
+        return _json_safe(vars(value))
     if isinstance(value, dict):
         return {key: _json_safe(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -400,77 +432,3 @@ def _json_safe(value: Any) -> Any:
     if isinstance(value, (float, np.floating)):
         return float(value) if math.isfinite(value) else None
     return int(value) if isinstance(value, np.integer) else value
-
-
-def _facts(audit: Audit | CostAudit, what: str) -> list[str]:
-    """What is said of every geometry: what was audited, its order, its triangles, its asymmetry."""
-    name = "exact" if audit.against_exact else "observed"
-    return [
-        f"Audited {audit.states} states of {audit.episodes} episodes: {audit.data}.",
-        f"{what} and {name} steps have rank correlation {audit.order:.2f}.",
-        f"The triangle inequality of costs fails for {100 * audit.triangle.value:.1f} % of random triples"
-        + (f", by {100 * audit.triangle_excess:.0f} % at the median." if audit.triangle.value else "."),
-        f"There and back differ by {100 * audit.asymmetry:.0f} % at the median.",
-    ]
-
-
-def _sentences(audit: Audit) -> list[str]:
-    name, progress = "exact" if audit.against_exact else "observed", audit.progress
-    audited, ordered, *shape = _facts(audit, "Predictions")
-    lines = [
-        audited,
-        ordered,
-        f"The median prediction is {audit.ratio:.2f} times the {name} steps."
-        + (
-            ""
-            if audit.against_exact
-            else " An observed gap is the length of a noisy path and bounds the fewest steps "
-            "only from above, so a ratio below 1 is no fault."
-        ),
-        f"One step of the data shortens the predicted way to an independent goal by {progress.mean:.2f} on average; "
-        "it would be 1 for times of the policy that made the data, and at most 1 for fewest steps.",
-    ]
-    if progress.slope is not None:
-        lines.append(f"Where a step really gains one step, predictions gain {progress.slope:.2f}.")
-    if progress.fastest.low > 1.0:
-        lines.append(
-            f"At some distances predictions shrink by {progress.fastest:.2f} per step: faster than time passes, "
-            "so they are neither the times of the policy that made the data nor fewest steps."
-        )
-    lines += shape
-    if math.isfinite(audit.ceiling):
-        lines.append(
-            f"The model cannot predict more than {audit.ceiling:.0f} steps; {100 * audit.saturated.value:.1f} % of "
-            "predictions are there and say only 'far'."
-        )
-    if audit.dynamics is not None:
-        lines.append(
-            f"A linear latent model misses the mean next embedding by {audit.dynamics.epsilon.value:.3g} (at least), "
-            f"{audit.dynamics.epsilon.value / max(audit.dynamics.step, 1e-300):.2f} of a step of "
-            f"{audit.dynamics.step:.3g}; transition noise adds {audit.dynamics.noise.value:.3g} (at most)."
-        )
-    if audit.certificate is not None:
-        lines.append(audit.certificate.sentence)
-    rule = (
-        f"pairs twice as far apart get the larger prediction in at least {100 * CONFIDENCE:.0f} % of cases, and the "
-        f"median prediction is "
-        + ("within" if audit.against_exact else "not above")
-        + f" a factor {FACTOR:g} of the {name} steps"
-    )
-    if audit.verdict == "exact":
-        lines.append("Every figure is what an exact geometry gives: predictions are exact.")
-    elif audit.horizon.low > 0:
-        lines.append(f"Predictions can be trusted up to {audit.horizon.low:.0f} steps: until there, {rule}.")
-        if audit.horizon.value > audit.horizon.low:
-            lines[-1] = f"{lines[-1][:-1]}; by the estimates alone, up to {audit.horizon.value:.0f} steps."
-    else:
-        good = [row for row, sound in zip(audit.calibration, _sound(audit), strict=True) if sound and row.low >= 1.0]
-        lines.append(
-            f"Predictions cannot be trusted from the shortest distances on: it is not so that {rule}."
-            + (f" It is so at {', '.join(f'{row.low:.0f} to {row.high:.0f}' for row in good)} steps." if good else "")
-        )
-    return lines
-
-
-def _sound(audit: Audit) -> list[bool]:
-    return trusted_bins(audit.calibration, "worse", upper_only=not audit.against_exact)

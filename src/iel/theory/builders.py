@@ -69,29 +69,23 @@ def grid(rows: int, columns: int, slip: float = 0.0) -> ControlledProcess:
 
     `slip` is the probability that a uniformly random move replaces the chosen one.
     """
-    return passable_process(np.ones((rows, columns), dtype=bool), slip)
+    steps = moving(move_table(np.ones((rows, columns), dtype=bool))).transitions
+    any_move = sum(steps, start=0) / len(steps)
+    return ControlledProcess.of([(1.0 - slip) * step + slip * any_move for step in steps])
 
 
-def passable_process(
-    free: np.ndarray, slip: float = 0.0, moves: np.ndarray = GRID_MOVES, blocked: np.ndarray | None = None
-) -> ControlledProcess:
-    """Motion on the free cells of a mask (rows, columns); states number the free cells in row order.
-
-    blocked (states, moves) marks moves that are forbidden besides those into walls (one-way doors).
-    Diagonal moves may not cut a corner: both cells they pass by must be free.
-    """
-    nexts = move_table(free, moves)
-    if blocked is not None:
-        nexts = np.where(blocked, np.arange(len(nexts))[:, None], nexts)
-    steps = [_matrix(nexts[:, a]) for a in range(len(moves))]
-    if slip:
-        any_move = sum(steps, start=0) / len(moves)
-        steps = [(1.0 - slip) * step + slip * any_move for step in steps]
-    return ControlledProcess.of(steps)
+def moving(nexts: np.ndarray) -> ControlledProcess:
+    """The deterministic process of a table of moves: action a leads from x to nexts[x, a]."""
+    states = len(nexts)
+    own, ones = np.arange(states), np.ones(states)
+    return ControlledProcess.of([sp.csr_array((ones, (own, column)), shape=(states, states)) for column in nexts.T])
 
 
 def move_table(free: np.ndarray, moves: np.ndarray = GRID_MOVES) -> np.ndarray:
-    """The state each move leads to, (states, moves); a move into a wall or off the map stays."""
+    """The state each move leads to, (states, moves); states number the free cells of a mask in row order.
+
+    A move into a wall or off the map stays. Diagonal moves may not cut a corner: both cells they pass by must be free.
+    """
     mask = np.asarray(free, dtype=bool)
     if mask.ndim != 2 or not mask.any():
         raise ChainError("The map has no free cell: pass a 2-D mask with at least one True.")
@@ -106,12 +100,6 @@ def move_table(free: np.ndarray, moves: np.ndarray = GRID_MOVES) -> np.ndarray:
     return nexts
 
 
-def _matrix(nexts: np.ndarray) -> sp.csr_array:
-    """The 0/1 transition matrix of a deterministic move."""
-    states = len(nexts)
-    return sp.csr_array((np.ones(states), (np.arange(states), nexts)), shape=(states, states))
-
-
 def lumpable(groups: np.ndarray, actions: int, generator: np.random.Generator) -> ControlledProcess:
     """A process whose groups form a Markov chain of their own: the next state depends on the group only."""
     blocks = int(groups.max()) + 1
@@ -123,7 +111,7 @@ def lumpable(groups: np.ndarray, actions: int, generator: np.random.Generator) -
 
 def affine_process(points: np.ndarray, slopes: np.ndarray, shifts: np.ndarray) -> ControlledProcess:
     """Actions with mean next point slope * f + shift on a line of points f: the features (1, f) are sufficient."""
-    # Any distribution with the right mean will do: mix the two extreme points.
+    # A distribution with the right mean is enough: mix the two extreme points.
     right = (np.outer(slopes, points) + np.asarray(shifts)[:, None] - points[0]) / (points[-1] - points[0])
     chains = np.zeros((len(slopes), len(points), len(points)))
     chains[:, :, 0], chains[:, :, -1] = 1.0 - right, right

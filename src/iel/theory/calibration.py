@@ -8,14 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.spatial import cKDTree
 from scipy.stats import binom, rankdata
 
 from iel.errors import ChainError
 from iel.readout import affine_readout
 
+PairFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Two index arrays in, one number per pair out."""
 DRAWS = 200
 """Bootstrap draws behind every interval."""
 
@@ -37,7 +42,7 @@ class Interval:
 
 
 def bootstrap(
-    statistic: Callable[[np.ndarray], np.ndarray], clusters: np.ndarray, generator: np.random.Generator
+    statistic: Callable[[np.ndarray], ArrayLike], clusters: np.ndarray, generator: np.random.Generator
 ) -> list[Interval]:
     """Percentile intervals of statistic(rows) when whole clusters (episodes, goals) are drawn with replacement.
 
@@ -55,6 +60,11 @@ def bootstrap(
     return [Interval(float(c), float(a), float(b)) for c, a, b in zip(centre, low, high, strict=True)]
 
 
+def mean_interval(values: np.ndarray, clusters: np.ndarray, generator: np.random.Generator) -> Interval:
+    """The mean with its interval."""
+    return bootstrap(lambda rows: values[rows].mean(), clusters, generator)[0]
+
+
 def step_rows(offsets: np.ndarray) -> np.ndarray:
     """Rows that have a successor in the same episode."""
     last = np.zeros(offsets[-1], dtype=bool)
@@ -67,8 +77,7 @@ def episode_of(rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return np.searchsorted(offsets, rows, side="right") - 1
 
 
-@dataclass(frozen=True)
-class LatentDynamics:
+class LatentDynamics(NamedTuple):
     """phi' ~ K_a phi fitted by ridge on some episodes and judged on others, with noise told apart from misfit.
 
     A held-out squared error is epsilon^2 + noise^2: Definition 2.1 is about the mean next embedding, and a single next
@@ -76,7 +85,7 @@ class LatentDynamics:
     nearly the same: noise^2 = mean |r_i - r_j|^2 / 2. Far neighbours make it too large and epsilon too small.
     """
 
-    predict: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    predict: PairFunction
     """(phi, a) -> the predicted next embedding."""
     errors: np.ndarray
     """Length of every held-out error."""
@@ -88,11 +97,7 @@ class LatentDynamics:
 
 
 def fit_latent_dynamics(
-    embeddings: np.ndarray,
-    actions: np.ndarray,
-    offsets: np.ndarray,
-    generator: np.random.Generator,
-    ridge: float = 1e-8,
+    embeddings: np.ndarray, actions: np.ndarray, offsets: np.ndarray, generator: np.random.Generator
 ) -> LatentDynamics:
     """Ridge regression of the next embedding on (phi, a) and their products, so that every action has its own K_a.
 
@@ -113,7 +118,7 @@ def fit_latent_dynamics(
         return np.hstack([plain, np.einsum("md,ma->mda", phi, action).reshape(len(phi), -1)])
 
     inputs, targets = columns(embeddings[now], actions[now]), embeddings[now + 1]
-    weights, intercept = affine_readout(inputs[~test], targets[~test], ridge)
+    weights, intercept = affine_readout(inputs[~test], targets[~test])
 
     def predict(phi: np.ndarray, action: np.ndarray) -> np.ndarray:
         return columns(phi, action) @ weights + intercept
@@ -170,40 +175,40 @@ def calibration_table(
     table: list[CalibrationBin] = []
     before = np.zeros(0, dtype=np.int64)
     low, high = 0.0, 1.0
-    farthest = float(reference[np.isfinite(reference)].max(initial=0.0))
-    while low < farthest:
+    while low < float(reference[np.isfinite(reference)].max(initial=0.0)):
         rows = np.flatnonzero((reference > low) & (reference <= high))
         if len(rows) >= least:
-            both = np.concatenate([rows, before])
-            here = np.arange(len(both)) < len(rows)
-
-            def facts(picked: np.ndarray, both: np.ndarray = both, here: np.ndarray = here) -> np.ndarray:
-                near, far = both[picked[~here[picked]]], both[picked[here[picked]]]
-                if not len(far):
-                    return np.full(2, np.nan)
-                ratio = _order_statistic(predicted[far] / reference[far], 0.5)
-                return np.array([ratio, _ranked_above(predicted[far], predicted[near]) if len(near) else math.nan])
-
-            ratio, order = bootstrap(facts, clusters[both], generator)
-            quantiles = [_order_statistic(predicted[rows], q) for q in (0.1, 0.5, 0.9)]
-            table.append(
-                CalibrationBin(
-                    low=low,
-                    high=high,
-                    farthest=float(reference[rows].max()),
-                    count=len(rows),
-                    reference=float(reference[rows].mean()),
-                    predicted=(quantiles[0], quantiles[1], quantiles[2]),
-                    above=float((predicted[rows] > reference[rows] * (1 + 1e-9)).mean()),
-                    ratio=ratio,
-                    order=order,
-                )
+            facts = partial(_ratio_and_order, np.concatenate([rows, before]), len(rows), reference, predicted)
+            ratio, order = bootstrap(facts, clusters[np.concatenate([rows, before])], generator)
+            lowest, middle, highest = (_order_statistic(predicted[rows], q) for q in (0.1, 0.5, 0.9))
+            row = CalibrationBin(
+                low=low,
+                high=high,
+                farthest=float(reference[rows].max()),
+                count=len(rows),
+                reference=float(reference[rows].mean()),
+                predicted=(lowest, middle, highest),
+                above=float((predicted[rows] > reference[rows] * (1 + 1e-9)).mean()),
+                ratio=ratio,
+                order=order,
             )
+            table.append(row)
             before = rows
         elif table:
             break
         low, high = high, 2.0 * high
     return table
+
+
+def _ratio_and_order(
+    both: np.ndarray, far_rows: int, reference: np.ndarray, predicted: np.ndarray, picked: np.ndarray
+) -> list[float]:
+    """Median ratio of the picked far rows, which come first in `both`, and how often they exceed the near ones."""
+    far, near = both[picked[picked < far_rows]], both[picked[picked >= far_rows]]
+    if not len(far):
+        return [math.nan, math.nan]
+    order = _ranked_above(predicted[far], predicted[near]) if len(near) else math.nan
+    return [_order_statistic(predicted[far] / reference[far], 0.5), order]
 
 
 CONFIDENCE = 0.7
@@ -220,15 +225,15 @@ def trusted_bins(table: list[CalibrationBin], end: str = "value", upper_only: bo
     """
     answer = []
     for number, row in enumerate(table):
-        ratio, order = row.ratio, row.order.value
-        least = most = ratio.value
-        if end == "worse":
-            least, most, order = ratio.low, ratio.high, row.order.low
-        elif end == "better":
-            least, most, order = ratio.high, ratio.low, row.order.high
+        ratio, order = row.ratio, row.order
+        least, most, ordered = {
+            "value": (ratio.value, ratio.value, order.value),
+            "worse": (ratio.low, ratio.high, order.low),
+            "better": (ratio.high, ratio.low, order.high),
+        }[end]
         calibrated = most <= max(FACTOR, 1.0 + 1.0 / row.reference)
         calibrated &= upper_only or least >= min(1.0 / FACTOR, 1.0 - 1.0 / row.reference)
-        answer.append(bool(calibrated and (number == 0 or order >= CONFIDENCE)))
+        answer.append(bool(calibrated and (number == 0 or ordered >= CONFIDENCE)))
     return answer
 
 

@@ -12,26 +12,41 @@ Everything else follows from the Poisson equation of the hitting time V(x) = E[i
 
 which, with the killed operator P_Q (rows and columns of the goal removed), is the sparse system (I - P_Q) V_Q = 1.
 Where the goal is not reached almost surely V is +infinity, and that is what is returned: the infinite part is found by
-graph search before anything is solved, so no singular system is ever handed to the solver.
+graph search before anything is solved, so no singular system is ever handed to the solver. Two questions are often
+confused (the paper's problem statement assumes that the first implies the second, for some policy):
+
+    can_reach               P(hit the goal | x) > 0
+    reached_almost_surely   P(hit the goal | x) = 1; on a finite chain this is the same as E[T] < infinity
+
+Grids and mazes have narrow bands: after a Cuthill-McKee ordering an elimination touches few entries. Chains that jump
+anywhere do not, and their factors would fill the memory; but they mix fast, which is when Krylov iterations converge in
+a few dozen steps. `envelope_size` decides. Either answer is checked against the equation, and since a residual r of the
+equation changes V by at most a factor 1 +- max|r| (the corrected Theorem 3.3), that check bounds the relative error.
+A walk that drifts away from its goal has times beyond 1e16, whose residual no float64 can tell from zero. There
+`eliminate` takes over for small systems: it never subtracts, so every entry has nearly all its digits.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
+import scipy.sparse.linalg as spla
+from scipy.sparse.csgraph import connected_components, dijkstra, reverse_cuthill_mckee
 
 from iel.errors import ChainError
-from iel.theory.reachability import Goal, goal_indices, reached_almost_surely
-from iel.theory.solvers import solve_killed
 
-Matrix = Any
-"""A dense array or any scipy sparse matrix."""
+Matrix: TypeAlias = np.ndarray | sp.sparray
+"""A dense array or any scipy sparse array."""
+Goal = int | Sequence[int] | np.ndarray
+"""One state, several states any of which counts as arrived, or a mask with one True or False per state."""
+DIRECT_LIMIT = 3e8
+"""Envelope entries up to which a direct factorisation is used."""
+ELIMINATION_LIMIT = 600
+"""States up to which an ill-conditioned system is solved again without subtractions, in cubic time."""
 ROW_TOLERANCE = 1e-9
 MATRIX_TOLERANCE = 1e-9
 """Largest Poisson residual, and so relative error, of a column of `hitting_time_matrix` that is not solved again."""
@@ -131,6 +146,50 @@ def killed_operator(chain: Matrix, goal: Goal) -> sp.csr_array:
     return matrix[keep][:, keep]
 
 
+def goal_indices(goal: Goal, states: int) -> np.ndarray:
+    """The goal as a sorted array of distinct state numbers."""
+    given = np.atleast_1d(np.asarray(goal))
+    if given.dtype == bool:
+        if given.shape != (states,):
+            raise ChainError(f"The goal is a mask of shape {given.shape}: it needs one entry per state, ({states},).")
+        given = np.flatnonzero(given)
+    if given.size and not np.issubdtype(given.dtype, np.integer):
+        raise ChainError(f"The goal {goal!r} is not made of whole numbers: pass state numbers or a mask.")
+    indices = np.unique(given)
+    if indices.size == 0 or indices[0] < 0 or indices[-1] >= states:
+        raise ChainError(f"The goal {goal!r} is not a state of this chain: choose numbers from 0 to {states - 1}.")
+    return indices
+
+
+def _leads_into(edges: sp.csr_array, seeds: np.ndarray) -> np.ndarray:
+    """The mask of states with a path along `edges` into `seeds` (a mask); seeds belong to it."""
+    if not seeds.any():
+        return seeds
+    return np.isfinite(dijkstra(edges.T, indices=np.flatnonzero(seeds), unweighted=True, min_only=True))
+
+
+def goal_mask(goal: Goal, states: int) -> np.ndarray:
+    """The goal as a mask."""
+    return np.isin(np.arange(states), goal_indices(goal, states))
+
+
+def can_reach(chain: Matrix, goal: Goal) -> np.ndarray:
+    """States from which the goal has positive probability, as a mask."""
+    matrix = sp.csr_array(chain)
+    return _leads_into(matrix, goal_mask(goal, matrix.shape[0]))
+
+
+def reached_almost_surely(chain: Matrix, goal: Goal) -> np.ndarray:
+    """States from which the goal is hit with probability one, as a mask.
+
+    A state fails exactly when it can walk, without touching the goal, into a state that cannot reach the goal.
+    """
+    matrix = sp.csr_array(chain)
+    before_goal = sp.csr_array(sp.diags_array((~goal_mask(goal, matrix.shape[0])).astype(np.float64)) @ matrix)
+    before_goal.eliminate_zeros()
+    return ~_leads_into(before_goal, ~can_reach(matrix, goal))
+
+
 def hitting_times(chain: Matrix, goal: Goal) -> np.ndarray:
     """V(x, goal) for every state x, +infinity where the goal is not reached almost surely."""
     matrix = as_chain(chain)
@@ -143,7 +202,7 @@ def hitting_times(chain: Matrix, goal: Goal) -> np.ndarray:
     if inside.size:
         # A finite state never leads to an infinite one, so the block (finite, finite) is closed up to the goal.
         leaving = matrix[inside]
-        times[inside] = solve_killed(leaving[:, inside], np.ones(inside.size), leaving[:, target].sum(axis=1))
+        times[inside] = solve_killed(leaving[:, inside], leaving[:, target].sum(axis=1))
     return times
 
 
@@ -195,20 +254,98 @@ def poisson_residual(chain: Matrix, goal: Goal, values: np.ndarray) -> np.ndarra
 def simulate(chain: Matrix, start: int, steps: int, generator: np.random.Generator) -> np.ndarray:
     """A trajectory x_0 .. x_steps of the chain, (steps + 1,)."""
     matrix = as_chain(chain)
-    path = np.empty(operator.index(steps) + 1, dtype=np.int64)
-    path[0] = goal_indices(start, matrix.shape[0])[0]
-    draws = generator.random(steps)
-    for step in range(steps):
-        path[step + 1] = _next_state(matrix, path[step], draws[step])
-    return path
+    path = [int(goal_indices(start, matrix.shape[0])[0])]
+    for draw in generator.random(steps):
+        begin, end = matrix.indptr[path[-1] : path[-1] + 2]
+        cumulative = np.cumsum(matrix.data[begin:end])  # the next state is the one whose slice holds the draw
+        path.append(int(matrix.indices[begin + np.searchsorted(cumulative, draw * cumulative[-1], side="right")]))
+    return np.array(path, dtype=np.int64)
 
 
-def _next_state(matrix: sp.csr_array, state: int, draw: float) -> int:
-    """The next state whose slice of [0, 1) holds `draw`."""
-    begin, end = matrix.indptr[state], matrix.indptr[state + 1]
-    return int(matrix.indices[begin + _pick(np.cumsum(matrix.data[begin:end]), draw)])
+# ---------------------------------------------------------------- solving (I - P_Q) V = 1
 
 
-def _pick(cumulative: np.ndarray, draw: float) -> int:
-    """Index of the first cumulative weight above draw * total; never an entry of weight zero."""
-    return int(np.searchsorted(cumulative, draw * cumulative[-1], side="right"))
+def solve_killed(killed: sp.csr_array, leaving: np.ndarray) -> np.ndarray:
+    """Solve (I - P_Q) V = 1; `leaving` is the probability of stepping onto the goal from each state.
+
+    `leaving` says the same as 1 - (row sums of P_Q), with all its digits. An answer that does not satisfy the equation
+    is replaced by `eliminate`, or refused.
+    """
+    size = killed.shape[0]
+    small = size <= ELIMINATION_LIMIT
+    system = sp.csc_array(sp.eye_array(size) - killed)
+    direct = size**2 <= DIRECT_LIMIT or envelope_size(killed) <= DIRECT_LIMIT
+    try:
+        solution = solve_directly(system) if direct else solve_iteratively(system)
+        # A residual r means a relative error of at most max |r|; rounding 1 - P_xx alone makes r = 1e-16 V.
+        residual = np.abs(system @ solution - 1.0).max() + np.finfo(np.float64).eps * solution.max()
+        if np.all(solution > 0) and residual <= (1e-7 if small else 1e-4):
+            return solution
+    except ChainError:
+        if not small:
+            raise
+    if small:
+        solution = eliminate(killed.toarray(), leaving)
+        if np.all(np.isfinite(solution)):
+            return solution
+    raise ChainError(
+        "The hitting-time system is numerically singular: the goal is reached with vanishing probability, "
+        "so treat it as unreachable or raise the smallest transition probability."
+    )
+
+
+def eliminate(killed: np.ndarray, leaving: np.ndarray) -> np.ndarray:
+    """V = 1 + P_Q V by cutting out one state after the other: sums, products and quotients of positive numbers only.
+
+    A walk that never shows state k moves from i to j with P_ij + P_ik P_kj / s_k, where s_k is the probability of
+    leaving k: the sum of the rest of its row, never 1 - P_kk (Grassmann, Taksar and Heyman).
+    """
+    moves, exits = killed.copy(), leaving.astype(np.float64)
+    price, solution = np.ones(len(exits)), np.empty(len(exits))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for k in range(len(exits) - 1, -1, -1):
+            gone = moves[k, :k].sum() + exits[k]
+            share = moves[:k, k] / gone
+            price[:k] += share * price[k]
+            exits[:k] += share * exits[k]
+            moves[:k, :k] += np.outer(share, moves[k, :k])
+            moves[k, :k] /= gone
+            price[k] /= gone
+        for k in range(len(exits)):
+            solution[k] = price[k] + moves[k, :k] @ solution[:k]
+    return solution
+
+
+def solve_directly(system: sp.csc_array) -> np.ndarray:
+    """Sparse LU."""
+    try:
+        # The pattern of a walk is close to symmetric: minimum degree on A + A^T fills in far less than COLAMD.
+        factors = spla.splu(system, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.01, options={"SymmetricMode": True})
+    except RuntimeError as error:
+        raise ChainError(
+            "The system (I - P_Q) V = 1 is singular: some state never leaves the transient set; mark it infinite."
+        ) from error
+    return factors.solve(np.ones(system.shape[0]))
+
+
+def solve_iteratively(system: sp.csc_array) -> np.ndarray:
+    """Stabilised bi-conjugate gradients; an error when they do not converge."""
+    solution, failed = spla.bicgstab(sp.csr_array(system), np.ones(system.shape[0]), rtol=1e-11, maxiter=5000)
+    if failed or not np.all(np.isfinite(solution)):
+        raise ChainError(
+            f"The iterative solve of {len(solution)} hitting times did not converge: the chain mixes too slowly for "
+            "its size, so coarsen it or renumber its states so that neighbours have near numbers."
+        )
+    return solution
+
+
+def envelope_size(killed: sp.csr_array) -> float:
+    """Entries a banded elimination would touch after a Cuthill-McKee ordering: the cost of solving directly."""
+    pattern = sp.csr_matrix(killed + killed.T)
+    order = reverse_cuthill_mckee(pattern, symmetric_mode=True)
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    rows = position[np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))]
+    reach = np.zeros(pattern.shape[0])
+    np.maximum.at(reach, rows, np.abs(rows - position[pattern.indices]))
+    return float(reach.sum())

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from iel.errors import ChainError
+from iel.theory.evidence import INSTANCES, Evidence, statement
 
 
 def deviation_term(bound: float, samples: int, delta: float) -> float:
@@ -48,25 +50,15 @@ def multinomial_law(probabilities: np.ndarray, counts: np.ndarray) -> np.ndarray
     return np.exp(logarithm + powers)
 
 
-@dataclass(frozen=True)
-class Concentration:
-    """Mean of the uniform deviation Z, the threshold above it, and the exact probability of exceeding it."""
-
-    mean: float
-    threshold: float
-    failure: float
-
-
-def uniform_deviation(
+def failure_probability(
     probabilities: np.ndarray, functions: np.ndarray, samples: int, delta: float, bound: float
-) -> Concentration:
-    """The McDiarmid lemma, exactly: functions (m, k) with values in [0, bound] on k trajectory kinds."""
+) -> float:
+    """P(Z > E Z + B sqrt(log(1/delta) / 2N)) exactly: functions (m, k) with values in [0, B] on k trajectory kinds."""
     counts = count_vectors(len(probabilities), samples)
     law = multinomial_law(probabilities, counts)
     deviation = np.abs((functions @ probabilities)[None] - counts @ functions.T / samples).max(axis=1)
-    mean = float(law @ deviation)
-    threshold = mean + deviation_term(bound, samples, delta)
-    return Concentration(mean, threshold, float(law[deviation > threshold + 1e-12].sum()))
+    threshold = float(law @ deviation) + deviation_term(bound, samples, delta)
+    return float(law[deviation > threshold + 1e-12].sum())
 
 
 def sign_vectors(count: int) -> np.ndarray:
@@ -85,18 +77,13 @@ def contraction_sides(values: np.ndarray, labels: np.ndarray, bound: float, labe
     return left, 2.0 * (bound + label_bound) * rademacher_average(values)
 
 
-@dataclass(frozen=True)
-class RegressionControl:
+class RegressionControl(NamedTuple):
     """The regression lemma on a finite law: what it promises and how often it really fails."""
 
-    complexity: float
-    """Slot-averaged Rademacher complexity of the predictors, exact."""
-    gamma: float
-    """The paper's Gamma_N(delta), with factor 16."""
-    sharp_gamma: float
-    """The same with the factor 4 that the one-sided argument gives."""
     failure: float
+    """How often the excess risk exceeds the paper's Gamma_N(delta), with factor 16."""
     sharp_failure: float
+    """The same with the factor 4 that the one-sided argument gives."""
     mean_deviation: float
     """E sup |R - R_N|, the left side of the paper's symmetrisation step."""
     symmetrised: float
@@ -123,9 +110,6 @@ def regression_control(
     tail = 2.0 * deviation_term(scale**2, samples, delta)
     gamma, sharp = 16.0 * scale * complexity + tail, 4.0 * scale * complexity + tail
     return RegressionControl(
-        complexity=complexity,
-        gamma=gamma,
-        sharp_gamma=sharp,
         failure=float(law[excess > gamma + 1e-12].sum()),
         sharp_failure=float(law[excess > sharp + 1e-12].sum()),
         mean_deviation=float(law @ np.abs(risk[None] - empirical).max(axis=1)),
@@ -140,3 +124,43 @@ def _complexity(probabilities: np.ndarray, functions: np.ndarray, samples: int) 
     signs = sign_vectors(samples)
     means = np.einsum("sj,mrj->srm", signs, functions[:, draws], optimize=True) / samples
     return float(law @ means.max(axis=2).mean(axis=0))
+
+
+@statement("Lemma, McDiarmid", "uniform deviations of trajectory means concentrate", "holds")
+def mcdiarmid(generator: np.random.Generator) -> Iterator[Evidence]:
+    tightest = 0.0
+    for _ in range(INSTANCES):
+        kinds, delta = int(generator.integers(2, 4)), float(generator.uniform(0.02, 0.98))
+        functions = generator.random((int(generator.integers(1, 5)), kinds)).round()
+        law = generator.dirichlet(np.ones(kinds))
+        failure = failure_probability(law, functions, int(generator.integers(1, 9)), delta, 1.0)
+        tightest = max(tightest, failure / delta)
+    text = f"{INSTANCES} finite laws, every sample enumerated"
+    yield Evidence(text, {"largest failure probability / delta": tightest}, tightest <= 1.0)
+
+
+@statement("Lemma, Talagrand contraction", "squared losses contract with 2 (B + H)", "holds")
+def contraction(generator: np.random.Generator) -> Iterator[Evidence]:
+    closest = 0.0
+    for _ in range(INSTANCES):
+        values = generator.uniform(-1, 1, (int(generator.integers(2, 6)), int(generator.integers(1, 8))))
+        labels: np.ndarray = generator.uniform(-1, 1, values.shape[1:])
+        left, right = contraction_sides(values, labels, 1.0, 1.0)
+        closest = max(closest, left / right)
+    yield Evidence(f"{INSTANCES} classes, every sign enumerated", {"largest left / right": closest}, closest <= 1.0)
+
+
+@statement("Lemma, tuple regression", "the empirical minimiser's excess risk is at most Gamma_N(delta)", "sharper")
+def regression(generator: np.random.Generator) -> Iterator[Evidence]:
+    failure, sharp = 0.0, 0.0
+    for _ in range(INSTANCES):
+        delta = float(generator.uniform(0.05, 0.95))
+        values, labels = generator.uniform(-1, 1, (3, 3, 2)), generator.uniform(0, 1, (3, 2))
+        result = regression_control(generator.dirichlet(np.ones(3)), values, labels, 3, delta, 1.0, 1.0)
+        failure, sharp = max(failure, result.failure / delta), max(sharp, result.sharp_failure / delta)
+    numbers = {"failure / delta with factor 16": failure, "with factor 4": sharp}
+    yield Evidence(f"{INSTANCES} finite laws, every sample enumerated", numbers, max(failure, sharp) <= 1.0)
+    single = regression_control(np.array([0.5, 0.5]), np.zeros((1, 2, 1)), np.array([[0.0], [1.0]]), 3, 0.5, 0.0, 1.0)
+    numbers = {"E sup |R - R_N|": single.mean_deviation, "4 Rad_N": single.symmetrised}
+    text = "its symmetrisation step for a single predictor: the left side is not below the right"
+    yield Evidence(text, numbers, single.mean_deviation > 0.1 > abs(single.symmetrised))

@@ -34,7 +34,7 @@ from scipy.sparse.csgraph import dijkstra
 from scipy.spatial import cKDTree
 
 from iel.errors import ChainError
-from iel.theory.builders import KING_MOVES, move_table, passable_process
+from iel.theory.builders import KING_MOVES, move_table, moving
 from iel.theory.chains import ControlledProcess
 
 Cell = tuple[int, int]
@@ -97,31 +97,30 @@ class Maze:
         """xy of the middle of map cell (i, j)."""
         return np.array([cell[1] * self.cell_size - self.offset[0], cell[0] * self.cell_size - self.offset[1]])
 
-    def process(self, slip: float = 0.0) -> ControlledProcess:
+    def process(self) -> ControlledProcess:
         """The controlled process with the eight king moves, one-way doors and teleports applied."""
         if self.winds:
             raise ChainError("In the wind moves take different times, so they are no chain: use shortest_steps.")
-        base = passable_process(self.free, slip, KING_MOVES, blocked=self._forbidden())
+        walking, (caught, exits) = moving(self.moves()), self.caught()
         if self.teleports is None:
-            return base
-        jump = self._jump()
-        return ControlledProcess.of([chain @ jump for chain in base.transitions])
+            return walking
+        # Where each state leads at once: itself, or the exits when it lies within a teleport's radius.
+        landing = np.bincount(exits, minlength=self.states) / len(exits)
+        leave = sp.csr_array(caught[:, None].astype(np.float64)) @ sp.csr_array(landing[None])
+        jump = sp.diags_array((~caught).astype(np.float64)) + leave
+        return ControlledProcess.of([chain @ jump for chain in walking.transitions])
 
     def _cells(self) -> np.ndarray:
         """The map cell (i, j) of every state, (states, 2)."""
         return np.stack(np.nonzero(self.free), axis=1) // self.subcells
 
-    def _forbidden(self) -> np.ndarray | None:
-        """Moves (states, 8) that would cross a one-way door backwards, i.e. from its second cell to its first."""
-        if not self.one_way:
-            return None
-        cells = self._cells()
-        nexts = move_table(self.free, KING_MOVES)
-        forbidden = np.zeros(nexts.shape, dtype=bool)
-        for entry, leave in self.one_way:
+    def moves(self) -> np.ndarray:
+        """The state each of the eight moves leads to, (states, 8), one-way doors respected, teleports not applied."""
+        nexts, cells = move_table(self.free, KING_MOVES), self._cells()
+        for entry, leave in self.one_way:  # nobody goes from the second cell to the first
             backwards = np.all(cells == leave, axis=1)[:, None] & np.all(cells[nexts] == entry, axis=2)
-            forbidden |= backwards
-        return forbidden
+            nexts = np.where(backwards, np.arange(self.states)[:, None], nexts)
+        return nexts
 
     def durations(self) -> np.ndarray:
         """(states, 8) time of every move, in moves of calm air."""
@@ -132,32 +131,18 @@ class Maze:
         move = KING_MOVES[None, :, ::-1]  # rows and columns as x and y
         return np.abs(move / (np.where(move == 0, np.inf, np.sign(move)) + wind)).max(axis=2)
 
-    def _caught(self) -> tuple[np.ndarray, np.ndarray]:
-        """States within a teleport's radius, as a mask, and the exits' states."""
-        assert self.teleports is not None
+    def caught(self) -> tuple[np.ndarray, np.ndarray]:
+        """States within a teleport's radius, as a mask, and the exits' states; none of both without teleports."""
+        caught = np.zeros(self.states, dtype=bool)
+        if self.teleports is None:
+            return caught, np.zeros(0, dtype=np.int64)
         positions = self.positions()
         exits = self.nearest_state(np.array([self.cell_centre(cell) for cell in self.teleports.exits]))
-        caught = np.zeros(self.states, dtype=bool)
         for cell in self.teleports.entrances:
             caught |= np.linalg.norm(positions - self.cell_centre(cell), axis=1) <= self.teleports.radius
         if caught[exits].any():
             raise ChainError("A teleport's exit lies inside an entrance's radius: move the exit or shrink the radius.")
         return caught, exits
-
-    def _jump(self) -> sp.csr_array:
-        """Where each state leads at once: itself, or the exits when it lies within a teleport's radius."""
-        caught, exits = self._caught()
-        stay, leave = np.flatnonzero(~caught), np.flatnonzero(caught)
-        rows = np.concatenate([stay, np.repeat(leave, len(exits))])
-        columns = np.concatenate([stay, np.tile(exits, len(leave))])
-        weights = np.concatenate([np.ones(len(stay)), np.full(len(leave) * len(exits), 1.0 / len(exits))])
-        return sp.csr_array((weights, (rows, columns)), shape=(self.states, self.states))
-
-    def moves(self) -> np.ndarray:
-        """The state each of the eight moves leads to, (states, 8), one-way doors respected, teleports not applied."""
-        nexts = move_table(self.free, KING_MOVES)
-        forbidden = self._forbidden()
-        return nexts if forbidden is None else np.where(forbidden, np.arange(self.states)[:, None], nexts)
 
 
 def maze_from_map(
@@ -179,7 +164,7 @@ def maze_from_map(
     free = np.kron(grid == 0, np.ones((subcells, subcells), dtype=bool)).astype(bool)
     side = cell_size / subcells
     if margin > 0:
-        free &= _clear_of_walls(free, margin / side)
+        free &= distance_transform_edt(np.pad(free, 1))[1:-1, 1:-1] - 0.5 >= margin / side - 1e-9
     if not free.any():
         raise ChainError("No free square is left in the maze: lower the margin or raise subcells.")
     if any(not abs(component) < 1 for _, velocity in winds for component in velocity):
@@ -190,13 +175,6 @@ def maze_from_map(
     return Maze(free, side, corner, teleports, cell_size, offset, tuple(one_way), subcells, tuple(winds))
 
 
-def _clear_of_walls(free: np.ndarray, margin: float) -> np.ndarray:
-    """Squares whose centre is at least `margin` (in squares) from every wall square's border."""
-
-    padded = np.pad(free, 1)
-    return distance_transform_edt(padded)[1:-1, 1:-1] - 0.5 >= margin - 1e-9
-
-
 def shortest_steps(maze: Maze, goals: np.ndarray, step: float = 0.2) -> np.ndarray:
     """Fewest steps from every state to each goal position (G, 2) -> (G, states); infinite where no path exists.
 
@@ -204,16 +182,13 @@ def shortest_steps(maze: Maze, goals: np.ndarray, step: float = 0.2) -> np.ndarr
     V(x) = min(walk(x, g), walk(x, entrance) + m), with m the mean of V over the exits.
     """
     targets = maze.nearest_state(np.atleast_2d(goals))
-    if maze.teleports is None:
-        calm = np.zeros(maze.states, dtype=bool)
-        return _walk(maze.moves(), targets, calm, maze.durations() if maze.winds else None) * (maze.side / step)
-    caught, exits = maze._caught()
-    moves = maze.moves()
-    walk = _walk(moves, targets, caught)
-    entrance = _walk_into(moves, caught)
-    after = _mean_over_exits(walk[:, exits], entrance[exits])
-    best = np.minimum(walk, entrance[None] + after[:, None])
-    best[np.arange(len(targets)), targets] = 0.0
+    moves, (caught, exits) = maze.moves(), maze.caught()
+    best = _walk(moves, targets, caught, maze.durations() if maze.winds else None)
+    if maze.teleports is not None:
+        entrance = _walk_into(moves, caught)
+        after = _mean_over_exits(best[:, exits], entrance[exits])
+        best = np.minimum(best, entrance[None] + after[:, None])
+        best[np.arange(len(targets)), targets] = 0.0
     return best * (maze.side / step)
 
 
@@ -264,7 +239,7 @@ def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float
     first, last, centre = np.asarray(starts, np.float64), np.asarray(goals, np.float64), maze.positions()
     moves = maze.moves()
     around = np.column_stack([np.arange(len(moves)), moves])  # a state itself, then where its moves lead
-    caught = np.zeros(len(moves), dtype=bool) if maze.teleports is None else maze._caught()[0]
+    caught, _ = maze.caught()
     back = (around[around] == np.arange(len(moves))[:, None, None]).any(axis=2)  # v next to x leads back to x
     answer = _through_free_box(maze, begin, end, first, last, caught) / step
     order = np.argsort(end, kind="stable")

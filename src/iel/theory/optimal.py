@@ -8,27 +8,38 @@ Pi_D = {pi : pi(.|x) << pi_B(.|x)}. States from which no policy reaches the goal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import dijkstra
 
 from iel.errors import ChainError
-from iel.theory.chains import ControlledProcess, policy_chain
-from iel.theory.reachability import Goal, goal_indices, winning_states
-from iel.theory.solvers import solve_killed
+from iel.theory.builders import drift_walk, random_process
+from iel.theory.chains import (
+    ControlledProcess,
+    Goal,
+    can_reach,
+    goal_indices,
+    goal_mask,
+    hitting_time_matrix,
+    hitting_times,
+    poisson_residual,
+    policy_chain,
+    solve_killed,
+)
+from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, off_diagonal, statement
 
 SWEEPS = 200
 
 
-@dataclass(frozen=True)
-class OptimalTimes:
-    """V* (n,), one optimal action per state (n,), and the number of policy-improvement rounds."""
+class OptimalTimes(NamedTuple):
+    """V* (n,) and one optimal action per state (n,)."""
 
     values: np.ndarray
     policy: np.ndarray
-    rounds: int
 
 
 def optimal_hitting_times(
@@ -45,17 +56,17 @@ def optimal_hitting_times(
     values[target] = 0.0
     inside = np.flatnonzero(winning & ~np.isin(np.arange(process.states), target))
     if inside.size == 0:
-        return OptimalTimes(values, np.zeros(process.states, dtype=np.int64), 0)
+        return OptimalTimes(values, np.zeros(process.states, dtype=np.int64))
     policy = _proper_policy(process, target, winning, safe)
     # All actions' moves among the finite states in one tall matrix: row a * len(inside) + i is action a in state i.
     moves = sp.vstack([chain[inside][:, inside] for chain in process.transitions], format="csr")
     price = np.where(safe[inside].T, 1.0, np.inf)
-    for rounds in range(1, max_rounds + 1):
+    for _ in range(max_rounds):
         chain = policy_chain(process, policy)[inside]
-        values[inside] = solve_killed(chain[:, inside], np.ones(inside.size), chain[:, target].sum(axis=1))
+        values[inside] = solve_killed(chain[:, inside], chain[:, target].sum(axis=1))
         improved = _improve(moves, price, values[inside], policy[inside])
         if np.array_equal(improved, policy[inside]):
-            return OptimalTimes(values, policy, rounds)
+            return OptimalTimes(values, policy)
         policy[inside] = improved
     raise ChainError(f"Policy iteration did not settle in {max_rounds} rounds: raise max_rounds.")
 
@@ -86,29 +97,111 @@ def _proper_policy(process: ControlledProcess, target: np.ndarray, winning: np.n
     An edge taken with probability p costs 1 / p, the mean number of tries until it succeeds. Following these shortest
     paths leads every winning state to the goal with positive probability by safe actions, hence almost surely.
     """
-    backward = [_tries(chain, safe[:, a] & winning) for a, chain in enumerate(process.transitions)]
-    rows = np.concatenate([edges[0] for edges in backward])
-    columns = np.concatenate([edges[1] for edges in backward])
-    costs = np.concatenate([edges[2] for edges in backward])
-    actions = np.repeat(np.arange(process.actions), [len(edges[0]) for edges in backward])
-    # Of parallel edges only the cheapest may enter the matrix, because building a CSR adds duplicates up.
-    order = np.lexsort((costs, columns, rows))
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (np.diff(rows[order]) != 0) | (np.diff(columns[order]) != 0)
-    keep = order[first]
-    graph = sp.csr_array((costs[keep], (columns[keep], rows[keep])), shape=(process.states, process.states))
-    distance = dijkstra(graph, indices=target, min_only=True)
-    total = costs + distance[columns]
-    policy = np.zeros(process.states, dtype=np.int64)
-    best = np.lexsort((total, rows))
-    starts = np.ones(len(best), dtype=bool)
-    starts[1:] = np.diff(rows[best]) != 0
-    policy[rows[best[starts]]] = actions[best[starts]]
-    return policy
+    usable = [sp.diags_array((safe[:, a] & winning) * 1.0) @ chain for a, chain in enumerate(process.transitions)]
+    for chain in usable:
+        chain.eliminate_zeros()
+    tries = reduce(lambda first, second: first.maximum(second), usable).T
+    tries.data = 1.0 / tries.data
+    distance = dijkstra(tries, indices=target, min_only=True)
+    costs = np.full((process.actions, process.states), np.inf)
+    for own, chain in zip(costs, usable, strict=True):
+        edges = sp.coo_array(chain)
+        np.minimum.at(own, edges.row, 1.0 / edges.data + distance[edges.col])
+    return costs.argmin(axis=0)
 
 
-def _tries(chain: sp.csr_array, usable: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The action's edges (from, to, 1 / probability) out of the usable states."""
-    edges = sp.coo_array(chain)
-    keep = usable[edges.row]
-    return edges.row[keep], edges.col[keep], 1.0 / edges.data[keep]
+def winning_states(
+    transitions: Sequence[sp.csr_array], goal: Goal, allowed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """States from which some policy reaches the goal almost surely, and the actions (n, |A|) that never leave them.
+
+    The greatest set W such that every state of W can reach the goal using only actions that stay in W. Every state
+    keeps one way to the goal, so that the ways form a tree. When states are lost, the actions that may lead to them
+    are struck out, and only the branches that hung on such an action look for another way: each loss costs as much as
+    the part of the tree that it breaks, not a search of the whole graph.
+    """
+    states, actions = transitions[0].shape[0], len(transitions)
+    # Row a * n + x of `moves` holds the successors of x under action a; row y of `into` the pairs that may lead to y.
+    moves = sp.csr_array(sp.vstack(transitions))
+    into = sp.csr_array(moves.T)
+    usable = np.asarray(allowed, dtype=bool).T.ravel()
+    attached = goal_mask(goal, states)
+    via, parent = np.full(states, -1), np.full(states, -1)
+    waiting, frontier = np.flatnonzero(~attached), np.flatnonzero(attached)
+    while True:
+        while frontier.size:
+            pairs, onto = _entries(into, frontier)
+            open_way = usable[pairs] & ~attached[pairs % states]
+            frontier, first = np.unique(pairs[open_way] % states, return_index=True)
+            via[frontier], parent[frontier] = pairs[open_way][first], onto[open_way][first]
+            attached[frontier] = True
+        gone = waiting[~attached[waiting]]
+        if gone.size == 0:
+            return attached, usable.reshape(actions, states).T
+        struck, _ = _entries(into, gone)
+        usable[struck] = False
+        waiting = _detach(np.unique(struck[via[struck % states] == struck] % states), into, attached, via, parent)
+        # Some of the branch's states have another action into what still hangs together: the search goes on there.
+        own = (np.arange(actions)[:, None] * states + waiting).ravel()
+        onto, _ = _entries(moves, own[usable[own]])
+        frontier = np.unique(onto[attached[onto]])
+
+
+def _detach(
+    branch: np.ndarray, into: sp.csr_array, attached: np.ndarray, via: np.ndarray, parent: np.ndarray
+) -> np.ndarray:
+    """Cut these states and all that hang on them off the tree of ways; returns everything that was cut off."""
+    cut = [branch]
+    while branch.size:
+        attached[branch], via[branch] = False, -1
+        pairs, onto = _entries(into, branch)
+        child = pairs % len(attached)
+        branch = np.unique(child[(via[child] == pairs) & (parent[child] == onto)])
+        cut.append(branch)
+    return np.concatenate(cut)
+
+
+def _entries(matrix: sp.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The column numbers stored in these rows, one after the other, and the row each belongs to."""
+    begin = matrix.indptr[rows]
+    lengths = matrix.indptr[rows + 1] - begin
+    shift = np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
+    return matrix.indices[shift + np.arange(lengths.sum())], np.repeat(rows, lengths)
+
+
+@statement("Problem statement", "a reachable goal has an admissible policy with a finite expected time", "assumption")
+def reachable(generator: np.random.Generator) -> Iterator[Evidence]:
+    trap = ControlledProcess.of([np.array([[0.0, 0.5, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])])
+    numbers = {
+        "reachable": can_reach(trap.transitions[0], 1)[0],
+        "optimal time": optimal_hitting_times(trap, 1).values[0],
+    }
+    text = "goal or trap with equal probability: reachable, but no policy has a finite time"
+    yield Evidence(text, numbers, np.isinf(numbers["optimal time"]))
+    # Action a of the open interval (0, 1) reaches the goal with probability 1 - a: every one is beaten by another.
+    times = {f"V at a = {a:g}": hitting_times(np.array([[a, 1.0 - a], [0.0, 1.0]]), 1)[0] for a in (0.1, 0.01, 0.001)}
+    text = "actions a in (0, 1) with success probability 1 - a: the infimum 1 over Pi_D is attained by none"
+    yield Evidence(
+        text, times, sorted(times.values(), reverse=True) == list(times.values()) and min(times.values()) > 1
+    )
+
+
+@statement("Lemma, Poisson equation", "(I - P) V = 1 off the goal and V = 0 on it", "holds")
+def poisson(generator: np.random.Generator) -> Iterator[Evidence]:
+    worst = 0.0
+    for _ in range(INSTANCES):
+        chain = random_process(int(generator.integers(2, 9)), 1, generator, concentration=0.5).transitions[0]
+        times = hitting_times(chain, 0)
+        worst = max(worst, float(np.abs(poisson_residual(chain, 0, times)).max() / times.max()))
+    yield Evidence(f"{INSTANCES} random chains", {"largest relative residual": worst}, worst < ROUNDING)
+    for states in (20, 24, 40):
+        times = hitting_time_matrix(drift_walk(states, 0.9))
+        # From x to x - 1 the walk needs h_x = (1 + 0.9 h_{x+1}) / 0.1, and 10 at the far end: all sums, no difference.
+        rung, total = 10.0, 10.0
+        for _ in range(states - 2):
+            rung = (1.0 + 0.9 * rung) / 0.1
+            total += rung
+        error, least = abs(times[-1, 0] / total - 1.0), off_diagonal(times).min()
+        numbers = {"V(n - 1, 0)": times[-1, 0], "relative error": error, "smallest V off the goal": least}
+        text = f"walk on {states} states that drifts away with probability 0.9"
+        yield Evidence(text, numbers, error < ROUNDING and least >= 1.0)

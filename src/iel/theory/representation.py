@@ -17,12 +17,23 @@ and where a rank is needed the rank is checked first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from iel.errors import ChainError
-from iel.theory.chains import ControlledProcess, as_policy, hitting_time_matrix, hitting_times, policy_chain
+from iel.theory.builders import drift_walk, lumpable, random_policy, random_process
+from iel.theory.chains import (
+    ControlledProcess,
+    as_policy,
+    hitting_time_matrix,
+    hitting_times,
+    policy_chain,
+    uniform_policy,
+)
+from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, coordinates, statement
 
 TOLERANCE = 1e-8
 """Relative residual below which a linear condition counts as satisfied."""
@@ -36,29 +47,39 @@ class Representation:
     operators: np.ndarray
 
     @property
-    def dimension(self) -> int:
-        return int(self.features.shape[1])
+    def moved(self) -> np.ndarray:
+        """K_a phi(x) for every pair, (actions, n, d)."""
+        return np.einsum("xd,aed->axe", self.features, self.operators)
 
 
-def feature_rank(features: np.ndarray) -> int:
-    """Numerical rank of the feature table."""
-    return int(np.linalg.matrix_rank(features))
+def predictions(features: np.ndarray, omegas: np.ndarray) -> np.ndarray:
+    """V^(x, g) = <phi(g) - phi(x), omega_g> for all pairs, (n, n)."""
+    return np.einsum("gd,gd->g", features, omegas)[None] - features @ omegas.T
 
 
-def check_features(features: np.ndarray, states: int | None = None) -> np.ndarray:
+def check_features(features: np.ndarray, states: int) -> np.ndarray:
     """Validate a feature table: finite, one row per state, of full column rank (it spans its space)."""
     table = np.asarray(features, dtype=np.float64)
-    if table.ndim != 2 or (states is not None and len(table) != states):
-        raise ChainError(f"The features have shape {table.shape}: pass one row per state, {states or 'n'} rows in all.")
+    if table.ndim != 2 or len(table) != states:
+        raise ChainError(f"The features have shape {table.shape}: pass one row per state, {states} rows in all.")
     if not np.all(np.isfinite(table)):
         raise ChainError("The features hold values that are not finite: remove NaN and infinity.")
-    rank = feature_rank(table)
+    rank = int(np.linalg.matrix_rank(table))
     if rank < table.shape[1]:
         raise ChainError(
             f"The features have {table.shape[1]} columns but rank {rank}, so operators on them are not unique: "
             "drop dependent columns."
         )
     return table
+
+
+def linear_map(features: np.ndarray, targets: np.ndarray, subject: str, advice: str) -> np.ndarray:
+    """The M with features @ M = targets; an error when there is none: "`subject` not linear: `advice`"."""
+    solution = np.linalg.lstsq(features, targets, rcond=None)[0]
+    residual = np.abs(features @ solution - targets).max()
+    if residual > TOLERANCE * max(1.0, np.abs(targets).max()):
+        raise ChainError(f"{subject} (residual {residual:.2g}): {advice}.")
+    return solution
 
 
 def fit_representation(process: ControlledProcess, features: np.ndarray) -> Representation:
@@ -71,37 +92,26 @@ def fit_representation(process: ControlledProcess, features: np.ndarray) -> Repr
 
 def sufficiency_residual(process: ControlledProcess, representation: Representation) -> np.ndarray:
     """|| E[phi(x') | x, a] - K_a phi(x) || for every pair, (n, |A|); its maximum is the epsilon of Definition 2.1."""
-    predicted = np.einsum("xd,aed->axe", representation.features, representation.operators)
-    return np.linalg.norm(process.expected(representation.features) - predicted, axis=2).T
+    return np.linalg.norm(process.expected(representation.features) - representation.moved, axis=2).T
 
 
 def policy_operator(process: ControlledProcess, representation: Representation, policy: np.ndarray) -> np.ndarray:
     """K_pi with K_pi phi(x) = sum_a pi(a | x) K_a phi(x) for all x; an error when no linear operator does this."""
     table = as_policy(process, policy)
     predicted = np.einsum("xa,aed,xd->xe", table, representation.operators, representation.features)
-    transposed = np.linalg.lstsq(representation.features, predicted, rcond=None)[0]
-    residual = np.abs(representation.features @ transposed - predicted).max()
-    if residual > TOLERANCE * max(1.0, np.abs(predicted).max()):
-        raise ChainError(
-            f"The policy's latent dynamics do not close linearly (residual {residual:.2g}): "
-            "states with dependent features act differently, so enlarge the features or change the policy."
-        )
-    return transposed.T
+    subject = "The policy's latent dynamics do not close linearly"
+    advice = "states with dependent features act differently, so enlarge the features or change the policy"
+    return linear_map(representation.features, predicted, subject, advice).T
 
 
-@dataclass(frozen=True)
-class RangeCondition:
+class RangeCondition(NamedTuple):
     """Whether w_1 lies in range (K_pi - I)^* on the goal's transient feature span, and a solution of least norm."""
 
     omega: np.ndarray
     residual: float
     """max over x != g of |<(K_pi - I) phi(x), omega> - 1|."""
-    tolerance: float = TOLERANCE
-    """What rounding may contribute to the residual."""
-
-    @property
-    def holds(self) -> bool:
-        return self.residual <= self.tolerance
+    holds: bool
+    """Whether the residual is what rounding may contribute."""
 
 
 def range_condition(features: np.ndarray, operator: np.ndarray, goal: int, everywhere: bool = False) -> RangeCondition:
@@ -117,48 +127,35 @@ def range_condition(features: np.ndarray, operator: np.ndarray, goal: int, every
     cut = min(1.0, 1e-12 * scale / largest) if largest > 1e-12 * scale else 1.0
     omega = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=cut)[0] if cut < 1.0 else np.zeros(features.shape[1])
     residual = float(np.abs(rows @ omega - 1.0).max(initial=0.0))
-    return RangeCondition(omega, residual, TOLERANCE + 1e-12 * scale * float(np.linalg.norm(omega)))
+    tolerance = TOLERANCE + 1e-12 * scale * float(np.linalg.norm(omega))
+    return RangeCondition(omega, residual, residual <= tolerance)
 
 
-@dataclass(frozen=True)
-class Existence:
+class Existence(NamedTuple):
     """Both sides of Theorem 2.2, decided independently of each other."""
 
     epsilon: float
     """Sufficiency residual of the representation; the theorem needs 0."""
     range_condition: RangeCondition
-    representable_residual: float
-    """max_x |V(x) - <phi(g) - phi(x), omega>| for the best omega whatever its origin; infinite if some V(x) is."""
+    representable: bool
+    """Whether some omega, whatever its origin, gives V = <phi(g) - phi(x), omega>: never if some V(x) is infinite."""
     exact: np.ndarray
-    predicted: np.ndarray
-    """<phi(g) - phi(x), omega> with the omega of the range condition."""
-
-    @property
-    def representable(self) -> bool:
-        scale = np.abs(self.exact[np.isfinite(self.exact)]).max(initial=1.0)
-        return self.representable_residual <= TOLERANCE * scale
-
-    @property
-    def error(self) -> float:
-        """The largest |V - predicted|: zero when the theorem's assumptions and the range condition hold."""
-        return float(np.abs(self.exact - self.predicted).max())
+    error: float
+    """The largest |V - predicted| with the omega of the range condition: zero when the theorem's assumptions hold."""
 
 
 def existence(process: ControlledProcess, representation: Representation, policy: np.ndarray, goal: int) -> Existence:
     """Check Theorem 2.2 for one goal: the range condition on one side, the hitting times themselves on the other."""
     features = representation.features
-    operator = policy_operator(process, representation, policy)
-    condition = range_condition(features, operator, goal)
-    exact = hitting_times(policy_chain(process, policy), goal)
+    condition = range_condition(features, policy_operator(process, representation, policy), goal)
+    exact, displacement = hitting_times(policy_chain(process, policy), goal), features[goal] - features
+    representable = False
     if np.all(np.isfinite(exact)):
-        displacement = features[goal] - features
         best = np.linalg.lstsq(displacement, exact, rcond=None)[0]
-        residual = float(np.abs(displacement @ best - exact).max())
-    else:
-        residual = np.inf
+        representable = bool(np.abs(displacement @ best - exact).max() <= TOLERANCE * exact.max(initial=1.0))
     epsilon = float(sufficiency_residual(process, representation).max())
-    predicted = (features[goal] - features) @ condition.omega
-    return Existence(epsilon, condition, residual, exact, predicted)
+    error = float(np.abs(exact - displacement @ condition.omega).max())
+    return Existence(epsilon, condition, representable, exact, error)
 
 
 def readouts(process: ControlledProcess, representation: Representation, policy: np.ndarray) -> np.ndarray:
@@ -215,56 +212,73 @@ def unit_readouts(features: np.ndarray, omegas: np.ndarray) -> tuple[np.ndarray,
     return np.hstack([scale * features, np.zeros((len(features), 1))]), np.hstack([omegas / scale, idle[:, None]])
 
 
-def merged_features(states: int, groups: np.ndarray) -> np.ndarray:
-    """One-hot features of a partition: states of the same group become indistinguishable."""
-    labels = np.asarray(groups)
-    if labels.shape != (states,):
-        raise ChainError(f"The grouping has shape {labels.shape}: give one group number per state, {states} in all.")
-    return np.eye(int(labels.max()) + 1)[labels]
-
-
-# ---------------------------------------------------------------- linear analysis: spans, complements, compressions
-
-
-def spectral_radius(matrix: np.ndarray) -> float:
-    """The largest modulus of an eigenvalue; zero for an operator on the zero space."""
-    return float(np.abs(np.linalg.eigvals(matrix)).max(initial=0.0))
-
-
 def span_basis(vectors: np.ndarray) -> np.ndarray:
     """An orthonormal basis (d, k) of the span of the rows of `vectors` (m, d)."""
     _, singular, right = np.linalg.svd(np.atleast_2d(vectors), full_matrices=False)
     return right[singular > singular.max(initial=0.0) * 1e-11].T
 
 
-def orthogonal_complement(basis: np.ndarray) -> np.ndarray:
-    """An orthonormal basis (d, d - k) of the complement of orthonormal columns (d, k)."""
-    check_orthonormal(basis)
-    complete, _ = np.linalg.qr(np.column_stack([basis, np.eye(len(basis))]))
-    return complete[:, basis.shape[1] : len(basis)]
+@statement("Definition 2.1", "epsilon-sufficient: || E[phi(x')] - K_a phi(x) || <= epsilon", "definition")
+def sufficient(generator: np.random.Generator) -> Iterator[Evidence]:
+    process = random_process(6, 2, generator)
+    whole = sufficiency_residual(process, transform(one_hot_representation(process), coordinates(generator, 6))).max()
+    part = sufficiency_residual(process, fit_representation(process, generator.normal(size=(6, 3)))).max()
+    numbers = {"epsilon of rotated one-hot": whole, "of three random features": part}
+    yield Evidence("a random process with 6 states and 2 actions", numbers, whole < 1e-10 < 1e-3 < part)
 
 
-def compression(operator: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """P A restricted to the span of orthonormal columns, in their coordinates: B^T A B."""
-    check_orthonormal(basis)
-    return basis.T @ operator @ basis
+@statement(
+    "Theorem 2.2", "V = <phi(g) - phi(x), omega_g> iff w_1 is in the range of (K_pi - I)^* off the goal", "holds"
+)
+def representable_times(generator: np.random.Generator) -> Iterator[Evidence]:
+    error, agree, representable = 0.0, 0, 0
+    for _ in range(INSTANCES):
+        process = random_process(int(generator.integers(3, 8)), 2, generator)
+        representation = transform(one_hot_representation(process), coordinates(generator, process.states))
+        result = existence(process, representation, random_policy(process, generator), 0)
+        error = max(error, result.error / result.exact.max())
+        groups = np.concatenate([np.arange(4), generator.integers(0, 4, size=int(generator.integers(0, 3)))])
+        lumped = lumpable(groups, 2, generator)
+        policy = generator.dirichlet(np.ones(2), size=4)[groups]
+        both = existence(
+            lumped, fit_representation(lumped, np.eye(4)[groups]), policy, int(generator.integers(len(groups)))
+        )
+        agree += both.range_condition.holds == both.representable
+        representable += both.representable
+    yield Evidence(
+        f"{INSTANCES} random processes, rotated one-hot", {"largest relative error": error}, error < ROUNDING
+    )
+    numbers: dict[str, float] = {"sides agree": agree, "of these representable": representable}
+    sides = agree == INSTANCES and 0 < representable < INSTANCES
+    yield Evidence(f"{INSTANCES} lumped processes, both sides decided on their own", numbers, sides)
+    one_hot = one_hot_representation(random_process(5, 1, generator))
+    everywhere = range_condition(one_hot.features, one_hot.operators[0], 1, everywhere=True).residual
+    off_goal = range_condition(one_hot.features, one_hot.operators[0], 1).residual
+    text = "the range condition of a random chain, off the goal as the theorem says, and on the whole space"
+    numbers = {"residual off the goal": off_goal, "everywhere": everywhere}
+    yield Evidence(text, numbers, off_goal < ROUNDING < 1e-3 < everywhere)
+    features, drift = np.column_stack([np.ones(400), np.arange(400.0)]), np.array([[1.0, 0.0], [0.4, 1.0]])
+    condition = range_condition(features, drift, 0)
+    escaping = drift_walk(400, 0.7)
+    escaping[-1] = np.eye(400)[-1]  # cut far out, the far end swallows the walk
+    predicted, exact = (features[0] - features[1]) @ condition.omega, hitting_times(escaping, 0)[1]
+    numbers = {"range residual": condition.residual, "predicted V(1, 0)": predicted, "true": exact}
+    broken = condition.holds and np.isinf(exact) and abs(predicted + 2.5) < ROUNDING
+    yield Evidence("unbounded phi = (1, x), half-line drifting away: the boundedness is needed", numbers, broken)
 
 
-def check_orthonormal(basis: np.ndarray) -> None:
-    """Refuse a basis whose columns are not orthonormal."""
-    if np.abs(basis.T @ basis - np.eye(basis.shape[1])).max(initial=0.0) > 1e-8:
-        raise ChainError("The basis of the subspace is not orthonormal: orthonormalise it with numpy.linalg.qr first.")
-
-
-def goal_projection(features: np.ndarray, goal: int) -> np.ndarray:
-    """P_Q: the orthogonal projection onto the complement of phi(g); the identity when phi(g) = 0."""
-    keep = transient_basis(features, goal)
-    return keep @ keep.T
-
-
-def transient_basis(features: np.ndarray, goal: int) -> np.ndarray:
-    """An orthonormal basis of H_Q, the complement of phi(g): (d, d - 1), or the identity when phi(g) = 0."""
-    direction = features[goal]
-    if not np.any(direction):
-        return np.eye(len(direction))
-    return orthogonal_complement(direction[:, None] / np.linalg.norm(direction))
+@statement("Algorithm, unit omega", "readouts may be given length one", "sharper")
+def unit(generator: np.random.Generator) -> Iterator[Evidence]:
+    process = random_process(6, 1, generator)
+    one_hot = one_hot_representation(process)
+    omegas = readouts(process, one_hot, uniform_policy(process))
+    times = hitting_time_matrix(process.transitions[0])
+    general = np.abs(predictions(*unit_readouts(one_hot.features, omegas)) - times).max()
+    # One-hot displacements are orthogonal to the constant vector, which can carry the missing length.
+    flat = omegas - omegas.mean(axis=1, keepdims=True)
+    longer, units = unit_readouts(one_hot.features, flat)
+    inside = units[:, :-1] + units[:, -1:] / np.sqrt(6.0)
+    same = np.abs(predictions(longer[:, :-1], inside) - times).max()
+    numbers = {"error with one more dimension": general, "error of one-hot with none": same}
+    unit_length = abs(np.linalg.norm(inside, axis=1) - 1.0).max() < 1e-12
+    yield Evidence("a random chain with 6 states", numbers, max(general, same) < ROUNDING and unit_length)

@@ -16,23 +16,34 @@ when the step was away from the goal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from iel.distances import discounted_steps
 from iel.errors import ChainError
-from iel.theory.chains import Matrix, as_chain, hitting_time_matrix, simulate
+from iel.theory.builders import corridor, directed_ring, grid, random_process
+from iel.theory.chains import (
+    ControlledProcess,
+    Matrix,
+    as_chain,
+    hitting_time_matrix,
+    policy_chain,
+    simulate,
+    uniform_policy,
+)
 from iel.theory.concentration import deviation_term
-from iel.theory.identifiability import AnalysisOperator, analysis_operator, operator_on
-from iel.theory.recovery import Reference, transport
-from iel.theory.representation import span_basis
+from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, statement
+from iel.theory.identifiability import analysis_operator, operator_on
+from iel.theory.recovery import Reference, missed_displacements
+from iel.theory.representation import one_hot_representation, readouts, span_basis
 
 Slot = tuple[int, int, int]
+SLOTS = [(0, 1, 3), (0, 2, 4), (1, 2, 2), (0, 2, 0)]
 
 
-@dataclass(frozen=True)
-class TupleLaw:
+class TupleLaw(NamedTuple):
     """mu as a table: weight[s, u, g] and the conditional mean label E[H | s, u, g] (0 where the weight is 0)."""
 
     weight: np.ndarray
@@ -48,17 +59,12 @@ class TupleLaw:
         return float(np.sqrt((self.weight * table**2).sum()))
 
 
-def check_slots(slots: Sequence[Slot]) -> None:
-    """Slots must name positions i <= j and a goal position k >= 0."""
+def tuple_law(chain: Matrix, start: np.ndarray, slots: Sequence[Slot]) -> TupleLaw:
+    """The exact law of a uniformly chosen slot's tuple when x_0 ~ start."""
     if not slots or any(not (0 <= i <= j and k >= 0) for i, j, k in slots):
         raise ChainError(
             "Every extraction slot needs 0 <= i <= j and k >= 0: give (start, intermediate, goal) positions."
         )
-
-
-def tuple_law(chain: Matrix, start: np.ndarray, slots: Sequence[Slot]) -> TupleLaw:
-    """The exact law of a uniformly chosen slot's tuple when x_0 ~ start."""
-    check_slots(slots)
     dense = as_chain(chain).toarray()
     states = len(dense)
     weight, gaps = np.zeros((states,) * 3), np.zeros((states,) * 3)
@@ -85,14 +91,11 @@ def sample_tuples(
     chain: Matrix, start: np.ndarray, slots: Sequence[Slot], trajectories: int, generator: np.random.Generator
 ) -> np.ndarray:
     """Tuples (trajectories, slots, 4) of integers s, u, g, H from simulated trajectories."""
-    check_slots(slots)
-    length = max(max(slot) for slot in slots)
     starts = generator.choice(len(start), p=start, size=trajectories)
-    paths = np.stack([simulate(chain, int(first), length, generator) for first in starts])
-    columns = [
-        np.stack([paths[:, i], paths[:, j], paths[:, k], np.full(trajectories, j - i)], axis=1) for i, j, k in slots
-    ]
-    return np.stack(columns, axis=1)
+    paths = np.stack([simulate(chain, int(first), int(np.max(slots)), generator) for first in starts])
+    tuples = paths[:, np.array(slots)]
+    gaps = np.array([j - i for i, j, _ in slots])
+    return np.concatenate([tuples, np.broadcast_to(gaps[:, None], (*tuples.shape[:2], 1))], axis=2)
 
 
 def predictor(features: np.ndarray, omegas: np.ndarray) -> np.ndarray:
@@ -175,29 +178,17 @@ def coverage(law: TupleLaw, measure: np.ndarray) -> float:
     return float((conditional[:, measure > 0] / measure[measure > 0]).min())
 
 
-@dataclass(frozen=True)
-class SampleBound:
-    """Both sides of Theorem 3.5, the parts of the right side, and its assumptions."""
+class SampleBound(NamedTuple):
+    """Both sides of Theorem 3.5 and what its right side is made of."""
 
     distance: float
     bound: float
+    """Infinite where some goal is not covered for some pair."""
     sharp_bound: float
     """(|| f - G || + 2 eta)^2 / (c_cov m_B^2): the last step of the proof, with the error f really has."""
-    class_error: float
-    label_mismatch: float
-    statistical: float
     coverage: float
-    reference_level: float
-    lower: float
     target_error: float
     """|| f - G ||^2 in L^2(mu), the middle of the proof."""
-
-    @property
-    def assumptions(self) -> dict[str, bool]:
-        return {
-            "goals covered for every pair": self.coverage > 0,
-            "reference analysis operator bounded below": self.lower > 0,
-        }
 
 
 def statistical_term(
@@ -224,33 +215,98 @@ def sample_bound(
     Everything but `statistical` (Gamma_N, zero for the population minimiser) and `class_error` is computed here;
     `label_mismatch` can be overridden to see what happens when it is understated.
     """
-    ideal = ideal_target(chain)
+    ideal, cover = ideal_target(chain), coverage(law, measure)
     mismatch = law.norm(law.mean_gap - ideal) if label_mismatch is None else label_mismatch
-    cover = coverage(law, measure)
     second = analysis_operator(reference.features, reference.omegas, measure)
-    learned = _learned_operator(encoder, omegas, measure, law)
-    move = transport(learned, second)
-    difference = encoder @ move.T - reference.features
-    squared = ((difference[None] - difference[:, None]) ** 2).sum(axis=2)
+    s, u = np.nonzero(law.pairs)  # A_N on D_N, the span of the learned displacements of pairs that occur
+    learned = operator_on(span_basis(encoder[u] - encoder[s]), omegas, measure)
+    missed = missed_displacements(encoder, learned, reference, second)
     inner = (class_error + mismatch) ** 2 + statistical + mismatch**2 + 2.0 * reference.level**2
-    factor = 4.0 / (cover * second.lower**2) if cover > 0 else np.inf
     target_error = law.norm(predictor(encoder, omegas) - ideal) ** 2
-    sharp = (np.sqrt(target_error) + 2.0 * reference.level) ** 2 * factor / 4.0 if cover > 0 else np.inf
-    return SampleBound(
-        distance=float((law.pairs * squared).sum()),
-        bound=factor * inner if cover > 0 else np.inf,
-        sharp_bound=float(sharp),
-        class_error=class_error,
-        label_mismatch=mismatch,
-        statistical=statistical,
-        coverage=cover,
-        reference_level=reference.level,
-        lower=second.lower,
-        target_error=target_error,
-    )
+    bound = sharp = np.inf
+    if cover > 0:
+        factor = 4.0 / (cover * second.lower**2)
+        bound, sharp = factor * inner, (np.sqrt(target_error) + 2.0 * reference.level) ** 2 * factor / 4.0
+    return SampleBound(float((law.pairs * missed).sum()), bound, float(sharp), cover, target_error)
 
 
-def _learned_operator(encoder: np.ndarray, omegas: np.ndarray, measure: np.ndarray, law: TupleLaw) -> AnalysisOperator:
-    """A_N on D_N, the span of the learned displacements of pairs that occur."""
-    s, u = np.nonzero(law.pairs)
-    return operator_on(span_basis(encoder[u] - encoder[s]), omegas, measure)
+def exact_reference(process: ControlledProcess) -> Reference:
+    """One-hot features with the readouts of the uniform policy: level zero."""
+    one_hot = one_hot_representation(process)
+    return Reference(one_hot.features, readouts(process, one_hot, uniform_policy(process)), 0.0)
+
+
+def random_omegas(generator: np.random.Generator, dimension: int) -> np.ndarray:
+    """Readouts of length one for four goals."""
+    omegas = generator.normal(size=(4, dimension))
+    return omegas / np.linalg.norm(omegas, axis=1, keepdims=True)
+
+
+@statement("Theorem 3.5", "finite samples recover the displacements up to capacity, labels and sampling", "holds")
+def samples(generator: np.random.Generator) -> Iterator[Evidence]:
+    ratio, sharp = 0.0, 0.0
+    for _ in range(INSTANCES):
+        process = random_process(4, 1, generator)
+        chain, omegas = process.transitions[0], generator.normal(size=(4, int(generator.integers(1, 5))))
+        law = tuple_law(chain, generator.dirichlet(np.full(4, 3.0)), SLOTS)
+        ideal = ideal_target(chain)
+        best = law.norm(predictor(fit_encoder(law.weight, ideal, omegas), omegas) - ideal)
+        encoder = fit_encoder(law.weight, law.mean_gap, omegas)
+        result = sample_bound(chain, law, encoder, omegas, exact_reference(process), np.full(4, 0.25), best, 0.0)
+        ratio, sharp = max(ratio, result.distance / result.bound), max(sharp, result.distance / result.sharp_bound)
+    numbers = {"largest distance / bound": ratio, "/ last step of the proof": sharp}
+    yield Evidence(f"{INSTANCES} random chains, infinite data", numbers, ratio <= 1.0 and sharp <= 1.0 + ROUNDING)
+    yield tight_two_states()
+    yield excess_risk(generator)
+    slots, fifth, mismatch = [(0, 1, 2), (0, 1, 3), (0, 2, 4)], np.full(5, 0.2), {}
+    walk = policy_chain(grid(1, 5), uniform_policy(grid(1, 5)))
+    for name, chain in (("directed ring", directed_ring(5).transitions[0]), ("random walk", walk)):
+        law = tuple_law(chain, fifth, slots)
+        mismatch[name] = law.norm(law.mean_gap - ideal_target(chain))
+    lasting = mismatch["directed ring"] < ROUNDING < 1.0 < mismatch["random walk"]
+    yield Evidence("eta_traj, which no amount of data removes: five cells", mismatch, lasting)
+    cover = coverage(tuple_law(corridor(5).transitions[0], np.eye(5)[0], [(0, 1, 2), (1, 2, 4)]), fifth)
+    text = "coverage (i) with goals of the same trajectory in a one-way corridor"
+    yield Evidence(text, {"c_cov": cover}, cover == 0.0)
+    rms = {f"H_max = {longest}": additive_misfit(longest) for longest in (10, 30)}
+    text = "discounted labels (gamma 0.99) are not additive: best RMS error over all phi on a long corridor, in steps"
+    yield Evidence(text, rms, 0.03 < rms["H_max = 10"] < 0.1 < 0.3 < rms["H_max = 30"] < 0.6)
+
+
+def tight_two_states() -> Evidence:
+    """Two states, the next one drawn afresh: goals are independent of the pair, so the last step is not loose."""
+    a = 0.3
+    chain, law_of_goals = np.array([[1 - a, a], [1 - a, a]]), np.array([1 - a, a])
+    reference = Reference(np.array([[0.0], [1.0]]), np.array([[-1 / (1 - a)], [1 / a]]), 0.0)
+    law = tuple_law(chain, law_of_goals, [(0, 1, 3), (0, 1, 4)])
+    encoder = fit_encoder(law.weight, law.mean_gap, reference.omegas)
+    found = sample_bound(chain, law, encoder, reference.omegas, reference, law_of_goals, 0.0, 0.0)
+    numbers = {"distance": found.distance, "last step of the proof": found.sharp_bound, "bound": found.bound}
+    tight = found.distance > 0.999 * found.sharp_bound and found.distance > 0.02 * found.bound
+    return Evidence("two states, the tightest case we know", numbers, tight and found.distance <= found.bound)
+
+
+def excess_risk(generator: np.random.Generator, samples: int = 30, radius: float = 2.0, delta: float = 0.1) -> Evidence:
+    """The empirical minimiser over ||phi|| <= 2, a class fixed before any data is seen, against Gamma_N(delta)."""
+    worst, positive = 0.0, 0
+    for _ in range(INSTANCES):
+        chain = random_process(4, 1, generator).transitions[0]
+        omegas, start = random_omegas(generator, 2), np.full(4, 0.25)
+        law, tuples = tuple_law(chain, start, SLOTS), sample_tuples(chain, start, SLOTS, samples, generator)
+        learned = fit_encoder(*empirical_weight(tuples, 4), omegas, radius)
+        best = fit_encoder(law.weight, law.mean_gap, omegas, radius)
+        risk = [law.norm(predictor(phi, omegas) - law.mean_gap) ** 2 for phi in (learned, best)]
+        complexity = rademacher_complexity(tuples, omegas, radius, 20, generator)
+        worst = max(worst, (risk[0] - risk[1]) / statistical_term(complexity, radius, 1.0, 2.0, samples, delta))
+        positive += risk[0] > risk[1]
+    numbers = {"largest excess risk / Gamma": worst, "instances with excess": positive}
+    text = f"{INSTANCES} chains, {samples} trajectories, C_phi = {radius:g} fixed in advance, delta = {delta}"
+    return Evidence(text, numbers, worst <= 1.0 and positive > INSTANCES // 2)
+
+
+def additive_misfit(longest: int, discount: float = 0.99) -> float:
+    """Best RMS of phi(u) - phi(s) against h(u - s) over gaps 1 .. longest: on a long corridor phi(x) = c x is best."""
+    gaps = np.arange(1.0, longest + 1.0)
+    labels = discounted_steps(gaps, discount)
+    slope = gaps @ labels / (gaps @ gaps)
+    return float(np.sqrt(np.mean((labels - slope * gaps) ** 2)))

@@ -11,13 +11,28 @@ Values here are discounted rewards to be maximised, (n, m) tables over states an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from iel.errors import ChainError
-from iel.theory.chains import ControlledProcess, Matrix, as_chain, as_policy
-from iel.theory.representation import TOLERANCE, Representation, check_features
+from iel.theory.builders import affine_process, lumpable
+from iel.theory.chains import ControlledProcess, Matrix, as_chain, as_policy, policy_chain
+from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, coordinates, statement
+from iel.theory.representation import (
+    TOLERANCE,
+    Representation,
+    check_features,
+    fit_representation,
+    linear_map,
+    policy_operator,
+    sufficiency_residual,
+    transform,
+)
+
+DISCOUNT = 0.9
+POINTS = np.array([-1.5, -0.5, 0.5, 1.5])
 
 
 def region_embedding(features: np.ndarray, distribution: np.ndarray) -> np.ndarray:
@@ -33,37 +48,28 @@ def reward_table(features: np.ndarray, operators: np.ndarray, goals: np.ndarray 
     return np.einsum("xd,ade,ge->axg", features, operators, features if goals is None else goals)
 
 
-@dataclass(frozen=True)
-class RewardFit:
-    """The nearest bilinear reward and how far the given one is from it."""
-
-    operators: np.ndarray
-    residual: float
-
-    @property
-    def in_span(self) -> bool:
-        return self.residual <= TOLERANCE
-
-
-def fit_reward(features: np.ndarray, rewards: np.ndarray) -> RewardFit:
-    """The operators R_a whose reward table (|A|, n, n) is nearest in least squares; residual = largest difference."""
+def fit_reward(features: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, float]:
+    """The operators R_a whose reward table (|A|, n, n) is nearest in least squares, and the largest difference."""
     table = check_features(features, rewards.shape[1])
     left = np.linalg.lstsq(table, np.moveaxis(rewards, 0, 1).reshape(len(table), -1), rcond=None)[0]
     left = np.moveaxis(left.reshape(table.shape[1], rewards.shape[0], -1), 1, 0)
     operators = np.stack([np.linalg.lstsq(table, part.T, rcond=None)[0].T for part in left])
-    return RewardFit(operators, float(np.abs(reward_table(table, operators) - rewards).max()))
+    return operators, float(np.abs(reward_table(table, operators) - rewards).max())
+
+
+def distance_from_span(features: np.ndarray, values: np.ndarray) -> float:
+    """How far the nearest table <phi(x), S phi(g)> (in least squares) is from values (n, n), at most."""
+    return fit_reward(features, values[None])[1]
 
 
 def policy_reward_operator(features: np.ndarray, operators: np.ndarray, policy: np.ndarray) -> np.ndarray:
     """R_pi with <phi(x), R_pi mu> = sum_a pi(a | x) <phi(x), R_a mu>; an error when no operator does this."""
+    advice = (
+        "its action probabilities vary between states whose features are dependent, so use a state-independent mixture "
+        "or larger features"
+    )
     wanted = np.einsum("xa,xd,ade->xe", policy, features, operators)
-    solution = np.linalg.lstsq(features, wanted, rcond=None)[0]
-    if np.abs(features @ solution - wanted).max() > TOLERANCE * max(1.0, np.abs(wanted).max()):
-        raise ChainError(
-            "The policy's reward is not latent-linear: its action probabilities vary between states whose features are "
-            "dependent, so use a state-independent mixture or larger features."
-        )
-    return solution
+    return linear_map(features, wanted, "The policy's reward is not latent-linear", advice)
 
 
 def discounted_values(chain: Matrix, rewards: np.ndarray, discount: float) -> np.ndarray:
@@ -119,12 +125,6 @@ def optimal_values(process: ControlledProcess, rewards: np.ndarray, discount: fl
         values = updated
 
 
-def nearest_bilinear(features: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, float]:
-    """The S whose table <phi(x), S phi(g)> is nearest to values (n, n) in least squares, and the largest difference."""
-    fit = fit_reward(features, values[None])
-    return fit.operators[0], fit.residual
-
-
 def is_lattice(features: np.ndarray) -> bool:
     """Whether span of the feature columns is closed under pointwise maxima.
 
@@ -137,8 +137,7 @@ def is_lattice(features: np.ndarray) -> bool:
     return rays == int(np.linalg.matrix_rank(features))
 
 
-@dataclass(frozen=True)
-class Closure:
+class Closure(NamedTuple):
     """Latent optimal Bellman closure: proved, refuted, or not decided."""
 
     certificate: str | None
@@ -158,7 +157,6 @@ def bellman_closure(
     process: ControlledProcess,
     representation: Representation,
     reward_operators: np.ndarray,
-    discount: float,
     generator: np.random.Generator,
     samples: int = 64,
 ) -> Closure:
@@ -168,44 +166,14 @@ def bellman_closure(
     distance = 0.0
     for _ in range(samples):
         weight = generator.normal(size=(features.shape[1],) * 2) * 10.0 ** generator.uniform(-2, 2)
-        image = optimal_bellman(process, rewards, bilinear_values(features, weight), discount)
-        distance = max(distance, nearest_bilinear(features, image)[1] / max(1e-12, float(np.abs(image).max())))
-    expected = process.expected(features)
-    moved = np.einsum("xd,aed->axe", features, representation.operators)
-    linear = np.abs(expected - moved).max() <= TOLERANCE * max(1.0, np.abs(expected).max())
+        image = optimal_bellman(process, rewards, bilinear_values(features, weight), DISCOUNT)
+        distance = max(distance, distance_from_span(features, image) / max(1e-12, float(np.abs(image).max())))
+    linear = sufficiency_residual(process, representation).max() <= TOLERANCE * max(1.0, np.abs(features).max())
     if linear and process.actions == 1:
         return Closure("one action: the Bellman operator is affine and stays in the span", distance)
     if linear and is_lattice(features):
         return Closure("the features form a lattice: a maximum of latent functions is latent", distance)
     return Closure(None, distance)
-
-
-@dataclass(frozen=True)
-class OptimalSpan:
-    """V* against the span: S*, the distance of V* from it, and the closure check."""
-
-    operator: np.ndarray
-    residual: float
-    closure: Closure
-    values: np.ndarray
-
-    @property
-    def in_span(self) -> bool:
-        return self.residual <= TOLERANCE * max(1.0, float(np.abs(self.values).max()))
-
-
-def optimal_span(
-    process: ControlledProcess,
-    representation: Representation,
-    reward_operators: np.ndarray,
-    discount: float,
-    generator: np.random.Generator,
-) -> OptimalSpan:
-    """Solve the control problem exactly and fit S*; where closure fails `residual` is the distance to the span."""
-    values = optimal_values(process, reward_table(representation.features, reward_operators), discount)
-    operator, residual = nearest_bilinear(representation.features, values)
-    closure = bellman_closure(process, representation, reward_operators, discount, generator)
-    return OptimalSpan(operator, residual, closure, values)
 
 
 def policy_rewards(process: ControlledProcess, policy: np.ndarray, rewards: np.ndarray) -> np.ndarray:
@@ -216,3 +184,105 @@ def policy_rewards(process: ControlledProcess, policy: np.ndarray, rewards: np.n
 def _check_discount(discount: float) -> None:
     if not 0.0 < discount < 1.0:
         raise ChainError(f"The discount is {discount}: choose a number strictly between 0 and 1.")
+
+
+def lumped(
+    generator: np.random.Generator, states: int, actions: int
+) -> tuple[ControlledProcess, Representation, np.ndarray]:
+    """A sufficient representation with three dimensions for more states: groups that move as one."""
+    groups = np.concatenate([np.arange(3), generator.integers(0, 3, states - 3)])
+    process = lumpable(groups, actions, generator)
+    merged = fit_representation(process, np.eye(3)[groups])
+    return process, transform(merged, coordinates(generator, 3)), groups
+
+
+def line(generator: np.random.Generator) -> tuple[ControlledProcess, Representation]:
+    """Two actions that move four points of a line to affine means: (1, f) is sufficient, and no lattice."""
+    process = affine_process(POINTS, generator.uniform(0.2, 0.7, 2), generator.uniform(-0.3, 0.3, 2))
+    return process, fit_representation(process, np.column_stack([np.ones(4), POINTS]))
+
+
+@statement(
+    "Definition, latent bilinear rewards",
+    "r(x, a, g) = <phi(x), R_a phi(g)>; regions and mixtures by means",
+    "definition",
+)
+def rewards_in_span(generator: np.random.Generator) -> Iterator[Evidence]:
+    features, operators = generator.normal(size=(6, 3)), generator.normal(size=(2, 3, 3))
+    inside = fit_reward(features, reward_table(features, operators))[1]
+    outside = fit_reward(features, np.eye(6)[None])[1]
+    weights = generator.dirichlet(np.ones(6))
+    region = reward_table(features, operators, region_embedding(features, weights))[:, :, 0]
+    gap = np.abs(region - reward_table(features, operators) @ weights).max()
+    numbers = {"residual in the span": inside, "of 1{x = g}": outside, "region against its mean": gap}
+    yield Evidence("three features of six states", numbers, max(inside, gap) < ROUNDING < 0.1 < outside)
+
+
+@statement("Proposition, fixed-policy evaluation span", "V_pi = <phi, (I - gamma K*)^-1 R phi(g)>", "sharper")
+def evaluation(generator: np.random.Generator) -> Iterator[Evidence]:
+    values, actions, radius = 0.0, 0.0, 0.0
+    for _ in range(INSTANCES):
+        process, representation, groups = lumped(generator, int(generator.integers(3, 7)), 2)
+        features = representation.features
+        policy, rewards = generator.dirichlet(np.ones(2), size=3)[groups], generator.normal(size=(2, 3, 3))
+        operator = policy_operator(process, representation, policy)
+        radius = max(radius, np.abs(np.linalg.eigvals(operator)).max())
+        solved = evaluation_operator(operator, policy_reward_operator(features, rewards, policy), DISCOUNT)
+        table = reward_table(features, rewards)
+        exact = discounted_values(policy_chain(process, policy), policy_rewards(process, policy, table), DISCOUNT)
+        values = max(values, np.abs(bilinear_values(features, solved) - exact).max())
+        each = reward_table(features, action_value_operators(representation, rewards, solved, DISCOUNT))
+        actions = max(actions, np.abs(each - action_values(process, table, exact, DISCOUNT)).max())
+    numbers = {"largest error of V": values, "of Q": actions}
+    yield Evidence(f"{INSTANCES} lumped processes", numbers, max(values, actions) < 1e-7)
+    text = "the same: I - gamma K* is always invertible on the span"
+    yield Evidence(text, {"radius of K": radius}, radius <= 1 + ROUNDING)
+
+
+@statement("Proposition, action-value span", "Q_pi = <phi, (R_a + gamma K_a* S_pi) phi(g)>", "holds")
+def values_of_actions(generator: np.random.Generator) -> Iterator[Evidence]:
+    process, representation, _ = lumped(generator, 6, 2)
+    features, rewards, solved = representation.features, generator.normal(size=(2, 3, 3)), generator.normal(size=(3, 3))
+    exact = action_values(process, reward_table(features, rewards), bilinear_values(features, solved), DISCOUNT)
+    wrong = Representation(features, representation.operators + 0.1 * generator.normal(size=(2, 3, 3)))
+    error, broken = (
+        np.abs(reward_table(features, action_value_operators(own, rewards, solved, DISCOUNT)) - exact).max()
+        for own in (representation, wrong)
+    )
+    numbers = {"error": error, "with wrong K_a": broken}
+    yield Evidence("a lumped process and a random S", numbers, error < ROUNDING < 0.01 < broken)
+
+
+@statement("Definition, optimal Bellman closure", "B* maps the latent value class into itself", "definition")
+def closure(generator: np.random.Generator) -> Iterator[Evidence]:
+    process, representation, _ = lumped(generator, 5, 2)
+    closed = bellman_closure(process, representation, generator.normal(size=(2, 3, 3)), generator)
+    left = bellman_closure(*line(generator), generator.normal(size=(2, 2, 2)), generator)
+    numbers = {"distance of groups that move as one": closed.distance, "of (1, f) on a line": left.distance}
+    yield Evidence("64 random members of each class", numbers, closed.closed is True and left.closed is False)
+
+
+@statement("Proposition, optimal-control span", "under closure V* and Q* are bilinear", "sharper")
+def control(generator: np.random.Generator) -> Iterator[Evidence]:
+    def best(process: ControlledProcess, features: np.ndarray, rewards: np.ndarray, discount: float) -> float:
+        """The distance of V* from the span."""
+        return distance_from_span(features, optimal_values(process, reward_table(features, rewards), discount))
+
+    residual, outside, refuted = 0.0, 0.0, 0
+    for _ in range(INSTANCES):
+        process, representation, _ = lumped(generator, int(generator.integers(3, 6)), 2)
+        residual = max(residual, best(process, representation.features, generator.normal(size=(2, 3, 3)), 0.7))
+    yield Evidence(f"{INSTANCES} closed processes", {"largest distance of V* from the span": residual}, residual < 1e-7)
+    for _ in range(10):
+        process, representation = line(generator)
+        rewards = generator.normal(size=(2, 2, 2))
+        outside = max(outside, best(process, representation.features, rewards, DISCOUNT))
+        refuted += bellman_closure(process, representation, rewards, generator).closed is False
+    yield Evidence("10 processes without closure", {"largest distance": outside}, outside > 0.05 and refuted == 10)
+    dominating = np.zeros((2, 2, 2))
+    dominating[0, 0, 0] = 1.0  # action 0 always pays one more than action 1, the constant features' product
+    distance = best(process, representation.features, dominating, DISCOUNT)
+    left = bellman_closure(process, representation, dominating, generator)
+    text = "a dominating action: not closed, yet V* in the span, so closure is sufficient and not necessary"
+    numbers = {"distance": distance, "distance of the class": left.distance}
+    yield Evidence(text, numbers, distance <= 10 * TOLERANCE and left.closed is False)

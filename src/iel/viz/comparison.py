@@ -10,74 +10,76 @@ import matplotlib.ticker
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iel.viz.style import EDGE, INK, LINES, figure
+from iel.viz.style import EDGE, INK, LINES, panels
 
 LIGHTER = (1.0, 0.72, 0.5, 0.32)
 """Planners of one method are shades of its colour."""
 
 
-def column_colours(columns: Sequence[tuple[str, str]]) -> list[tuple[float, float, float]]:
+Column = tuple[str, str]
+"""A method and a planner."""
+
+
+def column_colours(columns: Sequence[Column]) -> dict[Column, tuple[float, ...]]:
     """A colour per method, a shade per planner, the last planner the strongest."""
     methods = list(dict.fromkeys(method for method, _ in columns))
-    own = {method: [column for column in columns if column[0] == method] for method in methods}
-    colours = []
+    colours = {}
     for column in columns:
         base = np.array(matplotlib.colors.to_rgb(LINES[methods.index(column[0]) % len(LINES)]))
-        siblings = own[column[0]]
+        siblings = [other for other in columns if other[0] == column[0]]
         weight = LIGHTER[min(len(siblings) - 1 - siblings.index(column), len(LIGHTER) - 1)]
-        red, green, blue = weight * base + (1 - weight)
-        colours.append((float(red), float(green), float(blue)))
+        colours[column] = tuple((weight * base + (1 - weight)).tolist())
     return colours
 
 
 def draw_bars(
     path: Path | str,
-    columns: Sequence[tuple[str, str]],
-    panels: Mapping[str, Mapping[tuple[str, str], tuple[ArrayLike, tuple[float, float]]]],
-    published: Mapping[str, Mapping[tuple[str, str], float]] | None = None,
+    columns: Sequence[Column],
+    results: Mapping[str, Mapping[Column, tuple[ArrayLike, tuple[float, float]]]],
+    published: Mapping[str, Mapping[Column, float]] | None = None,
 ) -> None:
     """One panel per environment: a bar per method and planner with its interval, a dot per seed, published diamonds.
 
-    `panels` hold (scores of the seeds, interval) by column; everything is in [0, 1] and drawn in per cent.
+    `results` hold (scores of the seeds, interval) by column; everything is in [0, 1] and drawn in per cent.
     """
-    colours = dict(zip(columns, column_colours(columns), strict=True))
-    height = 1.1 + 0.3 * len(columns)
-    with figure(path, 1, len(panels), size=(1.6 + 3.4 * len(panels), height)) as axes:
-        for number, (panel, (env, entries)) in enumerate(zip(axes[0], panels.items(), strict=True)):
+    colours = column_colours(columns)
+    theirs = published or {}
+    with panels(path, len(results), len(results), (3.4, 1.1 + 0.3 * len(columns)), (1.6, 0)) as axes:
+        for panel, (env, entries) in zip(axes, results.items(), strict=True):
             for row, column in enumerate(columns):
                 if column in entries:
                     scores, (low, high) = entries[column]
                     values = 100 * np.asarray(scores, np.float64)
-                    mean = values.mean()
-                    panel.barh(row, mean, color=colours[column], height=0.72, zorder=2)
+                    panel.barh(row, values.mean(), color=colours[column], height=0.72, zorder=2)
                     panel.plot([100 * low, 100 * high], [row, row], color=INK, linewidth=1.3, zorder=4)
                     panel.scatter(
                         values, np.full(len(values), row), s=9, color="white", edgecolor=INK, linewidth=0.7, zorder=5
                     )
-                theirs = (published or {}).get(env, {}).get(column)
-                if theirs is not None:
-                    style = {"marker": "D", "s": 26, "color": "none", "edgecolor": EDGE, "linewidth": 1.4}
-                    panel.scatter(100 * theirs, row, zorder=6, **style)
-            labels = [f"{method}  {planner}" for method, planner in columns] if number == 0 else []
-            panel.set_yticks(range(len(columns)) if number == 0 else [], labels)
+                if column in theirs.get(env, {}):
+                    place = 100 * theirs[env][column], row
+                    panel.scatter(*place, marker="D", s=26, color="none", edgecolor=EDGE, linewidth=1.4, zorder=6)
+            panel.set_yticks([])
             panel.set(xlim=(-1, 101), ylim=(len(columns) - 0.4, -0.6), title=env.removesuffix("-v0"))
-            panel.set_xlabel("success, per cent" + ("   (◇ published)" if (published or {}).get(env) else ""))
+            panel.set_xlabel("success, per cent" + ("   (◇ published)" if theirs.get(env) else ""))
             panel.grid(axis="x", color=EDGE, alpha=0.25, linewidth=0.6, zorder=0)
-            panel.tick_params(axis="y", length=0)
+        axes[0].set_yticks(range(len(columns)), [f"{method}  {planner}" for method, planner in columns])
+        axes[0].tick_params(axis="y", length=0)
 
 
-def draw_by_time(path: Path | str, panels: Mapping[str, Mapping[str, tuple[float, NDArray]]]) -> None:
+def draw_by_time(path: Path | str, results: Mapping[str, Mapping[str, tuple[float, NDArray]]]) -> None:
     """One panel per environment: success against minutes of training; a dot per seed, a ring at each method's mean."""
-    methods = list(dict.fromkeys(method for entries in panels.values() for method in entries))
-    with figure(path, 1, len(panels), size=(1.2 + 4.6 * len(panels), 4.2)) as axes:
-        for panel, (env, entries) in zip(axes[0], panels.items(), strict=True):
+    methods = list(dict.fromkeys(method for entries in results.values() for method in entries))
+    with panels(path, len(results), len(results), (4.6, 4.2), (1.2, 0)) as axes:
+        for panel, (env, entries) in zip(axes, results.items(), strict=True):
             for method, (minutes, scores) in entries.items():
                 number = methods.index(method)
-                style = {"color": LINES[number % len(LINES)], "zorder": 3}
+                colour = LINES[number % len(LINES)]
                 marker = "osD^v"[number // len(LINES) % 5]
                 values = 100 * np.asarray(scores, np.float64)
-                panel.scatter(np.full(len(values), minutes), values, s=14, alpha=0.5, linewidth=0, **style)
-                panel.scatter(minutes, values.mean(), s=70, marker=marker, label=method, **style)
+                panel.scatter(
+                    np.full(len(values), minutes), values, s=14, alpha=0.5, linewidth=0, color=colour, zorder=3
+                )
+                panel.scatter(minutes, values.mean(), s=70, marker=marker, label=method, color=colour, zorder=3)
             panel.set(xscale="log", ylim=(-3, 103), title=env.removesuffix("-v0"))
             panel.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))
             panel.xaxis.set_minor_formatter(matplotlib.ticker.LogFormatter(minor_thresholds=(2, 0.5)))
@@ -88,24 +90,20 @@ def draw_by_time(path: Path | str, panels: Mapping[str, Mapping[str, tuple[float
 
 def draw_profiles(
     path: Path | str,
-    columns: Sequence[tuple[str, str]],
+    columns: Sequence[Column],
     thresholds: ArrayLike,
-    profiles: Mapping[tuple[str, str], tuple[NDArray, tuple[NDArray, NDArray] | None]],
+    profiles: Mapping[Column, tuple[NDArray, tuple[NDArray, NDArray] | None]],
 ) -> None:
     """Share of runs (seeds of all environments) above every score: a panel per method, a shade per planner.
 
     The band is the last planner's. The other methods are grey in the background of each panel.
     """
-    colours = dict(zip(columns, column_colours(columns), strict=True))
+    colours = column_colours(columns)
     x = 100 * np.asarray(thresholds)
     methods = list(dict.fromkeys(method for method, _ in profiles))
     last = {column[0]: column for column in profiles}  # four bands would hide each other
-    across = min(3, len(methods))
-    rows = -(-len(methods) // across)
-    with figure(path, rows, across, size=(3.9 * across + 0.4, 3.0 * rows + 0.3)) as axes:
-        for panel in axes.flat[len(methods) :]:
-            panel.set_visible(False)
-        for panel, method in zip(axes.flat, methods, strict=False):
+    with panels(path, len(methods), 3, (3.9, 3.0), (0.4, 0.3)) as axes:
+        for panel, method in zip(axes, methods, strict=True):
             for column, (line, band) in profiles.items():
                 if column[0] != method:
                     panel.step(x, 100 * line, where="post", color=EDGE, alpha=0.25, linewidth=0.9, zorder=1)
@@ -128,56 +126,46 @@ def draw_learning(
     `curves` are (steps, values) of every seed by method and environment; seeds are logged at the same steps. A NaN is a
     gap: every phase has a loss of its own.
     """
-    columns = min(3, len(curves))
-    rows = -(-len(curves) // columns)
-    environments = list(dict.fromkeys(env for panels in curves.values() for env in panels))
-    with figure(path, rows, columns, size=(4.0 * columns + 0.4, 2.7 * rows + 0.5)) as axes:
-        for panel in axes.flat[len(curves) :]:
-            panel.set_visible(False)
-        for panel, (method, panels) in zip(axes.flat, curves.items(), strict=False):
-            for env, seeds in panels.items():
+    environments = list(dict.fromkeys(env for own in curves.values() for env in own))
+    with panels(path, len(curves), 3, (4.0, 2.7), (0.4, 0.5)) as axes:
+        for panel, (method, own) in zip(axes, curves.items(), strict=True):
+            for env, seeds in own.items():
                 colour = LINES[environments.index(env) % len(LINES)]
                 for steps, values in seeds:
                     panel.plot(steps / 1000, values, color=colour, linewidth=0.6, alpha=0.35)
                 length = min(len(values) for _, values in seeds)
                 mean = np.mean([values[:length] for _, values in seeds], axis=0)
-                panel.plot(
-                    seeds[0][0][:length] / 1000, mean, color=colour, linewidth=1.6, label=env.removesuffix("-v0")
-                )
+                steps = seeds[0][0][:length] / 1000
+                panel.plot(steps, mean, color=colour, linewidth=1.6, label=env.removesuffix("-v0"))
             if unit == "loss":
                 panel.set_yscale("symlog", linthresh=0.1)
             else:
                 panel.set_ylim(-2, 102)
-            panel.set_title(method)
-            panel.set_xlabel("thousand steps")
-            panel.set_ylabel("loss of each phase" if unit == "loss" else unit)
+            panel.set(title=method, xlabel="thousand steps", ylabel="loss of each phase" if unit == "loss" else unit)
             panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
-        handles, labels = axes.flat[0].get_legend_handles_labels()
-        axes.flat[0].figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
 
 
 def draw_by_distance(
     path: Path | str,
-    columns: Sequence[tuple[str, str]],
-    panels: Mapping[str, Mapping[tuple[str, str], Mapping[str, ArrayLike]]],
+    columns: Sequence[Column],
+    results: Mapping[str, Mapping[Column, Mapping[str, ArrayLike]]],
 ) -> None:
     """One panel per environment: success against the distance of the goal, a line per method and planner.
 
-    `panels` hold the scores of the seeds, in [0, 1], by column and band; thin bars go from the worst to the best seed.
+    `results` hold the scores of the seeds, in [0, 1], by column and band; thin bars go from the worst to the best seed.
     """
-    colours = dict(zip(columns, column_colours(columns), strict=True))
-    with figure(path, 1, len(panels), size=(1.8 + 3.6 * len(panels), 3.6)) as axes:
-        for panel, (env, entries) in zip(axes[0], panels.items(), strict=True):
+    colours = column_colours(columns)
+    with panels(path, len(results), len(results), (3.6, 3.6), (1.8, 0)) as axes:
+        for panel, (env, entries) in zip(axes, results.items(), strict=True):
             for shift, (column, bands) in enumerate(entries.items()):
                 scores = [100 * np.asarray(values, np.float64) for values in bands.values()]
+                mean, low, high = ([pick(own) for own in scores] for pick in (np.mean, np.min, np.max))
                 x = np.arange(len(scores)) + 0.05 * (shift - (len(entries) - 1) / 2)
-                panel.plot(
-                    x, [s.mean() for s in scores], "o-", ms=4, color=colours[column], label=" ".join(column).strip()
-                )
-                panel.vlines(x, [s.min() for s in scores], [s.max() for s in scores], color=colours[column], lw=1)
+                panel.plot(x, mean, "o-", ms=4, color=colours[column], label=" ".join(column).strip())
+                panel.vlines(x, low, high, color=colours[column], lw=1)
                 panel.set_xticks(range(len(bands)), [band.removesuffix(" cells") for band in bands])
             panel.set(ylim=(-2, 102), title=env.removesuffix("-v0"), xlabel="cells from start to goal")
             panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
-        axes[0][0].set_ylabel("success, per cent")
-        handles, labels = axes[0][0].get_legend_handles_labels()
-        axes[0][0].figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+        axes[0].set_ylabel("success, per cent")
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)

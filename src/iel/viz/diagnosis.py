@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from iel.envs.mazes import MazeMap
@@ -30,11 +30,10 @@ def draw_diagnosis(
             panel.plot(diagnosis.falls, color=LINES[0], linewidth=2, label="predicted (median)")
             panel.plot(logged, color=INK, linewidth=1, linestyle="--", label="as logged")
             panel.legend(fontsize=8)
-        panel.set(
-            title="steps to the end of a logged stretch", xlabel="logged steps", ylabel="share of the first value"
-        )
+        panel.set(title="steps to the end of a logged stretch")
+        panel.set(xlabel="logged steps", ylabel="share of the first value")
         panel = axes[1, 1]
-        numbers: dict[str, Any] = next(f.numbers for f in diagnosis.findings if f.topic == "policy")
+        numbers = next(f.numbers for f in diagnosis.findings if f.topic == "policy")
         names = {"right_command": "told where\nthe log went", "other_command": "told another\nplace",
                  "constant_action": "a constant\naction"}  # fmt: skip
         panel.bar(list(names.values()), [numbers[name] for name in names], color=[SUCCESS, FAILURE, EDGE], width=0.6)
@@ -42,7 +41,7 @@ def draw_diagnosis(
 
 
 def _episodes(
-    panel: Any, diagnosis: Diagnosis, ground: MazeMap | Ground, pair: list[int], rollouts: Rollouts | None
+    panel: Axes, diagnosis: Diagnosis, ground: MazeMap | Ground, pair: list[int], rollouts: Rollouts | None
 ) -> None:
     draw_maze(panel, ground)
     panel.set_title("where episodes ended")
@@ -55,11 +54,13 @@ def _episodes(
         ends = np.array(
             [way[-1, pair] for way, own in zip(rollouts.paths, diagnosis.fates, strict=True) if own == name]
         )
-        panel.scatter(*ends.T, s=26, color=ENDS[name], edgecolor="white", linewidth=0.6, zorder=5, label=name)
+        panel.scatter(
+            ends[:, 0], ends[:, 1], s=26, color=ENDS[name], edgecolor="white", linewidth=0.6, zorder=5, label=name
+        )
     panel.legend(fontsize=8, loc="upper right", frameon=True, framealpha=0.8)
 
 
-def _parts(panel: Any, diagnosis: Diagnosis, ground: MazeMap | Ground, pair: list[int], nodes: NDArray | None) -> None:
+def _parts(panel: Axes, diagnosis: Diagnosis, ground: MazeMap | Ground, pair: list[int], nodes: NDArray | None) -> None:
     draw_maze(panel, ground)
     if diagnosis.parts is None or nodes is None:
         panel.set_title("this method has no graph")
@@ -68,5 +69,5 @@ def _parts(panel: Any, diagnosis: Diagnosis, ground: MazeMap | Ground, pair: lis
     rank = np.empty(len(order), int)
     rank[order] = np.arange(len(order))
     colours = [LINES[min(rank[part], len(LINES) - 1)] for part in diagnosis.parts]
-    panel.scatter(*nodes[:, pair].T, s=9, color=colours, linewidth=0, zorder=4)
+    panel.scatter(nodes[:, pair[0]], nodes[:, pair[1]], s=9, color=colours, linewidth=0, zorder=4)
     panel.set_title(f"the graph without its tree: {len(order)} part{'s' if len(order) != 1 else ''}")

@@ -31,6 +31,7 @@ from iel.viz.style import (
     draw_walls,
     figure,
     mark,
+    panels,
 )
 
 RESOLUTION = 24
@@ -60,9 +61,8 @@ def draw_field(
         for panel, (title, values) in zip(axes[0], predicted.items(), strict=True):
             steps = np.full(free.shape, np.nan)
             steps[free] = values
-            image = panel.imshow(
-                steps, extent=maze.extent, origin="lower", cmap=FIELD_MAP, vmin=0, vmax=highest, zorder=1
-            )
+            scale = {"cmap": FIELD_MAP, "vmin": 0, "vmax": highest}
+            image = panel.imshow(steps, extent=maze.extent, origin="lower", zorder=1, **scale)
             levels = np.linspace(0, highest, 14)[1:-1]
             panel.contour(x, y, steps, levels=levels, colors="white", linewidths=0.6, alpha=0.7, zorder=1)
             draw_walls(panel, maze)
@@ -81,19 +81,14 @@ def draw_orders(
 ) -> None:
     """The same for costs in units of their own: a point's colour is the share of points that are nearer to the goal."""
     x, y, free, observations = _everywhere(maze, template)
-    rows = -(-len(fields) // columns)
-    width = min(columns, len(fields))
-    with figure(path, rows, width, size=((0.2 + 2.4 * _shape(maze)) * width, 2.8 * rows)) as axes:
-        for panel in axes.flat[len(fields) :]:
-            panel.axis("off")
-        for panel, (title, cost) in zip(axes.flat, fields.items(), strict=False):
+    with panels(path, len(fields), columns, (0.2 + 2.4 * _shape(maze), 2.8)) as axes:
+        for panel, (title, cost) in zip(axes, fields.items(), strict=True):
             values = cost(observations)
             order = np.full(free.shape, np.nan)
             order[free] = np.argsort(np.argsort(values, kind="stable"), kind="stable") / max(1, len(values) - 1)
             panel.imshow(order, extent=maze.extent, origin="lower", cmap=FIELD_MAP, vmin=0, vmax=1, zorder=1)
-            panel.contour(
-                x, y, order, levels=np.linspace(0, 1, 11)[1:-1], colors="white", linewidths=0.5, alpha=0.7, zorder=1
-            )
+            levels = np.linspace(0, 1, 11)[1:-1]
+            panel.contour(x, y, order, levels=levels, colors="white", linewidths=0.5, alpha=0.7, zorder=1)
             draw_walls(panel, maze)
             mark(panel, np.asarray(goal)[:2], "goal", 60.0)
             panel.set_title(title, fontsize="medium")
@@ -138,10 +133,8 @@ def draw_graph(
     with figure(path, size=(7.5, 0.6 + 7.2 * (top - bottom) / (right - left))) as axes:
         panel = axes[0, 0]
         draw_maze(panel, maze)
-        lines = LineCollection(
-            list(nodes[edges]), colors=EDGE, linewidths=0.35, alpha=0.5, zorder=2, label="edge of the graph"
-        )
-        panel.add_collection(lines)
+        ways, label = list(nodes[edges]), "edge of the graph"
+        panel.add_collection(LineCollection(ways, colors=EDGE, linewidths=0.35, alpha=0.5, zorder=2, label=label))
         if rewards is None:
             label = "node (a state of the data)"
             panel.scatter(*nodes[used].T, s=4, color=INK, linewidth=0, alpha=0.75, zorder=3, label=label)

@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from iel.envs.mazes import MazeMap
 from iel.files import writing
@@ -55,10 +56,23 @@ def figure(path: Path | str, rows: int = 1, columns: int = 1, size: tuple[float,
             page.savefig(file, format="png")
 
 
+@contextmanager
+def panels(
+    path: Path | str, count: int, across: int, cell: tuple[float, float], margin: tuple[float, float] = (0.0, 0.0)
+) -> Iterator[list[Axes]]:
+    """`count` panels of size `cell`, at most `across` in a row; what is left of the last row stays empty."""
+    columns = min(across, count)
+    rows = -(-count // columns)
+    with figure(path, rows, columns, size=(cell[0] * columns + margin[0], cell[1] * rows + margin[1])) as axes:
+        for panel in axes.flat[count:]:
+            panel.set_visible(False)
+        yield list(axes.flat[:count])
+
+
 class Ground(NamedTuple):
     """What to draw on where there is no map: the places of the data, in two columns."""
 
-    points: Any
+    points: NDArray
     columns: tuple[int, int]
 
     @property
@@ -93,7 +107,7 @@ def draw_walls(axes: Axes, maze: MazeMap) -> None:
     _frame(axes, maze)
 
 
-def mark(axes: Axes, xy: Any, kind: str, size: float = 110.0) -> None:
+def mark(axes: Axes, xy: NDArray, kind: str, size: float = 110.0) -> None:
     """A start (disc) or a goal (star)."""
     shape, colour = ("*", GOAL) if kind == "goal" else ("o", START)
     scale = 2.2 if kind == "goal" else 0.8
@@ -114,7 +128,7 @@ def draw_directions(axes: Axes, maze: MazeMap) -> None:
         _arrow(axes, middle - blow, middle + blow, WIND)
 
 
-def _arrow(axes: Axes, start: Any, end: Any, colour: str) -> None:
+def _arrow(axes: Axes, start: NDArray, end: NDArray, colour: str) -> None:
     look = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", xy=tuple(end), xytext=tuple(start), arrowprops=look, zorder=4)
 

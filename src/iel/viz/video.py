@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -172,7 +172,7 @@ def _chart(page: Figure, env_name: str, path: NDArray, goal: NDArray, waypoints:
 
     values, names = measure(path)
     planned = measure(waypoints)[0] if waypoints.shape[1] == path.shape[1] and len(waypoints) else None
-    axes: Any = page.add_axes((0.11, 0.12, 0.86, 0.84))
+    axes = page.add_axes((0.11, 0.12, 0.86, 0.84))
     axes.set(xlim=(0, len(path) - 1), ylim=(0, 1.1 * values.max() + 1e-9), xlabel="step", ylabel="distance to the goal")
     if env_name.startswith("kitchen-"):
         from iel.envs.kitchen import TOLERANCE
