@@ -22,8 +22,9 @@ import stat
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -42,13 +43,15 @@ JSON_BYTES = 16 << 20
 JSON_VALUES = 500_000
 """Values a JSON file may hold: each becomes a Python object, many times the size of its text."""
 TOML_BYTES = 256 << 10
+PARTIAL = ".tmp-"
+"""How the names of unfinished files and directories begin."""
 
 
 # ------------------------------------------------------------------------------------------------------ opening files
 
 
 @contextmanager
-def open_regular(path: Path | str, error: ErrorType) -> Iterator[tuple[BinaryIO, int]]:
+def open_regular(path: Path | str, error: ErrorType) -> Iterator[tuple[BufferedReader, int]]:
     """(file, size) of a regular file. A pipe would block for ever, a device never ends, a link leads elsewhere."""
     path = Path(path)
     with os_errors(error, path):
@@ -66,6 +69,12 @@ def open_regular(path: Path | str, error: ErrorType) -> Iterator[tuple[BinaryIO,
             if not stat.S_ISREG(opened.st_mode):
                 raise error(f"{path} is not a regular file; copy its content to a file.")
             yield file, opened.st_size
+
+
+def refuse_partial(path: Path, error: ErrorType = RunError) -> None:
+    """Refuse a file or directory that a killed process left unfinished."""
+    if path.name.startswith(PARTIAL):
+        raise error(f"{path} was never finished (its name begins with {PARTIAL}); remove it and start again.")
 
 
 @contextmanager
@@ -100,6 +109,11 @@ def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool 
     if code == errno.ENAMETOOLONG:
         return f"{named} is too long for the name of a file; use a shorter one."
     return f"{named} cannot be {done} ({reason}); check the path and the disk."
+
+
+def first_line(problem: Exception) -> str:
+    """What an exception of a library says, no longer than fits into a sentence."""
+    return (str(problem).splitlines() or [""])[0][:120]
 
 
 def read_limited(path: Path | str, limit: int, error: ErrorType) -> bytes:
@@ -222,7 +236,7 @@ def parse_json(text: bytes, source: str, error: ErrorType) -> dict[str, Any]:
     except RecursionError:
         raise error(f"{source} is not JSON this package writes (it is nested too deeply); it is damaged.") from None
     except ValueError as problem:  # includes JSONDecodeError and UnicodeDecodeError
-        raise error(f"{source} is not JSON ({_first_line(problem)}); it is damaged.") from None
+        raise error(f"{source} is not JSON ({first_line(problem)}); it is damaged.") from None
     if not isinstance(value, dict):
         raise error(f"{source} does not hold a JSON object; it is damaged.")
     return value
@@ -236,7 +250,7 @@ def read_toml(path: Path | str, error: ErrorType = ConfigError) -> dict[str, Any
     except RecursionError:
         raise error(f"{path} is nested too deeply; write it flatter.") from None
     except ValueError as problem:  # includes TOMLDecodeError
-        raise error(f"{path} is not TOML ({_first_line(problem)}); correct that place.") from None
+        raise error(f"{path} is not TOML ({first_line(problem)}); correct that place.") from None
 
 
 def _no_constant(name: str) -> float:
@@ -259,10 +273,6 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _first_line(problem: Exception) -> str:
-    return (str(problem).splitlines() or [""])[0][:120]
-
-
 # -------------------------------------------------------------------------------------------------------- safetensors
 
 
@@ -280,7 +290,7 @@ def read_safetensors(
     try:
         arrays = load(content)
     except (SafetensorError, ValueError) as problem:
-        reason = _first_line(problem).removeprefix("Error while deserializing: ")
+        reason = first_line(problem).removeprefix("Error while deserializing: ")
         raise error(f"{path} is not a whole safetensors file ({reason}); get it again.") from None
     except KeyError as problem:
         raise error(f"{path} holds an array of type {problem}, which is not read; convert it to F32.") from None

@@ -9,7 +9,7 @@ import pytest
 from iel import Trajectories, load
 from iel.data import examine
 from iel.data.catalogue import read
-from iel.data.trajectories import unit_actions
+from iel.data.scaling import unit_actions
 from iel.errors import DataError
 from iel.loader import kind_of
 

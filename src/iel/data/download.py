@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from iel.data.catalogue import MINARI_FILE, data_directory, read_rows
+from iel.data.catalogue import data_directory, read_rows
+from iel.data.d4rl import MINARI_FILE
 from iel.errors import DataError
 
 OGBENCH = re.compile(

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.catalogue import read_rows, resolve
-from iel.data.rows import Rows
-from iel.data.trajectories import MINIMUM_STEPS, Trajectories, non_finite, short_episodes
+from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, non_finite, short_episodes
 from iel.errors import DataError, IELError
 from iel.files import notice
 

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from iel.data.goals import DeviceData, GoalSampler, draw_states, geometric
-from iel.data.remote import Table
+from iel.data.goals import DeviceData, GoalSampler, Table, draw_states, geometric
 from iel.learner import Metrics, Phase, Spec, Trained
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
 from iel.methods.hilp import EuclideanLearner

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import optax
 
 from iel.data.goals import DeviceData, draw_states
+from iel.data.positions import typical_reach
 from iel.data.scaling import Scaling
-from iel.data.slowness import typical_reach
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.learner import Learner, Metrics, Spec, Trained
