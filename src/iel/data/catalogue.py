@@ -198,9 +198,7 @@ def recipe_version(path: Path) -> int | None:
 def _outdated(path: Path) -> bool:
     from iel.data.make.recipes import VERSION, recipe_names
 
-    if not path.name.startswith(tuple(recipe_names())):
-        return False
-    return recipe_version(path) not in (None, VERSION)
+    return path.name.startswith(tuple(recipe_names())) and recipe_version(path) not in (None, VERSION)
 
 
 def set_aside(path: Path) -> None:
@@ -209,32 +207,18 @@ def set_aside(path: Path) -> None:
         path.rename(path.with_name(f"{path.stem}-recipe{recipe_version(path)}.npz"))
 
 
-def _lacking(name: str, episodes: int | None, seed: int, split: Split) -> str:
-    """Why a data set with a recipe is not there."""
-    old = next(stored(name, episodes, seed, split), None)
-    if old is None:
-        return f"Data set '{name}' is not on this machine"
-    return f"{old} was made by recipe {recipe_version(old)} of '{name}', which has changed since"
-
-
 def _places(name: str, episodes: int | None, seed: int, split: Split) -> Iterator[Path]:
-    wanted = Path(file_name(name, episodes, seed, split))
+    """Where the file of a data set would be: ours, and where the benchmarks' own packages keep theirs."""
+    wanted, ours = Path(file_name(name, episodes, seed, split)), data_directory()
     if ".." in wanted.parts:
         return
-    for directory in (data_directory(), _at_home("~/.ogbench/data")):
-        yield directory / wanted
+    yield from (ours / wanted, _at_home("~/.ogbench/data") / wanted)
     if episodes is None and seed == 0:
-        for directory in (data_directory(), _at_home("~/.d4rl/datasets")):
-            yield from (directory / f"{wanted.name.removesuffix('.npz')}{suffix}" for suffix in (".hdf5", ".h5"))
+        for directory in (ours, _at_home("~/.d4rl/datasets")):
+            yield from (directory / wanted.with_suffix(suffix).name for suffix in (".hdf5", ".h5"))
         if split == "train":
-            for directory in minari_directories():
-                yield directory / name / "data" / MINARI_FILE
-
-
-def minari_directories() -> tuple[Path, Path]:
-    """Where Minari data sets are kept: ours, and the package's own."""
-    own = os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets"
-    return data_directory() / "minari", _at_home(own)
+            theirs = _at_home(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets")
+            yield from (directory / name / "data" / MINARI_FILE for directory in (ours / "minari", theirs))
 
 
 def resolve(source: str | Path, *, episodes: int | None = None, seed: int = 0, split: Split = "train") -> Path | None:
@@ -242,10 +226,7 @@ def resolve(source: str | Path, *, episodes: int | None = None, seed: int = 0, s
     text = str(source)
     if isinstance(source, Path) or text.endswith(SUFFIXES) or text.startswith((".", "/", "~")):
         return _at_home(text)
-    found = find(text, episodes, seed, split)
-    if found is None and Path(text).exists():
-        return Path(text)
-    return found
+    return find(text, episodes, seed, split) or (Path(text) if Path(text).exists() else None)
 
 
 def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool, progress: bool) -> Path:
@@ -275,9 +256,12 @@ def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool
         if split not in files:
             raise DataError(f"Data set '{name}' has no validation part; give a file of your own.") from None
         return files[split]
-    reason = _lacking(name, episodes, seed, split)
+    old = next(stored(name, episodes, seed, split), None)
+    reason = f"Data set '{name}' is not on this machine"
+    if old is not None:
+        reason = f"{old} was made by recipe {recipe_version(old)} of '{name}', which has changed since"
     if not make:
         raise DataError(f"{reason}; run `iel data make {name}` first.")
-    if "recipe" in reason:
+    if old is not None:
         notice(f"{reason}; a new one is made, and the old one is kept.")
     return make_dataset(name, episodes=episodes, seed=seed, progress=progress)[split]
