@@ -78,12 +78,12 @@ def write_text(path: Path | str, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path: Path | str, value: Any) -> None:
+def write_json(path: Path | str, value: object) -> None:
     """JSON with a final newline, whole or not at all."""
     write_text(path, _json_text(value))
 
 
-def _json_text(value: Any) -> str:
+def _json_text(value: object) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
@@ -239,7 +239,7 @@ def file_facts(path: Path, error: ErrorType = RunError) -> FileFacts:
         return FileFacts(hashlib.file_digest(file, "sha256").hexdigest(), size)
 
 
-def seal(directory: Path, version: int, versions: Mapping[str, str], **facts: Any) -> None:
+def seal(directory: Path, version: int, versions: Mapping[str, str], **facts: object) -> None:
     """Write the manifest of all files of a directory, flush everything, and read it back."""
     names = sorted(path.name for path in directory.iterdir() if path.name != MANIFEST)
     content = {
@@ -291,7 +291,7 @@ def verify_seal(
     return manifest
 
 
-def _digest(content: dict[str, Any]) -> str:
+def _digest(content: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -339,9 +339,9 @@ def guarded(action: Callable[[], int]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
     try:
         try:
-            code: Any = action()
+            code = action()
         except SystemExit as leaving:
-            code = leaving.code
+            code = leaving.code  # type: ignore[assignment]
         if sys.stdout is not None:
             sys.stdout.flush()
         return code

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ from iel.data.trajectories import Rows
 from iel.errors import DataError
 from iel.files import notice
 from iel.loader import check_budget, check_size, first_line, open_regular, read_json
+
+if TYPE_CHECKING:
+    from pyarrow import Array
+    from pyarrow.parquet import ParquetFile
 
 METADATA_BYTES = 16 << 20
 BATCH = 1 << 16
@@ -69,7 +73,7 @@ def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
     return rows.without_short()
 
 
-def _lerobot_columns(columns: Columns, features: dict[str, Any], path: Path) -> Columns:
+def _lerobot_columns(columns: Columns, features: dict[str, object], path: Path) -> Columns:
     """The columns of a data set, from what meta/info.json says about its features."""
     observations = columns.observations or tuple(name for name in STATES if name in features)
     actions = columns.actions or tuple(name for name in ("action", "actions") if name in features)[:1]
@@ -112,7 +116,7 @@ def read_parquet(
         return layout, {name: _numbers([batch.column(name) for batch in batches], name, path) for name in layout.read}
 
 
-def _numbers(parts: list[Any], name: str, path: Path) -> NDArray:
+def _numbers(parts: list[Array], name: str, path: Path) -> NDArray:
     """A column of numbers (n,), or of vectors of one length (n, k)."""
     import pyarrow as pa
 
@@ -135,7 +139,7 @@ def _numbers(parts: list[Any], name: str, path: Path) -> NDArray:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[Any, int]]:
+def _open(path: Path) -> Iterator[tuple[ParquetFile, int]]:
     """A Parquet file and its size; whatever the library finds wrong becomes a sentence."""
     try:
         import pyarrow as pa

@@ -169,7 +169,7 @@ def open_store(path: Path, name: str | None = None) -> Trajectories:
     offsets = np.frombuffer(read_limited(path / FILES["offsets"], 8 * facts.episodes + 8, DataError), "<i8")
     check_offsets(offsets, facts.states, str(path))
     tables = [_map(path / FILES[kind], (facts.states, width)) for kind, width in zip(FILES, widths, strict=False)]
-    data = Trajectories(*tables, offsets, name or path.stem, checked=True, stored=path.absolute())
+    data = Trajectories(tables[0], tables[1], offsets, name or path.stem, checked=True, stored=path.absolute())
     known = {
         "fingerprint": facts.fingerprint,
         "mean": np.array(facts.mean, np.float64),

@@ -65,9 +65,9 @@ class Columns:
         wrong = [name for name in given if name not in known]
         if wrong:
             raise DataError(f"columns has no entry '{wrong[0]}'; it takes {', '.join(known)}.")
-        lists = {key: (value,) if isinstance(value, str) else tuple(map(str, value)) for key, value in given.items()}
-        singles = {key: "".join(lists.pop(key)) or None for key in ("episode", "step") if key in lists}
-        return cls(**lists, **singles)
+        names = {key: (value,) if isinstance(value, str) else tuple(map(str, value)) for key, value in given.items()}
+        single = {key: names[key][0] for key in ("episode", "step") if names.get(key)}
+        return cls(names.get("observations", ()), names.get("actions", ()), single.get("episode"), single.get("step"))
 
 
 @dataclass(frozen=True)

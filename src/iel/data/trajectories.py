@@ -119,10 +119,10 @@ class Trajectories:
 
         What `iel data check` calls an error is refused, and its warnings are printed, unless `trust` says you know.
         """
-        tables = [
-            (f"episode {e}", *(plain_numbers(array, f"{name}, episode {e}") for array in (states, controls)))
-            for e, (states, controls) in enumerate(episodes)
-        ]
+        tables = []
+        for e, (states, controls) in enumerate(episodes):
+            place = f"{name}, episode {e}"
+            tables.append((f"episode {e}", plain_numbers(states, place), plain_numbers(controls, place)))
         rows = rows_from_episodes(tables, name, equal=False)
         return (rows.without_short() if short == "drop" else rows).trajectories(trust)
 
@@ -429,11 +429,11 @@ def rows_in_windows(
         elif closed:
             flags[-1:] = True
         if stop or last:
-            states, actions, *following = (
-                arrays[key][:stop] for key in ("observations", "actions", "next_observations") if key in arrays
-            )
-            make = rows_from_pairs if pairs else rows_from_ends
-            yield make(states, actions, *following, flags[:stop], name)
+            states, actions = arrays["observations"][:stop], arrays["actions"][:stop]
+            if pairs:
+                yield rows_from_pairs(states, actions, arrays["next_observations"][:stop], flags[:stop], name)
+            else:
+                yield rows_from_ends(states, actions, flags[:stop], name)
         carried = {key: rows[stop:] for key, rows in arrays.items()}
 
 

@@ -54,7 +54,7 @@ class GoalEnv(Protocol):
     observation_space: Any
     action_space: Any
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Info]: ...
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]: ...
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]: ...
 
@@ -138,9 +138,7 @@ class OwnEnv:
         self._left = self.horizon
         self._goal: NDArray[np.float32] = np.zeros(0, np.float32)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], Info]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray[np.float32], Info]:
         """The first observation, and info with the goal; columns the goal does not name are NaN."""
         further = {"options": options} if self.num_tasks > 1 else {}
         observation, info = self.env.reset(seed=seed, **further)

@@ -46,11 +46,11 @@ BLOCK_STEPS = 10_000
 
 
 class Block(NamedTuple):
-    """Episodes first .. first + count - 1 of a split, and the file they are kept in."""
+    """Episodes first .. first + size - 1 of a split, and the file they are kept in."""
 
     split: str
     first: int
-    count: int
+    size: int
     file: str
 
 
@@ -104,7 +104,7 @@ def make_dataset(
         }
         with Progress(f"collect {plan.name}", sum(sizes.values()), unit="episodes", show=progress) as bar:
             todo = [block for part in blocks.values() for block in part if _read_block(block, plan) is None]
-            bar.advance(sum(sizes.values()) - sum(block.count for block in todo))
+            bar.advance(sum(sizes.values()) - sum(block.size for block in todo))
             if cluster is None:
                 _collect(job, todo, workers or len(usable_cores()), bar.advance)
             elif todo:
@@ -154,7 +154,7 @@ def _read_block(block: Block, plan: Recipe) -> dict[str, NDArray] | None:
     except DataError:
         return None
     whole = {name: array.shape[:2] for name, array in arrays.items()}
-    expected = {"observations": (block.count, plan.steps + 1), "actions": (block.count, plan.steps)}
+    expected = {"observations": (block.size, plan.steps + 1), "actions": (block.size, plan.steps)}
     return arrays if whole == expected else None
 
 
@@ -208,7 +208,7 @@ def _collect_on(cluster: Cluster, job: Job, blocks: list[Block], advance: Callab
                     block, end = running.pop(ticket), cluster.result(ticket)
                     if end.code != 0:
                         raise DataError(f"Collecting {job.name} failed on a node: {end.said or 'no message'}")
-                    advance(block.count)
+                    advance(block.size)
         finally:
             if running:
                 cluster.stop(list(running))

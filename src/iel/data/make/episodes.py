@@ -28,9 +28,10 @@ from iel.data.make.recipes import Recipe
 from iel.envs import MazeMap, make_env
 
 if TYPE_CHECKING:
+    from iel.data.catalogue import Split
     from iel.data.make.ant import Controller
 
-SPLITS = ("train", "val")
+SPLITS: tuple[Split, Split] = ("train", "val")
 
 
 class Driver:
