@@ -22,7 +22,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +30,7 @@ from msgspec import Struct, structs
 
 from iel.errors import RunError
 from iel.loader import PARTIAL, ErrorType, open_regular, os_sentence, read_json
+from iel.progress import STDERR, silence
 from iel.typed import as_struct
 
 MANIFEST = "manifest.json"
@@ -296,38 +297,6 @@ def _digest(content: dict[str, object]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------- notices and locks
-
-
-class Unbreakable:
-    """A stream whose reader may go away: what is written after that is lost, and nobody else is troubled by it."""
-
-    def __init__(self, name: str):
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(getattr(sys, self._name), attribute)
-
-    def write(self, text: str) -> int:
-        with suppress(OSError, ValueError, AttributeError):  # no reader, closed, or no stream at all
-            getattr(sys, self._name).write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        try:
-            getattr(sys, self._name).flush()
-        except (OSError, ValueError, AttributeError):
-            silence(self._name)
-
-
-def silence(name: str) -> None:
-    """Lead a stream without a reader to nowhere, so that what is still in its buffer cannot fail again at the end."""
-    with suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, getattr(sys, name).fileno())
-        os.close(nowhere)
-
-
-STDERR = Unbreakable("stderr")
 
 
 def guarded(action: Callable[[], int]) -> int:

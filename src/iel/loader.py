@@ -3,7 +3,7 @@
 A file is believed only after it has been checked: what kind of file it is (a regular one, never a pipe or a link), how
 large it says its arrays are, whether that fits the bytes that are there, and whether it fits the memory budget. No
 format that can hold code is read, nothing is unpacked to the disk, and no file can make another one be read. Data sets
-are read by `iel.data.npz`, `hdf5`, `text` and `parquet`, which open their files here; `tests/test_loader.py` checks
+are read by `iel.data.npz`, `hdf5`, `tables` and `parquet`, which open their files here; `tests/test_loader.py` checks
 that no other module of the package opens one.
 
     read_json, read_toml      text, small, read whole and strictly

@@ -93,12 +93,8 @@ def unlzf(content: bytes, room: int) -> bytes | None:
         length += 2
         if distance > len(result) or len(result) + length > room:
             return None
-        start = len(result) - distance
-        if length <= distance:
-            result += result[start : start + length]
-        else:  # the stretch overlaps itself, so it repeats
-            pattern = result[start:]
-            result += (pattern * (length // distance + 1))[:length]
+        stretch = result[-distance:][:length]  # one that is longer than the distance to it repeats
+        result += stretch if length <= distance else (stretch * (length // distance + 1))[:length]
     return bytes(result)
 
 

@@ -96,7 +96,7 @@ def read_parquet(
     with _open(path) as (file, size):
         names = file.schema_arrow.names
         if quiet:  # other columns are LeRobot's own bookkeeping
-            names = [n for n in names if n in (*columns.observations, *columns.actions, columns.episode, columns.step)]
+            names = [name for name in names if name in columns.read]
         layout = Layout.find(columns, names, str(path), one_episode)
         facts = file.metadata
         # Not of single columns: asked for one that contradicts the schema, the library ends the whole process.

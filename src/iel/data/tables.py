@@ -58,10 +58,15 @@ class Columns:
     episode: str | None = None
     step: str | None = None
 
+    @property
+    def read(self) -> tuple[str, ...]:
+        """All columns that are read."""
+        return (*self.observations, *self.actions, *(c for c in (self.episode, self.step) if c))
+
     @classmethod
     def of(cls, given: Given) -> Columns:
         """From `{"observations": ["x", "y"], "actions": ["vx", "vy"], "episode": "run"}`."""
-        known = [field.name for field in fields(cls)]
+        known = [field.name for field in fields(Columns)]
         wrong = [name for name in given if name not in known]
         if wrong:
             raise DataError(f"columns has no entry '{wrong[0]}'; it takes {', '.join(known)}.")
@@ -71,14 +76,14 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Columns):
     """The columns that were found: all names are in the file."""
 
-    observations: tuple[str, ...]
-    actions: tuple[str, ...]
-    episode: str | None
-    step: str | None
-    flags: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        return (*super().read, *self.flags)
 
     @classmethod
     def find(cls, columns: Columns, names: Sequence[str], source: str, one_episode: bool = False) -> Layout:
@@ -86,8 +91,7 @@ class Layout:
         repeated = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
         if repeated:
             raise DataError(f"{source} has two columns called '{repeated[0]}'; rename one of them.")
-        wanted = [*columns.observations, *columns.actions, *(c for c in (columns.episode, columns.step) if c)]
-        for name in wanted:
+        for name in columns.read:
             if name not in names:
                 raise DataError(f"{source} has no column '{name}'; it has {_listed(names)}.")
         observations = columns.observations or _beginning(names, OBSERVATION, columns.actions)
@@ -113,11 +117,6 @@ class Layout:
         if rest:
             notice(f"{source}: not read: {_listed(rest)}.", once=True)
         return found
-
-    @property
-    def read(self) -> tuple[str, ...]:
-        """All columns that are read."""
-        return (*self.observations, *self.actions, *(c for c in (self.episode, self.step) if c), *self.flags)
 
     def rows(self, table: Piece, name: str, source: str) -> Rows:
         """Rows of the store, from the columns by name: (n,), or (n, k) where one column holds vectors."""
