@@ -87,28 +87,28 @@ def os_errors(error: ErrorType, path: Path | str | None = None, writing: bool | 
         raise error(os_sentence(problem, path, writing)) from problem
 
 
+SENTENCES = {
+    errno.ENOENT: "does not exist; check the path, or whether the directory is complete.",
+    errno.ENOTDIR: "does not exist, as a part of the path is a file; check the path.",
+    errno.EROFS: "is on a disk that cannot be written; choose another place.",
+    errno.ELOOP: "is a symbolic link that is not followed; give the file it leads to, or remove the link.",
+    errno.ENAMETOOLONG: "is too long for the name of a file; use a shorter one.",
+}
+
+
 def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool | None = None) -> str:
     """One sentence for whatever the system said about a file; `writing` is None where nobody knows."""
     done = {True: "written", False: "read", None: "used"}[writing]
     place = path if path is not None else problem.filename
     named = "A file" if place is None else str(place) if len(str(place)) < 300 else f"{str(place)[:80]}..."
-    reason = problem.strerror or str(problem) or type(problem).__name__
-    code = problem.errno
-    if code == errno.ENOENT:
-        return f"{named} does not exist; check the path, or whether the directory is complete."
-    if code == errno.ENOTDIR:
-        return f"{named} does not exist, as a part of the path is a file; check the path."
+    reason, code = problem.strerror or str(problem) or type(problem).__name__, problem.errno
+    if code in SENTENCES:
+        return f"{named} {SENTENCES[code]}"
     if code in (errno.EACCES, errno.EPERM):
         remedy = "change its permissions" + ("" if writing is False else ", or choose another place")
         return f"{named} may not be {done} by this user; {remedy}."
-    if code == errno.EROFS:
-        return f"{named} is on a disk that cannot be written; choose another place."
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"{named} could not be written ({reason}); free some space, or choose another place."
-    if code == errno.ELOOP:
-        return f"{named} is a symbolic link that is not followed; give the file it leads to, or remove the link."
-    if code == errno.ENAMETOOLONG:
-        return f"{named} is too long for the name of a file; use a shorter one."
     return f"{named} cannot be {done} ({reason}); check the path and the disk."
 
 

@@ -45,7 +45,7 @@ def test_the_attack_would_notice_a_reader_that_believes_everything(tmp_path, mon
     lab = fuzz.Lab(tmp_path)
     monkeypatch.setattr(fuzz, "verify_seal", lambda *_: None)
     monkeypatch.setattr(d4rl, "misspelt", lambda *_: None)
-    monkeypatch.setattr(d4rl, "check_flags", lambda flags, rows, _: np.zeros(rows, bool))
+    monkeypatch.setattr(d4rl, "marked", lambda arrays, fields, rows, _: np.zeros(rows, bool))
     for name in ("sealed_directory", "bytes_of_data"):
         kinds = [fuzz.outcome(getattr(lab, name), np.random.default_rng([1, case]))[0] for case in range(150)]
         assert {"different", "foreign"} & set(kinds), name

@@ -28,8 +28,8 @@ from iel.data.hdf5 import opened_hdf5
 from iel.data.trajectories import (
     Piece,
     Rows,
-    check_flags,
     episodes_in_windows,
+    marked,
     misspelt,
     rows_in_windows,
     short_episodes,
@@ -66,15 +66,7 @@ def hdf5_windows(path: Path, name: str, size: int | None) -> Iterator[Rows]:
             "a Minari file groups episode_0, episode_1, ..."
         )
     flags = ("timeouts",) if "infos/goal" in fields else ("terminals", "timeouts")
-
-    def ends(arrays: Piece) -> NDArray[np.bool_]:
-        rows = len(arrays["observations"])
-        marked = np.zeros(rows, bool)
-        for field in flags:
-            if field in arrays:
-                marked |= check_flags(arrays[field], rows, str(path))
-        return marked
-
+    ends = lambda arrays: marked(arrays, flags, len(arrays["observations"]), str(path))  # noqa: E731
     for rows in rows_in_windows(_d4rl_pieces(path, size), ends, name, closed=True):
         kept = _state_of_kitchen(rows).without_short()
         if size is None or len(short_episodes(kept.offsets)) == 0:  # else nothing is left of this window

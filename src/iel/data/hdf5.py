@@ -164,11 +164,9 @@ class Hdf5Array:
         if stored == 0:
             raise DataError(f"{claim}, but none were ever written; the file is incomplete, get it again.")
         check_size(what, field.nbytes, stored, DataError)
-        if self.layout == h5d.CONTIGUOUS:
-            place = self.dataset.get_offset()
-            if place is None or stored < field.nbytes or place + field.nbytes > size:
-                raise DataError(f"{claim}, which are not in the file; it is cut off, get it again.")
         if self.layout != h5d.CHUNKED:
+            if stored < field.nbytes:
+                raise DataError(f"{claim}, which are not in the file; it is cut off, get it again.")
             return 0
         chunk = math.prod(self.plan.get_chunk()) * field.dtype.itemsize
         if chunk > max(CHUNK_BYTES, 2 * field.nbytes):
@@ -189,14 +187,10 @@ class Hdf5Array:
             return array
         if self.layout == h5d.CHUNKED:
             self._fill(array, first)
-        elif self.layout == h5d.CONTIGUOUS:
-            self.file.file.seek(self.dataset.get_offset() + first * array.strides[0])
-            if self.file.file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
-                raise DataError(f"{self.what} is cut off; get the file again.")
-        else:  # compact, under 64 kB
-            whole = np.empty(self.field.shape, self.field.dtype)
-            self.dataset.read(h5s.ALL, h5s.ALL, whole)
-            array[...] = whole[first:last]
+        else:  # in one piece, which the library compares with the length of the file
+            space = self.dataset.get_space()
+            space.select_hyperslab((first, *(0 for _ in array.shape[1:])), array.shape)
+            self.dataset.read(h5s.create_simple(array.shape), space, array)
         return array.view(np.uint8) != 0 if array.dtype == bool else array
 
     def _count(self) -> int:

@@ -29,7 +29,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.trajectories import Piece, Rows, check_flags, ends_of_ids, equally_many, misspelt, rows_in_windows
+from iel.data.trajectories import Piece, Rows, check_flags, ends_of_ids, equally_many, marked, misspelt, rows_in_windows
 from iel.errors import DataError
 from iel.loader import Field, check_budget, check_size, first_line, numeric, open_regular
 
@@ -80,11 +80,7 @@ def _marked(arrays: Piece, source: str) -> NDArray[np.bool_]:
     if "valids" in arrays and "next_observations" not in arrays:
         # Compact: terminals are true on the last two rows of an episode, valids false on the last.
         return ~check_flags(arrays["valids"], rows, source)
-    ends = np.zeros(rows, bool)
-    for field in ("terminals", "timeouts"):
-        if field in arrays:
-            ends |= check_flags(arrays[field], rows, source)
-    return ends
+    return marked(arrays, ("terminals", "timeouts"), rows, source)
 
 
 def _ends(about: Piece, rows: int, source: str) -> NDArray[np.bool_]:

@@ -31,7 +31,7 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.trajectories import Piece, Rows, check_flags, ends_of_ids, misspelt, rows_from_ends
+from iel.data.trajectories import Piece, Rows, ends_of_ids, marked, misspelt, rows_from_ends
 from iel.errors import DataError
 from iel.files import notice
 from iel.loader import check_budget, open_regular
@@ -144,9 +144,7 @@ class Layout(Columns):
             if ids.dtype.kind == "f" and np.isnan(ids).any():
                 raise DataError(f"{source}: column '{self.episode}' is empty in row {int(np.isnan(ids).argmax())}.")
             return ends_of_ids(ids, self.episode, source)
-        ends = np.zeros(count, bool)
-        for flag in self.flags:
-            ends |= check_flags(table[flag], count, f"{source}, column '{flag}'")
+        ends = marked(table, self.flags, count, source)
         if self.flags and not ends[-1]:  # a last row without its flag is a file that was cut off
             raise DataError(f"{source}: the last row has no flag in {_listed(self.flags)}; the file is cut off.")
         ends[-1] = True

@@ -347,8 +347,8 @@ class Rows(NamedTuple):
 
         with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
             actions = np.array(self.actions, np.float32)
-        if actions.ndim == 2 and len(actions) == len(self.observations) and len(self.offsets) > 1:
-            actions[self.offsets[1:] - 1] = 0.0
+        check_tables(self.observations, actions, self.name)
+        actions[self.offsets[1:] - 1] = 0.0
         data = Trajectories(self.observations, actions, self.offsets, self.name, checked=trust)
         judge(data)
         return data
@@ -523,6 +523,12 @@ def check_flags(values: ArrayLike, rows: int, source: str) -> NDArray[np.bool_]:
     if flags.dtype != bool and not ((flags == 0) | (flags == 1)).all():
         raise DataError(f"{source}: an end-of-episode flag is neither 0 nor 1; give flags, not positions.")
     return flags.reshape(-1).astype(bool)
+
+
+def marked(arrays: Piece, fields: Iterable[str], rows: int, source: str) -> NDArray[np.bool_]:
+    """Flags on last rows, by those of these arrays of flags that there are."""
+    flags = [check_flags(arrays[field], rows, source) for field in fields if field in arrays]
+    return np.any(flags, axis=0) if flags else np.zeros(rows, bool)
 
 
 def ends_of_ids(ids: NDArray, column: str, source: str) -> NDArray[np.bool_]:
