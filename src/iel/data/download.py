@@ -13,7 +13,6 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from iel.data.catalogue import data_directory, read_rows
@@ -26,8 +25,6 @@ OGBENCH = re.compile(
     r"|(visual-)?(cube|scene|puzzle)(-\w+)*-(play|noisy)-v0|powderworld-\w+-play-v0"
 )
 MINARI = re.compile(r"\w[\w.-]*(/\w[\w.-]*)+-v\d+")
-Fetch = Callable[[str, Path], None]
-"""Download the data set of this name into this directory."""
 
 
 def has_source(name: str) -> bool:
@@ -35,18 +32,15 @@ def has_source(name: str) -> bool:
     return bool(OGBENCH.fullmatch(name) or MINARI.fullmatch(name))
 
 
-def download(name: str, directory: Path | None = None, fetch: Fetch | None = None) -> dict[str, Path]:
-    """Fetch a data set and return its files by split. `fetch` replaces the package that downloads."""
+def download(name: str, directory: Path | None = None) -> dict[str, Path]:
+    """Fetch a data set that `has_source` and return its files by split."""
     directory = directory or data_directory()
     minari = MINARI.fullmatch(name) is not None
-    if not has_source(name) and fetch is None:
-        raise DataError(f"Nobody offers a data set '{name}' for download; copy its file to {directory}.")
-    fetch = fetch or (fetch_minari if minari else fetch_ogbench)
     scratch = directory / f".download-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         scratch.mkdir(parents=True)
         with contextlib.redirect_stdout(sys.stderr):
-            fetch(name, scratch)
+            (fetch_minari if minari else fetch_ogbench)(name, scratch)
         return _settle(name, scratch, directory, minari)
     except DataError:
         raise

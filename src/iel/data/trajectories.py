@@ -424,8 +424,8 @@ def rows_in_windows(
         stop = len(flags)
         if not last:
             # Of a transition the next row tells whether it is the last one, so that of the last row is not known yet.
-            marked = (flags | breaks(arrays["observations"], arrays["next_observations"]))[:-1] if pairs else flags
-            stop = int(np.flatnonzero(marked)[-1]) + 1 if marked.any() else 0
+            known = (flags | breaks(arrays["observations"], arrays["next_observations"]))[:-1] if pairs else flags
+            stop = int(np.flatnonzero(known)[-1]) + 1 if known.any() else 0
         elif closed:
             flags[-1:] = True
         if stop or last:
