@@ -26,8 +26,8 @@ import numpy as np
 
 from benchmarks import in_own_process, peak_megabytes, print_rows
 from iel.commands.common import Output
-from iel.data.rows import Rows
 from iel.data.store import open_store, write_store
+from iel.data.trajectories import Rows
 from iel.files import require_space
 from iel.learner import Phase, Spec
 from iel.methods.iel import IEL

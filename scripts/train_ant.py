@@ -39,7 +39,7 @@ import ogbench.online_locomotion  # noqa: F401  registers online-ant-v0
 import optax
 
 from iel.data.make.ant import ACTIONS, FEATURES, LOG_STD_RANGE, AntController, features, to_motors, upright
-from iel.data.make.driving import Driver
+from iel.data.make.episodes import Driver
 from iel.data.make.recipes import recipe
 from iel.envs import make_env
 from iel.nn import MLP

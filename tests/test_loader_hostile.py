@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from iel.data.hdf5 import read_hdf5
-from iel.data.npz import npz_fields, read_npz
+from iel.data.npz import opened, read_npz
 from iel.errors import ConfigError, DataError, IELError, RunError
 from iel.loader import kind_of, read_json, read_safetensors, read_toml
 
@@ -221,7 +221,7 @@ def json_of_brackets(path: Path) -> None:
 
 BOMBS = {
     npz_claims_terabytes: ("read_npz", "does not fit|claims"),
-    npz_lies_in_its_directory: ("read_npz", "claims 4,000,000,080 bytes"),
+    npz_lies_in_its_directory: ("read_npz", "does not fit its 4,000,000,080 bytes"),
     npz_of_zeros: ("read_npz", "decompression bomb"),
     npz_with_a_long_header: ("read_npz", "header of 100,000,000 bytes"),
     npz_of_many_members: ("read_npz", "directory is too large"),
@@ -302,14 +302,6 @@ def test_hdf5_never_leads_to_another_file(tmp_path):
         read_hdf5(tmp_path / "doors.hdf5")
 
 
-def test_hdf5_groups_that_contain_themselves(tmp_path):
-    with h5py.File(tmp_path / "loop.hdf5", "w") as file:
-        file["a/x"] = np.ones(3)
-        file["a/b"] = file["a"]
-    with pytest.raises(DataError, match="contains itself"):
-        read_hdf5(tmp_path / "loop.hdf5")
-
-
 def test_hdf5_filters_and_types_that_are_not_read(tmp_path):
     with h5py.File(tmp_path / "odd.hdf5", "w") as file:
         file.create_dataset("scaled", data=np.arange(100), scaleoffset=4, chunks=(10,))
@@ -345,7 +337,8 @@ def test_no_code_runs(tmp_path, monkeypatch):
     assert read_npz("evil.npz", ["fine"])["fine"].tolist() == [1, 1, 1]
     with pytest.raises(DataError, match="'observations' does not hold plain numbers"):
         read_npz("evil.npz")
-    assert npz_fields("evil.npz")["observations"].dtype is None
+    with opened("evil.npz") as archive:
+        assert archive.header("observations").field.dtype is None
     assert not Path("canary").exists()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from iel.errors import IELError, RunError
 from iel.files import _digest, file_facts, seal, write_json
@@ -160,7 +161,7 @@ def test_planning_states_of_another_model_are_refused(saved):
 
 
 def test_manifest_is_believed_only_about_its_own_directory(saved):
-    facts = {name: file_facts(saved / name) for name in ("config.json", "model.safetensors")}
+    facts = {name: structs.asdict(file_facts(saved / name)) for name in ("config.json", "model.safetensors")}
 
     def write(files, version=1):
         """A manifest that vouches for itself, whatever it says."""

@@ -22,18 +22,17 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from msgspec import Struct, structs
 
 from iel.errors import RunError
-from iel.loader import ErrorType, open_regular, os_sentence, read_json
+from iel.loader import PARTIAL, ErrorType, open_regular, os_sentence, read_json
+from iel.progress import STDERR, silence
 from iel.typed import as_struct
 
-PARTIAL = ".tmp-"
-"""How the names of unfinished files and directories begin."""
 MANIFEST = "manifest.json"
 SLACK = 1 << 20
 """Bytes left free beyond what a save needs, for metrics and directory entries."""
@@ -80,12 +79,12 @@ def write_text(path: Path | str, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path: Path | str, value: Any) -> None:
+def write_json(path: Path | str, value: object) -> None:
     """JSON with a final newline, whole or not at all."""
     write_text(path, _json_text(value))
 
 
-def _json_text(value: Any) -> str:
+def _json_text(value: object) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
@@ -173,12 +172,6 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def refuse_partial(path: Path, error: ErrorType = RunError) -> None:
-    """Refuse a file or directory that a killed process left unfinished."""
-    if path.name.startswith(PARTIAL):
-        raise error(f"{path} was never finished (its name begins with {PARTIAL}); remove it and start again.")
-
-
 def flush(path: Path) -> None:
     """Wait until a file, or the entries of a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | NO_LINKS)
@@ -236,25 +229,25 @@ class Manifest(Struct, frozen=True):
     versions: dict[str, str] = {}
 
 
-def sha256(path: Path) -> str:
+def sha256(path: Path, error: ErrorType = RunError) -> str:
     """Digest of a file's content."""
-    return file_facts(path)["sha256"]
+    return file_facts(path, error).sha256
 
 
-def file_facts(path: Path) -> dict[str, Any]:
-    """{"sha256": ..., "size": ...} of a regular file."""
-    with open_regular(path, RunError) as (file, size):
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": size}  # type: ignore[arg-type]
+def file_facts(path: Path, error: ErrorType = RunError) -> FileFacts:
+    """Digest and size of a regular file."""
+    with open_regular(path, error) as (file, size):
+        return FileFacts(hashlib.file_digest(file, "sha256").hexdigest(), size)
 
 
-def seal(directory: Path, version: int, versions: Mapping[str, str], **facts: Any) -> None:
+def seal(directory: Path, version: int, versions: Mapping[str, str], **facts: object) -> None:
     """Write the manifest of all files of a directory, flush everything, and read it back."""
     names = sorted(path.name for path in directory.iterdir() if path.name != MANIFEST)
     content = {
         "format": version,
         "versions": dict(versions),
         **facts,
-        "files": {name: file_facts(directory / name) for name in names},
+        "files": {name: structs.asdict(file_facts(directory / name)) for name in names},
     }
     write_json(directory / MANIFEST, {**content, "sha256": _digest(content)})
     for path in (*directory.iterdir(), directory):
@@ -268,73 +261,42 @@ def verify_seal(
     names: Iterable[str] | None = None,
     *,
     remedy: str = "copy the directory again",
+    error: ErrorType = RunError,
 ) -> dict[str, Any]:
     """Refuse files that are not the ones the manifest lists (all of them, or those in `names`); returns the manifest.
 
     Keys and versions of packages that this version does not know are left alone.
     """
     source = directory / MANIFEST
-    manifest = read_json(source)
+    manifest = read_json(source, error)
     if manifest.get("format") != version or isinstance(manifest.get("format"), bool):
-        raise RunError(
+        raise error(
             f"{source} has format {str(manifest.get('format'))[:40]}, but this version of iel reads format {version}; "
             "use the version that wrote it."
         )
     content = {name: value for name, value in manifest.items() if name != "sha256"}
     text = _json_text(manifest).encode()
-    if manifest.get("sha256") != _digest(content) or sha256(source) != hashlib.sha256(text).hexdigest():
-        raise RunError(f"{source} is damaged (it does not match its own sha256); {remedy}.")
-    listed = as_struct(manifest, Manifest, str(source), RunError).files
+    if manifest.get("sha256") != _digest(content) or sha256(source, error) != hashlib.sha256(text).hexdigest():
+        raise error(f"{source} is damaged (it does not match its own sha256); {remedy}.")
+    listed = as_struct(manifest, Manifest, str(source), error).files
     for name in listed:
         if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-            raise RunError(
+            raise error(
                 f"{source} lists {name[:80]!r}, which is not the name of a file in its directory; do not use it."
             )
     for name in listed if names is None else names:
         if name not in listed:
-            raise RunError(f"{directory / name} is not listed in {MANIFEST}; it does not belong here, {remedy}.")
-        if file_facts(directory / name) != structs.asdict(listed[name]):
-            raise RunError(f"{directory / name} is damaged (it differs from {MANIFEST}); {remedy}.")
+            raise error(f"{directory / name} is not listed in {MANIFEST}; it does not belong here, {remedy}.")
+        if file_facts(directory / name, error) != listed[name]:
+            raise error(f"{directory / name} is damaged (it differs from {MANIFEST}); {remedy}.")
     return manifest
 
 
-def _digest(content: dict[str, Any]) -> str:
+def _digest(content: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 # ------------------------------------------------------------------------------------------------- notices and locks
-
-
-class Unbreakable:
-    """A stream whose reader may go away: what is written after that is lost, and nobody else is troubled by it."""
-
-    def __init__(self, name: str):
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(getattr(sys, self._name), attribute)
-
-    def write(self, text: str) -> int:
-        with suppress(OSError, ValueError, AttributeError):  # no reader, closed, or no stream at all
-            getattr(sys, self._name).write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        try:
-            getattr(sys, self._name).flush()
-        except (OSError, ValueError, AttributeError):
-            silence(self._name)
-
-
-def silence(name: str) -> None:
-    """Lead a stream without a reader to nowhere, so that what is still in its buffer cannot fail again at the end."""
-    with suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, getattr(sys, name).fileno())
-        os.close(nowhere)
-
-
-STDERR = Unbreakable("stderr")
 
 
 def guarded(action: Callable[[], int]) -> int:
@@ -346,9 +308,9 @@ def guarded(action: Callable[[], int]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
     try:
         try:
-            code: Any = action()
+            code = action()
         except SystemExit as leaving:
-            code = leaving.code
+            code = leaving.code  # type: ignore[assignment]
         if sys.stdout is not None:
             sys.stdout.flush()
         return code

@@ -3,7 +3,7 @@
 A file is believed only after it has been checked: what kind of file it is (a regular one, never a pipe or a link), how
 large it says its arrays are, whether that fits the bytes that are there, and whether it fits the memory budget. No
 format that can hold code is read, nothing is unpacked to the disk, and no file can make another one be read. Data sets
-are read by `iel.data.npz`, `hdf5`, `text` and `parquet`, which open their files here; `tests/test_loader.py` checks
+are read by `iel.data.npz`, `hdf5`, `tables` and `parquet`, which open their files here; `tests/test_loader.py` checks
 that no other module of the package opens one.
 
     read_json, read_toml      text, small, read whole and strictly
@@ -20,10 +20,12 @@ import os
 import re
 import stat
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -42,13 +44,15 @@ JSON_BYTES = 16 << 20
 JSON_VALUES = 500_000
 """Values a JSON file may hold: each becomes a Python object, many times the size of its text."""
 TOML_BYTES = 256 << 10
+PARTIAL = ".tmp-"
+"""How the names of unfinished files and directories begin."""
 
 
 # ------------------------------------------------------------------------------------------------------ opening files
 
 
 @contextmanager
-def open_regular(path: Path | str, error: ErrorType) -> Iterator[tuple[BinaryIO, int]]:
+def open_regular(path: Path | str, error: ErrorType) -> Iterator[tuple[BufferedReader, int]]:
     """(file, size) of a regular file. A pipe would block for ever, a device never ends, a link leads elsewhere."""
     path = Path(path)
     with os_errors(error, path):
@@ -68,6 +72,12 @@ def open_regular(path: Path | str, error: ErrorType) -> Iterator[tuple[BinaryIO,
             yield file, opened.st_size
 
 
+def refuse_partial(path: Path, error: ErrorType = RunError) -> None:
+    """Refuse a file or directory that a killed process left unfinished."""
+    if path.name.startswith(PARTIAL):
+        raise error(f"{path} was never finished (its name begins with {PARTIAL}); remove it and start again.")
+
+
 @contextmanager
 def os_errors(error: ErrorType, path: Path | str | None = None, writing: bool | None = False) -> Iterator[None]:
     """What the system refuses inside of the block becomes one sentence with the path and the remedy."""
@@ -77,29 +87,34 @@ def os_errors(error: ErrorType, path: Path | str | None = None, writing: bool | 
         raise error(os_sentence(problem, path, writing)) from problem
 
 
+SENTENCES = {
+    errno.ENOENT: "does not exist; check the path, or whether the directory is complete.",
+    errno.ENOTDIR: "does not exist, as a part of the path is a file; check the path.",
+    errno.EROFS: "is on a disk that cannot be written; choose another place.",
+    errno.ELOOP: "is a symbolic link that is not followed; give the file it leads to, or remove the link.",
+    errno.ENAMETOOLONG: "is too long for the name of a file; use a shorter one.",
+}
+
+
 def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool | None = None) -> str:
     """One sentence for whatever the system said about a file; `writing` is None where nobody knows."""
     done = {True: "written", False: "read", None: "used"}[writing]
     place = path if path is not None else problem.filename
     named = "A file" if place is None else str(place) if len(str(place)) < 300 else f"{str(place)[:80]}..."
-    reason = problem.strerror or str(problem) or type(problem).__name__
-    code = problem.errno
-    if code == errno.ENOENT:
-        return f"{named} does not exist; check the path, or whether the directory is complete."
-    if code == errno.ENOTDIR:
-        return f"{named} does not exist, as a part of the path is a file; check the path."
+    reason, code = problem.strerror or str(problem) or type(problem).__name__, problem.errno
+    if code in SENTENCES:
+        return f"{named} {SENTENCES[code]}"
     if code in (errno.EACCES, errno.EPERM):
         remedy = "change its permissions" + ("" if writing is False else ", or choose another place")
         return f"{named} may not be {done} by this user; {remedy}."
-    if code == errno.EROFS:
-        return f"{named} is on a disk that cannot be written; choose another place."
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"{named} could not be written ({reason}); free some space, or choose another place."
-    if code == errno.ELOOP:
-        return f"{named} is a symbolic link that is not followed; give the file it leads to, or remove the link."
-    if code == errno.ENAMETOOLONG:
-        return f"{named} is too long for the name of a file; use a shorter one."
     return f"{named} cannot be {done} ({reason}); check the path and the disk."
+
+
+def first_line(problem: Exception) -> str:
+    """What an exception of a library says, no longer than fits into a sentence."""
+    return (str(problem).splitlines() or [""])[0][:120]
 
 
 def read_limited(path: Path | str, limit: int, error: ErrorType) -> bytes:
@@ -222,7 +237,7 @@ def parse_json(text: bytes, source: str, error: ErrorType) -> dict[str, Any]:
     except RecursionError:
         raise error(f"{source} is not JSON this package writes (it is nested too deeply); it is damaged.") from None
     except ValueError as problem:  # includes JSONDecodeError and UnicodeDecodeError
-        raise error(f"{source} is not JSON ({_first_line(problem)}); it is damaged.") from None
+        raise error(f"{source} is not JSON ({first_line(problem)}); it is damaged.") from None
     if not isinstance(value, dict):
         raise error(f"{source} does not hold a JSON object; it is damaged.")
     return value
@@ -236,7 +251,7 @@ def read_toml(path: Path | str, error: ErrorType = ConfigError) -> dict[str, Any
     except RecursionError:
         raise error(f"{path} is nested too deeply; write it flatter.") from None
     except ValueError as problem:  # includes TOMLDecodeError
-        raise error(f"{path} is not TOML ({_first_line(problem)}); correct that place.") from None
+        raise error(f"{path} is not TOML ({first_line(problem)}); correct that place.") from None
 
 
 def _no_constant(name: str) -> float:
@@ -250,17 +265,12 @@ def _finite(text: str) -> float:
     return value
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     table = dict(pairs)
     if len(table) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key '{twice[:40]}' is given twice")
     return table
-
-
-def _first_line(problem: Exception) -> str:
-    return (str(problem).splitlines() or [""])[0][:120]
 
 
 # -------------------------------------------------------------------------------------------------------- safetensors
@@ -280,7 +290,7 @@ def read_safetensors(
     try:
         arrays = load(content)
     except (SafetensorError, ValueError) as problem:
-        reason = _first_line(problem).removeprefix("Error while deserializing: ")
+        reason = first_line(problem).removeprefix("Error while deserializing: ")
         raise error(f"{path} is not a whole safetensors file ({reason}); get it again.") from None
     except KeyError as problem:
         raise error(f"{path} holds an array of type {problem}, which is not read; convert it to F32.") from None

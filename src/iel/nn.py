@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.data.remote import Table
+from iel.data.goals import Table
 from iel.model import Network, Norm, Perceptron
 from iel.model.model import LOG_STD_RANGE
 

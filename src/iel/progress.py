@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from contextlib import suppress
 from types import TracebackType
-
-from iel.files import STDERR
+from typing import Any
 
 QUIET_SECONDS = 20.0
 """Without a terminal, say something this often."""
 PACE_SECONDS, PACE_MARKS = 60.0, 2000
 """What is left is told from the pace of this long."""
+
+
+class Unbreakable:
+    """A stream whose reader may go away: what is written after that is lost, and nobody else is troubled by it."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(getattr(sys, self._name), attribute)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError, AttributeError):  # no reader, closed, or no stream at all
+            getattr(sys, self._name).write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            getattr(sys, self._name).flush()
+        except (OSError, ValueError, AttributeError):
+            silence(self._name)
+
+
+def silence(name: str) -> None:
+    """Lead a stream without a reader to nowhere, so that what is still in its buffer cannot fail again at the end."""
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, getattr(sys, name).fileno())
+        os.close(nowhere)
+
+
+STDERR = Unbreakable("stderr")
 
 
 class Progress:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from iel.errors import ConfigError, DataError, IELError
 
@@ -37,7 +37,7 @@ Fraction = Annotated[float, Meta(gt=0.0, lt=1.0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
-def as_struct(value: Any, kind: type[T], source: str, error: type[IELError] = ConfigError) -> T:
+def as_struct(value: object, kind: type[T], source: str, error: type[IELError] = ConfigError) -> T:
     """A value of JSON or TOML as a `kind` (a `msgspec.Struct`); what does not fit is said with its path in `source`."""
     try:
         return msgspec.convert(value, kind)
@@ -46,7 +46,7 @@ def as_struct(value: Any, kind: type[T], source: str, error: type[IELError] = Co
         raise error(f"{source}{place and ', '}{place}: {what}; it is damaged or of another version.") from None
 
 
-def violation(value: Any, kind: Any) -> str | None:
+def violation(value: object, kind: Any) -> str | None:
     """What is wrong with a value that should be of a type, such as "expected `int`, got `str`"; None if it is that."""
     try:
         msgspec.convert(value, kind)
@@ -64,7 +64,7 @@ def _parts(problem: msgspec.ValidationError) -> tuple[str, str]:
     return what[0].lower() + what[1:], path.strip(".`")
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value as it is quoted in a message: never longer than a line."""
     try:
         text = repr(value)
@@ -73,7 +73,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def plain_numbers(array: Any, what: str, error: type[IELError] = DataError) -> NDArray:
+def plain_numbers(array: ArrayLike | Mapping[str, object], what: str, error: type[IELError] = DataError) -> NDArray:
     """Whatever a caller gave as an array of plain numbers; hidden values and imaginary parts are never dropped."""
     if isinstance(array, Mapping):
         raise error(
@@ -105,7 +105,7 @@ def check_settings(config: Any) -> None:
             raise ConfigError(f"{field.name} is {shown(value)}; {wrong}.")
 
 
-def check_numbers(settings: Mapping[str, Any], source: str, error: type[IELError] = ConfigError) -> None:
+def check_numbers(settings: Mapping[str, object], source: str, error: type[IELError] = ConfigError) -> None:
     """Refuse numbers no computer can work with, wherever they stand in a table: NaN, infinities, huge whole ones."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -118,7 +118,7 @@ def check_numbers(settings: Mapping[str, Any], source: str, error: type[IELError
                 raise error(f"{source}: {name} must be at most {LARGEST:,} in size, but is {shown(value)}.")
 
 
-def check_seeds(seeds: Sequence[Any]) -> None:
+def check_seeds(seeds: Sequence[int]) -> None:
     """Refuse seeds that are not different whole numbers below 2^32."""
     if not seeds or violation(list(seeds), list[Seed]) or len(set(seeds)) != len(seeds):
         raise ConfigError(f"Seeds must be different whole numbers from 0 to {SEEDS - 1}, but are {shown(list(seeds))}.")

@@ -5,7 +5,7 @@ import pytest
 
 from iel.data import Trajectories, examine
 from iel.data.examine import SHOWN, examine_rows
-from iel.data.rows import Rows
+from iel.data.trajectories import Rows
 from iel.errors import DataError
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from iel.data import Trajectories, load
-from iel.data.jumps import cut_at_jumps, jump_rows
 from iel.data.make import make_collector, recipe
 from iel.data.make.ant import load_controller, upright
+from iel.data.positions import cut_at_jumps, jump_rows
 from iel.envs import make_env
 from iel.errors import DataError
 

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from iel.data import load
 from iel.data.catalogue import find, recipe_version, stored
 from iel.data.make import make_collector, make_dataset, recipe, recipe_names
-from iel.data.make.driving import Driver, Explorer
+from iel.data.make.episodes import Driver, Explorer
 from iel.data.make.recipes import VERSION
 from iel.envs import MazeMap, environment_names, make_env
 from iel.errors import ConfigError, DataError

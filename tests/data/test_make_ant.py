@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from iel.data import load
 from iel.data.make import make_collector, make_dataset, recipe, recipe_names
 from iel.data.make.ant import FEATURES, AntController, features, load_controller, to_motors, upright
-from iel.data.make.driving import Driver
+from iel.data.make.episodes import Driver
 from iel.envs import make_env
 from iel.envs.antmaze import LAYOUTS
 from iel.errors import ConfigError, DataError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iel.data import Trajectories, cut_rests, rest_rows
-from iel.data.rests import LONG, SHORT, Rest
+from iel.data.positions import LONG, SHORT, Rest
 
 
 def walk(*parts: tuple[int, float]) -> np.ndarray:

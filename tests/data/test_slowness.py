@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 from iel.data import Trajectories, load
 from iel.data.make import make_collector, recipe
-from iel.data.slowness import orientation_columns, place_columns, slow_directions, slowness, typical_reach
+from iel.data.positions import orientation_columns, place_columns, slow_directions, slowness, typical_reach
 from iel.errors import DataError
 
 KITCHEN = Path(os.environ.get("IEL_DATA", "")) / "kitchen-partial-reconstructed.hdf5"

@@ -9,8 +9,8 @@ import pytest
 from iel.cli import run
 from iel.data import Trajectories, load
 from iel.data.catalogue import read
-from iel.data.rows import Rows
 from iel.data.store import RowReader, convert, open_store, verify_store, write_store
+from iel.data.trajectories import Rows
 from iel.errors import DataError
 from iel.files import seal
 

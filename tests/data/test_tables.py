@@ -9,7 +9,7 @@ import pytest
 from iel import Trajectories, load
 from iel.data import examine
 from iel.data.catalogue import read
-from iel.data.trajectories import unit_actions
+from iel.data.scaling import unit_actions
 from iel.errors import DataError
 from iel.loader import kind_of
 
@@ -65,6 +65,12 @@ def test_names_separators_and_text_that_people_use(data, tmp_path):
         load(path, columns={"states": ["x"]})
 
 
+def test_names_of_episodes_are_text(tmp_path):
+    names = ("9007199254740992", "9007199254740993", "1e400", "2e400", "1", "01")
+    rows = [f"{name},{e},{step},0" for e, name in enumerate(names) for step in range(3)]
+    assert len(load(written(tmp_path / "log.csv", "episode,obs_0,obs_1,act", *rows), trust=True)) == len(names)
+
+
 def test_a_folder_holds_an_episode_per_file(data, tmp_path):
     for e, (states, actions) in enumerate(data):
         rows = [f"{x!r},{y!r},{float(actions[t, 0]) if t < STEPS else 0!r}" for t, (x, y) in enumerate(states.tolist())]
@@ -84,6 +90,8 @@ FAULTS = {
     "begins with numbers": (["1,2,3", "4,5,6"], "names the columns"),
     "text in a cell": ([HEADER, "0,0,1,2,0,1", "0,1,1,two,0,1"], "line 3, column 'observation.y': 'two' is not"),
     "a short line": ([HEADER, "0,0,1,2,,1", "0,1,1"], "line 3: 3 cells for 6 columns"),
+    "a lost newline": (["episode,obs,act", "0,1,0", "0,2,00,3,0", "0,4,0"], "line 3: 5 cells for 3 columns"),
+    "a decimal comma": (["episode,obs,act", "0,1,0", "0,2,5,0", "0,4,0"], "line 3: 4 cells for 3 columns"),
     "two columns of one name": (["episode,obs,obs,act", "0,1,2,0"], "two columns called 'obs'"),
     "no boundaries": (["obs,act", "1,0", "2,0", "3,0"], "does not say where episodes end"),
     "episodes in pieces": (["episode,obs,act", "0,1,0", "1,2,0", "0,3,0"], "not together; sort them by 'episode'"),

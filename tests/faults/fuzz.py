@@ -32,8 +32,8 @@ from tables import as_csv, as_parquet, misplace, table, vectors
 from iel.compare.grid import check_grid
 from iel.data import Trajectories, examine
 from iel.data.catalogue import read
-from iel.data.rows import Rows
 from iel.data.store import write_store
+from iel.data.trajectories import Rows
 from iel.errors import DataError, IELError
 from iel.files import MANIFEST, seal, verify_seal
 from iel.loader import read_safetensors, read_toml
@@ -260,7 +260,7 @@ class Lab:
             self.hurt(path, rng)
         faults = [finding.sentence for finding in examine(path) if finding.severity == "error"]
         store = read(path)
-        assert store.stored is not None and np.isfinite(store.stored.scale).all() and store.stored.scale.all()
+        assert store.stored is not None and np.isfinite(store.scale).all() and store.scale.all()
         if not sealed and not (same := np.array_equal(store.offsets, self.whole.offsets)):
             return same
         if faults:

@@ -14,7 +14,7 @@ from algo_worlds import fresh, learner, started
 import iel
 from iel.data import Trajectories
 from iel.data.goals import to_device
-from iel.data.jumps import cut_at_jumps
+from iel.data.positions import cut_at_jumps
 from iel.errors import ConfigError, DataError
 from iel.learner import Spec, adam, with_multiplier
 from iel.methods import HTP, IEL, METHODS, QRL, Method, check_algo, config_dict, config_from_dict, policy_from

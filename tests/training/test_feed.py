@@ -9,9 +9,9 @@ import pytest
 
 import iel
 from iel.data import Trajectories
-from iel.data.remote import Facts, Shape
-from iel.data.rows import Rows
+from iel.data.goals import Facts, Shape
 from iel.data.store import write_store
+from iel.data.trajectories import Rows
 from iel.errors import DataError
 from iel.methods import GAS, GCBC, GCCQL, IEL
 from iel.policies import Directions, Waypoints
@@ -127,7 +127,7 @@ def test_seeds_can_be_stacked(memory, disk):
 
 def test_runs_are_resumed_from_a_store_and_know_its_path(disk, tmp_path):
     algo = METHODS[-1]
-    whole = iel.train(disk, algo, out=tmp_path / "a", checkpoint_every=50, progress=False, data_file=disk.stored.path)
+    whole = iel.train(disk, algo, out=tmp_path / "a", checkpoint_every=50, progress=False, data_file=disk.stored)
     run = whole.runs[0]
     assert run.data().stored is not None and run.data().fingerprint == disk.fingerprint
 

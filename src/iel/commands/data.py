@@ -113,7 +113,7 @@ def data_convert_command(options: DataConvert) -> dict[str, Any]:
     """`iel data convert`."""
     from iel.data.catalogue import read, resolve
     from iel.data.examine import judge
-    from iel.data.trajectories import unit_actions
+    from iel.data.scaling import unit_actions
 
     path = resolve(options.source)
     if path is None:
@@ -209,8 +209,7 @@ def data_info_command(options: DataInfo) -> dict[str, Any]:
 
 def _motion(data: Any) -> dict[str, Any]:
     """What the columns do: how slow each is, which tell the place, how often it jumps and how much it rests."""
-    from iel.data.rests import LONG, SHORT, rest_rows
-    from iel.data.slowness import slowness
+    from iel.data.positions import LONG, SHORT, rest_rows, slowness
 
     facts: dict[str, Any] = {"slowness": None}
     try:

@@ -1,6 +1,6 @@
 """Data sets by name or path: `load("pointmaze-large-navigate-v0")` finds the file, makes it, or fetches it.
 
-    load -> resolve (which file?) -> read (what kind of file?) -> npz, d4rl, text or parquet -> Rows -> Trajectories
+    load -> resolve (which file?) -> windows (which kind?) -> npz, d4rl, tables or parquet -> Rows -> Trajectories
 
 A name is looked for in the data directory ($IEL_DATA, else the user's cache), then where the benchmarks' own packages
 keep theirs. What is not there is collected in the simulator if there is a recipe, else downloaded by the benchmark's
@@ -13,24 +13,24 @@ means today: it is not found by name, and moves aside (`NAME-recipe1.npz`) when 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from iel.data.columns import Columns
-from iel.data.d4rl import hdf5_rows, minari_rows
-from iel.data.npz import folder_rows, natural, npz_rows, opened
-from iel.data.parquet import INFO, lerobot_rows, parquet_episodes, parquet_rows
-from iel.data.rows import Rows, rows_from_episodes
-from iel.data.text import csv_episodes, csv_rows
-from iel.data.trajectories import Trajectories
+from numpy.typing import NDArray
+
+from iel.data.d4rl import MINARI_FILE, hdf5_windows
+from iel.data.npz import npz_episodes, npz_windows, opened
+from iel.data.parquet import INFO, lerobot_rows, read_parquet
+from iel.data.tables import Columns, Given, read_csv, table_episodes, table_rows
+from iel.data.trajectories import Rows, Trajectories, episodes_in_windows
 from iel.errors import ConfigError, DataError
-from iel.files import notice, refuse_partial
-from iel.loader import kind_of, os_errors
+from iel.files import notice
+from iel.loader import kind_of, os_errors, refuse_partial
 
 Split = Literal["train", "val"]
 SUFFIXES = (".npz", ".hdf5", ".h5", ".csv", ".tsv", ".parquet")
-MINARI_FILE = "main_data.hdf5"
 
 
 def load(
@@ -43,7 +43,7 @@ def load(
     progress: bool = True,
     env: str | None = None,
     trust: bool = False,
-    columns: Columns | Mapping[str, Any] | None = None,
+    columns: Columns | Given | None = None,
 ) -> Trajectories:
     """Trajectories by data set name, or by path: npz, HDF5, CSV or Parquet, a data set of Minari or LeRobot, a folder
     with one file per episode, or a store, whose rows stay on the disk.
@@ -56,77 +56,86 @@ def load(
     """
     with os_errors(DataError):
         path = resolve(name, episodes=episodes, seed=seed, split=split)
-        if path is None:
-            path = _obtain(str(name), episodes, seed, split, make, progress)
+        path = path or _obtain(str(name), episodes, seed, split, make, progress)
     called = env or (None if str(path) == str(_at_home(str(name))) else str(name))
     return read(path, called, trust, columns)
 
 
 def read(
-    path: Path | str, name: str | None = None, trust: bool = False, columns: Columns | Mapping[str, Any] | None = None
+    path: Path | str, name: str | None = None, trust: bool = False, columns: Columns | Given | None = None
 ) -> Trajectories:
     """Trajectories from a file or folder, or a store."""
-    from iel.data.store import is_store, open_store  # it reads by the readers here
-
+    path = _at_home(str(path))
     with os_errors(DataError, path):
-        if is_store(_at_home(str(path))):
-            return open_store(_at_home(str(path)), name).read_from(_at_home(str(path)).absolute())
-    data = read_rows(path, name, columns).trajectories(trust)
-    # Which columns were meant is known to nobody but the caller, so such a file cannot be read again by its path alone.
-    return data if columns else data.read_from(_at_home(str(path)).absolute())
+        if path.is_dir():
+            from iel.data.store import is_store, open_store  # it reads by the readers here
+
+            if is_store(path):
+                return open_store(path, name).read_from(path.absolute())
+        data = read_rows(path, name, columns).trajectories(trust)
+        # Which columns were meant is known to nobody but the caller: such a file cannot be read again by its path.
+        return data if columns else data.read_from(path.absolute())
 
 
-def read_rows(path: Path | str, name: str | None = None, columns: Columns | Mapping[str, Any] | None = None) -> Rows:
+def read_rows(path: Path | str, name: str | None = None, columns: Columns | Given | None = None) -> Rows:
     """The rows of a file, told by its content, before they are checked."""
-    name = name or _at_home(str(path)).stem
-    chosen = Columns.of(columns)
     with os_errors(DataError, path):
-        path, kind = rows_kind(path)
-        plain = {"npz": npz_rows, "hdf5": hdf5_rows, "minari": minari_rows}
-        if kind in plain:
-            return plain[kind](path, name)
-        named = {"text": csv_rows, "parquet": parquet_rows, "lerobot": lerobot_rows}
-        return named.get(kind, _folder_rows)(path, name, chosen)
+        (rows,) = windows(path, name, None, columns)
+    return rows
 
 
-def rows_kind(source: Path | str) -> tuple[Path, str]:
-    """(the file to read, its kind): npz, hdf5, minari, text, parquet, lerobot, or a folder of episodes."""
+def windows(
+    source: Path | str, name: str | None, size: int | None, columns: Columns | Given | None = None
+) -> Iterator[Rows]:
+    """The rows of a file, all together, or (npz, HDF5, folders) some `size` at a time, as whole episodes."""
     path = _at_home(str(source))
-    with os_errors(DataError, path):
-        if path.is_symlink():  # a link that its user names is meant; a link inside of a folder is not followed
-            try:
-                path = path.resolve(strict=True)
-            except RuntimeError:
-                raise DataError(f"{path} is a symbolic link that leads back to itself; remove it.") from None
-        refuse_partial(path, DataError)
-        kind = kind_of(path)
-        if kind == "folder":
-            inside = [place for place in (path / "data" / MINARI_FILE, path / MINARI_FILE) if place.exists()]
-            if inside:
-                return inside[0], "minari"
-            return path, "lerobot" if (path / INFO).exists() else kind
+    name = name or path.stem
+    chosen = columns if isinstance(columns, Columns) else Columns.of(columns) if columns else Columns()
+    if path.is_symlink():  # a link that its user names is meant; a link inside of a folder is not followed
+        try:
+            path = path.resolve(strict=True)
+        except RuntimeError:
+            raise DataError(f"{path} is a symbolic link that leads back to itself; remove it.") from None
+    refuse_partial(path, DataError)
+    kind = kind_of(path)
+    if kind == "npz":
+        return npz_windows(path, name, size)
+    if kind == "hdf5":
+        return hdf5_windows(path, name, size)
+    if kind == "text":
+        return iter([table_rows(path, name, chosen, read_csv)])
+    if kind == "parquet":
+        return iter([table_rows(path, name, chosen, read_parquet)])
     if kind == "unknown":
         raise DataError(
             f"{path} is no npz, HDF5, CSV or Parquet file by its first bytes; it is cut off or of another kind, "
             "give a data set."
         )
-    return path, kind
+    for place in (path / "data" / MINARI_FILE, path / MINARI_FILE):
+        if place.exists():
+            return hdf5_windows(place, name, size)
+    if (path / INFO).exists():
+        return iter([lerobot_rows(path, name, chosen)])
+    return episodes_in_windows(_folder(path, chosen), name, size)
 
 
-def _folder_rows(path: Path, name: str, columns: Columns) -> Rows:
+def _folder(path: Path, columns: Columns) -> Iterator[tuple[str, NDArray, NDArray]]:
     """One episode per file, in the order of the numbers in their names."""
-    found: dict[str, list[Path]] = {}
-    for entry in sorted(path.iterdir(), key=natural):
-        if entry.suffix in (".npz", ".csv", ".parquet"):
-            found.setdefault(entry.suffix, []).append(entry)
-    if len(found) != 1:
-        several = f"both {' and '.join(found)} files" if found else "no npz, csv or parquet files"
+    files = sorted((file for file in path.iterdir() if file.suffix in (".npz", ".csv", ".parquet")), key=_natural)
+    suffixes = list(dict.fromkeys(file.suffix for file in files))
+    if len(suffixes) != 1:
+        several = f"both {' and '.join(suffixes)} files" if suffixes else "no npz, csv or parquet files"
         raise DataError(f"{path} holds {several}; give a folder with one file per episode, or a single file.")
-    ((suffix, files),) = found.items()
-    if suffix == ".npz":
-        return folder_rows(path, name)
-    episodes = (csv_episodes if suffix == ".csv" else parquet_episodes)(files, columns)
-    return rows_from_episodes(episodes, [file.name for file in files], name)
+    if suffixes == [".npz"]:
+        return npz_episodes(files)
+    return table_episodes(files, columns, read_csv if suffixes == [".csv"] else read_parquet)
+
+
+def _natural(path: Path) -> list[tuple[int, str, str]]:
+    """episode_2 comes before episode_10."""
+    parts = re.split(r"([0-9]+)", path.stem)
+    numbers = (part.lstrip("0") if number % 2 else "" for number, part in enumerate(parts))
+    return [(len(number), number, part) for number, part in zip(numbers, parts, strict=True)]
 
 
 def data_directory() -> Path:
@@ -189,9 +198,7 @@ def recipe_version(path: Path) -> int | None:
 def _outdated(path: Path) -> bool:
     from iel.data.make.recipes import VERSION, recipe_names
 
-    if not path.name.startswith(tuple(recipe_names())):
-        return False
-    return recipe_version(path) not in (None, VERSION)
+    return path.name.startswith(tuple(recipe_names())) and recipe_version(path) not in (None, VERSION)
 
 
 def set_aside(path: Path) -> None:
@@ -200,32 +207,18 @@ def set_aside(path: Path) -> None:
         path.rename(path.with_name(f"{path.stem}-recipe{recipe_version(path)}.npz"))
 
 
-def _lacking(name: str, episodes: int | None, seed: int, split: Split) -> str:
-    """Why a data set with a recipe is not there."""
-    old = next(stored(name, episodes, seed, split), None)
-    if old is None:
-        return f"Data set '{name}' is not on this machine"
-    return f"{old} was made by recipe {recipe_version(old)} of '{name}', which has changed since"
-
-
 def _places(name: str, episodes: int | None, seed: int, split: Split) -> Iterator[Path]:
-    wanted = Path(file_name(name, episodes, seed, split))
+    """Where the file of a data set would be: ours, and where the benchmarks' own packages keep theirs."""
+    wanted, ours = Path(file_name(name, episodes, seed, split)), data_directory()
     if ".." in wanted.parts:
         return
-    for directory in (data_directory(), _at_home("~/.ogbench/data")):
-        yield directory / wanted
+    yield from (ours / wanted, _at_home("~/.ogbench/data") / wanted)
     if episodes is None and seed == 0:
-        for directory in (data_directory(), _at_home("~/.d4rl/datasets")):
-            yield from (directory / f"{wanted.name.removesuffix('.npz')}{suffix}" for suffix in (".hdf5", ".h5"))
+        for directory in (ours, _at_home("~/.d4rl/datasets")):
+            yield from (directory / wanted.with_suffix(suffix).name for suffix in (".hdf5", ".h5"))
         if split == "train":
-            for directory in minari_directories():
-                yield directory / name / "data" / MINARI_FILE
-
-
-def minari_directories() -> tuple[Path, Path]:
-    """Where Minari data sets are kept: ours, and the package's own."""
-    own = os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets"
-    return data_directory() / "minari", _at_home(own)
+            theirs = _at_home(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets")
+            yield from (directory / name / "data" / MINARI_FILE for directory in (ours / "minari", theirs))
 
 
 def resolve(source: str | Path, *, episodes: int | None = None, seed: int = 0, split: Split = "train") -> Path | None:
@@ -233,10 +226,7 @@ def resolve(source: str | Path, *, episodes: int | None = None, seed: int = 0, s
     text = str(source)
     if isinstance(source, Path) or text.endswith(SUFFIXES) or text.startswith((".", "/", "~")):
         return _at_home(text)
-    found = find(text, episodes, seed, split)
-    if found is None and Path(text).exists():
-        return Path(text)
-    return found
+    return find(text, episodes, seed, split) or (Path(text) if Path(text).exists() else None)
 
 
 def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool, progress: bool) -> Path:
@@ -266,9 +256,12 @@ def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool
         if split not in files:
             raise DataError(f"Data set '{name}' has no validation part; give a file of your own.") from None
         return files[split]
-    reason = _lacking(name, episodes, seed, split)
+    old = next(stored(name, episodes, seed, split), None)
+    reason = f"Data set '{name}' is not on this machine"
+    if old is not None:
+        reason = f"{old} was made by recipe {recipe_version(old)} of '{name}', which has changed since"
     if not make:
         raise DataError(f"{reason}; run `iel data make {name}` first.")
-    if "recipe" in reason:
+    if old is not None:
         notice(f"{reason}; a new one is made, and the old one is kept.")
     return make_dataset(name, episodes=episodes, seed=seed, progress=progress)[split]

@@ -18,173 +18,115 @@ Minari: groups `episode_0`, `episode_1`, ... with T + 1 observations and T actio
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.hdf5 import hdf5_fields, hdf5_names, hdf5_pieces, read_hdf5
-from iel.data.rows import (
+from iel.data.hdf5 import opened_hdf5
+from iel.data.trajectories import (
+    Piece,
     Rows,
-    breaks,
-    check_flags,
+    episodes_in_windows,
+    marked,
     misspelt,
-    rows_from_ends,
-    rows_from_episodes,
-    rows_from_pairs,
-    whole_episodes,
+    rows_in_windows,
+    short_episodes,
 )
-from iel.data.trajectories import short_episodes
 from iel.errors import DataError
 from iel.files import notice
-from iel.loader import Field
 
 D4RL = ("observations", "actions", "terminals", "timeouts", "next_observations")
 KITCHEN_COLUMNS, KITCHEN_STATE, KITCHEN_ACTIONS = 60, 30, 9
 INSIDE = 1.0 - 1e-5
 EPISODE = re.compile(r"episode_([0-9]+)")
+MINARI_FILE = "main_data.hdf5"
 DIGITS = 9
 """Most digits of an episode's number."""
 PARTS = ("observations", "actions", "observations/observation", "observations/achieved_goal")
 
 
-def hdf5_rows(path: Path, name: str) -> Rows:
-    """The rows of an HDF5 file, whichever layout it has."""
-    names, flat = _described(path)
-    if flat is None:
-        return minari_rows(path, name, names)
-    arrays = read_hdf5(path, D4RL)
-    return _d4rl_rows({**arrays, "actions": _inside(arrays["actions"])}, "infos/goal" in flat, path, name)
-
-
-def hdf5_windows(path: Path, name: str, size: int) -> Iterator[Rows]:
-    """The same rows, some `size` of the file at a time: whole episodes, each in one window."""
-    _, flat = _described(path)
-    if flat is None:
-        yield from minari_windows(path, name, size)
+def hdf5_windows(path: Path, name: str, size: int | None) -> Iterator[Rows]:
+    """The rows of an HDF5 file, whichever layout it has: all together, or some `size` at a time, as whole episodes."""
+    with opened_hdf5(path) as file:
+        names, fields = file.names(), file.arrays((*D4RL, "infos/goal")).keys()
+    if not fields and (path.name == MINARI_FILE or any(map(EPISODE.fullmatch, names))):
+        episodes = _minari_episodes(path, _minari_groups(names, path))
+        yield from (rows.without_short() for rows in episodes_in_windows(episodes, name, size))
         return
-    reaches = "infos/goal" in flat
-    small = all(_in_unit_box(piece["actions"]) for piece, _ in hdf5_pieces(path, ("actions",), size))
-    peek = "next_observations" in flat
-
-    def ends(arrays: dict[str, NDArray]) -> NDArray:
-        flags = _d4rl_ends(arrays, reaches, str(path), end=False)
-        return flags | breaks(arrays["observations"], arrays["next_observations"]) if peek else flags
-
-    for arrays in whole_episodes(hdf5_pieces(path, D4RL, size), ends, peek):
-        actions = _inside(np.array(arrays["actions"])) if small else arrays["actions"]
-        rows = _d4rl_rows({**arrays, "actions": actions}, reaches, path, name)
-        if len(short_episodes(rows.offsets)) < len(rows.offsets) - 1:  # else nothing is left of this window
-            yield rows
-
-
-def _described(path: Path) -> tuple[list[str], dict[str, Field] | None]:
-    """(names at the top, arrays of D4RL's layout); None for the latter where it is a Minari file."""
-    names = hdf5_names(path)
-    flat = hdf5_fields(path, (*D4RL, "infos/goal"))
-    if not flat and any(EPISODE.fullmatch(entry) for entry in names):
-        return names, None
     misspelt(names, D4RL, str(path))
-    missing = [field for field in ("observations", "actions") if field not in flat]
-    ends_at = flat.keys() & {"terminals", "timeouts", "next_observations"}
-    if not missing and (not ends_at or ("infos/goal" in flat and ends_at == {"terminals"})):
+    missing = [field for field in ("observations", "actions") if field not in fields]
+    ends_at = fields & {"terminals", "timeouts", "next_observations"}
+    if not missing and (not ends_at or ("infos/goal" in fields and ends_at == {"terminals"})):
         missing = ["timeouts" if ends_at else "terminals or timeouts"]
     if missing:
         raise DataError(
             f"{path} has no {', '.join(missing)}; a D4RL file holds observations, actions, terminals and timeouts, "
             "a Minari file groups episode_0, episode_1, ..."
         )
-    return names, flat
+    flags = ("timeouts",) if "infos/goal" in fields else ("terminals", "timeouts")
+    ends = lambda arrays: marked(arrays, flags, len(arrays["observations"]), str(path))  # noqa: E731
+    for rows in rows_in_windows(_d4rl_pieces(path, size), ends, name, closed=True):
+        kept = _state_of_kitchen(rows).without_short()
+        if size is None or len(short_episodes(kept.offsets)) == 0:  # else nothing is left of this window
+            yield kept
 
 
-def _d4rl_rows(arrays: dict[str, NDArray], reaches_goals: bool, path: Path, name: str) -> Rows:
-    """The rows that the arrays of a D4RL file stand for."""
-    observations, actions = arrays["observations"], arrays["actions"]
-    ends = _d4rl_ends(arrays, reaches_goals, str(path))
-    if "next_observations" in arrays:
-        rows = rows_from_pairs(observations, actions, arrays["next_observations"], ends, name)
-    else:
-        rows = rows_from_ends(observations, actions, ends, name)
-    kitchen = observations.shape[1:] == (KITCHEN_COLUMNS,) and actions.shape[1:] == (KITCHEN_ACTIONS,)
-    if kitchen and "kitchen" in name.lower():
-        notice(f"{name}: the first 30 of 60 columns are kept, the state; the others are the kitchen's goal.", once=True)
-        rows = rows._replace(observations=np.ascontiguousarray(rows.observations[:, :KITCHEN_STATE]))
-    return rows.without_short()
+def _d4rl_pieces(path: Path, size: int | None) -> Iterator[tuple[Piece, bool]]:
+    """The arrays piece by piece; actions are moved inside where all of them, in all pieces, are in [-1, 1]."""
+    with opened_hdf5(path) as file:
+        small = size is None or all(_in_unit_box(piece["actions"]) for piece, _ in file.pieces(("actions",), size))
+        for piece, last in file.pieces(D4RL, size):
+            if small:
+                piece["actions"] = _inside(piece["actions"])
+            yield piece, last
 
 
-def minari_rows(path: Path, name: str, names: Sequence[str] | None = None) -> Rows:
-    """Rows of Minari's `main_data.hdf5`; `names` are those at its top, if they are known already."""
-    return _minari_episodes(path, name, _minari_groups(path, names))
+def _state_of_kitchen(rows: Rows) -> Rows:
+    """Of D4RL's kitchens, the state alone; other rows as they are."""
+    shapes = rows.observations.shape[1], rows.actions.shape[1]
+    if shapes != (KITCHEN_COLUMNS, KITCHEN_ACTIONS) or "kitchen" not in rows.name.lower():
+        return rows
+    notice(
+        f"{rows.name}: the first 30 of 60 columns are kept, the state; the others are the kitchen's goal.", once=True
+    )
+    return rows._replace(observations=np.ascontiguousarray(rows.observations[:, :KITCHEN_STATE]))
 
 
-def minari_windows(path: Path, name: str, size: int) -> Iterator[Rows]:
-    """The same rows, so many episodes at a time as have some `size` rows together."""
-    part: dict[int, str] = {}
-    rows = 0
-    for number, group in sorted(_minari_groups(path).items()):
-        shape = hdf5_fields(path, [f"{group}/actions"]).get(f"{group}/actions", Field((0,), None)).shape
-        part[number], rows = group, rows + shape[0]
-        if rows >= size:
-            yield _minari_episodes(path, name, part)
-            part, rows = {}, 0
-    if part:
-        yield _minari_episodes(path, name, part)
-
-
-def _minari_groups(path: Path, names: Sequence[str] | None = None) -> dict[int, str]:
+def _minari_groups(names: list[str], path: Path) -> dict[int, str]:
     """The groups of a Minari file by the number of their episode."""
     numbers: dict[int, str] = {}
-    for group in hdf5_names(path) if names is None else names:
-        if parts := EPISODE.fullmatch(group):
-            if len(parts[1]) > DIGITS:
-                raise DataError(f"{path} numbers an episode with {len(parts[1])} digits; it is damaged, get it again.")
-            if (number := int(parts[1])) in numbers:
-                raise DataError(
-                    f"{path} holds both {numbers[number]} and {group}; give every episode a number of its own."
-                )
-            numbers[number] = group
+    for parts in filter(None, map(EPISODE.fullmatch, names)):
+        if len(parts[1]) > DIGITS:
+            raise DataError(f"{path} numbers an episode with {len(parts[1])} digits; it is damaged, get it again.")
+        if (number := int(parts[1])) in numbers:
+            raise DataError(
+                f"{path} holds both {numbers[number]} and {parts[0]}; give every episode a number of its own."
+            )
+        numbers[number] = parts[0]
     if numbers and len(numbers) <= max(numbers):
         absent = next(number for number in range(max(numbers)) if number not in numbers)
         notice(f"{path}: episode {absent} is not there, though later ones are; the others are read.", once=True)
-    return numbers
+    return dict(sorted(numbers.items()))
 
 
-def _minari_episodes(path: Path, name: str, groups: dict[int, str]) -> Rows:
-    """The rows of these episodes."""
-    arrays = read_hdf5(path, [f"{group}/{part}" for group in groups.values() for part in PARTS])
-    pairs, labels = [], []
-    for number, group in sorted(groups.items()):
-        states, plain, goal = (arrays.get(f"{group}/{part}") for part in (PARTS[0], *PARTS[2:]))
-        states, actions = states if states is not None else plain, arrays.get(f"{group}/actions")
-        if states is None or actions is None:
-            what = "actions" if states is not None else "observations (an array, or a dictionary with `observation`)"
-            raise DataError(
-                f"{path}, episode {number}: no {what} of plain numbers; the file is incomplete or of another kind."
-            )
-        if goal is not None and goal.ndim == 2 and states.ndim == 2 and len(goal) == len(states):
-            inside = states.shape[1] >= goal.shape[1] and np.array_equal(states[:, : goal.shape[1]], goal)
-            states = states if inside else np.concatenate([goal, states], axis=1)
-        pairs.append((states, _inside(actions)))
-        labels.append(f"episode {number}")
-    return rows_from_episodes(pairs, labels, name).without_short()
-
-
-def _d4rl_ends(arrays: dict[str, NDArray], reaches_goals: bool, source: str, end: bool = True) -> NDArray[Any]:
-    """Flags on last rows; with `end` the last row given is one, as the end of a file ends an episode."""
-    rows = arrays["observations"].shape[0] if arrays["observations"].ndim else 0
-    ends = np.zeros(rows, bool)
-    if rows and end:
-        ends[-1] = True
-    for field in ("timeouts",) if reaches_goals else ("terminals", "timeouts"):
-        flags = arrays.get(field)
-        if flags is None:
-            continue
-        if flags.reshape(-1).shape != ends.shape:
-            raise DataError(f"{source}: {flags.size} {field} for {rows} rows; the file is damaged, get it again.")
-        ends |= check_flags(flags.reshape(-1), source)
-    return ends
+def _minari_episodes(path: Path, groups: dict[int, str]) -> Iterator[tuple[str, NDArray, NDArray]]:
+    """(what it is called, observations, actions) of every episode."""
+    with opened_hdf5(path) as file:
+        for number, group in groups.items():
+            arrays = file.read([f"{group}/{part}" for part in PARTS])
+            states, actions, plain, goal = (arrays.get(f"{group}/{part}") for part in PARTS)
+            states = plain if states is None else states
+            if states is None or actions is None:
+                what = "observations (an array, or a dictionary with `observation`)" if states is None else "actions"
+                raise DataError(
+                    f"{path}, episode {number}: no {what} of plain numbers; the file is incomplete or of another kind."
+                )
+            if goal is not None and goal.ndim == 2 and states.ndim == 2 and len(goal) == len(states):
+                inside = states.shape[1] >= goal.shape[1] and np.array_equal(states[:, : goal.shape[1]], goal)
+                states = states if inside else np.concatenate([goal, states], axis=1)
+            yield f"episode {number}", states, _inside(actions)
 
 
 def _inside(actions: NDArray) -> NDArray:

@@ -13,10 +13,11 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from iel.data.catalogue import MINARI_FILE, data_directory, read_rows
+from iel.data.catalogue import data_directory, read_rows
+from iel.data.d4rl import MINARI_FILE
+from iel.envs import require_simulator
 from iel.errors import DataError
 
 OGBENCH = re.compile(
@@ -24,8 +25,6 @@ OGBENCH = re.compile(
     r"|(visual-)?(cube|scene|puzzle)(-\w+)*-(play|noisy)-v0|powderworld-\w+-play-v0"
 )
 MINARI = re.compile(r"\w[\w.-]*(/\w[\w.-]*)+-v\d+")
-Fetch = Callable[[str, Path], None]
-"""Download the data set of this name into this directory."""
 
 
 def has_source(name: str) -> bool:
@@ -33,19 +32,16 @@ def has_source(name: str) -> bool:
     return bool(OGBENCH.fullmatch(name) or MINARI.fullmatch(name))
 
 
-def download(name: str, directory: Path | None = None, fetch: Fetch | None = None) -> dict[str, Path]:
-    """Fetch a data set and return its files by split. `fetch` replaces the package that downloads."""
+def download(name: str, directory: Path | None = None) -> dict[str, Path]:
+    """Fetch a data set that `has_source` and return its files by split."""
     directory = directory or data_directory()
     minari = MINARI.fullmatch(name) is not None
-    if not has_source(name) and fetch is None:
-        raise DataError(f"Nobody offers a data set '{name}' for download; copy its file to {directory}.")
-    fetch = fetch or (fetch_minari if minari else fetch_ogbench)
     scratch = directory / f".download-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         scratch.mkdir(parents=True)
         with contextlib.redirect_stdout(sys.stderr):
-            fetch(name, scratch)
-        return _settle_minari(name, scratch, directory) if minari else _settle_files(name, scratch, directory)
+            (fetch_minari if minari else fetch_ogbench)(name, scratch)
+        return _settle(name, scratch, directory, minari)
     except DataError:
         raise
     except Exception as problem:  # whatever a foreign downloader may raise
@@ -60,8 +56,6 @@ def download(name: str, directory: Path | None = None, fetch: Fetch | None = Non
 
 def fetch_ogbench(name: str, directory: Path) -> None:
     """OGBench's own downloader: NAME.npz and NAME-val.npz."""
-    from iel.envs import require_simulator
-
     require_simulator(f"Downloading '{name}'")
     from ogbench.utils import download_datasets
 
@@ -76,47 +70,37 @@ def fetch_minari(name: str, directory: Path) -> None:
         raise DataError(
             f"Downloading '{name}' needs the minari package; install it with `pip install 'iel[minari]'`."
         ) from None
-    with _environment("MINARI_DATASETS_PATH", str(directory)):
+    before = os.environ.get("MINARI_DATASETS_PATH")
+    os.environ["MINARI_DATASETS_PATH"] = str(directory)
+    try:
         download_dataset(name)
+    finally:
+        del os.environ["MINARI_DATASETS_PATH"]
+        os.environ |= {} if before is None else {"MINARI_DATASETS_PATH": before}
 
 
-def _settle_files(name: str, scratch: Path, directory: Path) -> dict[str, Path]:
+def _settle(name: str, scratch: Path, directory: Path, minari: bool) -> dict[str, Path]:
     """Rename what arrived, after all of it has been read."""
-    arrived = {"train": scratch / f"{name}.npz", "val": scratch / f"{name}-val.npz"}
-    if not arrived["train"].exists():
-        raise DataError(f"The download of '{name}' brought no {name}.npz; copy the file to {directory} by hand.")
+    if minari:
+        arrived, final = {"train": scratch / name}, directory / "minari" / name
+        if not (scratch / name / "data" / MINARI_FILE).exists():
+            raise DataError(
+                f"The download of '{name}' brought no {MINARI_FILE}; its format is another, or it was cut off."
+            )
+    else:
+        arrived, final = {"train": scratch / f"{name}.npz", "val": scratch / f"{name}-val.npz"}, directory / name
+        if not arrived["train"].exists():
+            raise DataError(f"The download of '{name}' brought no {name}.npz; copy the file to {directory} by hand.")
     arrived = {split: path for split, path in arrived.items() if path.exists()}
     for path in arrived.values():
-        _verify(name, path)
-    files = {split: directory / path.name for split, path in arrived.items()}
-    for split, path in arrived.items():
-        path.replace(files[split])
-    return files
-
-
-def _settle_minari(name: str, scratch: Path, directory: Path) -> dict[str, Path]:
-    arrived, final = scratch / name, directory / "minari" / name
-    if not (arrived / "data" / MINARI_FILE).exists():
-        raise DataError(f"The download of '{name}' brought no {MINARI_FILE}; its format is another, or it was cut off.")
-    _verify(name, arrived)
+        try:
+            read_rows(path).trajectories(trust=True)
+        except DataError as problem:
+            raise DataError(f"The download of '{name}' is not whole and was removed ({problem}) Try again.") from None
     final.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError, OSError):  # somebody else was quicker: theirs is whole too
-        arrived.rename(final)
-    return {"train": final}
-
-
-def _verify(name: str, path: Path) -> None:
-    try:
-        read_rows(path).trajectories(trust=True)
-    except DataError as problem:
-        raise DataError(f"The download of '{name}' is not whole and was removed ({problem}) Try again.") from None
-
-
-@contextlib.contextmanager
-def _environment(variable: str, value: str) -> Iterator[None]:
-    before = os.environ.get(variable)
-    os.environ[variable] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(variable) if before is None else os.environ.__setitem__(variable, before)
+    files = {split: final.parent / path.name for split, path in arrived.items()}
+    for split, path in arrived.items():
+        # Somebody else was quicker with the directory: theirs is whole, too.
+        with contextlib.suppress(OSError) if minari else contextlib.nullcontext():
+            path.replace(files[split])
+    return files

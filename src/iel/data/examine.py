@@ -6,22 +6,21 @@ problem has one function, which sees the rows as they stand in the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.catalogue import read_rows, resolve
-from iel.data.rows import Rows
-from iel.data.trajectories import MINIMUM_STEPS, Trajectories, non_finite, short_episodes
+from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, non_finite, short_episodes
 from iel.errors import DataError, IELError
 from iel.files import notice
 
 Severity = Literal["error", "warning"]
-Place = tuple[int | None, int | None, str | None]
 Table = Rows | Trajectories
 SHOWN = 3
 """Findings of one kind that are listed one by one; the last of them says how many more there are."""
@@ -64,16 +63,27 @@ class Finding:
     @property
     def sentence(self) -> str:
         """The place, what was found there, and what to do."""
-        place = [self.file]
-        place += [
-            f"{word} {value}" for word, value in (("episode", self.episode), ("step", self.step)) if value is not None
-        ]
-        place += [self.column] if self.column else []
-        return f"{', '.join(place)}: {self.message}"
+        numbers = (("episode", self.episode), ("step", self.step))
+        place = [self.file, *(f"{word} {value}" for word, value in numbers if value is not None), self.column]
+        return f"{', '.join(part for part in place if part)}: {self.message}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
+
+
+class Problem(NamedTuple):
+    """What one check found; its first places become findings."""
+
+    kind: str
+    severity: Severity
+    message: str | Callable[[int], str]
+    """What was found, and what to do; perhaps of an episode."""
+    rows: Sequence[int] | NDArray[np.int64] = ()
+    columns: Sequence[str] = ()
+    """Columns of the first rows, or one for all of them."""
+    whole: bool = False
+    """The rows stand for their whole episodes."""
 
 
 def examine(source: str | Path) -> list[Finding]:
@@ -126,10 +136,26 @@ def examine_rows(rows: Rows, file: str) -> list[Finding]:
 
 
 def _findings(table: Table, file: str, checks: Iterable[Check]) -> list[Finding]:
-    """What the checks find, errors first."""
+    """What the checks find, errors first; of each problem the first few places, of which the last counts the rest."""
     with np.errstate(all="ignore"):
-        findings = [finding for check in checks for finding in check(table, file)]
+        problems = [problem for check in checks for problem in check(table)]
+    findings = [finding for problem in problems for finding in _listed(problem, table, file)]
     return sorted(findings, key=lambda finding: finding.severity != "error")
+
+
+def _listed(problem: Problem, table: Table, file: str) -> Iterator[Finding]:
+    kind, severity, message, rows, columns, whole = problem
+    if len(rows) == 0 and columns:  # something about a whole column
+        yield Finding(kind, severity, file, None, None, columns[0], str(message))
+    by_column = len(columns) == 1
+    shown = rows[:1] if by_column else rows[:SHOWN]
+    for number, row in enumerate(shown):
+        episode = int(np.searchsorted(table.offsets, row, side="right") - 1)
+        step, column = int(row - table.offsets[episode]), columns[number] if columns else None
+        said, left = message if isinstance(message, str) else message(episode), len(rows) - number - 1
+        if left and number + 1 == len(shown):
+            said = f"{said[:-1]} ({left} more in this column)." if by_column else f"{said} ({left} more like this)"
+        yield Finding(kind, severity, file, episode, None if whole else step, column, said, len(rows))
 
 
 def _kind_of_refusal(message: str) -> str:
@@ -151,60 +177,51 @@ REFUSALS = {
 # -------------------------------------------------------------------------------------------------------- the checks
 
 
-def _short(rows: Table, file: str) -> Iterator[Finding]:
-    lengths = np.diff(rows.offsets) - 1
-    yield from _listed(
-        ((int(e), None, None) for e in short_episodes(rows.offsets)),
-        lambda e, *_: f"{lengths[e]} steps, but an episode needs at least {MINIMUM_STEPS}; remove it.",
-        "single-step", "error", file,
-    )  # fmt: skip
+def _short(rows: Table) -> Iterator[Problem]:
+    lengths, short = np.diff(rows.offsets) - 1, short_episodes(rows.offsets)
+    least = f"steps, but an episode needs at least {MINIMUM_STEPS}; remove it."
+    yield Problem("single-step", "error", lambda e: f"{lengths[e]} {least}", rows.offsets[short], whole=True)
 
 
-def _non_finite(rows: Table, file: str) -> Iterator[Finding]:
+def _non_finite(rows: Table) -> Iterator[Problem]:
     for kind, array in _tables(rows):
         where, columns = non_finite(array)
-        keep = _read_rows(rows, where, kind)
-        where, columns = where[keep], columns[keep]
-        yield from _listed(
-            (_place(rows, row, f"{kind} column {column}") for row, column in zip(where, columns, strict=True)),
-            lambda *_: "the value is not a finite number; correct it, or drop the episode.",
-            "non-finite", "error", file, len(where),
-        )  # fmt: skip
+        keep = _is_read(rows, where, kind)
+        labels = [f"{kind} column {column}" for column in columns[keep][:SHOWN]]
+        message = "the value is not a finite number; correct it, or drop the episode."
+        yield Problem("non-finite", "error", message, where[keep], labels)
 
 
-def _out_of_range(rows: Table, file: str) -> Iterator[Finding]:
+def _out_of_range(rows: Table) -> Iterator[Problem]:
     for kind, array in _tables(rows):
         limit, severity, remedy = LIMITS[kind]
         for column in np.flatnonzero((np.fmax.reduce(array, 0) > limit) | (np.fmin.reduce(array, 0) < -limit)):
             values = array[:, column]
             where = np.flatnonzero(((values > limit) | (values < -limit)) & np.isfinite(values))
-            where = where[_read_rows(rows, where, kind)]
+            where = where[_is_read(rows, where, kind)]
             if len(where):
-                episode, step, label = _place(rows, where[0], f"{kind} column {column}")
-                more = f" ({len(where) - 1} more in this column)" if len(where) > 1 else ""
-                message = f"the value is {values[where[0]]:.4g}; {remedy}{more}."
-                yield Finding("out-of-range", severity, file, episode, step, label, message, len(where))
+                message = f"the value is {values[where[0]]:.4g}; {remedy}."
+                yield Problem("out-of-range", severity, message, where, [f"{kind} column {column}"])
 
 
-def _constant(rows: Table, file: str) -> Iterator[Finding]:
+def _constant(rows: Table) -> Iterator[Problem]:
     for kind, array in _tables(rows):
         used = array[_transitions(rows)] if kind == "action" else array
         if len(used) < 2:
             continue
         for column in np.flatnonzero(used.min(0) == used.max(0)):
             message = f"every value is {used[0, column]:.4g}; drop the column, or check the sensor."
-            yield Finding("constant-column", "warning", file, None, None, f"{kind} column {column}", message)
+            yield Problem("constant-column", "warning", message, columns=[f"{kind} column {column}"])
 
 
-def _teleporting(rows: Table, file: str) -> Iterator[Finding]:
+def _teleporting(rows: Table) -> Iterator[Problem]:
     """Jumps of the place, and steps far beyond a column's usual ones: teleports, or episodes glued together."""
     jumps = rows.jumps
-    yield from _listed(
-        (_place(rows, row, None) for row in jumps),
-        lambda *_: "the place jumps here, over three times as far as usual steps; if two episodes meet here, mark the "
-        "boundary, and if the world teleports, cut the data at its jumps.",
-        "jumping", "warning", file,
-    )  # fmt: skip
+    message = (
+        "the place jumps here, over three times as far as usual steps; if two episodes meet here, mark the boundary, "
+        "and if the world teleports, cut the data at its jumps."
+    )
+    yield Problem("jumping", "warning", message, jumps)
     steps = np.setdiff1d(_transitions(rows), jumps)
     found: list[tuple[int, int]] = []
     for column in range(rows.observations.shape[1]):
@@ -218,23 +235,21 @@ def _teleporting(rows: Table, file: str) -> Iterator[Finding]:
         usual = np.quantile(moving, 0.99) if len(moving) >= 1000 else np.quantile(moving, 0.9)
         found += [(int(steps[i]), column) for i in np.flatnonzero(moves > max(JUMP * usual, JUMP_SHARE * spread))]
     found.sort()
-    yield from _listed(
-        (_place(rows, row, f"observation column {column}") for row, column in found),
-        lambda *_: "the state jumps here, far beyond any usual step; if two episodes meet here, mark the boundary.",
-        "teleporting", "warning", file, len(found),
-    )  # fmt: skip
+    message = "the state jumps here, far beyond any usual step; if two episodes meet here, mark the boundary."
+    labels = [f"observation column {column}" for _, column in found[:SHOWN]]
+    yield Problem("teleporting", "warning", message, [row for row, _ in found], labels)
 
 
-def _repeated(rows: Table, file: str) -> Iterator[Finding]:
+def _repeated(rows: Table) -> Iterator[Problem]:
     """Episodes that occur twice, and episodes that share a stretch of rows."""
     keys = _row_keys(rows.observations)
-    first, twice = _duplicated_episodes(rows, keys)
+    seen: dict[bytes, int] = {}
+    content = (keys[first:end].tobytes() for first, end in itertools.pairwise(rows.offsets))
+    first = [seen.setdefault(part, number) for number, part in enumerate(content)]
+    twice = np.flatnonzero(np.array(first) != np.arange(len(first)))
     few_states = 2 * len(np.unique(keys)) < len(keys)  # a world of few states, where ways naturally meet
-    yield from _listed(
-        ((int(e), None, None) for e in twice),
-        lambda e, *_: f"it repeats episode {first[e]} state by state; drop one of them.",
-        "duplicated-episode", "warning", file,
-    )  # fmt: skip
+    message = lambda e: f"it repeats episode {first[e]} state by state; drop one of them."  # noqa: E731
+    yield Problem("duplicated-episode", "warning", message, rows.offsets[twice], whole=True)
     episode = np.repeat(np.arange(len(rows.offsets) - 1), np.diff(rows.offsets))
     starts = np.arange(len(keys) - WINDOW + 1)
     starts = starts[episode[starts] == episode[starts + WINDOW - 1]]
@@ -250,54 +265,28 @@ def _repeated(rows: Table, file: str) -> Iterator[Finding]:
     for one, other in zip(starts[order[same]], starts[order[same + 1]], strict=True):
         pair = (int(episode[other]), int(episode[one]))
         pairs[pair] = min(pairs.get(pair, int(other)), int(other))
-    yield from _listed(
-        (_place(rows, row, None) for _, row in sorted(pairs.items())),
-        lambda e, *_: f"its rows are also in episode {next(b for a, b in sorted(pairs) if a == e)}; "
-        "cut episodes so that no row is in two of them.",
-        "overlapping", "warning" if few_states else "error", file,
-    )  # fmt: skip
+    also = lambda e: (  # noqa: E731
+        f"its rows are also in episode {min(b for a, b in pairs if a == e)}; "
+        "cut episodes so that no row is in two of them."
+    )
+    yield Problem("overlapping", "warning" if few_states else "error", also, [row for _, row in sorted(pairs.items())])
 
 
-def _standing(rows: Table, file: str) -> Iterator[Finding]:
+def _standing(rows: Table) -> Iterator[Problem]:
     keys = _row_keys(rows.observations)
     moves = np.concatenate([[0], np.cumsum(keys[1:] != keys[:-1])])
     still = np.flatnonzero(moves[rows.offsets[1:] - 1] == moves[rows.offsets[:-1]])
     still = np.setdiff1d(still, short_episodes(rows.offsets))
-    yield from _listed(
-        ((int(e), None, None) for e in still),
-        lambda *_: "all of its states are equal; check the recording, or drop the episode.",
-        "standing-still", "warning", file,
-    )  # fmt: skip
+    message = "all of its states are equal; check the recording, or drop the episode."
+    yield Problem("standing-still", "warning", message, rows.offsets[still], whole=True)
 
 
-Check = Callable[[Any, str], Iterable[Finding]]
+Check = Callable[[Table], Iterator[Problem]]
 CHECKS: tuple[Check, ...] = (_out_of_range, _constant, _teleporting, _repeated, _standing)
 """What is looked for beyond what no `Trajectories` can have: short episodes, and numbers that are not finite."""
 
 
 # ----------------------------------------------------------------------------------------------------------- helpers
-
-
-def _listed(
-    places: Iterable[Place],
-    message: Callable[..., str],
-    kind: str,
-    severity: Severity,
-    file: str,
-    count: int | None = None,
-) -> Iterator[Finding]:
-    """The first few as findings; the last of those counts the rest."""
-    all_places = list(places)
-    total = len(all_places) if count is None else count
-    for number, (episode, step, column) in enumerate(all_places[:SHOWN]):
-        last = number + 1 == min(SHOWN, len(all_places))
-        more = f" ({total - number - 1} more like this)" if last and total > number + 1 else ""
-        yield Finding(kind, severity, file, episode, step, column, message(episode, step, column) + more, total)
-
-
-def _place(rows: Table, row: Any, column: str | None) -> Place:
-    episode = int(np.searchsorted(rows.offsets, row, side="right") - 1)
-    return episode, int(row - rows.offsets[episode]), column
 
 
 def _tables(rows: Table) -> tuple[tuple[str, NDArray], ...]:
@@ -311,7 +300,7 @@ def _transitions(rows: Table) -> NDArray[np.int64]:
     return np.flatnonzero(keep)
 
 
-def _read_rows(rows: Table, where: NDArray, kind: str) -> NDArray[np.bool_]:
+def _is_read(rows: Table, where: NDArray, kind: str) -> NDArray[np.bool_]:
     """Of these rows, which are read at all: the action of a last row is not."""
     return np.ones(len(where), bool) if kind == "observation" else ~np.isin(where, rows.offsets[1:] - 1)
 
@@ -326,15 +315,3 @@ def _row_keys(table: NDArray) -> NDArray[np.uint64]:
             keys = (keys ^ bits) * factor
             keys ^= keys >> np.uint64(29)
     return keys
-
-
-def _duplicated_episodes(rows: Table, keys: NDArray[np.uint64]) -> tuple[dict[int, int], list[int]]:
-    seen: dict[bytes, int] = {}
-    first: dict[int, int] = {}
-    for e in range(len(rows.offsets) - 1):
-        content = keys[rows.offsets[e] : rows.offsets[e + 1]].tobytes()
-        if content in seen:
-            first[e] = seen[content]
-        else:
-            seen[content] = e
-    return first, list(first)

@@ -4,342 +4,362 @@ An HDF5 file can lead to other files (external and soft links, external and virt
 kilobytes, name filters that have to be loaded as programs, list one array under thousands of names, or hold a block
 that swells while it is unpacked. So the library only reads what the file says about its arrays. Only hard links inside
 of the file are followed, each array once; only plain numbers are read; their size is compared with what is stored and
-with the memory budget; and every block is unpacked by `iel.data.filters` into exactly the room it may take.
+with the memory budget; and every block is unpacked here into exactly the room it may take.
+
+Blocks are packed by gzip, LZF, shuffle and Fletcher's checksum. The library's own filters grow a buffer for as long as
+a stream goes on, and of a stream that is too short they return whatever is in memory (h5py 3.16: 506 of 506 LZF streams
+that were damaged that way, and gzip likewise). Here a block that does not come out at exactly its size is refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.filters import readable, unfilter
+from iel.data.trajectories import Piece, equally_many
 from iel.errors import DataError
-from iel.loader import ErrorType, Field, check_budget, check_size, numeric, open_regular
+from iel.loader import Field, check_budget, check_size, first_line, numeric, open_regular
 
-DEPTH = 8
+if TYPE_CHECKING:
+    from h5py.h5d import DatasetID, StoreInfo
+    from h5py.h5g import GroupID
+
 LINKS = 100_000
 """Most names in one file."""
 CHUNKS = 200_000
 """Most blocks of one array: tables of smaller blocks take longer to look through than their numbers to read."""
 CHUNK_BYTES = 32 << 20
 """Largest compressed block of an array that is itself smaller than that."""
-Wanted = Sequence[str] | Callable[[str], bool] | None
+DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000
+PIPELINES = {(), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE), (LZF,), (SHUFFLE, LZF)}
+"""The orders of filters that are read; a checksum may come after any of them."""
+CHECKSUM = 4
+"""Bytes of a checksum, which may stand inside of what is compressed."""
 
 
-# -------------------------------------------------------------------------------------------------- what a file says
-
-
-def hdf5_names(path: Path | str, error: ErrorType = DataError) -> list[str]:
-    """The names at the top of a file."""
-    with _opened(path, error) as (root, _, _):
-        return [name.decode("utf-8", "replace") for name in _names(root, path, error)]
-
-
-def hdf5_fields(path: Path | str, wanted: Wanted = None, error: ErrorType = DataError) -> dict[str, Field]:
-    """Full name (`group/array`), shape and type of the arrays in a file, without reading them."""
-    with _opened(path, error) as (root, _, _):
-        return {name: _field(dataset) for name, dataset in _datasets(root, wanted, path, error)}
-
-
-def read_hdf5(
-    path: Path | str, wanted: Wanted = None, budget: int | None = None, error: ErrorType = DataError
-) -> dict[str, np.ndarray]:
-    """Arrays by full name: all, those in `wanted` that are there, or those whose name `wanted(name)` accepts."""
-    with _opened(path, error) as (root, file, size):
-        cost, logical, stored, names, places = 0, 0, 0, [], set()
-        for name, dataset in _datasets(root, wanted, path, error):
-            field, what = _field(dataset), f"{path}: '{name[:80]}'"
-            cost += field.cost + _check(dataset, field, size, what, error)
-            logical += field.nbytes
-            stored += min(dataset.get_storage_size(), field.nbytes)
-            names.append(name)
-            places.add(_h5py(error).h5o.get_info(dataset).addr)
-            if len(places) < len(names):
-                raise error(f"{what} is another name of an array that is there already; copy the data, or drop it.")
-        if stored > size:
-            raise error(f"{path}: its arrays claim more bytes than the file has; it is damaged, get it again.")
-        check_size(str(path), logical, size, error)
-        check_budget(path, cost, budget, error)
-        return {
-            name: _read(dataset, file, size, f"{path}: '{name[:80]}'", error)
-            for name, dataset in _datasets(root, names, path, error)
-        }
-
-
-def hdf5_pieces(path: Path, wanted: Sequence[str], size: int) -> Iterator[tuple[dict[str, NDArray], bool]]:
-    """(the next `size` rows of those arrays that are there, whether they are the last)."""
-    with _opened(path, DataError) as (root, file, file_size):
-        readers: dict[str, Callable[[int, int], np.ndarray]] = {}
-        lengths: dict[str, int] = {}
-        for name, dataset in _datasets(root, wanted, path, DataError):
-            field, what = _field(dataset), f"{path}: '{name[:80]}'"
-            _check(dataset, field, file_size, what, DataError)
-            readers[name] = _reader(dataset, file, file_size, what, DataError)
-            lengths[name] = field.shape[0] if field.shape else 0
-        if len(set(lengths.values())) > 1:
-            raise DataError(f"{path}: its arrays have {lengths} rows; they must have equally many.")
-        rows = max(lengths.values(), default=0)
-        for first in range(0, max(rows, 1), size):
-            last = min(first + size, rows)
-            yield {name: read(first, last) for name, read in readers.items()}, last == rows
-
-
-def _h5py(error: ErrorType) -> Any:
-    try:
-        import h5py
-    except ImportError:
-        raise error("Reading HDF5 files needs h5py; install it with `pip install h5py`.") from None
-    return h5py
+def read_hdf5(path: Path | str, wanted: Sequence[str] | None = None, budget: int | None = None) -> dict[str, NDArray]:
+    """Arrays by full name (`group/array`): those of `wanted` that are there, or all at the top of the file."""
+    with opened_hdf5(path) as file:
+        return file.read(file.names() if wanted is None else wanted, budget)
 
 
 @contextmanager
-def _opened(path: Path | str, error: ErrorType) -> Iterator[tuple[Any, BinaryIO, int]]:
-    """(root group, file, size). The library reads through our own open file and never opens one by itself."""
-    h5py = _h5py(error)
-    with open_regular(path, error) as (file, size):
+def opened_hdf5(path: Path | str) -> Iterator[Hdf5File]:
+    """An open file. The library reads through our own open file and never opens one by itself."""
+    try:
+        import h5py
+    except ImportError:
+        raise DataError("Reading HDF5 files needs h5py; install it with `pip install h5py`.") from None
+    with open_regular(path, DataError) as (file, size):
         try:
             with h5py.File(file, "r") as root:
-                yield root.id, file, size
-        except error:
-            raise
+                yield Hdf5File(root.id, file, size, path)
         except (OSError, RuntimeError, ValueError, LookupError, TypeError, ArithmeticError, MemoryError) as problem:
-            reason = (str(problem).splitlines() or [""])[0][:120]
-            raise error(f"{path} is not a whole HDF5 file ({reason}); remove it and copy it again.") from None
+            raise DataError(
+                f"{path} is not a whole HDF5 file ({first_line(problem)}); remove it and copy it again."
+            ) from None
 
 
-def _datasets(root: Any, wanted: Wanted, path: Path | str, error: ErrorType) -> Iterator[tuple[str, Any]]:
-    """(name, dataset) of what is wanted, along hard links only."""
-    if wanted is None or callable(wanted):
-        yield from _walk(root, "", wanted or (lambda name: True), set(), [0], path, error)
-        return
-    h5py = _h5py(error)
-    top: tuple[str, Any] = "", None  # the group of the name before, as names come in order
-    for name in wanted:
-        first, *rest = name.split("/")
-        if top[0] != first:
-            top = first, _follow(root, first, f"{path}: '{name[:80]}'", error)
-        here = top[1]
-        for part in rest:
-            here = _follow(here, part, f"{path}: '{name[:80]}'", error)
-        if isinstance(here, h5py.h5d.DatasetID):
-            yield name, here
+class Hdf5File:
+    """An open HDF5 file, whose arrays are found by name along hard links."""
+
+    def __init__(self, root: GroupID, file: BufferedReader, size: int, path: Path | str):
+        self.root, self.file, self.size, self.path = root, file, size, path
+        self._read: set[int] = set()
+        """Where arrays that were read begin: one that is there under many names is read once."""
+
+    def names(self) -> list[str]:
+        """The names at the top of the file."""
+        if self.root.get_num_objs() > LINKS:
+            raise DataError(f"{self.path} has more than {LINKS:,} entries; split the file.")
+        names: list[bytes] = []
+        self.root.links.iterate(names.append)
+        return [name.decode("utf-8", "replace") for name in names]
+
+    def arrays(self, wanted: Sequence[str]) -> dict[str, Hdf5Array]:
+        """Those of `wanted` that are there, none of their numbers read."""
+        from h5py import h5d
+
+        found = ((name, self._follow(name)) for name in wanted)
+        return {name: Hdf5Array(entry, name, self) for name, entry in found if isinstance(entry, h5d.DatasetID)}
+
+    def _follow(self, name: str) -> object:
+        """What a name stands for; None if there is no such name."""
+        from h5py import h5g, h5l, h5o
+
+        here: object = self.root
+        for part in name.encode().split(b"/"):
+            if not isinstance(here, h5g.GroupID) or not here.links.exists(part):
+                return None
+            if here.links.get_info(part).type != h5l.TYPE_HARD:
+                raise DataError(
+                    f"{self.path}: '{name[:80]}' is a link to another place or file, which is not followed; "
+                    "copy the data into the file."
+                )
+            here = h5o.open(here, part)
+        return here
+
+    def read(self, wanted: Sequence[str], budget: int | None = None) -> dict[str, NDArray]:
+        """Whole arrays by name; room is made when all of them fit."""
+        from h5py import h5o
+
+        arrays = self.arrays(wanted)
+        cost = logical = stored = 0
+        for array in arrays.values():
+            cost += array.field.cost + array.check()
+            logical += array.field.nbytes
+            stored += min(array.dataset.get_storage_size(), array.field.nbytes)
+            place = h5o.get_info(array.dataset).addr
+            if place in self._read:
+                raise DataError(
+                    f"{array.what} is another name of an array that is there already; copy the data, or drop it."
+                )
+            self._read.add(place)
+        if stored > self.size:
+            raise DataError(f"{self.path}: its arrays claim more bytes than the file has; it is damaged, get it again.")
+        check_size(str(self.path), logical, self.size, DataError)
+        check_budget(self.path, cost, budget, DataError)
+        return {name: array.rows(0, array.length) for name, array in arrays.items()}
+
+    def pieces(self, wanted: Sequence[str], size: int | None) -> Iterator[tuple[Piece, bool]]:
+        """(the next `size` rows of those arrays that are there, or all; whether they are the last)."""
+        arrays = self.arrays(wanted)
+        rows = equally_many({name: array.length for name, array in arrays.items()}, self.path)
+        if size is None:
+            yield self.read(wanted), True
+            return
+        for array in arrays.values():
+            array.check()
+        for first in range(0, max(rows, 1), size):
+            last = min(first + size, rows)
+            yield {name: array.rows(first, last) for name, array in arrays.items()}, last == rows
 
 
-def _walk(
-    group: Any,
-    prefix: str,
-    accept: Callable[[str], bool],
-    seen: set[int],
-    total: list[int],
-    path: Path | str,
-    error: ErrorType,
-) -> Iterator[tuple[str, Any]]:
-    """(name, dataset) of all that is accepted below a group; `total` counts the names looked at."""
-    h5py = _h5py(error)
-    address = h5py.h5o.get_info(group).addr
-    if address in seen or prefix.count("/") > DEPTH:
-        raise error(f"{path}: the group '{prefix[:80]}' contains itself or is nested too deeply; the file is damaged.")
-    seen.add(address)
-    names = _names(group, path, error)
-    total[0] += len(names)
-    if total[0] > LINKS:
-        raise error(f"{path} has more than {LINKS:,} entries; split the file.")
-    for name in names:
-        full = prefix + name.decode("utf-8", "replace")
-        if group.links.get_info(name).type != h5py.h5l.TYPE_HARD:
-            if accept(full):
-                _refuse_link(f"{path}: '{full[:80]}'", error)
-            continue
-        entry = h5py.h5o.open(group, name)
-        if isinstance(entry, h5py.h5g.GroupID):
-            yield from _walk(entry, full + "/", accept, seen, total, path, error)
-        elif isinstance(entry, h5py.h5d.DatasetID) and accept(full):
-            yield full, entry
+class Hdf5Array:
+    """One array of a file."""
 
+    def __init__(self, dataset: DatasetID, name: str, file: Hdf5File):
+        self.dataset, self.file, self.what = dataset, file, f"{file.path}: '{name[:80]}'"
+        self.field = _field(dataset)
+        self.length = self.field.shape[0] if self.field.shape else 0
+        self.plan = dataset.get_create_plist()
+        self.layout = self.plan.get_layout()
+        self.filters = tuple(self.plan.get_filter(i)[0] for i in range(self.plan.get_nfilters()))
+        self._blocks: NDArray[np.int64] | None = None
 
-def _names(group: Any, path: Path | str, error: ErrorType) -> list[bytes]:
-    if group.get_num_objs() > LINKS:
-        raise error(f"{path} has more than {LINKS:,} entries; split the file.")
-    names: list[bytes] = []
-    group.links.iterate(names.append)
-    return names
+    def check(self) -> int:
+        """Refuse an array that is not what it claims, before room is made for it; returns its blocks' cost."""
+        from h5py import h5d
 
-
-def _follow(group: Any, name: str, what: str, error: ErrorType) -> Any:
-    """What a name of a group stands for; None if there is no such name, or this is no group."""
-    h5py = _h5py(error)
-    if not isinstance(group, h5py.h5g.GroupID) or not group.links.exists(name.encode()):
-        return None
-    if group.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        _refuse_link(what, error)
-    return h5py.h5o.open(group, name.encode())
-
-
-def _refuse_link(what: str, error: ErrorType) -> None:
-    raise error(f"{what} is a link to another place or file, which is not followed; copy the data into the file.")
-
-
-def _field(dataset: Any) -> Field:
-    """Shape and type; the type is None unless the bytes in the file are plain numbers of that type."""
-    h5t = _h5py(DataError).h5t
-    if dataset.get_space().get_simple_extent_type() != _h5py(DataError).h5s.SIMPLE:
-        return Field((), None)
-    shape, kind = tuple(dataset.shape), dataset.get_type()
-    if kind.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM):
-        return Field(shape, None)
-    try:
-        dtype = np.dtype(dataset.dtype)
-    except (TypeError, ValueError):
-        return Field(shape, None)
-    # A bool is an enumeration of bytes; of other enumerations the numbers are kept.
-    stored, plain = (kind.get_super() if kind.get_class() == h5t.ENUM else kind), np.dtype(dtype.str)
-    usual = numeric(plain) and stored.equal(h5t.py_create(np.dtype(np.int8) if plain.kind == "b" else plain))
-    return Field(shape, plain if usual else None)
-
-
-def _check(dataset: Any, field: Field, size: int, what: str, error: ErrorType) -> int:
-    """Refuse an array that is not what it claims, before room is made for it; returns what its blocks cost to list."""
-    h5d = _h5py(error).h5d
-    if field.dtype is None:
-        raise error(f"{what} does not hold plain numbers, so it is not read; save it as numbers.")
-    plan, logical = dataset.get_create_plist(), field.nbytes
-    if plan.get_layout() == h5d.VIRTUAL or plan.get_external_count():
-        raise error(f"{what} is kept in other files, which are not opened; copy the data into the file.")
-    if not readable(_filters(plan)):
-        raise error(f"{what} uses a filter that is not read; save it with gzip compression or none.")
-    if logical == 0:
-        return 0
-    stored = min(dataset.get_storage_size(), size)
-    if stored == 0:
-        raise error(
-            f"{what} claims {logical:,} bytes, but none were ever written; the file is incomplete, get it again."
-        )
-    check_size(what, logical, stored, error)
-    if plan.get_layout() == h5d.CONTIGUOUS:
-        place = dataset.get_offset()
-        if place is None or stored < logical or place + logical > size:
-            raise error(f"{what} claims {logical:,} bytes, which are not in the file; it is cut off, get it again.")
-    elif plan.get_layout() == h5d.CHUNKED:
-        chunk = plan.get_chunk()
-        if math.prod(chunk) * field.dtype.itemsize > max(CHUNK_BYTES, 2 * logical):
-            raise error(f"{what} is stored in blocks larger than the array; save it with smaller blocks.")
-        blocks = math.prod(-(-length // width) for length, width in zip(field.shape, chunk, strict=True))
+        field, what, size = self.field, self.what, self.file.size
+        if field.dtype is None:
+            raise DataError(f"{what} does not hold plain numbers, so it is not read; save it as numbers.")
+        if self.layout == h5d.VIRTUAL or self.plan.get_external_count():
+            raise DataError(f"{what} is kept in other files, which are not opened; copy the data into the file.")
+        if not readable(self.filters):
+            raise DataError(f"{what} uses a filter that is not read; save it with gzip compression or none.")
+        if field.nbytes == 0:
+            return 0
+        stored = min(self.dataset.get_storage_size(), size)
+        claim = f"{what} claims {field.nbytes:,} bytes"
+        if stored == 0:
+            raise DataError(f"{claim}, but none were ever written; the file is incomplete, get it again.")
+        check_size(what, field.nbytes, stored, DataError)
+        if self.layout != h5d.CHUNKED:
+            if stored < field.nbytes:
+                raise DataError(f"{claim}, which are not in the file; it is cut off, get it again.")
+            return 0
+        chunk = math.prod(self.plan.get_chunk()) * field.dtype.itemsize
+        if chunk > max(CHUNK_BYTES, 2 * field.nbytes):
+            raise DataError(f"{what} is stored in blocks larger than the array; save it with smaller blocks.")
+        blocks = self._count()
         if blocks > stored:
-            raise error(f"{what} lacks blocks of data; the file was cut off while it was written, get it again.")
+            raise DataError(f"{what} lacks blocks of data; the file was cut off while it was written, get it again.")
         if blocks > CHUNKS:
-            raise error(f"{what} is stored in {blocks:,} blocks, more than {CHUNKS:,}; save it with larger ones.")
-        return 100 * blocks + 2 * math.prod(chunk) * field.dtype.itemsize
-    return 0
+            raise DataError(f"{what} is stored in {blocks:,} blocks, more than {CHUNKS:,}; save it with larger ones.")
+        return 100 * blocks + 2 * chunk
 
+    def rows(self, first: int, last: int) -> NDArray:
+        """Rows first .. last - 1."""
+        from h5py import h5d, h5s
 
-def _filters(plan: Any) -> tuple[int, ...]:
-    return tuple(plan.get_filter(i)[0] for i in range(plan.get_nfilters()))
-
-
-# ------------------------------------------------------------------------------------------------------- its numbers
-
-
-def _read(dataset: Any, file: BinaryIO, size: int, what: str, error: ErrorType) -> np.ndarray:
-    """A whole array."""
-    if dataset.shape == ():
-        return _finished(_plain(dataset, (), error))
-    return _reader(dataset, file, size, what, error)(0, dataset.shape[0])
-
-
-def _plain(dataset: Any, shape: tuple[int, ...], error: ErrorType) -> np.ndarray:
-    """An array as the library reads it: compact ones, under 64 kB."""
-    array, everything = np.empty(shape, _field(dataset).dtype), _h5py(error).h5s.ALL
-    if array.size:
-        dataset.read(everything, everything, array)
-    return array
-
-
-def _finished(array: np.ndarray) -> np.ndarray:
-    return array.view(np.uint8) != 0 if array.dtype == bool else array
-
-
-def _reader(dataset: Any, file: BinaryIO, size: int, what: str, error: ErrorType) -> Callable[[int, int], np.ndarray]:
-    """A function that reads rows first .. last - 1 of an array."""
-    h5d = _h5py(error).h5d
-    (rows, *rest), dtype = _field(dataset)
-    plan, row_bytes = dataset.get_create_plist(), math.prod(rest) * (dtype.itemsize if dtype else 0)
-    layout = plan.get_layout()
-    blocks = None
-    if layout == h5d.CHUNKED and rows * row_bytes:
-        blocks = _Blocks(dataset, (rows, *rest), plan.get_chunk(), _filters(plan), file, size, what, error)
-
-    def read(first: int, last: int) -> np.ndarray:
-        array = np.empty((last - first, *rest), dtype)
+        array = np.empty((last - first, *self.field.shape[1:]), self.field.dtype)
         if array.size == 0:
             return array
-        if blocks is not None:
-            blocks.fill(array, first)
-        elif layout == h5d.CONTIGUOUS:
-            file.seek(dataset.get_offset() + first * row_bytes)
-            if file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
-                raise error(f"{what} is cut off; get the file again.")
-        else:
-            array[...] = _plain(dataset, (rows, *rest), error)[first:last]
-        return _finished(array)
+        if self.layout == h5d.CHUNKED:
+            self._fill(array, first)
+        else:  # in one piece, which the library compares with the length of the file
+            space = self.dataset.get_space()
+            space.select_hyperslab((first, *(0 for _ in array.shape[1:])), array.shape)
+            self.dataset.read(h5s.create_simple(array.shape), space, array)
+        return array.view(np.uint8) != 0 if array.dtype == bool else array
 
-    return read
+    def _count(self) -> int:
+        return math.prod(-(-n // width) for n, width in zip(self.field.shape, self.plan.get_chunk(), strict=True))
 
+    def blocks(self) -> NDArray[np.int64]:
+        """(blocks, ...) corner, left-out filters, start and length; each must be there once, and inside of the file."""
+        if self._blocks is not None:
+            return self._blocks
+        whole, shape, size = self.field.shape, self.plan.get_chunk(), self.file.size
+        table, found = np.zeros((self._count(), len(whole) + 3), np.int64), 0
 
-class _Blocks:
-    """Where the blocks of an array are in its file; each must be there once and have exactly its size."""
-
-    def __init__(
-        self,
-        dataset: Any,
-        whole: tuple[int, ...],
-        shape: tuple[int, ...],
-        filters: tuple[int, ...],
-        file: BinaryIO,
-        size: int,
-        what: str,
-        error: ErrorType,
-    ):
-        self.shape, self.filters, self.file, self.what, self.error = shape, filters, file, what, error
-        counts = tuple(-(-length // width) for length, width in zip(whole, shape, strict=True))
-        table = np.zeros((math.prod(counts), len(whole) + 3), np.int64)  # corner, left-out filters, start, length
-        found = 0
-
-        def collect(info: Any) -> bool | None:
+        def collect(info: StoreInfo) -> bool | None:
             nonlocal found
             if found < len(table):
                 table[found] = (*info.chunk_offset, info.filter_mask, info.byte_offset, info.size)
             found += 1
             return True if found > len(table) else None
 
-        dataset.chunk_iter(collect)
+        self.dataset.chunk_iter(collect)
         corners = table[:, : len(whole)]
         inside = ((corners >= 0) & (corners < whole) & (corners % shape == 0)).all()
         if found != len(table) or not inside or len(np.unique(corners, axis=0)) != len(table):
-            raise error(f"{what} lacks blocks of data; the file was cut off while it was written, get it again.")
+            raise DataError(
+                f"{self.what} lacks blocks of data; the file was cut off while it was written, get it again."
+            )
         *_, start, length = table.T
         if (start < 0).any() or (length < 0).any() or (length > size).any() or (start > size - length).any():
-            raise error(f"{what} is cut off; get the file again.")
-        self.table = table
+            raise DataError(f"{self.what} is cut off; get the file again.")
+        self._blocks = table
+        return table
 
-    def fill(self, array: np.ndarray, first: int) -> None:
+    def _fill(self, array: NDArray, first: int) -> None:
         """Fill `array` with rows `first` and on."""
-        room = math.prod(self.shape) * array.dtype.itemsize
-        top = self.table[:, 0]
-        for row in self.table[(top + self.shape[0] > first) & (top < first + len(array))]:
+        shape, table, file = self.plan.get_chunk(), self.blocks(), self.file.file
+        room = math.prod(shape) * array.dtype.itemsize
+        top = table[:, 0]
+        for row in table[(top + shape[0] > first) & (top < first + len(array))]:
             corner, (mask, start, length) = row[: array.ndim].tolist(), row[array.ndim :].tolist()
-            self.file.seek(start)
-            content = unfilter(self.file.read(length), mask, self.filters, array.dtype.itemsize, room)
+            file.seek(start)
+            content = unfilter(file.read(length), mask, self.filters, array.dtype.itemsize, room)
             if content is None:
-                raise self.error(f"{self.what} has a damaged block at row {corner[0]}; get the file again.")
-            block = np.frombuffer(content, array.dtype).reshape(self.shape)
+                raise DataError(f"{self.what} has a damaged block at row {corner[0]}; get the file again.")
+            block = np.frombuffer(content, array.dtype).reshape(shape)
             above = max(0, first - corner[0])
             corner[0] += above - first
             block = block[above:]
             target = array[tuple(slice(c, c + w) for c, w in zip(corner, block.shape, strict=True))]
             target[...] = block[tuple(slice(0, width) for width in target.shape)]
+
+
+def _field(dataset: DatasetID) -> Field:
+    """Shape and type; the type is None unless the bytes in the file are plain numbers of that type."""
+    from h5py import h5s, h5t
+
+    if dataset.get_space().get_simple_extent_type() != h5s.SIMPLE:
+        return Field((), None)
+    kind = dataset.get_type()
+    if kind.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM):
+        return Field(tuple(dataset.shape), None)
+    try:
+        dtype = np.dtype(dataset.dtype)
+    except (TypeError, ValueError):
+        return Field(tuple(dataset.shape), None)
+    # A bool is an enumeration of bytes; of other enumerations the numbers are kept.
+    stored, plain = (kind.get_super() if kind.get_class() == h5t.ENUM else kind), np.dtype(dtype.str)
+    usual = numeric(plain) and stored.equal(h5t.py_create(np.dtype(np.int8) if plain.kind == "b" else plain))
+    return Field(tuple(dataset.shape), plain if usual else None)
+
+
+# ------------------------------------------------------------------------------------------------------ packed blocks
+
+
+def readable(filters: tuple[int, ...]) -> bool:
+    """Whether blocks with these filters can be read."""
+    return tuple(code for code in filters if code != FLETCHER32) in PIPELINES and filters.count(FLETCHER32) <= 1
+
+
+def unfilter(content: bytes, mask: int, filters: tuple[int, ...], itemsize: int, room: int) -> bytes | None:
+    """Undo the filters of a block in reverse order; None when it is not a whole block of `room` bytes.
+
+    Bit i of `mask` says that filter i was left out of this block, as it did not make it smaller.
+    """
+    if mask >> len(filters):
+        return None
+    for position, code in reversed(list(enumerate(filters))):
+        if mask >> position & 1:
+            continue
+        undone = _undo(code, content, itemsize, room + CHECKSUM)
+        if undone is None:
+            return None
+        content = undone
+    return content if len(content) == room else None
+
+
+def _undo(code: int, content: bytes, itemsize: int, room: int) -> bytes | None:
+    if code == FLETCHER32:
+        return content[:-CHECKSUM] if len(content) >= CHECKSUM and _fletcher_holds(content) else None
+    if code == DEFLATE:
+        return _inflate(content, room)
+    if code == LZF:
+        return unlzf(content, room)
+    if itemsize == 1:
+        return content
+    whole = len(content) // itemsize * itemsize
+    columns = np.frombuffer(content, np.uint8, whole).reshape(itemsize, -1)
+    return columns.T.tobytes() + content[whole:]
+
+
+def _inflate(content: bytes, room: int) -> bytes | None:
+    """At most `room` bytes from a zlib stream that ends with its own checksum."""
+    machine = zlib.decompressobj()
+    try:
+        result = machine.decompress(content, room + 1)
+    except zlib.error:
+        return None
+    return result if machine.eof and len(result) <= room else None
+
+
+def unlzf(content: bytes, room: int) -> bytes | None:
+    """At most `room` bytes from an LZF stream, or None when the stream is broken.
+
+    A byte c < 32 stands for c + 1 literal bytes that follow. Otherwise its upper three bits are the length - 2 of a
+    stretch to be copied (7: add the next byte) and its lower five, with the byte after, the distance - 1 to it.
+    """
+    result, position, end = bytearray(), 0, len(content)
+    while position < end:
+        control = content[position]
+        position += 1
+        if control < 32:
+            result += content[position : position + control + 1]
+            position += control + 1
+            if position > end or len(result) > room:
+                return None
+            continue
+        length = control >> 5
+        if length == 7:
+            if position >= end:
+                return None
+            length += content[position]
+            position += 1
+        if position >= end:
+            return None
+        distance = ((control & 31) << 8) + content[position] + 1
+        position += 1
+        length += 2
+        if distance > len(result) or len(result) + length > room:
+            return None
+        stretch = result[-distance:][:length]  # one that is longer than the distance to it repeats
+        result += stretch if length <= distance else (stretch * (length // distance + 1))[:length]
+    return bytes(result)
+
+
+def _fletcher_holds(content: bytes) -> bool:
+    """Fletcher's checksum over big-endian 16-bit words, s1 = sum w_i and s2 = sum (n - i) w_i modulo 65535."""
+    body, kept = content[:-CHECKSUM], int.from_bytes(content[-CHECKSUM:], "little")
+    words = np.frombuffer(body + b"\0" * (len(body) % 2), ">u2").astype(np.uint64)
+    first, second = 0, 0
+    for start in range(0, len(words), 1 << 16):
+        part = words[start : start + (1 << 16)]
+        second += first * len(part) + int((part * np.arange(len(part), 0, -1, dtype=np.uint64)).sum())
+        first += int(part.sum())
+    return kept % 65536 % 65535 == first % 65535 and (kept >> 16) % 65535 == second % 65535

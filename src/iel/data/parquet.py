@@ -1,6 +1,6 @@
 """Parquet files and LeRobot's data sets. Needs the extra `parquet` (pyarrow).
 
-A Parquet file is a table like a CSV file (`iel.data.columns`); a column may also hold a vector per row. LeRobot keeps
+A Parquet file is a table like a CSV file (`iel.data.tables`); a column may also hold a vector per row. LeRobot keeps
 a data set in a folder:
 
     meta/info.json            codebase_version (v2.0, v2.1, v3.0), total_episodes, total_frames, features
@@ -13,19 +13,23 @@ against the memory budget and the bytes that are there before anything is unpack
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.columns import Columns, Layout
-from iel.data.rows import Rows
+from iel.data.tables import Columns, Layout
+from iel.data.trajectories import Rows
 from iel.errors import DataError
 from iel.files import notice
-from iel.loader import check_budget, check_size, memory_budget, open_regular, read_json
+from iel.loader import check_budget, check_size, first_line, open_regular, read_json
+
+if TYPE_CHECKING:
+    from pyarrow import Array
+    from pyarrow.parquet import ParquetFile
 
 METADATA_BYTES = 16 << 20
 BATCH = 1 << 16
@@ -33,25 +37,6 @@ BATCH = 1 << 16
 INFO = Path("meta") / "info.json"
 STATES = ("observation.state", "observation.environment_state")
 """What LeRobot calls the numbers of an observation: the robot's, and those of the world around it."""
-
-
-def parquet_rows(path: Path, name: str, columns: Columns) -> Rows:
-    """The rows of one Parquet file with an episode column or flags."""
-    layout, table = _read(path, columns, memory_budget(), False)
-    return layout.rows(table, name, str(path))
-
-
-def parquet_episodes(files: Sequence[Path], columns: Columns) -> list[tuple[NDArray, NDArray]]:
-    """(observations, actions) of every file of a folder, one episode each."""
-    episodes, budget = [], memory_budget()
-    for file in files:
-        layout, table = _read(file, columns, budget, True)
-        budget -= sum(array.nbytes + 4 * array.size for array in table.values())
-        rows = layout.rows(table, file.name, str(file))
-        if len(rows.offsets) != 2:
-            raise DataError(f"{file} holds several episodes, but in a folder every file is one; give a single file.")
-        episodes.append((rows.observations, rows.actions))
-    return episodes
 
 
 def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
@@ -67,10 +52,11 @@ def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
     if not files:
         raise DataError(f"{path / 'data'} holds no Parquet files; copy the data set again, its data folder included.")
     parts: dict[str, list[NDArray]] = {}
-    budget = memory_budget()
+    cost = 0
     for file in files:
-        layout, table = _read(file, wanted, budget, False, quiet=True)
-        budget -= sum(array.nbytes + 4 * array.size for array in table.values())
+        layout, table = read_parquet(file, wanted, False, quiet=True)
+        cost += sum(array.nbytes + 4 * array.size for array in table.values())
+        check_budget(path, cost, None, DataError)
         for column, values in table.items():
             parts.setdefault(column, []).append(values)
     whole = {column: np.concatenate(values) for column, values in parts.items()}
@@ -87,7 +73,7 @@ def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
     return rows.without_short()
 
 
-def _lerobot_columns(columns: Columns, features: dict[str, Any], path: Path) -> Columns:
+def _lerobot_columns(columns: Columns, features: dict[str, object], path: Path) -> Columns:
     """The columns of a data set, from what meta/info.json says about its features."""
     observations = columns.observations or tuple(name for name in STATES if name in features)
     actions = columns.actions or tuple(name for name in ("action", "actions") if name in features)[:1]
@@ -103,13 +89,14 @@ def _lerobot_columns(columns: Columns, features: dict[str, Any], path: Path) -> 
     return Columns(observations, actions, "episode_index", "frame_index")
 
 
-def _read(
-    path: Path, columns: Columns, budget: int, one_episode: bool, quiet: bool = False
+def read_parquet(
+    path: Path, columns: Columns, one_episode: bool, quiet: bool = False
 ) -> tuple[Layout, dict[str, NDArray]]:
+    """The columns of a Parquet file that are read; `quiet` leaves out the notice about others."""
     with _open(path) as (file, size):
         names = file.schema_arrow.names
         if quiet:  # other columns are LeRobot's own bookkeeping
-            names = [n for n in names if n in (*columns.observations, *columns.actions, columns.episode, columns.step)]
+            names = [name for name in names if name in columns.read]
         layout = Layout.find(columns, names, str(path), one_episode)
         facts = file.metadata
         # Not of single columns: asked for one that contradicts the schema, the library ends the whole process.
@@ -117,11 +104,11 @@ def _read(
         # Runs and dictionaries make many rows of few bytes: the rows themselves count, too.
         least = 8 * facts.num_rows * len(layout.read)
         check_size(str(path), max(unpacked, least), size, DataError)
-        check_budget(path, least, budget, DataError)
+        check_budget(path, least, None, DataError)
         batches, cost = [], 0
         for batch in file.iter_batches(BATCH, columns=list(layout.read), use_threads=False):
             cost += 3 * batch.nbytes  # as it is read, side by side, and as float32
-            check_budget(path, cost, budget, DataError)
+            check_budget(path, cost, None, DataError)
             batches.append(batch)
         rows = sum(batch.num_rows for batch in batches)
         if rows != facts.num_rows or not batches:
@@ -129,7 +116,7 @@ def _read(
         return layout, {name: _numbers([batch.column(name) for batch in batches], name, path) for name in layout.read}
 
 
-def _numbers(parts: list[Any], name: str, path: Path) -> NDArray:
+def _numbers(parts: list[Array], name: str, path: Path) -> NDArray:
     """A column of numbers (n,), or of vectors of one length (n, k)."""
     import pyarrow as pa
 
@@ -152,7 +139,7 @@ def _numbers(parts: list[Any], name: str, path: Path) -> NDArray:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[Any, int]]:
+def _open(path: Path) -> Iterator[tuple[ParquetFile, int]]:
     """A Parquet file and its size; whatever the library finds wrong becomes a sentence."""
     try:
         import pyarrow as pa
@@ -170,5 +157,6 @@ def _open(path: Path) -> Iterator[tuple[Any, int]]:
             )
             yield file, size
         except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as problem:
-            reason = (str(problem).splitlines() or [""])[0][:120]
-            raise DataError(f"{path} is not a whole Parquet file ({reason}); make or copy it again.") from None
+            raise DataError(
+                f"{path} is not a whole Parquet file ({first_line(problem)}); make or copy it again."
+            ) from None

@@ -19,26 +19,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 from numpy.typing import NDArray
 
-from iel.data.catalogue import read_rows, rows_kind
-from iel.data.d4rl import hdf5_windows, minari_windows
-from iel.data.npz import folder_windows, npz_windows
-from iel.data.rows import Rows
-from iel.data.trajectories import FloatArray, Stored, Trajectories, check_offsets, fingerprint_of, usable_scale
-from iel.errors import DataError, RunError
-from iel.files import new_directory, open_in_place, refuse_partial, require_space, seal, verify_seal
-from iel.loader import check_budget, memory_budget, open_regular, os_errors, read_limited
+from iel.data.catalogue import windows
+from iel.data.trajectories import FloatArray, Rows, Trajectories, check_offsets, fingerprint_of, usable_scale
+from iel.errors import DataError
+from iel.files import new_directory, open_in_place, require_space, seal, verify_seal
+from iel.loader import memory_budget, open_regular, os_errors, read_limited, refuse_partial
 from iel.typed import Count, as_struct
 
 FORMAT = 1
 KIND = "iel store of trajectories"
+REMEDY = "write the store again"
 WINDOW = 1 << 20
 """Rows that are looked at together while a store is written."""
 FILES = {"observations": "observations.f32", "actions": "actions.f32", "offsets": "offsets.i64"}
@@ -67,21 +65,9 @@ def convert(
     source: Path, out: Path, name: str | None = None, trust: bool = False, window: int = WINDOW
 ) -> Trajectories:
     """Write a store from any file that `iel.load` reads, in memory for some windows of rows; opens it."""
-    return write_store(row_windows(source, name or source.stem, window), out, name or source.stem, trust)
-
-
-def row_windows(source: Path, name: str, size: int = WINDOW) -> Iterator[Rows]:
-    """The rows of a file, some `size` at a time, as whole episodes."""
-    path, kind = rows_kind(source)
-    if kind == "npz":
-        return npz_windows(path, name, size)
-    if kind == "hdf5":
-        return hdf5_windows(path, name, size)
-    if kind == "minari":
-        return minari_windows(path, name, size)
-    if kind != "folder" or not any(entry.suffix == ".npz" for entry in path.iterdir()):
-        return iter([read_rows(path, name)])  # CSV, Parquet and LeRobot are read whole
-    return folder_windows(path, name, size)
+    with os_errors(DataError, source):
+        rows = windows(source, name, window)
+    return write_store(rows, out, name or source.stem, trust)
 
 
 def write_store(windows: Iterable[Rows], out: Path, name: str, trust: bool = False) -> Trajectories:
@@ -90,22 +76,22 @@ def write_store(windows: Iterable[Rows], out: Path, name: str, trust: bool = Fal
         raise DataError(f"{out} is there already; choose another --out, or remove it.")
     with os_errors(DataError, out, writing=True), new_directory(out) as partial:
         offsets, widths = _append(windows, partial, name, trust)
-        states = int(offsets[-1])
-        tables = [RowReader(partial / FILES[kind], width) for kind, width in zip(FILES, widths, strict=False)]
-        mean, spread = _moments(tables[0])
-        low, high = _range(tables[0])
-        facts = {
-            "kind": KIND,
-            **dict(zip(("states", "episodes"), (states, len(offsets) - 1), strict=True)),
-            **dict(zip(("observation_size", "action_size"), widths, strict=True)),
-            "fingerprint": fingerprint_of(*tables, offsets),
-            "mean": mean.tolist(),
-            "scale": usable_scale(spread).astype(np.float64).tolist(),
-            "constant": (low == high).tolist(),
-        }
-        for table in tables:
-            table.close()
-        seal(partial, FORMAT, {}, **facts)
+        with ExitStack() as stack:
+            files = zip(FILES.values(), widths, strict=False)
+            tables = [stack.enter_context(closing(RowReader(partial / file, width))) for file, width in files]
+            mean, spread, constant = _moments(tables[0])
+            facts = StoreFacts(
+                kind=KIND,
+                states=int(offsets[-1]),
+                episodes=len(offsets) - 1,
+                observation_size=widths[0],
+                action_size=widths[1],
+                fingerprint=fingerprint_of(*tables, offsets),
+                mean=mean.tolist(),
+                scale=usable_scale(spread).astype(np.float64).tolist(),
+                constant=constant.tolist(),
+            )
+        seal(partial, FORMAT, {}, **structs.asdict(facts))
     return open_store(out, name)
 
 
@@ -143,25 +129,21 @@ def _write(file: BinaryIO, table: NDArray) -> None:
         content = content[file.write(content) :]
 
 
-def _moments(table: RowReader) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of every column, row after row: the bits of numpy's own over axis 0."""
+def _moments(table: RowReader) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Mean and standard deviation of every column, row after row (the bits of numpy's own over axis 0), and whether it
+    is constant.
+    """
     mean = _sum(block.astype(np.float64) for block in _blocks(table)) / len(table)
-    squares = _sum(np.square(block - mean) for block in _blocks(table))
-    return mean, np.sqrt(squares / len(table))
+    squares, first = _sum(np.square(block - mean) for block in _blocks(table)), table[:1]
+    constant = np.all([(block == first).all(0) for block in _blocks(table)], axis=0)
+    return mean, np.sqrt(squares / len(table)), constant
 
 
 def _sum(blocks: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
-    total: NDArray[np.float64] | None = None
+    total = np.add.reduce(next(blocks), axis=0)
     for block in blocks:
-        total = np.add.reduce(block if total is None else np.concatenate([total[None], block]), axis=0)
-    assert total is not None
+        total = np.add.reduce(np.concatenate([total[None], block]), axis=0)
     return total
-
-
-def _range(table: RowReader) -> tuple[NDArray, NDArray]:
-    extremes = [(block.min(0), block.max(0)) for block in _blocks(table)]
-    low, high = (np.stack(side) for side in zip(*extremes, strict=True))
-    return low.min(0), high.max(0)
 
 
 def _blocks(table: RowReader) -> Iterator[NDArray]:
@@ -179,10 +161,7 @@ def is_store(path: Path) -> bool:
 def open_store(path: Path, name: str | None = None) -> Trajectories:
     """The trajectories of a store; no rows are read until someone asks for them."""
     refuse_partial(path, DataError)
-    try:
-        manifest = verify_seal(path, FORMAT, [FILES["offsets"]], remedy="write the store again")
-    except RunError as problem:
-        raise DataError(str(problem)) from None
+    manifest = verify_seal(path, FORMAT, [FILES["offsets"]], remedy=REMEDY, error=DataError)
     facts = as_struct(manifest, StoreFacts, str(path / "manifest.json"), DataError)
     widths = facts.observation_size, facts.action_size
     if facts.kind != KIND or {len(facts.mean), len(facts.scale), len(facts.constant)} != {facts.observation_size}:
@@ -190,25 +169,23 @@ def open_store(path: Path, name: str | None = None) -> Trajectories:
     offsets = np.frombuffer(read_limited(path / FILES["offsets"], 8 * facts.episodes + 8, DataError), "<i8")
     check_offsets(offsets, facts.states, str(path))
     tables = [_map(path / FILES[kind], (facts.states, width)) for kind, width in zip(FILES, widths, strict=False)]
-    known = Stored(
-        path.absolute(),
-        facts.fingerprint,
-        np.array(facts.mean, np.float64),
-        np.array(facts.scale, np.float32),
-        np.array(facts.constant, bool),
-    )
-    return Trajectories(tables[0], tables[1], offsets, name or path.stem, checked=True, stored=known)
+    data = Trajectories(tables[0], tables[1], offsets, name or path.stem, checked=True, stored=path.absolute())
+    known = {
+        "fingerprint": facts.fingerprint,
+        "mean": np.array(facts.mean, np.float64),
+        "scale": np.array(facts.scale, np.float32),
+        "constant": np.array(facts.constant, bool),
+    }
+    data.__dict__.update(known)
+    return data
 
 
 def verify_store(path: Path) -> None:
     """Read all of a store and compare it with its manifest."""
-    try:
-        verify_seal(path, FORMAT, remedy="write the store again")
-    except RunError as problem:
-        raise DataError(str(problem)) from None
+    verify_seal(path, FORMAT, remedy=REMEDY, error=DataError)
 
 
-def _map(path: Path, shape: tuple[int, int]) -> NDArray[Any]:
+def _map(path: Path, shape: tuple[int, int]) -> FloatArray:
     """A read-only map of a file that has exactly these rows."""
     with open_regular(path, DataError) as (file, size):
         if size != 4 * shape[0] * shape[1]:
@@ -261,10 +238,3 @@ class RowReader:
 
     def close(self) -> None:
         self._stack.close()
-
-
-def require_memory(data: Any, purpose: str) -> None:
-    """Refuse to look at all rows of a store at once where they do not fit into memory."""
-    if getattr(data, "stored", None) is not None:
-        needed = data.observations.nbytes + data.actions.nbytes + 40 * data.num_states
-        check_budget(f"{data.stored.path}, to {purpose},", needed, None, DataError)

@@ -1,4 +1,4 @@
-"""The store of logged trajectories: flat arrays and explicit episode offsets.
+"""Logged trajectories: flat arrays and explicit episode offsets.
 
 Layout, for two episodes with three and two transitions (T transitions have T + 1 states):
 
@@ -8,32 +8,47 @@ Layout, for two episodes with three and two transitions (T transitions have T + 
     offsets        0                    4                  7      episode e = rows offsets[e] .. offsets[e + 1] - 1
 
 Row i and row i + 1 are a transition unless i is the last row of its episode. Boundaries are given by whoever
-builds the store and are never guessed from the numbers. `iel.data.rows` is the same as it stands in a file.
+builds the store and are never guessed from the numbers.
+
+`Rows` are the same as they stand in a file, not yet checked. Layouts of files become rows by
+
+    rows_from_ends        flat arrays with flags on last rows
+    rows_from_pairs       transitions (s, a, s')
+    rows_in_windows       either, a piece of the file at a time
+    rows_from_episodes    one pair of arrays per episode
+    episodes_in_windows   some episodes at a time
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iel.errors import DataError
-from iel.files import writing
-from iel.loader import os_errors
+from iel.files import notice, writing
+from iel.loader import check_budget, os_errors
 from iel.typed import plain_numbers
 
+if TYPE_CHECKING:
+    from iel.data.store import RowReader
+
 FloatArray = NDArray[np.float32]
+Piece = dict[str, NDArray]
+"""Some rows of the arrays of a file, by their names."""
 MINIMUM_STEPS = 2
 """An episode of one step has no intermediate state and no goal beyond the next one, so it teaches nothing."""
 BLOCK = 1 << 16
 """Rows that are compared at a time, so that no comparison needs memory of the size of the data."""
+CONTINUES = 1e-6
+"""A next observation this near to the following row's observation is that row."""
 
 
 class Episode(NamedTuple):
@@ -41,16 +56,6 @@ class Episode(NamedTuple):
 
     observations: FloatArray
     actions: FloatArray
-
-
-class Stored(NamedTuple):
-    """What is known of rows that stay on the disk (`iel.data.store`), so that nobody reads them all to learn it."""
-
-    path: Path
-    fingerprint: str
-    mean: NDArray[np.float64]
-    scale: FloatArray
-    constant: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,23 +68,42 @@ class Trajectories:
     """(states, action size); rows at episode ends are zero and never read."""
     offsets: NDArray[np.int64]
     """(episodes + 1,) first row of every episode, and the number of rows."""
-    name: str = field(default="data")
+    name: str = "data"
     """What error messages, tables and pictures call this data set."""
-    checked: bool = field(default=False)
+    checked: bool = False
     """Whether it was found in order by the checks of `iel data check`, or its maker asked to leave them out."""
-    source: Path | None = field(default=None)
+    source: Path | None = None
     """The file or folder that `iel.load` read it from; None for what was built in memory."""
-
-    stored: Stored | None = field(default=None)
-    """Set where observations and actions are maps of files, which were checked when they were written."""
+    stored: Path | None = None
+    """The store on the disk whose files observations and actions are maps of; they were checked when it was written."""
 
     def __post_init__(self) -> None:
         if self.stored is not None:
             return
-        object.__setattr__(self, "observations", _frozen(self.observations, np.float32))
-        object.__setattr__(self, "actions", _frozen(self.actions, np.float32))
-        object.__setattr__(self, "offsets", _frozen(self.offsets, np.int64))
-        check_arrays(self.observations, self.actions, self.offsets, self.name)
+        self._set(
+            observations=_frozen(self.observations, np.float32),
+            actions=_frozen(self.actions, np.float32),
+            offsets=_frozen(self.offsets, np.int64),
+        )
+        check_tables(self.observations, self.actions, self.name)
+        if self.offsets.ndim != 1 or len(self.offsets) < 2 or len(self.observations) == 0:
+            raise DataError(f"{self.name} has no episodes; give at least one with two or more steps.")
+        check_offsets(self.offsets, len(self.observations), self.name)
+        for kind, array in (("observation", self.observations), ("action", self.actions)):
+            rows, columns = non_finite(array)
+            if len(rows):
+                episode = int(np.searchsorted(self.offsets, rows[0], side="right") - 1)
+                raise DataError(
+                    f"{self.name}, episode {episode}, step {rows[0] - self.offsets[episode]}, {kind} column "
+                    f"{columns[0]}: the value is {array[rows[0], columns[0]]} ({len(rows)} non-finite values in all); "
+                    "correct or drop them."
+                )
+
+    def _set(self, **values: object) -> Trajectories:
+        """Fields, or cached facts, of a new object; nothing changes later."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        return self
 
     # ---------------------------------------------------------------- building
 
@@ -95,13 +119,11 @@ class Trajectories:
 
         What `iel data check` calls an error is refused, and its warnings are printed, unless `trust` says you know.
         """
-        from iel.data.rows import rows_from_episodes
-
-        tables = [
-            (plain_numbers(states, f"{name}, episode {e}"), plain_numbers(controls, f"{name}, episode {e}"))
-            for e, (states, controls) in enumerate(episodes)
-        ]
-        rows = rows_from_episodes(tables, [f"episode {e}" for e in range(len(tables))], name, equal=False)
+        tables = []
+        for e, (states, controls) in enumerate(episodes):
+            place = f"{name}, episode {e}"
+            tables.append((f"episode {e}", plain_numbers(states, place), plain_numbers(controls, place)))
+        rows = rows_from_episodes(tables, name, equal=False)
         return (rows.without_short() if short == "drop" else rows).trajectories(trust)
 
     @classmethod
@@ -114,8 +136,6 @@ class Trajectories:
         trust: bool = False,
     ) -> Trajectories:
         """From flat arrays with T + 1 rows per episode, `terminals` true on the last row of each (OGBench's layout)."""
-        from iel.data.rows import rows_from_ends
-
         states, controls, ends = (plain_numbers(array, name) for array in (observations, actions, terminals))
         return rows_from_ends(states, controls, ends, name).trajectories(trust)
 
@@ -164,18 +184,11 @@ class Trajectories:
 
     def named(self, name: str) -> Trajectories:
         """The same store under another name."""
-        return self._labelled(name=name)
+        return copy(self)._set(name=name)
 
     def read_from(self, source: Path) -> Trajectories:
         """The same store, which was read from this file or folder."""
-        return self._labelled(source=source)
-
-    def _labelled(self, **labels: Any) -> Trajectories:
-        """A copy that shares the arrays and everything that is known of them."""
-        labelled = copy(self)
-        for field_name, value in labels.items():
-            object.__setattr__(labelled, field_name, value)
-        return labelled
+        return copy(self)._set(source=source)
 
     def cut(self, rows: ArrayLike) -> Trajectories:
         """A new store without the transitions that leave these rows; pieces of fewer than two steps are left out."""
@@ -217,69 +230,56 @@ class Trajectories:
         rows = np.arange(self.num_states)
         return rows[rows != self.final]
 
+    # Stores know the next four already, and `open_store` sets them.
+
     @cached_property
     def scale(self) -> FloatArray:
         """(observation size,) standard deviation of every column, 1 where a column is constant."""
-        if self.stored is not None:
-            return self.stored.scale
-        spread = self.observations.std(axis=0, dtype=np.float64)
-        return usable_scale(spread)
+        return usable_scale(self.observations.std(axis=0, dtype=np.float64))
 
     @cached_property
     def mean(self) -> NDArray[np.float64]:
         """(observation size,) mean of every column."""
-        return self.observations.mean(0, dtype=np.float64) if self.stored is None else self.stored.mean
+        return self.observations.mean(0, dtype=np.float64)
 
     @cached_property
     def constant(self) -> NDArray[np.bool_]:
         """(observation size,) whether a column never changes."""
-        return np.ptp(self.observations, axis=0) == 0 if self.stored is None else self.stored.constant
+        return np.ptp(self.observations, axis=0) == 0
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over shapes and contents: two stores with one fingerprint train the same model."""
+        return fingerprint_of(self.observations, self.actions, self.offsets)
 
     @cached_property
     def position_columns(self) -> tuple[int, ...]:
-        """The columns that tell the position (`iel.data.slowness`); none where nothing separates it from the pose."""
-        from iel.data.slowness import position_columns
+        """The columns that tell the position (`iel.data.positions`); none where nothing separates it from the pose."""
+        from iel.data.positions import position_columns
 
         return position_columns(self)
 
     def require_position(self) -> tuple[int, ...]:
         """The columns that tell the position; refused, with the reason, where there are none."""
-        from iel.data.slowness import place_columns
+        from iel.data.positions import place_columns
 
         return self.position_columns or tuple(place_columns(self))
 
     @cached_property
     def jumps(self) -> NDArray[np.int64]:
-        """Rows from which the position jumps to the next (`iel.data.jumps`)."""
-        from iel.data.jumps import jump_rows
+        """Rows from which the position jumps to the next (`iel.data.positions`)."""
+        from iel.data.positions import jump_rows
 
         return jump_rows(self, list(self.position_columns))
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """sha256 over shapes and contents: two stores with one fingerprint train the same model."""
+    def require_memory(self, purpose: str) -> None:
+        """Refuse to look at all rows of a store at once where they do not fit into memory."""
         if self.stored is not None:
-            return self.stored.fingerprint
-        return fingerprint_of(self.observations, self.actions, self.offsets)
+            needed = self.observations.nbytes + self.actions.nbytes + 40 * self.num_states
+            check_budget(f"{self.stored}, to {purpose},", needed, None, DataError)
 
 
-def unit_actions(data: Trajectories) -> tuple[Trajectories, FloatArray, FloatArray]:
-    """(the same data with every action column stretched to [-1, 1], lowest, highest), for logs in other units:
-
-        a = 2 (u - low) / (high - low) - 1,      u = low + (a + 1) (high - low) / 2
-
-    A robot is sent u, made from the policy's a by the second formula. A constant column becomes 0.
-    """
-    used = data.actions[data.transitions]
-    low, high = used.min(axis=0), used.max(axis=0)
-    flat = high == low
-    actions = 2.0 * (data.actions - low) / np.where(flat, 1.0, high - low) - 1.0
-    actions = np.where(flat, 0.0, np.clip(actions, -1.0, 1.0)).astype(np.float32)
-    actions[data.offsets[1:] - 1] = 0.0
-    return Trajectories(data.observations, actions, data.offsets, data.name, data.checked), low, high
-
-
-def fingerprint_of(*arrays: Any) -> str:
+def fingerprint_of(*arrays: NDArray | RowReader) -> str:
     """sha256 over shapes and contents."""
     digest = hashlib.sha256()
     for array in arrays:
@@ -302,9 +302,6 @@ def _frozen(array: ArrayLike, dtype: type) -> NDArray:
     return view
 
 
-# ---------------------------------------------------------------------------------------------- what is always refused
-
-
 def short_episodes(offsets: NDArray) -> NDArray:
     """Indices of the episodes with fewer than two transitions."""
     return np.flatnonzero(np.diff(offsets) < MINIMUM_STEPS + 1)
@@ -324,29 +321,6 @@ def check_offsets(offsets: NDArray, states: int, name: str) -> None:
         )
 
 
-def check_arrays(observations: NDArray, actions: NDArray, offsets: NDArray, name: str) -> None:
-    """Refuse arrays nobody can train on. Cheap: two passes over the data, no copies."""
-    for kind, array in (("observations", observations), ("actions", actions)):
-        if array.ndim != 2 or array.shape[1] == 0:
-            raise DataError(f"{name}: {kind} must be a table (states, columns), but the shape is {array.shape}.")
-    if offsets.ndim != 1 or len(offsets) < 2 or len(observations) == 0:
-        raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
-    if len(actions) != len(observations):
-        raise DataError(
-            f"{name}: {len(actions)} rows of actions do not fit {len(observations)} states; "
-            "the store keeps one action row per state, unused at episode ends."
-        )
-    check_offsets(offsets, len(observations), name)
-    for kind, array in (("observation", observations), ("action", actions)):
-        rows, columns = non_finite(array)
-        if len(rows):
-            episode = int(np.searchsorted(offsets, rows[0], side="right") - 1)
-            raise DataError(
-                f"{name}, episode {episode}, step {rows[0] - offsets[episode]}, {kind} column {columns[0]}: the value "
-                f"is {array[rows[0], columns[0]]} ({len(rows)} non-finite values in all); correct or drop them."
-            )
-
-
 def non_finite(table: NDArray) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """(rows, columns) of all entries that are not finite."""
     # A sum is finite only if every entry is: one fast pass in the usual case, the search only when it fails.
@@ -354,3 +328,235 @@ def non_finite(table: NDArray) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         return np.zeros(0, np.intp), np.zeros(0, np.intp)
     rows, columns = np.nonzero(~np.isfinite(table))
     return rows, columns
+
+
+# ------------------------------------------------------------------------------------- rows as they stand in a file
+
+
+class Rows(NamedTuple):
+    """One row per state; the action of an episode's last row is not read. `iel data check` sees rows as they are."""
+
+    observations: NDArray
+    actions: NDArray
+    offsets: NDArray[np.int64]
+    name: str
+
+    def trajectories(self, trust: bool = False) -> Trajectories:
+        """The immutable store. Without `trust`, what `iel data check` calls an error is refused."""
+        from iel.data.examine import judge
+
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
+            actions = np.array(self.actions, np.float32)
+        check_tables(self.observations, actions, self.name)
+        actions[self.offsets[1:] - 1] = 0.0
+        data = Trajectories(self.observations, actions, self.offsets, self.name, checked=trust)
+        judge(data)
+        return data
+
+    @property
+    def jumps(self) -> NDArray[np.int64]:
+        """Rows from which the position jumps to the next; none where a number is not finite."""
+        from iel.data.positions import jump_rows
+
+        return jump_rows(self) if np.isfinite(self.observations).all() else np.zeros(0, np.int64)
+
+    def require_memory(self, purpose: str) -> None:
+        """They are in memory."""
+
+    def without_short(self) -> Rows:
+        """Without episodes of fewer than two steps, which the public files contain; a notice says how many."""
+        short = short_episodes(self.offsets)
+        if len(short) == 0 or len(short) == len(self.offsets) - 1:
+            return self
+        notice(f"{self.name}: {len(short)} episodes of fewer than two steps left out.")
+        lengths = np.diff(self.offsets)
+        keep = ~np.isin(np.arange(len(lengths)), short)
+        rows = np.repeat(keep, lengths)
+        offsets = np.concatenate([[0], np.cumsum(lengths[keep])])
+        return Rows(self.observations[rows], self.actions[rows], offsets, self.name)
+
+
+def rows_from_ends(observations: NDArray, actions: NDArray, ends: ArrayLike, name: str) -> Rows:
+    """From flat arrays and a flag a row, true on the last row of every episode."""
+    check_tables(observations, actions, name)
+    flags = check_flags(ends, len(observations), name)
+    if len(flags) and not flags[-1]:
+        raise DataError(f"{name}: the last row is not marked terminal, so the file is cut off or has no boundaries.")
+    return Rows(observations, actions, np.concatenate([[0], np.flatnonzero(flags) + 1]), name)
+
+
+def rows_from_pairs(observations: NDArray, actions: NDArray, following: NDArray, ends: ArrayLike, name: str) -> Rows:
+    """From transitions (s, a, s'): an episode ends where s' is not the next row's s, or where it is said to end.
+
+    Every episode gets one row more than it has transitions: its last s'.
+    """
+    check_tables(observations, actions, name)
+    if following.shape != observations.shape:
+        raise DataError(
+            f"{name}: next_observations have the shape {following.shape}, observations {observations.shape}; "
+            "they must be equal."
+        )
+    if len(observations) == 0:
+        return Rows(observations, actions, np.zeros(1, np.int64), name)
+    flags = check_flags(ends, len(observations), name) | breaks(observations, following)
+    last = np.flatnonzero(flags)
+    # Where row i of the transitions goes: one place further for every episode that ended before it.
+    place = np.arange(len(flags)) + np.concatenate([[0], np.cumsum(flags)[:-1]])
+    states = np.empty((len(flags) + len(last), observations.shape[1]), np.float32)
+    controls = np.zeros((len(states), actions.shape[1]), np.float32)
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
+        states[place], controls[place] = observations, actions
+        states[place[last] + 1] = following[last]
+    return Rows(states, controls, np.concatenate([[0], place[last] + 2]), name)
+
+
+def rows_in_windows(
+    pieces: Iterable[tuple[Piece, bool]], ends: Callable[[Piece], NDArray[np.bool_]], name: str, closed: bool = False
+) -> Iterator[Rows]:
+    """The rows of arrays that are given in consecutive pieces, in windows of whole episodes; leftovers are carried.
+
+    `ends` tells the last rows; `closed` says that the end of all (a piece with a true second value) is one, too.
+    """
+    carried: Piece = {}
+    for piece, last in pieces:
+        arrays = {key: np.concatenate([carried[key], rows]) if carried else rows for key, rows in piece.items()}
+        flags, pairs = ends(arrays), "next_observations" in arrays
+        stop = len(flags)
+        if not last:
+            # Of a transition the next row tells whether it is the last one, so that of the last row is not known yet.
+            known = (flags | breaks(arrays["observations"], arrays["next_observations"]))[:-1] if pairs else flags
+            stop = int(np.flatnonzero(known)[-1]) + 1 if known.any() else 0
+        elif closed:
+            flags[-1:] = True
+        if stop or last:
+            states, actions = arrays["observations"][:stop], arrays["actions"][:stop]
+            if pairs:
+                yield rows_from_pairs(states, actions, arrays["next_observations"][:stop], flags[:stop], name)
+            else:
+                yield rows_from_ends(states, actions, flags[:stop], name)
+        carried = {key: rows[stop:] for key, rows in arrays.items()}
+
+
+def equally_many(lengths: Mapping[str, int], source: Path | str) -> int:
+    """The number of rows that all arrays of a file have."""
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{length} {name}" for name, length in lengths.items())
+        raise DataError(f"{source}: {counts}; its arrays must have equally many rows.")
+    return max(lengths.values(), default=0)
+
+
+def episodes_in_windows(
+    episodes: Iterable[tuple[str, NDArray, NDArray]], name: str, size: int | None
+) -> Iterator[Rows]:
+    """From (label, observations, actions) of every episode: of all, or of as many as have `size` rows together."""
+    window: list[tuple[str, NDArray, NDArray]] = []
+    rows = cost = 0
+    for episode in episodes:
+        window.append(episode)
+        rows += len(episode[1]) if episode[1].ndim else 0
+        cost += sum(array.nbytes + 4 * array.size for array in episode[1:])  # as it is, and once more as float32
+        check_budget(name, cost, None, DataError)
+        if size is not None and rows >= size:
+            yield rows_from_episodes(window, name)
+            window, rows, cost = [], 0, 0
+    if window or size is None:
+        yield rows_from_episodes(window, name)
+
+
+def rows_from_episodes(episodes: Sequence[tuple[str, NDArray, NDArray]], name: str, equal: bool = True) -> Rows:
+    """From (label, observations, actions) of every episode, T + 1 observations (if `equal`, or T) for T actions."""
+    if not episodes:
+        raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
+    for label, states, controls in episodes:
+        for kind, array in (("observations", states), ("actions", controls)):
+            if array.ndim != 2:
+                raise DataError(not_a_table(f"{name}, {label}", kind, array))
+        if len(states) - len(controls) not in ((0, 1) if equal else (1,)):
+            raise DataError(
+                f"{name}, {label}: {len(states)} observations do not fit {len(controls)} actions; "
+                "an episode of T actions has T + 1 observations."
+            )
+        widths = states.shape[1], controls.shape[1]
+        first = episodes[0][1].shape[1], episodes[0][2].shape[1]
+        if widths != first:
+            raise DataError(
+                f"{name}, {label}: {widths[0]} observation and {widths[1]} action columns, but {episodes[0][0]} has "
+                f"{first[0]} and {first[1]}; all episodes must agree."
+            )
+    offsets = np.concatenate([[0], np.cumsum([len(states) for _, states, _ in episodes])])
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
+        observations = np.concatenate([np.asarray(states, np.float32) for _, states, _ in episodes])
+        actions = np.zeros((len(observations), first[1]), np.float32)
+        for (_, _, controls), start in zip(episodes, offsets, strict=False):
+            actions[start : start + len(controls)] = controls
+    return Rows(observations, actions, offsets, name)
+
+
+def check_tables(observations: NDArray, actions: NDArray, name: str) -> None:
+    """Refuse arrays that are no tables of equally many rows."""
+    for kind, array in (("observations", observations), ("actions", actions)):
+        if array.ndim != 2 or array.shape[1] == 0:
+            raise DataError(not_a_table(name, kind, array))
+    if len(observations) != len(actions):
+        raise DataError(
+            f"{name}: observations and actions have {len(observations)} and {len(actions)} rows; they must have "
+            "equally many (the action of an episode's last row is not used)."
+        )
+
+
+def not_a_table(place: str, kind: str, array: NDArray) -> str:
+    """The sentence about observations or actions that are no table (steps, columns)."""
+    if array.ndim > 2:
+        remedy = "pictures and other arrays per step are not supported, so turn each step into a row of numbers first"
+    elif kind == "actions" and array.ndim == 1 and array.dtype.kind in "iub":
+        remedy = "numbered (discrete) actions are not supported, only real numbers within [-1, 1]"
+    else:
+        remedy = "give one row per step (a single column is array[:, None])"
+    return f"{place}: {kind} must be a table (steps, columns), but have the shape {array.shape}; {remedy}."
+
+
+def check_flags(values: ArrayLike, rows: int, source: str) -> NDArray[np.bool_]:
+    """End-of-episode flags as bools, one a row; whatever is neither 0 nor 1 is refused."""
+    flags = np.asarray(values)
+    if flags.size != rows:
+        raise DataError(f"{source}: {flags.size} end-of-episode flags for {rows} rows; give one per row.")
+    if flags.dtype != bool and not ((flags == 0) | (flags == 1)).all():
+        raise DataError(f"{source}: an end-of-episode flag is neither 0 nor 1; give flags, not positions.")
+    return flags.reshape(-1).astype(bool)
+
+
+def marked(arrays: Piece, fields: Iterable[str], rows: int, source: str) -> NDArray[np.bool_]:
+    """Flags on last rows, by those of these arrays of flags that there are."""
+    flags = [check_flags(arrays[field], rows, source) for field in fields if field in arrays]
+    return np.any(flags, axis=0) if flags else np.zeros(rows, bool)
+
+
+def ends_of_ids(ids: NDArray, column: str, source: str) -> NDArray[np.bool_]:
+    """Flags on last rows, from the number of every row's episode."""
+    ends = np.ones(len(ids), bool)
+    ends[:-1] = ids[1:] != ids[:-1]
+    if len(np.unique(ids)) != np.count_nonzero(ends):
+        raise DataError(f"{source}: the rows of an episode are not together; sort them by '{column}', then by time.")
+    return ends
+
+
+def misspelt(present: Iterable[str], known: Sequence[str], source: str) -> None:
+    """Refuse a name that is nearly one of those that say where episodes end: a damaged one would glue them together."""
+    names = set(present)
+    absent = [name for name in known if name not in names]
+    for name in sorted(names - set(known)):
+        for near in absent:
+            damaged = len(name) == len(near) and sum(a != b for a, b in zip(name, near, strict=True)) <= 2
+            if damaged or name in (near[:-1], near + "s"):
+                raise DataError(f"{source} holds '{name}' and no {near}; rename it to {near}, or remove it.")
+
+
+def breaks(observations: NDArray, following: NDArray) -> NDArray[np.bool_]:
+    """Whether the transition of each row is not continued by the next row; a NaN is no continuation."""
+    broken = np.ones(len(observations), bool)
+    with np.errstate(all="ignore"):
+        for start in range(0, len(observations) - 1, BLOCK):
+            here = slice(start, min(start + BLOCK, len(observations) - 1))
+            after = np.asarray(observations[start + 1 : here.stop + 1], np.float64)
+            broken[here] = ~(np.abs(after - np.asarray(following[here], np.float64)).max(1) <= CONTINUES)
+    return broken

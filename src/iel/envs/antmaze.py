@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from ogbench.locomaze.ant import AntEnv
 
 from iel.envs.mazes import MazeMap
+from iel.envs.own import Info
 from iel.errors import ConfigError
 
 CELL, WALL_HEIGHT = 4.0, 2.0
@@ -124,14 +125,14 @@ class D4RLAntMaze(AntEnv):
                 "pass one observation of its data set."
             )
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray, Info]:
         observation, info = super().reset(seed=seed, options=options)
         self.set_goal(self.layout.draw_goal(self.np_random))
         info["goal"] = self.pose.copy()
         info["goal"][:2] = self.goal_xy
         return observation, info
 
-    def step(self, action):
+    def step(self, action: NDArray) -> tuple[NDArray, float, bool, bool, Info]:
         self.do_simulation(action, self.frame_skip)
         qpos = self.data.qpos
         success = float(np.hypot(qpos[0] - self.goal_xy[0], qpos[1] - self.goal_xy[1])) <= GOAL_TOLERANCE

@@ -24,6 +24,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 Cell = tuple[int, int]
 
@@ -99,6 +100,7 @@ class _Directed(_Maze):
     """What a world adds to a maze of OGBench."""
 
     body: str
+    _reward_task_id: int | None
 
     def __init__(self, world: World, **settings: Any):
         self.world = world
@@ -138,9 +140,9 @@ class _Directed(_Maze):
         for task in self.task_infos:
             task |= {"init_xy": self.ij_to_xy(task["init_ij"]), "goal_xy": self.ij_to_xy(task["goal_ij"])}
         if self._reward_task_id == 0:
-            self._reward_task_id: Any = 1
+            self._reward_task_id = 1
 
-    def set_xy(self, xy: Any) -> None:
+    def set_xy(self, xy: NDArray) -> None:
         super().set_xy(xy)
         self._move_doors(np.asarray(xy), placed=True)
 
@@ -150,11 +152,11 @@ class _Directed(_Maze):
         self._blow(xy)
         return super().step(action)
 
-    def _behind(self, xy: Any) -> Any:
+    def _behind(self, xy: NDArray) -> NDArray:
         """s of every door."""
         return ((xy - self._door_middle) * self._door_normal).sum(axis=1)
 
-    def _move_doors(self, xy: Any, placed: bool = False) -> None:
+    def _move_doors(self, xy: NDArray, placed: bool = False) -> None:
         """Shut the doors behind the torso, open those in front of it; one that is `placed` finds none ajar."""
         behind = self._behind(xy)
         shut = np.where(behind < 0, False, self._shut | (behind > (0.0 if placed else CLEARANCE[self.body])))
@@ -164,7 +166,7 @@ class _Directed(_Maze):
             self.model.geom_rgba[geom] = DOOR_COLOURS[bool(shut[door])]
         self._shut = shut
 
-    def _blow(self, xy: Any) -> None:
+    def _blow(self, xy: NDArray) -> None:
         """The wind of this cell, and the push of a door that one stands in."""
         wind = self._winds.get(self.xy_to_ij(xy), np.zeros(2))
         behind, away = self._behind(xy), np.abs(xy - self._door_middle).max(axis=1)

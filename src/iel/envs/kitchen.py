@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iel.envs.own import Info
 from iel.errors import ConfigError
 
 HORIZON = 280
@@ -94,18 +95,15 @@ class Kitchen(gymnasium.Env):
             )
         self.goal[:JOINTS] = joints[:JOINTS]
         self.done = np.zeros(len(self.elements), bool)
-        self._targets = np.concatenate([TARGETS[element] for element in self.elements])
-        self._columns = np.concatenate([np.arange(STATE)[COLUMNS[element]] for element in self.elements])
-        self._starts = np.cumsum([0, *(len(TARGETS[element]) for element in self.elements[:-1])])
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray, Info]:
         super().reset(seed=seed)
         robot, _ = self.robot.reset(seed=seed)
         observation = self._observe(robot)
         self.done = self._done_now(observation)
         return observation, {"goal": self.goal.copy(), "subtasks": int(self.done.sum())}
 
-    def step(self, action):
+    def step(self, action: NDArray) -> tuple[NDArray, float, bool, bool, Info]:
         robot, *_ = self.robot.step(action)
         observation = self._observe(robot)
         now = self._done_now(observation)
@@ -121,7 +119,7 @@ class Kitchen(gymnasium.Env):
         # The controller adds its velocity command to the joints as last observed.
         self.robot._last_robot_qpos = state[:JOINTS].copy()
 
-    def render(self):
+    def render(self) -> Any:
         return self.robot.render()
 
     def close(self) -> None:
@@ -132,5 +130,4 @@ class Kitchen(gymnasium.Env):
         return np.concatenate([robot[:JOINTS], self.robot.data.qpos[JOINTS:] + noise])
 
     def _done_now(self, observation: NDArray) -> NDArray[np.bool_]:
-        squares = (observation[self._columns] - self._targets) ** 2
-        return np.add.reduceat(squares, self._starts) < TOLERANCE**2
+        return distances(observation, self.kind) < TOLERANCE

@@ -1,4 +1,4 @@
-"""Environments of one's own: anything with Gymnasium's `reset` and `step` becomes a `GoalEnv`.
+"""What is asked of an environment (`GoalEnv`), and how anything with Gymnasium's `reset` and `step` becomes one.
 
     World(lambda: MyRobot())                                  info["goal"] and info["success"] are its own
     World(MyRobot, goal=lambda env, observation, info: env.target, tolerance=0.3, columns=(0, 1), max_steps=400)
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,37 @@ from iel.errors import ConfigError
 
 LANES = 16
 """How many of a user's environments are kept at a time."""
+Info = dict[str, Any]
+"""What environments say about a step, by name."""
+
+
+@runtime_checkable
+class GoalEnv(Protocol):
+    """What evaluation, pictures and data makers ask of an environment, besides Gymnasium's `reset` and `step`.
+
+    `reset(seed=, options={"task_id": k})` returns info["goal"], a full observation; `step` returns info["success"], and
+    info["subtasks"], how many of the `subtasks` were completed so far, where a task has several.
+    """
+
+    name: str
+    num_tasks: int
+    """Fixed evaluation tasks, numbered from 1."""
+    horizon: int
+    """Steps after which an episode is truncated."""
+    map: MazeMap | None
+    """Walls, where there are any."""
+    subtasks: int
+    """Parts a task has; 0 where success is all there is."""
+    lanes: int | None
+    """How many to keep in memory at a time; None where they are small."""
+    draws_while_stepping: bool
+    """Whether `step` borrows numpy's global generator (then two such environments must not step at the same time)."""
+    observation_space: Any
+    action_space: Any
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]: ...
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]: ...
 
 
 @dataclass(frozen=True)
@@ -33,9 +64,9 @@ class World:
     """How to make a user's environment, and how its goal and its success are told."""
 
     make: Callable[[], Any]
-    goal: Callable[[Any, Any, dict], Any] | None = None
+    goal: Callable[[Any, Any, Info], Any] | None = None
     """(env, observation, info) -> the goal of this episode."""
-    success: Callable[[Any, Any, Any, dict], bool] | None = None
+    success: Callable[[Any, Any, Any, Info], bool] | None = None
     """(env, observation, goal, info) -> whether it is reached."""
     tolerance: float | None = None
     """Success is a distance to the goal of at most this, in the observation's own units."""
@@ -52,7 +83,8 @@ class World:
         if isinstance(env, World):
             return env
         if hasattr(env, "reset") and hasattr(env, "step") and not isinstance(env, type):
-            return cls(lambda: env, name=_name_of(env), lanes=1, **facts)
+            name = getattr(getattr(env, "spec", None), "id", None) or type(getattr(env, "unwrapped", env)).__name__
+            return cls(lambda: env, name=name, lanes=1, **facts)
         if not callable(env):
             raise ConfigError(f"env is a {type(env).__name__}; give a name, a Gymnasium environment, or a function "
                               "that makes one.")  # fmt: skip
@@ -95,9 +127,8 @@ class OwnEnv:
                 raise ConfigError(f"{world.name} makes a {type(env).__name__}, which has no {method}(); give a "
                                   "Gymnasium environment.")  # fmt: skip
         self.env, self.world, self.name, self.lanes = env, world, world.name, world.lanes
-        self.observation_space, self.action_space = (getattr(env, f"{kind}_space", None) for kind in _SPACES)
-        for kind in _SPACES:
-            _refuse_unsupported(kind, getattr(env, f"{kind}_space", None), self.name)
+        self.observation_space = _supported("observation", getattr(env, "observation_space", None), self.name)
+        self.action_space = _supported("action", getattr(env, "action_space", None), self.name)
         self.num_tasks = int(_attribute(env, "num_tasks") or 1)
         limit = world.max_steps or getattr(getattr(env, "spec", None), "max_episode_steps", None)
         limit = limit or _attribute(env, "horizon") or _attribute(env, "max_episode_steps")
@@ -107,32 +138,29 @@ class OwnEnv:
         self._left = self.horizon
         self._goal: NDArray[np.float32] = np.zeros(0, np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray[np.float32], Info]:
         """The first observation, and info with the goal; columns the goal does not name are NaN."""
         further = {"options": options} if self.num_tasks > 1 else {}
         observation, info = self.env.reset(seed=seed, **further)
         row = self._row(observation)
-        if self.world.goal is not None:
-            wish = self.world.goal(self.env, observation, info)
-        elif "goal" in info:
-            wish = info["goal"]
-        else:
+        if self.world.goal is None and "goal" not in info:
             raise ConfigError(
                 f"{self.name} gives no goal: reset must return info['goal'], or give a function goal(env, observation, "
                 "info)."
             )
+        wish = info["goal"] if self.world.goal is None else self.world.goal(self.env, observation, info)
         self._goal = self._as_goal(wish, len(row))
         self._left = self.horizon
         return row, {**info, "goal": self._goal}
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         row = self._row(observation)
         self._left -= 1
         success = self._succeeded(row, observation, info)
         return row, reward, bool(terminated), bool(truncated) or self._left <= 0, {**info, "success": success}
 
-    def _succeeded(self, row: NDArray, observation: Any, info: dict) -> bool:
+    def _succeeded(self, row: NDArray, observation: Any, info: Info) -> bool:
         world = self.world
         if world.success is not None:
             return bool(world.success(self.env, observation, self._goal, info))
@@ -173,15 +201,12 @@ class OwnEnv:
         return given
 
 
-_SPACES = ("observation", "action")
-
-
-def _refuse_unsupported(kind: str, space: Any, name: str) -> None:
-    """Only boxes of one dimension are supported, as tables are."""
+def _supported(kind: str, space: Any, name: str) -> Any:
+    """The space, if it is none or a box of one dimension: tables have no others."""
     if space is None:
-        return
-    shape = getattr(space, "shape", None)
-    if hasattr(space, "spaces") or hasattr(space, "nvec") or hasattr(space, "n") or shape is None or len(shape) != 1:
+        return None
+    others = any(hasattr(space, word) for word in ("spaces", "nvec", "n"))
+    if others or len(getattr(space, "shape", None) or ()) != 1:
         raise ConfigError(
             f"{name} has a {kind} space {str(space)[:60]}; only rows of real numbers (a Box of one dimension) are "
             "supported, no numbered choices, dictionaries or pictures."
@@ -191,12 +216,9 @@ def _refuse_unsupported(kind: str, space: Any, name: str) -> None:
             f"{name} takes actions beyond [-1, 1] ({str(space)[:60]}), but policies act within; wrap it with "
             "gymnasium.wrappers.RescaleAction(env, -1, 1), and stretch the data's actions the same way."
         )
+    return space
 
 
 def _attribute(env: Any, name: str) -> Any:
     """An attribute of an environment or of what it wraps."""
     return getattr(env, name, getattr(getattr(env, "unwrapped", env), name, None))
-
-
-def _name_of(env: Any) -> str:
-    return getattr(getattr(env, "spec", None), "id", None) or type(getattr(env, "unwrapped", env)).__name__

@@ -8,19 +8,22 @@ import contextlib
 import functools
 import importlib.util
 import inspect
-import re
+import itertools
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from iel.envs.directed import WORLDS, World, directed_maze
 from iel.envs.mazes import MazeMap
 from iel.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
+    from gymnasium import Space
+
     from iel.envs.seeded import SeededEnv
 
 MAZES = ("medium", "large", "giant", "teleport")
@@ -48,22 +51,16 @@ LANES = 10
 
 def _aliases() -> dict[str, str]:
     """Every accepted name -> the name of the data set or environment it stands for."""
-    known: dict[str, str] = {}
-    for family, (mazes, kinds) in OGBENCH_MAZES.items():
-        for maze in mazes:
-            for name in (f"{family}-{maze}", *(f"{family}-{maze}-{kind}" for kind in kinds)):
-                known[f"{name}-v0"] = f"{name}-v0"
-    for task in OGBENCH_TASKS:
-        for name in (task, f"{task}-play", f"{task}-noisy"):
-            known[f"{name}-v0"] = f"{name}-v0"
-    for maze in D4RL_MAZES:
-        for kind in D4RL_KINDS:
-            canonical = f"antmaze-{maze}-{kind}-{'v0' if maze == 'ultra' else 'v2'}"
-            spellings = [f"antmaze-{maze}-{kind}"]
-            if (maze, kind) == ("umaze", "play"):  # D4RL calls it by its maze alone
-                spellings.append("antmaze-umaze")
-            for spelling in spellings:
-                known |= dict.fromkeys((spelling, *(f"{spelling}-v{version}" for version in range(3))), canonical)
+    named = [(f"{family}-{maze}", kinds) for family, (mazes, kinds) in OGBENCH_MAZES.items() for maze in mazes]
+    named += [(task, ("play", "noisy")) for task in OGBENCH_TASKS]
+    plain = [name for base, kinds in named for name in (base, *(f"{base}-{kind}" for kind in kinds))]
+    known = {f"{name}-v0": f"{name}-v0" for name in plain}
+    for maze, kind in itertools.product(D4RL_MAZES, D4RL_KINDS):
+        canonical = f"antmaze-{maze}-{kind}-{'v0' if maze == 'ultra' else 'v2'}"
+        # D4RL calls umaze-play by its maze alone.
+        also = ("antmaze-umaze",) if (maze, kind) == ("umaze", "play") else ()
+        for spelling in (f"antmaze-{maze}-{kind}", *also):
+            known |= dict.fromkeys((spelling, *(f"{spelling}-v{version}" for version in range(3))), canonical)
     for kind in KITCHENS:
         known |= dict.fromkeys((f"kitchen-{kind}", f"kitchen-{kind}-v0"), f"kitchen-{kind}-v0")
     return known
@@ -87,9 +84,8 @@ def canonical_name(name: str) -> str:
 
 def environment_names() -> list[str]:
     """Every environment `make_env` knows, by the names of its data sets."""
-    names = dict.fromkeys(ALIASES.values())
-    plain = {f"{family}-{maze}-v0" for family, (mazes, _) in OGBENCH_MAZES.items() for maze in mazes}
-    return [name for name in names if name not in plain | {f"{task}-v0" for task in OGBENCH_TASKS}]
+    collected = {*KINDS, *D4RL_KINDS, *KITCHENS, "noisy"}
+    return [name for name in dict.fromkeys(ALIASES.values()) if name.split("-")[-2] in collected]
 
 
 def require_simulator(what: str) -> None:
@@ -99,7 +95,7 @@ def require_simulator(what: str) -> None:
         raise ConfigError(f"{what} needs {' and '.join(missing)}; install the extra: pip install 'iel[sim]'.")
 
 
-def make_env(name: str, *, reference: Any = None, **settings: Any) -> SeededEnv:
+def make_env(name: str, *, reference: ArrayLike | None = None, **settings: Any) -> SeededEnv:
     """The environment of a data set or maze, by name (`environment_names()` lists them).
 
     `reference` is one observation of the data set that D4RL's goals take the robot's pose from (its first one in the
@@ -109,16 +105,17 @@ def make_env(name: str, *, reference: Any = None, **settings: Any) -> SeededEnv:
     require_simulator(name)
     from iel.envs.seeded import SeededEnv
 
-    if re.fullmatch(rf"antmaze-.*-({'|'.join(D4RL_KINDS)})-v\d", name):
+    family, kind, *more = name.split("-")
+    if family == "antmaze" and more[0] in D4RL_KINDS:
         from iel.envs.antmaze import LAYOUTS, D4RLAntMaze
 
-        layout = LAYOUTS[name.split("-")[1]]
+        layout = LAYOUTS[kind]
         maze = D4RLAntMaze(layout, reference=reference, **settings)
         return SeededEnv(maze, name, layout.horizon, maze=layout.map)
-    if name.startswith("kitchen-"):
+    if family == "kitchen":
         from iel.envs.kitchen import HORIZON, Kitchen
 
-        kitchen = Kitchen(name.split("-")[1], reference=reference, **settings)
+        kitchen = Kitchen(kind, reference=reference, **settings)
         return SeededEnv(kitchen, name, HORIZON, subtasks=len(kitchen.elements), lanes=LANES)
     return _make_ogbench(name, settings)
 
@@ -151,14 +148,10 @@ def _make_ogbench(name: str, settings: dict[str, Any]) -> SeededEnv:
     walls = getattr(env, "maze_map", None)
     geometry = float(getattr(env, "_maze_unit", 0)), float(getattr(env, "_offset_x", 0)), world.doors, world.winds
     maze = None if walls is None else MazeMap(walls.astype(bool), *geometry)
+    may_draw = _near_teleport(env) if getattr(env, "_teleport_info", None) else None
+    lanes = LANES if maze is None else None
     return SeededEnv(
-        env,
-        name,
-        spec.max_episode_steps,
-        maze=maze,
-        num_tasks=env.num_tasks,
-        lanes=LANES if maze is None else None,
-        may_draw=_near_teleport(env) if getattr(env, "_teleport_info", None) else None,
+        env, name, spec.max_episode_steps, maze=maze, num_tasks=env.num_tasks, lanes=lanes, may_draw=may_draw
     )
 
 
@@ -177,18 +170,16 @@ def _near_teleport(env: Any) -> Callable[[], bool]:
     return near
 
 
-def _keep_action_space(environment: Any) -> Any:
+def _keep_action_space(environment: Any) -> type:
     """The manipulation environments build a new, unseeded action space at each look and draw the robot's pose in the
     goal from it; kept, it can be seeded.
     """
 
     class Kept(environment):
-        @property
-        def action_space(self):
-            if "_kept_action_space" not in vars(self):
-                space = super().action_space
-                self._kept_action_space = type(space)(-1.0, 1.0, space.shape, np.float32)
-            return self._kept_action_space
+        @functools.cached_property
+        def action_space(self) -> Space:
+            space = super().action_space
+            return type(space)(-1.0, 1.0, space.shape, np.float32)
 
     Kept.__name__ = environment.__name__
     return Kept

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from iel.envs.mazes import MazeMap
+from iel.envs.own import Info
 from iel.errors import ConfigError
 
 
@@ -45,7 +46,7 @@ class SeededEnv(gymnasium.Wrapper):
         self._left = horizon
         self._state = np.random.RandomState(0).get_state()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """`options={"task_id": k}` chooses one of the evaluation tasks, 1 to `num_tasks`."""
         task = (options or {}).get("task_id")
         if task is not None and not 1 <= task <= self.num_tasks:
@@ -57,17 +58,14 @@ class SeededEnv(gymnasium.Wrapper):
         with self.lend_generator():
             return self.env.reset(seed=seed, options=options)
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
         if self._may_draw is not None and self._may_draw():
             with self.lend_generator():
                 result = self._raw_step(action)
         else:
             result = self._raw_step(action)
         self._left -= 1
-        if self._left > 0:
-            return result
-        observation, reward, terminated, _, info = result
-        return observation, reward, terminated, True, info
+        return result if self._left > 0 else (*result[:3], True, result[4])
 
     @contextlib.contextmanager
     def lend_generator(self) -> Iterator[None]:

@@ -17,8 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from iel.data.goals import DeviceData, draw_states, geometric
-from iel.data.remote import Table
+from iel.data.goals import DeviceData, Table, draw_states, geometric
 from iel.learner import Controls, Facts, Loss, Part, Phase, Spec, Trained, total
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
 from iel.methods.hilp import Euclidean, EuclideanLearner

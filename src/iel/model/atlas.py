@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.jumps import jump_rows
+from iel.data.positions import jump_rows
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, GeometryError, RunError
 from iel.files import write_bytes

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from iel.errors import RunError
-from iel.files import MANIFEST, refuse_partial, verify_seal, write_bytes, write_json
-from iel.loader import read_safetensors
+from iel.files import MANIFEST, verify_seal, write_bytes, write_json
+from iel.loader import read_safetensors, refuse_partial
 from iel.metrics import Displacement, Quasimetric, SupportFunction
 from iel.model.costs import Measure, ValueCost
 from iel.model.description import (

@@ -25,7 +25,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 from scipy.spatial import cKDTree
 
-from iel.data.jumps import jump_rows
+from iel.data.positions import jump_rows
 from iel.data.trajectories import Trajectories
 from iel.metrics import Booleans, Floats, Integers
 from iel.model.atlas import ObservedTeleports

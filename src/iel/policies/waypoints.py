@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, draw_states
+from iel.data.positions import typical_reach
 from iel.data.scaling import Scaling
-from iel.data.slowness import typical_reach
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.learner import Controls, Loss, Method, Policy, Spec, Trained

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
-from iel.data.slowness import place_columns, slow_directions, slowness
+from iel.data.positions import place_columns, slow_directions, slowness
 from iel.data.trajectories import Trajectories
 from iel.envs.mazes import MazeMap
 from iel.errors import DataError

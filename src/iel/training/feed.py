@@ -1,7 +1,7 @@
 """Where the rows of a batch come from: the device's memory, or a store on the disk.
 
 Data in memory goes to the device as a whole, and so do the tables of a phase; batches are drawn there, inside of the
-compiled loop. Data on the disk stays there: the same loop calls back for the rows of a batch (`iel.data.remote`), and
+compiled loop. Data on the disk stays there: the same loop calls back for the rows of a batch (`iel.data.goals`), and
 what a phase knows about every state (`tables`) is computed for those rows alone, which agrees to float tolerance.
 """
 
@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.data.goals import DeviceData, to_device
-from iel.data.remote import Facts, Shape
+from iel.data.goals import DeviceData, Facts, Shape, to_device
 from iel.data.scaling import Scaling, standardised
 from iel.data.store import FILES, RowReader
 from iel.data.trajectories import Trajectories
@@ -56,7 +55,7 @@ class DiskSource:
             raise DataError(f"{data.name} has {data.num_states:,} states; row numbers here go up to 2^31.")
         self.spec, self.scaling, self.shape = spec, scaling, Shape.of(data)
         widths = {"observations": data.observation_size, "actions": data.action_size}
-        self.readers = {name: RowReader(data.stored.path / FILES[name], width) for name, width in widths.items()}
+        self.readers = {name: RowReader(data.stored / FILES[name], width) for name, width in widths.items()}
         others = np.setdiff1d(np.arange(data.observation_size), np.array(spec.position, int))
         scale = data.scale if scaling is None else np.ones_like(data.scale)
         facts = data.offsets.astype(np.int32), scale, np.array(spec.position, np.int32), others.astype(np.int32)

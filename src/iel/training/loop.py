@@ -19,8 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from iel.data.examine import judge
-from iel.data.jumps import cut_at_jumps
-from iel.data.rests import cut_rests
+from iel.data.positions import cut_at_jumps, cut_rests
 from iel.data.scaling import scaling_of
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError

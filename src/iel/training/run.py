@@ -25,9 +25,9 @@ from iel.data import Trajectories, load
 from iel.data.catalogue import stored
 from iel.data.make.recipes import recipe_names
 from iel.errors import ConfigError, DataError, RunError
-from iel.files import folder, notice, refuse_partial, write_error, write_json
+from iel.files import folder, notice, write_error, write_json
 from iel.learner import Method
-from iel.loader import os_errors, read_json
+from iel.loader import os_errors, read_json, refuse_partial
 from iel.methods import config_from_dict
 from iel.model import Model, load_model
 from iel.typed import Count, Index, Seed, as_struct, check_settings

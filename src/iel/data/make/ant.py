@@ -115,19 +115,8 @@ def features(observation: NDArray, direction: Iterable[float]) -> tuple[NDArray[
     swing = half_yaw.conjugate() * complex(q_x, q_y)
     turns = round(cmath.phase(command) / (math.pi / 2)) % 4
 
-    rest = observation[17:].tolist()
-    numbers = [
-        z,
-        length,
-        swing.real,
-        swing.imag,
-        *joints,
-        velocity.real,
-        velocity.imag,
-        *rest,
-        command.real,
-        command.imag,
-    ]
+    pose = [z, length, swing.real, swing.imag, *joints]
+    numbers = [*pose, velocity.real, velocity.imag, *observation[17:].tolist(), command.real, command.imag]
     state = np.array(numbers, np.float32)
     return state[_INPUT_COLUMN[turns]] * _INPUT_GAIN[turns] + _INPUT_OFFSET[turns], turns
 

@@ -12,24 +12,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iel.cluster import Cluster
-from iel.cores import usable_cores
-from iel.data.catalogue import Split, data_directory, file_name, set_aside
-from iel.data.make.ant import WEIGHTS
-from iel.data.make.episodes import MazeCollector
+from iel.cores import environment_for, usable_cores
+from iel.data.catalogue import data_directory, file_name, set_aside
+from iel.data.make.ant import WEIGHTS, load_controller
+from iel.data.make.episodes import SPLITS, Collector
 from iel.data.make.recipes import Recipe, recipe
 from iel.data.npz import read_npz
 from iel.data.trajectories import Trajectories
@@ -39,11 +39,31 @@ from iel.files import locked, write_text, writing
 from iel.loader import read_json
 from iel.progress import Progress
 
-SPLITS: tuple[Split, ...] = ("train", "val")
 VALIDATION_SHARE = 10
 """One validation episode for this many training episodes, as in OGBench."""
 BLOCK_STEPS = 10_000
 """Transitions a block: some ten seconds of an ant, which is what a kill can cost a worker."""
+
+
+class Block(NamedTuple):
+    """Episodes first .. first + size - 1 of a split, and the file they are kept in."""
+
+    split: str
+    first: int
+    size: int
+    file: str
+
+
+class Job(NamedTuple):
+    """What an episode is collected with, besides its number: JSON for the workers."""
+
+    name: str
+    seed: int
+    controller: str | None
+
+    def text(self, blocks: list[Block]) -> str:
+        """For the standard input of a worker."""
+        return json.dumps([*self, blocks])
 
 
 def make_dataset(
@@ -68,53 +88,36 @@ def make_dataset(
     if count < 1:
         raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")
     directory = directory or data_directory()
-    files = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
-    parts = directory / f".{files['train'].name}.parts"
-    before = _written(files)
+    train, val = (directory / file_name(plan.name, episodes, seed, split) for split in SPLITS)
+    parts = directory / f".{train.name}.parts"
+    written = lambda: [path.stat().st_mtime_ns if path.is_file() else None for path in (train, val)]  # noqa: E731
+    before = written()
     with locked(parts, patience=math.inf):
-        now = _written(files)
-        if now == before or None in now:  # else another process has made them meanwhile
-            _make(plan, count, seed, workers or len(usable_cores()), progress, controller, files, parts, cluster)
-    return {str(split): path for split, path in files.items()}
+        now = written()
+        if now != before and None not in now:  # another process has made them meanwhile
+            return {"train": train, "val": val}
+        _open_parts(parts, _settings(plan, seed, controller))
+        job = Job(plan.name, seed, None if controller is None else str(controller.absolute()))
+        sizes = {train: count, val: max(1, count // VALIDATION_SHARE)}
+        blocks = {
+            path: _blocks(plan, split, size, parts) for split, (path, size) in zip(SPLITS, sizes.items(), strict=True)
+        }
+        with Progress(f"collect {plan.name}", sum(sizes.values()), unit="episodes", show=progress) as bar:
+            todo = [block for part in blocks.values() for block in part if _read_block(block, plan) is None]
+            bar.advance(sum(sizes.values()) - sum(block.size for block in todo))
+            if cluster is None:
+                _collect(job, todo, workers or len(usable_cores()), bar.advance)
+            elif todo:
+                _collect_on(cluster, job, todo, bar.advance)
+        for path, part in blocks.items():
+            data = _join(plan, part)
+            set_aside(path)
+            data.save(path, recipe=plan.version)
+        shutil.rmtree(parts)
+    return {"train": train, "val": val}
 
 
-def _written(files: dict[Split, Path]) -> list[int | None]:
-    """When each file was written last; None where there is none."""
-    return [path.stat().st_mtime_ns if path.is_file() else None for path in files.values()]
-
-
-def _make(
-    plan: Recipe,
-    count: int,
-    seed: int,
-    workers: int,
-    progress: bool,
-    controller: Path | None,
-    files: dict[Split, Path],
-    parts: Path,
-    cluster: Cluster | None = None,
-) -> None:
-    """Collect what is missing of both splits, and write their files."""
-    held_out = max(1, count // VALIDATION_SHARE)
-    _open_parts(parts, _settings(plan, seed, controller))
-
-    sizes: dict[Split, int] = {"train": count, "val": held_out}
-    blocks = [block for split, size in sizes.items() for block in _blocks(plan, split, size, parts)]
-    with Progress(f"collect {plan.name}", count + held_out, unit="episodes", show=progress) as bar:
-        todo = [block for block in blocks if _read_block(block, plan) is None]
-        bar.advance(count + held_out - sum(block["count"] for block in todo))
-        if cluster is None:
-            _collect(plan, seed, controller, todo, workers, bar.advance)
-        elif todo:
-            _collect_on(cluster, plan, seed, controller, todo, bar.advance)
-    for split in SPLITS:
-        data = _join(plan, [block for block in blocks if block["split"] == split])
-        set_aside(files[split])
-        data.save(files[split], recipe=plan.version)
-    shutil.rmtree(parts)
-
-
-def _settings(plan: Recipe, seed: int, controller: Path | None) -> dict[str, Any]:
+def _settings(plan: Recipe, seed: int, controller: Path | None) -> dict[str, object]:
     """Everything an episode depends on besides its number."""
     weights = (controller or WEIGHTS) if plan.body == "antmaze" else None
     if weights is not None and not weights.is_file():
@@ -123,86 +126,70 @@ def _settings(plan: Recipe, seed: int, controller: Path | None) -> dict[str, Any
     return {"recipe": asdict(plan), "seed": seed, "controller": digest}
 
 
-def _open_parts(parts: Path, settings: dict[str, Any]) -> None:
+def _open_parts(parts: Path, settings: dict[str, object]) -> None:
     """The directory of blocks; blocks that were collected with other settings are thrown away."""
     label = parts / "settings.json"
-    if label.is_file():
-        try:
-            if read_json(label, DataError) == settings:
-                return
-        except DataError:
-            pass  # a damaged label: nothing is known about the blocks
+    with suppress(DataError):  # no label, or a damaged one: nothing is known about the blocks
+        if read_json(label, DataError) == settings:
+            return
     for block in parts.glob("*.npz"):
         block.unlink()
     write_text(label, json.dumps(settings))
 
 
-def _blocks(plan: Recipe, split: str, size: int, parts: Path) -> list[dict[str, Any]]:
+def _blocks(plan: Recipe, split: str, size: int, parts: Path) -> list[Block]:
     """The episodes of a split in blocks of about `BLOCK_STEPS` transitions."""
     length = max(1, BLOCK_STEPS // plan.steps)
+    counts = [(first, min(length, size - first)) for first in range(0, size, length)]
     return [
-        {"split": split, "first": first, "count": count, "file": str(parts / f"{split}-{first:06d}-{count}.npz")}
-        for first in range(0, size, length)
-        for count in [min(length, size - first)]
+        Block(split, first, count, str(parts.absolute() / f"{split}-{first:06d}-{count}.npz"))
+        for first, count in counts
     ]
 
 
-def _read_block(block: dict[str, Any], plan: Recipe) -> dict[str, NDArray] | None:
+def _read_block(block: Block, plan: Recipe) -> dict[str, NDArray] | None:
     """The arrays of a finished block, or None where it is missing or not whole."""
     try:
-        arrays = read_npz(block["file"], ("observations", "actions"))
+        arrays = read_npz(block.file, ("observations", "actions"))
     except DataError:
         return None
     whole = {name: array.shape[:2] for name, array in arrays.items()}
-    expected = {"observations": (block["count"], plan.steps + 1), "actions": (block["count"], plan.steps)}
+    expected = {"observations": (block.size, plan.steps + 1), "actions": (block.size, plan.steps)}
     return arrays if whole == expected else None
 
 
-def _join(plan: Recipe, blocks: list[dict[str, Any]]) -> Trajectories:
+def _join(plan: Recipe, blocks: list[Block]) -> Trajectories:
     episodes: list[tuple[NDArray, NDArray]] = []
     for block in blocks:
         arrays = _read_block(block, plan)
         if arrays is None:
-            raise DataError(f"{block['file']} is missing or damaged; run the same command again to collect it anew.")
+            raise DataError(f"{block.file} is missing or damaged; run the same command again to collect it anew.")
         episodes.extend(zip(arrays["observations"], arrays["actions"], strict=True))
     return Trajectories.from_episodes(episodes, plan.name)
 
 
-def _collect(
-    plan: Recipe,
-    seed: int,
-    controller: Path | None,
-    blocks: list[dict[str, Any]],
-    workers: int,
-    advance: Callable[[int], None],
-) -> None:
-    """Collect blocks in `workers` processes."""
-    job = _job(plan, seed, controller)
-    # One thread each: the matrices are small, and the workers are as many as the cores.
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+def _collect(job: Job, blocks: list[Block], workers: int, advance: Callable[[int], None]) -> None:
+    """Collect blocks in `workers` processes, of one thread each: their matrices are small."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "iel.data.make.collect"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment_for([0]),
         )
         for _ in range(min(workers, len(blocks)))
-    ]
+    ]  # fmt: skip
+    watchers = []
     try:
-        watchers = [threading.Thread(target=_watch, args=(p.stdout, advance), daemon=True) for p in processes]
-        for number, (process, watcher) in enumerate(zip(processes, watchers, strict=True)):
-            watcher.start()
-            assert process.stdin is not None
-            process.stdin.write(json.dumps({**job, "blocks": blocks[number :: len(processes)]}))
+        for number, process in enumerate(processes):
+            assert process.stdin is not None and process.stdout is not None
+            watchers.append(threading.Thread(target=_watch, args=(process.stdout, advance), daemon=True))
+            watchers[-1].start()
+            process.stdin.write(job.text(blocks[number :: len(processes)]))
             process.stdin.close()
         for process in processes:
-            complaint = process.stderr.read() if process.stderr else ""
+            complaint = process.stderr.read().strip() if process.stderr else ""
             if process.wait() != 0:
-                reason = complaint.strip().splitlines()[-1] if complaint.strip() else "no message"
-                raise DataError(f"Collecting {plan.name} failed in a worker process: {reason}")
+                reason = (complaint.splitlines() or ["no message"])[-1]
+                raise DataError(f"Collecting {job.name} failed in a worker process: {reason}")
         for watcher in watchers:
             watcher.join()
     finally:
@@ -211,67 +198,44 @@ def _collect(
             process.wait()
 
 
-def _job(plan: Recipe, seed: int, controller: Path | None) -> dict[str, Any]:
-    """What a worker is told, its blocks aside."""
-    return {"name": plan.name, "seed": seed, "controller": None if controller is None else str(controller.absolute())}
-
-
-def _collect_on(
-    cluster: Cluster,
-    plan: Recipe,
-    seed: int,
-    controller: Path | None,
-    blocks: list[dict[str, Any]],
-    advance: Callable[[int], None],
-) -> None:
+def _collect_on(cluster: Cluster, job: Job, blocks: list[Block], advance: Callable[[int], None]) -> None:
     """Collect every block as a task of its own on the nodes of a cluster."""
     with cluster:
-        running = {}
-        for block in blocks:
-            own = {**block, "file": str(Path(block["file"]).absolute())}
-            job = json.dumps({**_job(plan, seed, controller), "blocks": [own]})
-            running[cluster.submit("iel.data.make.collect", [], stdin=job)] = block
+        running = {cluster.submit("iel.data.make.collect", [], stdin=job.text([block])): block for block in blocks}
         try:
             while running:
                 for ticket in cluster.ended(list(running), 1.0):
                     block, end = running.pop(ticket), cluster.result(ticket)
                     if end.code != 0:
-                        raise DataError(f"Collecting {plan.name} failed on a node: {end.said or 'no message'}")
-                    advance(block["count"])
+                        raise DataError(f"Collecting {job.name} failed on a node: {end.said or 'no message'}")
+                    advance(block.size)
         finally:
             if running:
                 cluster.stop(list(running))
 
 
-def _watch(lines, advance) -> None:
+def _watch(lines: Iterable[str], advance: Callable[[int], None]) -> None:
     for _ in lines:
         advance(1)
 
 
-def make_collector(plan: Recipe, seed: int, controller: Path | None = None) -> MazeCollector:
-    """The collector of a recipe's body."""
-    if plan.body == "antmaze":
-        from iel.data.make.antmaze import AntMazeCollector
-
-        return AntMazeCollector(plan, seed, controller)
-    from iel.data.make.pointmaze import PointMazeCollector
-
-    return PointMazeCollector(plan, seed)
+def make_collector(plan: Recipe, seed: int, controller: Path | None = None) -> Collector:
+    """The collector of a recipe, with the controller of its body."""
+    return Collector(plan, seed, load_controller(controller) if plan.body == "antmaze" else None)
 
 
-def _work(job: dict[str, Any]) -> None:
+def _work(name: str, seed: int, controller: str | None, blocks: list[tuple[str, int, int, str]]) -> None:
     """One worker: its blocks, one after another, each written when it is whole."""
-    controller = None if job["controller"] is None else Path(job["controller"])
-    collector = make_collector(recipe(job["name"]), job["seed"], controller)
-    for block in job["blocks"]:
+    collector = make_collector(recipe(name), seed, None if controller is None else Path(controller))
+    for split, first, count, path in blocks:
         episodes = []
-        for index in range(block["first"], block["first"] + block["count"]):
-            episodes.append(collector.episode(index, block["split"]))
+        for index in range(first, first + count):
+            episodes.append(collector.episode(index, split))
             print(index, flush=True)  # a parent that is gone closes the pipe, which ends this process too
         observations, actions = (np.stack(column) for column in zip(*episodes, strict=True))
-        with writing(block["file"]) as file:
+        with writing(path) as file:
             np.savez(file, observations=observations, actions=actions)
 
 
 if __name__ == "__main__":
-    _work(json.loads(sys.stdin.read()))
+    _work(*json.loads(sys.stdin.read()))
