@@ -278,9 +278,8 @@ class AsymGraph(Planner):
         """Its nodes, and what the data says about them: enough for the same graph without the data."""
         graph, steps = self.graph, self.model.target_spec.steps
         both_ways = self._cost_of_steps(steps, graph.metric.symmetric()) if steps else 0.0
-        return Atlas(
-            np.asarray(self.observations[self.states], np.float32),
-            chosen=True,
+        return replace(
+            self._nodes(self.states, graph.points),
             edges=graph.witnesses,
             penalty=None if graph.witnesses is None else graph.unseen,
             teleports=graph.portals,
