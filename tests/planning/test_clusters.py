@@ -11,7 +11,7 @@ from iel.methods.gas import first_beyond as on_device
 from iel.metrics import Displacement, LatentGoal
 from iel.planning import GasGraph, make_planner, planners_for
 from iel.planning.clusters import ClusterGraph, clusters, efficient, first_beyond, means
-from iel.planning.search import NO_HOP
+from iel.planning.graph import NO_HOP
 
 EUCLIDEAN = Displacement(0.0)
 START, END = np.array([1.0, 0.0], dtype=np.float32), np.array([1.0, 10.0], dtype=np.float32)

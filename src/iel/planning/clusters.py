@@ -31,10 +31,10 @@ from iel.metrics import (
     floored_root,
 )
 from iel.model.atlas import Atlas, Source
-from iel.planning.neighbours import euclidean_tree, nearest_pairs
+from iel.planning.coreset import euclidean_tree, nearest_pairs
+from iel.planning.graph import NO_HOP, Edges, Field, search
 from iel.planning.plan import Aim, PlanningModel, Pursuit
 from iel.planning.planner import Planner
-from iel.planning.search import NO_HOP, Edges, Field, search
 
 BLOCK = 1024
 """States that are clustered together."""

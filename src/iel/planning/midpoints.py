@@ -11,7 +11,7 @@ import numpy as np
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import Floats, Integers, LatentGoal, Metric
 from iel.model.atlas import Atlas, Source
-from iel.planning.neighbours import Screen, affordable_screen, places
+from iel.planning.coreset import Screen, affordable_screen, places
 from iel.planning.plan import Aim, PlanningModel, Pursuit
 from iel.planning.planner import Planner
 
