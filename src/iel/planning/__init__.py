@@ -17,8 +17,19 @@ from iel.planning.dpp import greedy_dpp
 from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
 from iel.planning.graph import Edges, Field, PlanningGraph
 from iel.planning.midpoints import RecMid
-from iel.planning.plan import ACTION_KINDS, Acting, ActionKind, Controller, Memory, Plan, PlanningModel, Route, Target
-from iel.planning.planner import Direct, Planner
+from iel.planning.planner import (
+    ACTION_KINDS,
+    Acting,
+    ActionKind,
+    Controller,
+    Direct,
+    Memory,
+    Plan,
+    Planner,
+    PlanningModel,
+    Route,
+    Target,
+)
 from iel.planning.planners import (
     PLANNERS,
     AsymGraph,

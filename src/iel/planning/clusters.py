@@ -33,8 +33,7 @@ from iel.metrics import (
 from iel.model.atlas import Atlas, Source
 from iel.planning.coreset import euclidean_tree, nearest_pairs
 from iel.planning.graph import NO_HOP, Edges, Field, search
-from iel.planning.plan import Aim, PlanningModel, Pursuit
-from iel.planning.planner import Planner
+from iel.planning.planner import Aim, Planner, PlanningModel, Pursuit
 
 BLOCK = 1024
 """States that are clustered together."""
@@ -308,6 +307,3 @@ class GasGraph(Planner):
             nodes.append(int(field.next_hop[nodes[-1]]))
         onward = field.distance[[*nodes, self.graph.count]]
         return nodes, [float(lengths[0, nodes[0]]), *(onward[:-1] - onward[1:]).tolist()]
-
-    def _node_states(self, nodes: Integers) -> Integers:
-        return self.states[nodes]

@@ -12,8 +12,7 @@ from iel.errors import ConfigError, GeometryError
 from iel.metrics import Floats, Integers, LatentGoal, Metric
 from iel.model.atlas import Atlas, Source
 from iel.planning.coreset import Screen, affordable_screen, places
-from iel.planning.plan import Aim, PlanningModel, Pursuit
-from iel.planning.planner import Planner
+from iel.planning.planner import Aim, Planner, PlanningModel, Pursuit
 
 
 def smallest_columns(table: Floats, count: int) -> Integers:
