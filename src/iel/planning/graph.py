@@ -352,17 +352,15 @@ class PlanningGraph:
         self.seconds["neighbours"] = time.perf_counter() - started
         sources = np.concatenate([self.tree.first, self.tree.second])
         targets = np.concatenate([self.tree.second, self.tree.first])
+        between = self.costs.pair_costs(sources, targets, goal)
         new = (nearest[sources] != targets[:, None]).all(axis=1)
-        edges = Edges(self._sources, nearest.ravel(), costs.ravel())
-        edges = self._with(edges, sources[new], targets[new], goal)
+        edges = Edges(self._sources, nearest.ravel(), costs.ravel()).more(sources[new], targets[new], between[new])
         if self.both_ways:
             code = np.setdiff1d(edges.target * self.count + edges.source, edges.source * self.count + edges.target)
-            edges = self._with(edges, code // self.count, code % self.count, goal)
+            sources, targets = code // self.count, code % self.count
+            edges = edges.more(sources, targets, self.costs.pair_costs(sources, targets, goal))
         self.seconds["join"] = time.perf_counter() - started - self.seconds["neighbours"]
         return edges
-
-    def _with(self, edges: Edges, sources: Integers, targets: Integers, goal: LatentGoal) -> Edges:
-        return edges.more(sources, targets, self.costs.pair_costs(sources, targets, goal))
 
     def field(
         self, goal: LatentGoal, *, nodes_off: Booleans | None = None, edges_off: Iterable[tuple[int, int]] = ()

@@ -130,7 +130,7 @@ class GraphSettings:
     """Whether places that throw the agent somewhere else, as the data shows, may be entered, at the expected cost of
     where they lead (`iel.planning.chance`); needs a model that is steered by places."""
     unreachable: str = "error"
-    """What happens where there is no way: "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal."""
+    """Where switched-off nodes leave no way, "error" raises `NoPath` and "direct" heads straight for the goal."""
     path: str = "auto"
     """How the cheapest edges of a displacement are found: "pruned", "dense", or whatever is cheaper."""
     seed: int = 0
