@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from planning_worlds import LinearModel, corridor
 
 from benchmarks import reference
@@ -150,7 +150,7 @@ def test_the_target_lies_as_far_ahead_as_asked_on_the_same_way(model: LinearMode
 
 def test_places_decide_how_far_ahead_a_target_is_where_the_policy_is_steered_by_them() -> None:
     model = made("waypoint")
-    model.steering = replace(model.steering, reach=0.5)
+    model.steering = structs.replace(model.steering, reach=0.5)
     states = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
     planner, blunt = (AsymGraph(model, Atlas(states), nodes=64, **extra) for extra in ({}, {"lookahead": 0.0}))
     assert planner.lookahead == 0.5 and blunt.lookahead == 0.0

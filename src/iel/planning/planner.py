@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple, Protocol, Self, get_args
+from typing import ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,63 +44,10 @@ from iel.metrics import (
     row_products,
 )
 from iel.model.atlas import Atlas, Source
-from iel.model.model import TargetSpec
-from iel.model.support import OutOfDistributionMonitor, Outside, Support, report
+from iel.model.model import PlanningModel, Target
+from iel.model.support import OutOfDistributionMonitor, report
 from iel.planning.goals import Goal, Places, Reward, Weighted, latent_wishes, observation_table
 from iel.planning.rewards import READOUT_POOL, Landscape
-
-
-class PlanningModel(Protocol):
-    """What a planner needs of a model: embeddings, goals, a metric, and how a target becomes an action.
-
-    A class of your own inherits from it, and with that the defaults of what it does not know.
-    """
-
-    metric: Metric | None = None
-    """Costs between embeddings; None for a method that has no distances and can only be pursued directly."""
-    algo: str = ""
-    """The method that trained it."""
-    support: Support | None = None
-    """Where the training data was, if it is known."""
-    outside: Outside = "warn"
-    """What to do about goals and observations far outside of it."""
-
-    @property
-    def target_spec(self) -> TargetSpec:
-        """Which targets the policy was trained for."""
-        return TargetSpec()
-
-    def embed(self, observations: Floats, /) -> Floats:
-        """phi: (n, obs_dim) -> (n, d)."""
-
-    def goals(self, states: Floats, /) -> tuple[Floats, Floats]:
-        """(phi(g), omega_g): (n, obs_dim) -> (n, d) and (n, d), unit vectors."""
-
-    def command(self, observations: Floats, target: Target, embeddings: Floats, /) -> Floats:
-        """The policy's input beside the observation: (n, c)."""
-
-    def act(self, observations: Floats, commands: Floats, generator: np.random.Generator | None = None, /) -> Floats:
-        """The policy's mean action for each observation and command, or a sample of it: (n, act_dim)."""
-
-
-# ---------------------------------------------------------------- what is answered
-
-
-class Target(NamedTuple):
-    """What a planner answers for n episodes at once."""
-
-    point: Floats
-    """(n, d) where to in the latent."""
-    observation: Floats
-    """(n, o) the same place as a state of the data, or the goal; NaN for a mixture or a direction, which is none."""
-    is_goal: Booleans
-    """(n,) whether the target is the goal itself."""
-    goal_point: Floats
-    """(n, d) phi(g) of the goal that is pursued."""
-    goal_direction: Floats
-    """(n, d) omega_g of the goal that is pursued."""
-    cost: Floats
-    """(n,) predicted cost to the goal from here; infinite where nothing is known."""
 
 
 class Aim(NamedTuple):
