@@ -216,6 +216,18 @@ class AlongClusters(Pursuit):
         there[onward] = metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
         return there
 
+    def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+        """From the state to its node, hop by hop, and on to the goal; straight from next to it."""
+        matched, lengths = self.match(state[None, :], np.array([goal]), np.array([-1]))
+        field = self.fields[goal]
+        nodes = [int(matched[0])]
+        if field.next_hop[nodes[0]] == self.graph.count:
+            return super().way(state, goal)
+        while field.next_hop[nodes[-1]] != self.graph.count:
+            nodes.append(int(field.next_hop[nodes[-1]]))
+        onward = field.distance[[*nodes, self.graph.count]]
+        return nodes, [float(lengths[0, nodes[0]]), *(onward[:-1] - onward[1:]).tolist()]
+
 
 def distances_of_rows(metric: Metric | None, sources: Floats, targets: Floats) -> Floats:
     """Row by row."""
@@ -294,16 +306,3 @@ class GasGraph(Planner):
             return goal
         nearest = int(distances(self.graph.metric, self.graph.points, goal.point[None])[:, 0].argmin())
         return goal._replace(observation=self.observations[self.states[nearest]])
-
-    def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """From the state to its node, hop by hop, and on to the goal; straight from next to it."""
-        assert isinstance(pursuit, AlongClusters)
-        matched, lengths = pursuit.match(state[None, :], np.array([goal]), np.array([-1]))
-        field = pursuit.fields[goal]
-        nodes = [int(matched[0])]
-        if field.next_hop[nodes[0]] == self.graph.count:
-            return super()._way(pursuit, state, goal)
-        while field.next_hop[nodes[-1]] != self.graph.count:
-            nodes.append(int(field.next_hop[nodes[-1]]))
-        onward = field.distance[[*nodes, self.graph.count]]
-        return nodes, [float(lengths[0, nodes[0]]), *(onward[:-1] - onward[1:]).tolist()]

@@ -100,6 +100,10 @@ class Pursuit:
         assert self.metric is not None
         return self.metric.steps(aim.costs)
 
+    def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+        """Nodes and costs of the whole way to a goal; without a graph there is only the straight one."""
+        return [], [float(self.direct_costs(state[None, :], np.array([goal]))[0])]
+
 
 @dataclass(frozen=True, repr=False)
 class Route:
@@ -510,7 +514,7 @@ class Planner(ABC):
             if not np.isfinite(aim.costs[best]):
                 raise NoPath("No way leads to the goal; switch nodes or edges back on, avoid less, or choose another.")
             begins.append(len(costs))
-            stage_nodes, stage_costs = self._way(plan.pursuit, state, int(stage[best]))
+            stage_nodes, stage_costs = plan.pursuit.way(state, int(stage[best]))
             nodes.extend(stage_nodes)
             costs.extend(stage_costs)
             state = plan.pursuit.points[stage[best]]
@@ -518,10 +522,6 @@ class Planner(ABC):
         states = self.states[way]
         steps = np.full(len(parts), np.nan) if metric.discount is None else metric.steps(parts)
         return Route(way, states, self.observations[states], parts, steps, begins)
-
-    def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """Nodes and costs of one stage; without a graph there is only the straight way."""
-        return [], [float(pursuit.direct_costs(state[None, :], np.array([goal]))[0])]
 
     def _distances(self, lack: str) -> Metric:
         if self.metric is None:

@@ -97,6 +97,21 @@ class AlongGraph(Pursuit):
         result[onward] = metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
         return result
 
+    def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+        """From the state to its node, hop by hop to the goal's node, and on to the goal; or to a portal, with what is
+        expected of it as the last cost."""
+        matched, cost = self.matcher.match(state[None, :], np.array([goal]), np.array([-1]))
+        field = self.fields[goal]
+        nodes = [int(matched[0])]
+        if nodes[0] == field.node:
+            return super().way(state, goal)
+        while NO_HOP != field.next_hop[nodes[-1]] < self.graph.count:
+            nodes.append(int(field.next_hop[nodes[-1]]))
+        hops = np.array(nodes)
+        between = self.graph.costs.pair_costs(hops[:-1], hops[1:], field.goal)
+        rest = field.last_cost if hops[-1] == field.node else float(field.distance[hops[-1]]) + field.last_cost
+        return nodes, [float(cost[0]), *between.tolist(), rest]
+
     def _arrived(self, nodes: Integers, goals: Integers) -> Booleans:
         return nodes == self.goal_nodes[goals]
 
@@ -376,22 +391,6 @@ class AsymGraph(Planner):
         if not 0 <= number < self.graph.count:
             raise ConfigError(f"Node {node} does not exist; the coreset has nodes 0 to {self.graph.count - 1}.")
         return number
-
-    def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """From the state to its node, hop by hop to the goal's node, and on to the goal; or to a portal, with what is
-        expected of it as the last cost."""
-        assert isinstance(pursuit, AlongGraph)
-        matched, cost = pursuit.matcher.match(state[None, :], np.array([goal]), np.array([-1]))
-        field = pursuit.fields[goal]
-        nodes = [int(matched[0])]
-        if nodes[0] == field.node:
-            return super()._way(pursuit, state, goal)
-        while NO_HOP != field.next_hop[nodes[-1]] < self.graph.count:
-            nodes.append(int(field.next_hop[nodes[-1]]))
-        hops = np.array(nodes)
-        between = self.graph.costs.pair_costs(hops[:-1], hops[1:], field.goal)
-        rest = field.last_cost if hops[-1] == field.node else float(field.distance[hops[-1]]) + field.last_cost
-        return nodes, [float(cost[0]), *between.tolist(), rest]
 
 
 class SymGraph(AsymGraph):
