@@ -169,7 +169,7 @@ def load_agent(path: Path | str, planner: str | None = None, *, outside: Outside
     usual = Saved("asym-graph" if model.atlas is not None else "direct")
     file = directory / AGENT
     saved = as_struct(read_json(file), Saved, str(file), RunError) if file.exists() else usual
-    return Agent(model, planner=saved.planner, **saved.options)
+    return Agent(model, None, saved.planner, **saved.options)
 
 
 def fit(

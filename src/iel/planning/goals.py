@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -128,21 +128,20 @@ class LatentWish:
     within: float
 
 
-def latent_wishes(goals: Many[Goal], planner: Planner) -> list[LatentWish]:
+def latent_wishes(goals: Many[Goal] | Floats, planner: Planner) -> list[LatentWish]:
     """Embed all goals together, with one call of each network."""
     if len(goals) == 0:
         raise GeometryError("There are no goals; give at least one.")
-    tables: list[Floats] = []
     rewards: dict[int, LatentGoal] = {}
-    shapes = [_collect(goal, planner, tables, rewards) for goal in goals]
-    states = np.concatenate(tables) if tables else np.zeros((0, planner.observations.shape[1]), np.float32)
+    shapes = [_collect(goal, planner, rewards) for goal in goals]
+    states = np.concatenate([stage.states for stages, _ in shapes for stage in stages])
     phi, omega = _embedded(planner.model, states) if len(states) else (states, states)
     wishes, start = [], 0
     for stages, within in shapes:
         built = []
         for stage in stages:
-            part = slice(start, start + stage.size)
-            start += stage.size
+            part = slice(start, start + len(stage.states))
+            start = part.stop
             found = [stage.ready] if stage.ready else _alternatives(phi[part], omega[part], states[part], stage.weights)
             built.append([goal._replace(off=stage.off) for goal in found])
         wishes.append(LatentWish(built, within))
@@ -171,54 +170,46 @@ def _refuse_what_the_metric_lacks(wishes: list[LatentWish], metric: Metric | Non
         raise GeometryError("A reward is never finished, so in a sequence it can only be the last goal.")
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """How many of the collected states it takes, with what weights; or a latent goal that is ready."""
+class _Stage(NamedTuple):
+    """States to embed, with weights if they are mixed; or none, and a latent goal that is ready."""
 
-    size: int = 0
+    states: Floats
     weights: Floats | None = None
     ready: LatentGoal | None = None
     off: Booleans | None = None
 
 
-def _collect(
-    goal: Goal, planner: Planner, tables: list[Floats], rewards: dict[int, LatentGoal]
-) -> tuple[list[_Stage], float]:
-    """Append the states of one goal to `tables`; return its stages. A reward that many episodes share is read once."""
-    width = planner.observations.shape[1]
+def _collect(goal: Goal, planner: Planner, rewards: dict[int, LatentGoal]) -> tuple[list[_Stage], float]:
+    """The stages of one goal, and when they are done. A reward that many episodes share is read once."""
     if isinstance(goal, Sequence):
         if not (math.isfinite(goal.within) and goal.within > 0.0):
             raise ConfigError(f"A sequence's 'within' is {goal.within}; give a positive number of predicted steps.")
         if len(goal.goals) == 0:
             raise GeometryError("The sequence of goals is empty; give at least one goal.")
-        return [stage for part in goal.goals for stage in _collect(part, planner, tables, rewards)[0]], goal.within
+        return [stage for part in goal.goals for stage in _collect(part, planner, rewards)[0]], goal.within
     if isinstance(goal, Avoid):
         off = planner.avoided(goal.places)
-        stages, within = _collect(goal.goal, planner, tables, rewards)
-        both = [off if stage.off is None else off | stage.off for stage in stages]
-        return [_Stage(s.size, s.weights, s.ready, mask) for s, mask in zip(stages, both, strict=True)], within
+        stages, within = _collect(goal.goal, planner, rewards)
+        return [stage._replace(off=off if stage.off is None else off | stage.off) for stage in stages], within
     if isinstance(goal, Reward | Weighted):
         if id(goal) not in rewards:
             rewards[id(goal)] = planner.attracted(goal)
-        return [_Stage(ready=rewards[id(goal)])], 0.0
+        return [_Stage(np.zeros((0, planner.width), np.float32), ready=rewards[id(goal)])], 0.0
     if isinstance(goal, Where | Mapping):
         most = 1 if planner.metric is None else MATCHES
-        tables.append(matching_states(planner.observations, planner.spread, as_where(goal), most))
-        return [_Stage(len(tables[-1]))], 0.0
+        return [_Stage(matching_states(planner.observations, planner.spread, as_where(goal), most))], 0.0
     if isinstance(goal, Region | Mixture):
         what = type(goal).__name__.lower()
         if np.size(goal.states) == 0:
             raise GeometryError(f"The {what} of goals is empty; give at least one state.")
-        tables.append(observation_table(goal.states, width, what))
-        size = len(tables[-1])
-        return [_Stage(size, _weights(goal.weights, size) if isinstance(goal, Mixture) else None)], 0.0
-    table = observation_table(goal, width, "goal")
+        states = observation_table(goal.states, planner.width, what)
+        return [_Stage(states, _weights(goal.weights, len(states)) if isinstance(goal, Mixture) else None)], 0.0
+    table = observation_table(goal, planner.width, "goal")
     if len(table) != 1:
         raise GeometryError(
             f"A goal is one observation but has shape {np.shape(goal)}; use Region, Mixture or Sequence."
         )
-    tables.append(table)
-    return [_Stage(1)], 0.0
+    return [_Stage(table)], 0.0
 
 
 def _weights(weights: ArrayLike | None, size: int) -> Floats:
@@ -309,8 +300,8 @@ def matching_states(observations: Floats, spread: Floats, where: Where, most: in
         nearest = observations[int(np.argmin(off))]
         found = ", ".join(f"column {column} at {nearest[column]:g}" for column in where.columns)
         reason = "" if np.isinf(off.min()) else f"; the nearest has {found}"
-        wanted = ", ".join(f"column {column} at {_shown(value)}" for column, value in where.columns.items())
-        raise GeometryError(f"No state of the data has {wanted}{reason}: ask for what the data shows.")
+        sought = ", ".join(f"column {column} at {_shown(value)}" for column, value in where.columns.items())
+        raise GeometryError(f"No state of the data has {sought}{reason}: ask for what the data shows.")
     ranges = [column for column, wanted in where.columns.items() if np.size(wanted) == 2]
     rows = rows[_some(off[rows], observations[rows][:, ranges], most)]
     states = np.array(observations[rows], np.float32)

@@ -342,7 +342,7 @@ def rectangles(near: Pairs, count: int) -> list[tuple[Integers, Integers, Floats
     widths = np.diff(starts)
     order = np.argsort(widths, kind="stable")
     ordered = widths[order]
-    blocks = []
+    blocks: list[tuple[Integers, Integers, Floats]] = []
     begin = 0
     while begin < count:
         # Rows are sorted by width: take as many as fit the chunk and waste at most a quarter on padding.

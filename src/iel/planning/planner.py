@@ -381,7 +381,7 @@ class Planner(ABC):
         self.metric = model.metric if metric is None else metric
         self.blind = self.metric is None
         """Whether to head for a goal also where no way to it is known."""
-        self._goal: Goal = None
+        self._goals: list[Goal] = []
         self._controller: Controller | None = None
         self._monitor = OutOfDistributionMonitor()
 
@@ -421,7 +421,7 @@ class Planner(ABC):
         It takes no time. Both remember edges together, so they are for one thread.
         """
         fork = copy.copy(self)
-        fork._goal, fork._controller, fork._monitor = None, None, OutOfDistributionMonitor()
+        fork._goals, fork._controller, fork._monitor = [], None, OutOfDistributionMonitor()
         return fork
 
     def node_atlas(self) -> Atlas | None:
@@ -455,12 +455,12 @@ class Planner(ABC):
         `acting` says how actions are taken from the policy (by default its mean); what is random follows from `seed`.
         """
         self._controller = Controller(self.model, self.plan([goal]), acting, np.random.default_rng(seed))
-        self._goal = goal
+        self._goals = [goal]
 
     def resume(self, other: Self) -> None:
         """Pursue the goal of another planner of this kind, from where its agent stands."""
-        self._controller = other.controller.follow(self.plan([other._goal]))
-        self._goal, self._monitor = other._goal, other._monitor
+        self._controller = other.controller.follow(self.plan(other._goals))
+        self._goals, self._monitor = other._goals, other._monitor
 
     @property
     def controller(self) -> Controller:

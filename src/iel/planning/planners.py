@@ -212,7 +212,7 @@ class AsymGraph(Planner):
         usual = near if isinstance(metric, Displacement | SupportFunction) else FEW_NODES
         pool = max(chosen.pool, chosen.nodes or 0) if chosen.pool >= 1 else chosen.pool
         self.pool_states, self.pool_embeddings = self._embedded_pool(pool, chosen.seed)
-        self.node_scale = np.ones(1)
+        self.node_scale: Floats = np.ones(1)
         """What columns of embeddings are divided by to tell how far apart nodes are."""
         if not metric.spatial:
             self.node_scale = self._column_scale(metric, self.pool_embeddings, chosen.nodes or usual)
@@ -384,7 +384,7 @@ class AsymGraph(Planner):
         self._fields.clear()
         if (before := self._controller) is not None:
             self._controller = None  # where there is no plan any more, nobody drives by the old one
-            self._controller = before.follow(self.plan([self._goal]))
+            self._controller = before.follow(self.plan(self._goals))
 
     def _node(self, node: int) -> int:
         number = int(node)
