@@ -302,7 +302,9 @@ class PlanningGraph:
     def matcher(self, goals: list[LatentGoal], nodes_off: Booleans | None) -> Matcher:
         """Matches states to nodes on the way to these goals; `nodes_off` (m, N) are the nodes not used per goal."""
         local = self.metric.dear and self.metric.for_every_goal and self.count > 1 and nodes_off is None
-        return self.costs.matched_by(self.costs, goals, nodes_off, self.vicinity if local else None)
+        matcher = self.costs.matched_by(self.costs, goals, nodes_off)
+        matcher.around = self.vicinity if local else None
+        return matcher
 
     def edges(self, goal: LatentGoal) -> Edges:
         """The directed graph for one goal, remembered for a while; one for all goals where costs are."""

@@ -474,14 +474,9 @@ class Planner(ABC):
         """The plan of the prepared goal."""
         return self.controller.plan
 
-    @property
-    def memory(self) -> Memory:
-        """What is remembered on the way to the prepared goal."""
-        return self.controller.memory
-
     def target(self, observation: ArrayLike) -> Target:
         """Where to head for from this observation: one row of everything."""
-        return self.prepared.target(self._embed(observation), self.memory)
+        return self.prepared.target(self._embed(observation), self.controller.memory)
 
     def act(self, observation: ArrayLike) -> Floats:
         """The policy's action towards the target, (act_dim,).
@@ -496,7 +491,7 @@ class Planner(ABC):
         """Predicted steps to the goal of the current stage; infinite where no way leads there."""
         plan = self.prepared
         self._distances("it predicts no number of steps")
-        return float(plan.steps(self._embed(observation), self.memory)[0])
+        return float(plan.steps(self._embed(observation), self.controller.memory)[0])
 
     def path(self, observation: ArrayLike) -> Route:
         """The whole way from this observation, through all stages still to come."""
@@ -504,11 +499,11 @@ class Planner(ABC):
         row = self._row(observation)
         report(self.model.support, row, "start", self.model.outside)
         state = np.asarray(self.model.embed(row))[0].astype(np.float64)
-        plan.costs(state[None, :], self.memory)  # brings the stage up to date
+        plan.costs(state[None, :], self.controller.memory)  # brings the stage up to date
         nodes: list[int] = []
         costs: list[float] = []
         begins = []
-        for stage in plan.alternatives[0][self.memory.stages[0] :]:
+        for stage in plan.alternatives[0][self.controller.memory.stages[0] :]:
             aim = plan.pursuit.aim(np.repeat(state[None, :], len(stage), axis=0), stage, np.full(len(stage), -1))
             best = int(np.argmin(aim.costs))
             if not np.isfinite(aim.costs[best]):
