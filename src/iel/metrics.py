@@ -28,7 +28,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError
@@ -315,7 +315,7 @@ def unit(vectors: Floats, *fallbacks: Callable[[], Floats]) -> Floats:
 # ---------------------------------------------------------------- what is refused
 
 
-def checked_points(points: Any, what: str = "embeddings") -> Floats:
+def checked_points(points: ArrayLike, what: str = "embeddings") -> Floats:
     """A finite, two-dimensional, contiguous float64 table, or an error that names the first bad row."""
     table = np.ascontiguousarray(points, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] == 0:
@@ -332,7 +332,7 @@ def checked_points(points: Any, what: str = "embeddings") -> Floats:
     return table
 
 
-def checked_costs(costs: Any, shape: tuple[int, ...]) -> Floats:
+def checked_costs(costs: ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Costs of any metric, verified: the right shape, finite, not negative, and at least FLOOR."""
     table = np.asarray(costs, dtype=np.float64)
     if table.shape != shape:

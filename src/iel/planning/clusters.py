@@ -124,7 +124,7 @@ class ClusterGraph:
     """Nodes within reach of each other, joined both ways."""
 
     def __init__(self, points: Floats, metric: Metric, reach: float):
-        self.points, self.metric, self.reach = points, metric, reach
+        self.points, self.metric, self.reach, self.count = points, metric, reach, len(points)
         sources, targets, costs = [], [], []
         for start in range(0, len(points), BLOCK):
             table = distances(metric, points[start : start + BLOCK], points)
@@ -133,23 +133,13 @@ class ClusterGraph:
             sources.append(start + row)
             targets.append(column)
             costs.append(table[row, column])
-        near = np.concatenate(sources), np.concatenate(targets), np.concatenate(costs)
-        self._edges = self._connected(near)
-
-    @property
-    def count(self) -> int:
-        """Number of nodes."""
-        return len(self.points)
-
-    def _connected(self, near: tuple[Integers, Integers, Floats]) -> Edges:
-        """With the tree's edges that are longer than the reach: they join the pieces by the shortest gaps."""
-        if self.count == 1:
-            return Edges(*near)
-        tree = euclidean_tree(self.points, *nearest_pairs(self.points, min(10, self.count - 1), 1.0, np.inf))
-        first, second = np.append(tree.first, tree.second), np.append(tree.second, tree.first)
-        costs = distances_of_rows(self.metric, self.points[first], self.points[second])
-        far = costs > self.reach
-        return Edges(*(np.append(one, other[far]) for one, other in zip(near, (first, second, costs), strict=True)))
+        self._edges = Edges(np.concatenate(sources), np.concatenate(targets), np.concatenate(costs))
+        if self.count > 1:  # the tree's edges that are longer than the reach join the pieces by the shortest gaps
+            tree = euclidean_tree(points, *nearest_pairs(points, min(10, self.count - 1), 1.0, np.inf))
+            first, second = np.append(tree.first, tree.second), np.append(tree.second, tree.first)
+            lengths = distances_of_rows(metric, points[first], points[second])
+            far = lengths > reach
+            self._edges = self._edges.more(first[far], second[far], lengths[far])
 
     def edges(self, goal: LatentGoal) -> Edges:
         """The same for every goal."""
@@ -159,11 +149,7 @@ class ClusterGraph:
         """The ways from every node to the goal, which is node number `count`."""
         gaps = distances(self.metric, self.points, goal.point[None])[:, 0]
         joined = np.flatnonzero(gaps < max(self.reach, 1.2 * gaps.min()))
-        edges = Edges(
-            np.append(self._edges.source, joined),
-            np.append(self._edges.target, np.full(len(joined), self.count)),
-            np.append(self._edges.cost, gaps[joined]),
-        )
+        edges = self._edges.more(joined, np.full(len(joined), self.count), gaps[joined])
         distance, next_hop = search(edges, self.count + 1, self.count)
         return Field(goal, self.count, 0.0, distance, next_hop)
 
