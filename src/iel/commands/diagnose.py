@@ -46,8 +46,8 @@ def diagnose_command(options: DiagnoseCommand) -> dict[str, Any]:
     from iel.commands.runs import planner_settings, world_of
     from iel.evaluation import Arena, Protocol
     from iel.evaluation.diagnosis import diagnose
+    from iel.model.support import support_of
     from iel.planning import make_planner
-    from iel.planning.support import support_of
     from iel.training import open_run
     from iel.viz.diagnosis import draw_diagnosis
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from iel.data import Trajectories
 from iel.evaluation import Arena, Rollouts
-from iel.planning.search import without
+from iel.planning.graph import without
 from iel.training import Run
 from iel.training.trackers import read_metrics
 

@@ -62,8 +62,8 @@ def plan_command(options: PlanCommand) -> dict[str, Any]:
 
     from iel.commands.pictures import draw_plan, ground
     from iel.commands.runs import planner_settings
+    from iel.model.support import support_of
     from iel.planning import make_planner
-    from iel.planning.support import support_of
     from iel.training import open_run
 
     run = open_run(options.run)
