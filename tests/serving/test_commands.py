@@ -17,7 +17,7 @@ from iel.export import export_run
 from iel.model import save_model
 from iel.serving import listen
 from iel.serving.client import Client, Loop, ServerError
-from iel.serving.guard import Door
+from iel.serving.guard import AccessPolicy
 from iel.serving.listen import bind
 from iel.serving.source import open_served
 from iel.training import open_run
@@ -100,7 +100,7 @@ def test_the_client_gets_the_librarys_answers(model):
 
 def test_a_token_opens_the_door(model):
     token = "a-long-enough-token"
-    with Running(model, door=Door("0.0.0.0", token=token)) as server:
+    with Running(model, policy=AccessPolicy("0.0.0.0", token=token)) as server:
         with Client(server.url) as stranger, pytest.raises(ServerError, match="token is needed"):
             stranger.model()
         with pytest.raises(ServerError, match="cannot be opened"):

@@ -72,18 +72,18 @@ def _serve(options: Listening, *, play: bool, browse: bool) -> dict[str, Any]:
     if not options.runs:
         raise ConfigError("Nothing to serve; give the directory of a run or an export.")
     from iel.serving.app import create_app
-    from iel.serving.guard import Door, Limits, names_of
+    from iel.serving.guard import AccessPolicy, Limits
     from iel.serving.listen import listen
     from iel.serving.source import open_served
 
     # Refused before anything is loaded: a server without a token, a name that is none.
-    door = Door(options.host, names_of(options.allow_host), os.environ.get("IEL_TOKEN"))
+    policy = AccessPolicy(options.host, options.allow_host, os.environ.get("IEL_TOKEN"))
     if options.rate <= 0:
         raise ConfigError(f"--rate is {options.rate:g}; give a positive number of requests a second.")
     limits = Limits(rate=options.rate)
     served = [each for path in options.runs for each in open_served(path, data=options.data, nodes=options.nodes)]
     if play:
         _ = [each.drawable for each in served]  # refused now, not by the page
-    app = create_app(served, door, limits, play=play)
-    address = listen(app, door, options.port, limits, browse=browse, quiet=options.json, play=play)
+    app = create_app(served, policy, limits, play=play)
+    address = listen(app, policy, options.port, limits, browse=browse, quiet=options.json, play=play)
     return {"address": address, "models": [each.describe() for each in served]}

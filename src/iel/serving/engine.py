@@ -11,21 +11,24 @@ import asyncio
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from iel.errors import ConfigError, GeometryError, IELError, unknown_name
+from iel.metrics import Floats, Integers
 from iel.model.networks import distinct_rows
 from iel.planning import Acting, AsymGraph, Controller, Plan, Planner
 from iel.planning.goals import observation_table
+from iel.planning.plan import ActionKind
+from iel.serving.schemas import Answer, ControlMessage
 from iel.serving.source import Served
 
-Rows = NDArray[np.float32]
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 PLANS = 32
 """Prepared goals that are remembered: as many robots may head for goals of their own without any search."""
 FEW = 32
@@ -38,26 +41,21 @@ class Busy(IELError):
     """More was asked than can be answered."""
 
 
-class Prepared(NamedTuple):
-    """A plan for the distinct goals of a request, and which of them each row pursues."""
-
-    plan: Plan
-    rows: NDArray[np.int64]
-
-
 class Engine:
     """One model, its planners and its thread. Methods other than `ask`, `quick` and `close` go through `ask`."""
 
     def __init__(self, served: Served, *, goals: int = 16):
         self.served, self.model, self.goal_limit = served, served.model, goals
-        self._planners: dict[str, Planner] = {}
+        self.planners = served.planners
+        """Names of the planners that can be used; the last one is used unless another is requested."""
+        self._built: dict[str, Planner] = {}
         self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="iel-engine")
         self.waiting = 0
         """Questions that the worker has not finished, whether or not their answers are still wanted."""
         self._counting = threading.Lock()
 
-    async def ask(self, question: Callable[..., T], *arguments: Any, quick: bool = False) -> T:
+    async def ask(self, question: Callable[[*Arguments], T], *arguments: *Arguments, quick: bool = False) -> T:
         """Run a function in the worker; a `quick` one at once if the worker is idle: then nobody else is asking."""
         if quick and self.waiting == 0:
             return question(*arguments)
@@ -72,9 +70,9 @@ class Engine:
         with self._counting:  # called by the worker too
             self.waiting += change
 
-    def quick(self, observations: Rows, goals: Rows, planner: str | None) -> bool:
+    def quick(self, observations: Floats, goals: Floats, planner: str | None) -> bool:
         """Whether `act` would take well below a millisecond: few rows, and one goal that is remembered."""
-        chosen = self._planners.get(self.served.default_planner if planner is None else planner)
+        chosen = self._built.get(planner or self.planners[-1])
         known = chosen is not None and is_quick(chosen) and len(goals) == 1 and len(observations) <= FEW
         return known and (chosen.name, goals.tobytes()) in self._plans  # type: ignore[union-attr]
 
@@ -82,74 +80,64 @@ class Engine:
         """Let the worker finish and end it."""
         self._worker.shutdown(wait=True, cancel_futures=True)
 
-    def planner(self, name: str | None) -> Planner:
-        """A planner that is built when first asked for."""
-        name = self.served.default_planner if name is None else name
-        if name not in self.served.planners:
-            raise unknown_name("planner", name[:40], self.served.planners)
-        if name not in self._planners:
-            self._planners[name] = self.served.planner(name)
-        return self._planners[name]
+    def planner(self, name: str | None = None) -> Planner:
+        """A planner that is built when first requested."""
+        name = self.planners[-1] if name is None else name
+        if name not in self.planners:
+            raise unknown_name("planner", name[:40], self.planners)
+        if name not in self._built:
+            self._built[name] = self.served.planner(name)
+        return self._built[name]
 
-    # ---------------------------------------------------------------- what is asked
+    def tables(self, observations: ArrayLike, goals: ArrayLike) -> tuple[Floats, Floats]:
+        """Both as tables (n, o): as many of one as of the other, or a single one that stands for all."""
+        width = self.model.observation_size
+        with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, which is refused
+            rows = observation_table(observations, width, "observation")
+            wanted = observation_table(goals, width, "goal")
+        if len(rows) != len(wanted) and 1 not in (len(rows), len(wanted)):
+            raise ConfigError(f"There are {len(rows)} observations and {len(wanted)} goals; give one goal, or as many.")
+        return rows, wanted
+
+    # ---------------------------------------------------------------- questions about `tables`
 
     def act(
-        self, observations: Rows, goals: Rows, planner: str | None, with_steps: bool = False
-    ) -> tuple[Rows, NDArray[np.floating] | None]:
+        self, observations: Floats, goals: Floats, planner: str | None, with_steps: bool = False
+    ) -> tuple[Floats, Floats | None]:
         """Mean actions (n, a), and predicted steps (n,) if they are wanted. Nothing is remembered: clients share plans,
         and each row is answered like the first step of an episode."""
-        observations, prepared = self._prepare(observations, goals, planner)
-        actions = Controller(self.model, prepared.plan).act(observations, prepared.rows)
-        return actions, self._steps(prepared, observations) if with_steps else None
+        rows, plan, owner = self._prepare(observations, goals, planner)
+        actions = Controller(self.model, plan).act(rows, owner)
+        return actions, self._steps(rows, plan, owner) if with_steps else None
 
-    def steps(self, observations: Rows, goals: Rows, planner: str | None) -> NDArray[np.floating]:
-        """Predicted steps (n,): by the network alone, or along a planner's way."""
+    def steps(self, observations: Floats, goals: Floats, planner: str | None) -> Floats:
+        """Predicted steps (n,): by the network alone, or along a planner's route."""
         if planner is None:
-            observations, goals = self._tables(observations, goals)
-            return self.model.steps(observations, goals)
-        observations, prepared = self._prepare(observations, goals, planner)
-        return self._steps(prepared, observations)
+            return self.model.steps(*np.broadcast_arrays(observations, goals))
+        return self._steps(*self._prepare(observations, goals, planner))
 
-    def _steps(self, prepared: Prepared, observations: Rows) -> NDArray[np.floating]:
+    def _steps(self, rows: Floats, plan: Plan, owner: Integers) -> Floats:
         if self.model.metric is None:
             raise GeometryError(f"{self.model.algo} learned no distances, so it predicts no number of steps.")
-        return prepared.plan.steps(self.model.embed(observations), rows=prepared.rows)
+        return plan.steps(self.model.embed(rows), rows=owner)
 
-    def ways(self, observations: Rows, goals: Rows, planner: str | None) -> list[dict[str, Any]]:
+    def routes(self, observations: Floats, goals: Floats, planner: str | None) -> list[Answer]:
         """Waypoints from each observation to its goal."""
-        observations, goals = self._tables(observations, goals)
         fork = self.planner(planner).fork()
         answers = []
-        for observation, goal in zip(observations, goals, strict=True):
+        for observation, goal in zip(*np.broadcast_arrays(observations, goals), strict=True):
             fork.prepare(goal)
-            way = fork.path(observation)
+            route = fork.path(observation)
+            steps = [finite(value) for value in (*route.steps, route.total)]
             answers.append(
-                {
-                    "waypoints": way.observations.tolist(),
-                    "steps": [finite(steps) for steps in way.steps],
-                    "predicted_steps": finite(way.total),
-                }
+                {"waypoints": route.observations.tolist(), "steps": steps[:-1], "predicted_steps": steps[-1]}
             )
         return answers
 
-    # ---------------------------------------------------------------- inside
-
-    def _tables(self, observations: Rows, goals: Rows) -> tuple[Rows, Rows]:
-        """Both as tables of equal length; one goal may stand for all rows, and one row meet all goals."""
-        width = self.model.observation_size
-        rows, wanted = observation_table(observations, width, "observation"), observation_table(goals, width, "goal")
-        count = max(len(rows), len(wanted))
-        if {len(rows), len(wanted)} - {1, count}:
-            raise ConfigError(f"There are {len(rows)} observations and {len(wanted)} goals; give one goal, or as many.")
-        return np.broadcast_to(rows, (count, width)), np.broadcast_to(wanted, (count, width))
-
-    def _prepare(self, observations: Rows, goals: Rows, planner: str | None) -> tuple[Rows, Prepared]:
+    def _prepare(self, observations: Floats, goals: Floats, planner: str | None) -> tuple[Floats, Plan, Integers]:
+        """The observations, a plan for the distinct goals, and which of these each observation pursues."""
         chosen = self.planner(planner)
-        rows, wanted = self._tables(observations, goals)
-        if len(goals) == 1:
-            distinct, owner = wanted[:1], np.zeros(len(rows), np.int64)
-        else:
-            distinct, owner = distinct_rows(wanted)
+        distinct, owner = (goals, np.zeros(1, np.int64)) if len(goals) == 1 else distinct_rows(goals)
         if len(distinct) > self.goal_limit and chosen.name.endswith("graph"):
             raise ConfigError(
                 f"There are {len(distinct)} different goals, but {chosen.name} searches for at most {self.goal_limit} "
@@ -160,7 +148,9 @@ class Engine:
         self._plans[key] = plan
         if len(self._plans) > PLANS:
             self._plans.popitem(last=False)
-        return rows, Prepared(plan, owner.reshape(-1))
+        count = max(len(observations), len(goals))
+        rows = np.broadcast_to(observations, (count, observations.shape[1]))
+        return rows, plan, np.broadcast_to(owner, count)
 
 
 def is_quick(planner: Planner) -> bool:
@@ -174,44 +164,68 @@ class Control:
     def __init__(self, engine: Engine):
         self.engine = engine
         self._forks: dict[str, Planner] = {}
-        self.planner: Planner | None = None
+        self._chosen: Planner | None = None
 
-    def prepare(self, goal: Any, planner: str | None, acting: str, seed: int) -> None:
+    @property
+    def planner(self) -> Planner:
+        """The planner that pursues the goal."""
+        if self._chosen is None:
+            raise ConfigError("No goal is set; send a goal first.")
+        return self._chosen
+
+    def quick(self, message: ControlMessage) -> bool:
+        """Whether `answer` would take well below a millisecond: the goal is prepared already."""
+        return self._chosen is not None and is_quick(self._chosen) and message.goal is None and message.avoid is None
+
+    def answer(self, message: ControlMessage) -> Answer:
+        """Do what a message says; what was done, and the action."""
+        done: Answer = {}
+        if message.goal is not None:
+            self.prepare(message.goal, message.planner, message.acting, message.seed)
+            done["goal"] = "set"
+        if message.avoid is not None:
+            done["nodes_off"] = self.avoid(message.avoid, message.radius)
+        if message.observation is not None:
+            done["action"], steps = self.act(message.observation, message.steps)
+            if message.steps:
+                done["steps"] = steps
+        return done
+
+    def prepare(self, goal: ArrayLike, planner: str | None, acting: ActionKind, seed: int) -> None:
         """Head for another goal from now on."""
         chosen = self.engine.planner(planner)
         fork = self._forks.setdefault(chosen.name, chosen.fork())
-        fork.prepare(np.asarray(goal, np.float32), Acting(acting), seed)  # type: ignore[arg-type]
-        self.planner = fork
+        fork.prepare(_float32(goal), Acting(acting), seed)
+        self._chosen = fork
 
-    def avoid(self, states: Any, radius: float) -> int:
+    def avoid(self, states: Sequence[ArrayLike], radius: float) -> int:
         """Switch off what is near these states (and everything that was off on again); how many nodes are off.
 
         Where that leaves no plan it is refused, and the goal and the former obstacles stay.
         """
-        planner = self._chosen()
+        planner = self.planner
         if not isinstance(planner, AsymGraph):
             raise ConfigError(f"{planner.name} has no nodes to switch off; use a graph planner.")
         changed = planner.fork()
         changed.switch_on()
-        off = changed.switch_off_near(states, radius) if len(states) else ()
+        off = changed.switch_off_near([_float32(state) for state in states], radius) if states else ()
         changed.resume(planner)
-        self.planner = self._forks[planner.name] = changed
+        self._chosen = self._forks[planner.name] = changed
         return len(off)
 
-    def act(self, observation: Any, with_steps: bool) -> tuple[list[float], float | None]:
+    def act(self, observation: ArrayLike, with_steps: bool) -> tuple[list[float], float | None]:
         """The action, and the predicted steps if they are wanted."""
-        planner = self._chosen()
-        row = np.asarray(observation, np.float32)
-        steps = finite(planner.predicted_steps(row)) if with_steps else None
-        return planner.act(row).tolist(), steps
-
-    def _chosen(self) -> Planner:
-        if self.planner is None:
-            raise ConfigError("No goal is set; send a goal first.")
-        return self.planner
+        row = _float32(observation)
+        steps = finite(self.planner.predicted_steps(row)) if with_steps else None
+        return self.planner.act(row).tolist(), steps
 
 
-def finite(value: Any) -> float | None:
+def _float32(values: ArrayLike) -> Floats:
+    """A number too large becomes infinite, which planners refuse."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values, np.float64).astype(np.float32)
+
+
+def finite(value: float) -> float | None:
     """A number that JSON has a word for."""
-    number = float(value)
-    return number if math.isfinite(number) else None
+    return float(value) if math.isfinite(value) else None

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from iel.errors import ConfigError
 from iel.loader import os_sentence
-from iel.serving.guard import Door, Limits, ipaddress_or_none
+from iel.serving.guard import AccessPolicy, Limits, ip_address
 
 BACKLOG = 256
 HEAD_BYTES = 64 << 10
@@ -85,10 +85,10 @@ class Announcing(uvicorn.Server):
             self.ready()
 
 
-def listen(app: Any, door: Door, port: int, limits: Limits, *, browse: bool, quiet: bool, play: bool) -> str:
+def listen(app: Any, policy: AccessPolicy, port: int, limits: Limits, *, browse: bool, quiet: bool, play: bool) -> str:
     """Serve until interrupted; returns the address it listened on."""
-    bound = bind(door.address, port)
-    address = f"http://{_shown(door.address)}:{bound.getsockname()[1]}"
+    bound = bind(policy.address, port)
+    address = f"http://{_shown(policy.address)}:{bound.getsockname()[1]}"
 
     def ready() -> None:
         if quiet:
@@ -96,9 +96,9 @@ def listen(app: Any, door: Door, port: int, limits: Limits, *, browse: bool, qui
             return
         what = "playground" if play else "policy server"
         print(f"{what} at {address}    described at {address}/docs    Ctrl-C ends it", flush=True)
-        if play and door.token is not None:
+        if play and policy.token is not None:
             print(f"open {address}/?token=... with the token of IEL_TOKEN in place of the dots", flush=True)
-        if browse and door.token is None:
+        if browse and policy.token is None:
             threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
 
     # Rows are few: a second thread would only be waited for. Ctrl-C is how a server ends.
@@ -142,7 +142,7 @@ def bind(address: str, port: int) -> socket.socket:
 
 def _shown(address: str) -> str:
     """An address that a browser on this machine can open."""
-    own = ipaddress_or_none(address)
+    own = ip_address(address)
     if own is not None and own.is_unspecified:
         return "127.0.0.1"
     return f"[{address}]" if ":" in address else address
