@@ -93,12 +93,11 @@ def model_of(run: Path | None) -> Served:
 def serve(run: str | None = None) -> None:
     """The server's process. No limit of rates: what is measured is how fast it could be."""
     from iel.serving.app import create_app
-    from iel.serving.guard import AccessPolicy, Limits
+    from iel.serving.guard import Limits
     from iel.serving.listen import listen
 
-    limits = Limits(rate=1e9)
-    app = create_app([model_of(None if run is None else Path(run))], AccessPolicy(), limits, play=True)
-    listen(app, AccessPolicy(), 0, limits, browse=False, quiet=True, play=True)
+    app = create_app([model_of(None if run is None else Path(run))], limits=Limits(rate=1e9), play=True)
+    listen(app, 0, browse=False, quiet=True, play=True)
 
 
 async def measure(options: Options, served: Served, address: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from benchmarks.runtime import random_model
 from iel.data import Trajectories
 from iel.planning import Atlas
 from iel.serving.app import create_app
-from iel.serving.guard import AccessPolicy, Limits
+from iel.serving.guard import AccessPolicy
 from iel.serving.listen import bind, settings
 from iel.serving.source import Served
 
@@ -59,8 +59,7 @@ class Running:
     def __init__(self, *models, policy: AccessPolicy | None = None, play: bool = False):
         self.bound = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.bound.getsockname()[1]}"
-        limits = Limits()
-        self.server = uvicorn.Server(settings(create_app(models, policy, limits, play=play), limits))
+        self.server = uvicorn.Server(settings(create_app(models, policy, play=play)))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.bound]}, daemon=True)
 
     def __enter__(self):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import tyro
-
-from iel.commands.common import Output
+from iel.commands.common import Facts, RunCommand
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,11 +18,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditCommand(Output):
+class AuditCommand(RunCommand):
     """How far can this geometry be trusted? Order, calibration, progress at independent goals, with intervals."""
 
-    run: tyro.conf.Positional[Path]
-    """Run directory."""
     data: Path | None = None
     """Audit on these trajectories (default: the validation set of the run's data, which training never saw)."""
     seed: int = 0
@@ -31,62 +28,58 @@ class AuditCommand(Output):
     picture: Path | None = None
     """Where to draw (default: RUN/plots/audit.png); costs that are not in steps are not drawn."""
 
+    def __call__(self) -> Facts:
+        import numpy as np
 
-def audit_command(options: AuditCommand) -> dict[str, Any]:
-    """`iel audit`."""
-    import numpy as np
+        from iel.theory import audit_costs, audit_embedding
+        from iel.theory.diagnostics import when_it_works
+        from iel.training import open_run
+        from iel.viz.audit import draw_audit
 
-    from iel.theory import audit_costs, audit_embedding
-    from iel.theory.diagnostics import when_it_works
-    from iel.training import open_run
-    from iel.viz.audit import draw_audit
+        run = open_run(self.run)
+        model = run.model
+        if model.metric is None:
+            raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learned no distances to audit.")
+        if model.metric.discount is None and self.picture is not None:
+            raise ConfigError("The costs of this run are not in steps, and only steps are drawn; leave --picture out.")
+        data, seen = audit_data(run, self.data)
+        observations = data.observations
+        generator = np.random.default_rng(self.seed)
+        facts = {"run": str(run.path), "algo": run.config["algo"], "name": data.name}
 
-    run = open_run(options.run)
-    model = run.model
-    if model.metric is None:
-        raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learned no distances to audit.")
-    if model.metric.discount is None and options.picture is not None:
-        raise ConfigError("The costs of this run are not in steps, and only steps are drawn; leave --picture out.")
-    data, seen = audit_data(run, options.data)
-    observations = data.observations
-    generator = np.random.default_rng(options.seed)
-    facts = {"run": str(run.path), "algo": run.config["algo"], "name": data.name}
+        def cost(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+            return model.cost(observations[i], observations[j], observations[j])
 
-    def cost(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        return model.cost(observations[i], observations[j], observations[j])
-
-    exact = exact_steps(run, observations)
-    if model.metric.discount is None:
-        found = audit_costs(data.offsets, cost=cost, exact=exact, data=seen, generator=generator)
-        if not options.json:
+        exact = exact_steps(run, observations)
+        if model.metric.discount is None:
+            found = audit_costs(data.offsets, cost=cost, exact=exact, data=seen, generator=generator)
             print("\n".join(found.sentences()))
-        return {**facts, **found.to_dict()}
-    # A method that learned no embedding has no latent dynamics to judge.
-    embeddings = model.embed(observations) if "embedding" in model.networks else None
+            return {**facts, **found.to_dict()}
+        # A method that learned no embedding has no latent dynamics to judge.
+        embeddings = model.embed(observations) if "embedding" in model.networks else None
 
-    def predicted(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        return model.steps(observations[i], observations[j])
+        def predicted(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+            return model.steps(observations[i], observations[j])
 
-    audit = audit_embedding(
-        data.offsets,
-        predicted=predicted,
-        cost=cost,
-        discount=model.metric.discount,
-        exact=exact,
-        embeddings=embeddings,
-        actions=data.actions,
-        data=seen,
-        generator=generator,
-    )
-    conditions = embeddings is not None and when_it_works(
-        embeddings, data.actions, data.offsets, generator, attributes=observations, predicted=predicted
-    )
-    picture = options.picture or run.folder("plots") / "audit.png"
-    draw_audit(audit, picture)
-    if not options.json:
+        audit = audit_embedding(
+            data.offsets,
+            predicted=predicted,
+            cost=cost,
+            discount=model.metric.discount,
+            exact=exact,
+            embeddings=embeddings,
+            actions=data.actions,
+            data=seen,
+            generator=generator,
+        )
+        conditions = embeddings is not None and when_it_works(
+            embeddings, data.actions, data.offsets, generator, attributes=observations, predicted=predicted
+        )
+        picture = self.picture or run.folder("plots") / "audit.png"
+        draw_audit(audit, picture)
         print("\n".join([*audit.sentences(), *(conditions.sentences() if conditions else [])]))
         print(f"drawn in {picture}")
-    return {**facts, "picture": str(picture), "conditions": conditions and asdict(conditions), **audit.to_dict()}
+        return {**facts, "picture": str(picture), "conditions": conditions and asdict(conditions), **audit.to_dict()}
 
 
 def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
@@ -100,7 +93,8 @@ def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
 
     facts = run.config["data"]
     for episodes in (facts["episodes"], None) if file is None else ():  # the run's own size first
-        recipes = {recipe_version(p) for p in stored(facts["name"], episodes) if _is(p, facts["fingerprint"])}
+        sets = stored(facts["name"], episodes)
+        recipes = {recipe_version(path) for path in sets if load(path).fingerprint == facts["fingerprint"]}
         for path in stored(facts["name"], episodes, split="val"):
             if recipe_version(path) in recipes:
                 return load(path), "the validation set, which training never saw"
@@ -110,13 +104,7 @@ def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
     return data, f"{file}, which is not the file this run was trained on (whether it shares episodes is not known)"
 
 
-def _is(path: Path, fingerprint: str) -> bool:
-    from iel.data import load
-
-    return load(path).fingerprint == fingerprint
-
-
-def exact_steps(run: Run, observations: np.ndarray) -> Any:
+def exact_steps(run: Run, observations: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
     """(i, j) -> the fewest steps the maze allows between stored states, where the environment has a map."""
     from iel.envs import make_env
     from iel.theory import Teleports, maze_from_map, steps_between
@@ -125,8 +113,7 @@ def exact_steps(run: Run, observations: np.ndarray) -> Any:
         return None
     env = make_env(run.env)
     assert env.map is not None
-    simulator: Any = env.unwrapped
-    info = simulator._teleport_info
+    info = vars(env.unwrapped)["_teleport_info"]
     radius = 1.5  # OGBench's teleports swallow whatever comes within one and a half radii
     teleports = info and Teleports(info["teleport_in_ijs"], info["teleport_out_ijs"], radius * info["teleport_radius"])
     walls, doors, winds = env.map.walls.astype(int), env.map.doors, env.map.winds

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import iel
+from iel.commands.common import Facts, Output
 from iel.errors import ConfigError
 
 BENCH = "Speed, as ratios against a baseline in the same run (needs a checkout)."
@@ -22,12 +23,13 @@ def benchmarks() -> dict[str, str]:
     return {name: (ast.get_docstring(tree) or "").partition("\n")[0] for name, tree in trees.items()}
 
 
-def load_benchmark(name: str) -> Callable[[Any], dict[str, Any]]:
-    """The command of benchmarks/NAME.py: a function `command(options)`."""
+def load_benchmark(name: str) -> tuple[type[Output], Callable[[Any], Facts]]:
+    """`Options` and `command(options)` of benchmarks/NAME.py."""
     root = str(_directory().parent)
     if root not in sys.path:
         sys.path.insert(0, root)
-    return importlib.import_module(f"benchmarks.{name}").command
+    module = importlib.import_module(f"benchmarks.{name}")
+    return module.Options, module.command
 
 
 def _directory() -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from iel.commands.common import Flag, Output
+from iel.commands.common import Command, Facts, Flag
 from iel.cores import usable_cores
 from iel.errors import RunError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareCommand(Output):
+class CompareCommand(Command):
     """Train and evaluate a grid of environments, methods, planners and seeds; goes on where it was stopped."""
 
     grid: tyro.conf.Positional[str]
@@ -48,35 +48,32 @@ class CompareCommand(Output):
     list: Flag = False
     """Only say which cells there are and which are done."""
 
+    def __call__(self) -> Facts:
+        from rich.console import Console
 
-def compare_command(options: CompareCommand) -> dict[str, Any]:
-    """`iel compare`."""
-    from rich.console import Console
+        from iel.cluster import Cluster, Needs
+        from iel.compare.execute import execute, summary_of
+        from iel.compare.grid import read_grid
+        from iel.compare.results import collect_grid
+        from iel.files import write_json
 
-    from iel.cluster import Cluster, Needs
-    from iel.compare.execute import execute, summary_of
-    from iel.compare.grid import read_grid
-    from iel.compare.results import collect_grid
-    from iel.files import write_json
-
-    grid = read_grid(options.grid, options.scale)
-    out = options.out or Path("runs") / f"compare-{grid.name}{f'-{grid.scale}' if grid.scale else ''}"
-    if options.list:
-        return _list_cells(grid, out, options.only, options.json)
-    session = _Session(options, grid, out)
-    needs = Needs(options.cores, options.memory, options.accelerators)
-    cluster = None if options.on is None else Cluster(options.on, needs)
-    jobs = execute(grid, out, options.jobs, options.json, session.begin, cluster, options.only)
-    session.end()
-    comparison = collect_grid(out)
-    result = {"out": str(out), **summary_of(jobs), **comparison.describe()}
-    write_json(out / "results.json", comparison.describe())
-    if not options.json:
+        grid = read_grid(self.grid, self.scale)
+        out = self.out or Path("runs") / f"compare-{grid.name}{f'-{grid.scale}' if grid.scale else ''}"
+        if self.list:
+            return _list_cells(grid, out, self.only, self.json)
+        session = _Session(self, grid, out)
+        needs = Needs(self.cores, self.memory, self.accelerators)
+        cluster = None if self.on is None else Cluster(self.on, needs)
+        jobs = execute(grid, out, self.jobs, self.json, session.begin, cluster, self.only)
+        session.end()
+        comparison = collect_grid(out)
+        result = {"out": str(out), **summary_of(jobs), **comparison.describe()}
+        write_json(out / "results.json", comparison.describe())
         Console().print(results_table(comparison))
         for cell, error in result["errors"].items():
             print(f"failed: {cell}: {error}")
         print(f"written to {out}; next: iel report {out}")
-    return result
+        return result
 
 
 def results_table(comparison: Comparison) -> Table:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from iel.commands.common import Flag, Output, PlannerSettings
+from iel.commands.common import Command, Facts, Flag, OwnWorld, PlannerSettings, Planning, WorldSettings, environment_of
 from iel.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Output):
+class Evaluate(Command):
     """Measure success rates of a run under each planner and draw its pictures."""
 
     run: tyro.conf.Positional[Path]
@@ -39,14 +39,6 @@ class Evaluate(Output):
     """Act by the policy's mean, by samples of it, or by its mean with noise only while no progress is made."""
     by_distance: Flag = False
     """Instead of the tasks: pairs of cells in bands of distance, EPISODES per band; draws success against distance."""
-    max_steps: int | None = None
-    """Steps an episode may take (default, and at most: the environment's own limit)."""
-    env_factory: str | None = None
-    """Act in your own environment: package.module:function makes a Gymnasium environment (docs/own-robot.md)."""
-    tolerance: float | None = None
-    """There, a goal counts as reached within this distance (default: info["success"] says so)."""
-    columns: tuple[int, ...] | None = None
-    """Columns of that distance (default: all that the goal names)."""
     goal_columns: tuple[int, ...] | None = None
     """Send the agent to these columns of each goal only (0 1 for a place), whatever the others."""
     avoid: tuple[str, ...] | None = None
@@ -57,61 +49,54 @@ class Evaluate(Output):
     """Plan with RUN's distances, but act with the policy of this other run, which is steered by waypoints."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
-    planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = field(default_factory=PlannerSettings)
+    own: OwnWorld = WorldSettings()
+    planning: Planning = PlannerSettings()
 
+    def __call__(self) -> Facts:
+        from rich.console import Console
 
-def evaluate_command(options: Evaluate) -> dict[str, Any]:
-    """`iel evaluate`."""
-    from rich.console import Console
+        from iel.evaluation import Protocol
+        from iel.evaluation.report import table
+        from iel.model import Direction
+        from iel.planning import PLANNERS, over_coreset, usual_planners
+        from iel.training import open_run, open_runs
 
-    from iel.commands.runs import world_of
-    from iel.evaluation import Protocol
-    from iel.evaluation.report import table
-    from iel.model import Direction
-    from iel.planning import PLANNERS, over_coreset, usual_planners
-    from iel.training import open_run, open_runs
-
-    ask = asked(options)
-    runs = open_runs(options.run)
-    driver = None if options.policy_of is None else open_run(options.policy_of)
-    planners = options.planners or usual_planners(runs[0].model)
-    if options.planners is None and (ask.avoid is not None or ask.goal is not None):
-        # Without a graph a reward is a direction, which only some policies can be told.
-        alone = ask.avoid is None and isinstance((driver or runs[0]).model.steering, Direction)
-        planners = tuple(name for name in planners if over_coreset(name) or (alone and name == "direct"))
-    for name in planners:
-        if name not in PLANNERS:
-            raise unknown_name("planner", name, PLANNERS)
-    protocol = Protocol(
-        options.episodes, options.tasks, options.seed, options.max_steps, options.action, ask, options.by_distance
-    )  # fmt: skip
-    summary = evaluate_runs(
-        runs, planners, protocol, options.planning, not options.no_pictures, world_of(options), driver
-    )
-    if not options.json:
+        ask, steps = self.ask(), self.own.max_steps
+        runs = open_runs(self.run)
+        driver = None if self.policy_of is None else open_run(self.policy_of)
+        planners = self.planners or usual_planners(runs[0].model)
+        if self.planners is None and (ask.avoid is not None or ask.goal is not None):
+            # Without a graph a reward is a direction, which only some policies can be told.
+            alone = ask.avoid is None and isinstance((driver or runs[0]).model.steering, Direction)
+            planners = tuple(name for name in planners if over_coreset(name) or (alone and name == "direct"))
+        for name in planners:
+            if name not in PLANNERS:
+                raise unknown_name("planner", name, PLANNERS)
+        protocol = Protocol(self.episodes, self.tasks, self.seed, steps, self.action, ask, self.by_distance)
+        world, pictures = self.own.world(), not self.no_pictures
+        summary = evaluate_runs(runs, planners, protocol, self.planning, pictures, world, driver)
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")
-    return summary
+        return summary
 
+    def ask(self) -> Ask:
+        """What the agent is asked for."""
+        from iel.commands.prompts import parse_places, parse_reward
+        from iel.evaluation.ask import Ask
 
-def asked(options: Evaluate) -> Ask:
-    """What the agent is asked for, from the command line."""
-    from iel.commands.prompts import parse_places, parse_reward
-    from iel.evaluation.ask import Ask
-
-    words = []
-    if options.goal_columns is not None:
-        words.append(f"columns {', '.join(map(str, options.goal_columns))} of each goal")
-    if options.reward is not None:
-        words.append(f"the reward {' + '.join(options.reward)}")
-    if options.avoid is not None:
-        words.append(f"to keep out of {' and '.join(options.avoid)}")
-    avoid = None if options.avoid is None else parse_places(options.avoid)
-    if options.reward is None:
-        return Ask(options.goal_columns, avoid, words=", ".join(words))
-    if options.goal_columns is not None:
-        raise ConfigError("--reward replaces the tasks' goals, so leave --goal-columns out.")
-    return Ask.for_reward(parse_reward(options.reward), avoid, ", ".join(words))
+        words = []
+        if self.goal_columns is not None:
+            words.append(f"columns {', '.join(map(str, self.goal_columns))} of each goal")
+        if self.reward is not None:
+            words.append(f"the reward {' + '.join(self.reward)}")
+        if self.avoid is not None:
+            words.append(f"to keep out of {' and '.join(self.avoid)}")
+        avoid = None if self.avoid is None else parse_places(self.avoid)
+        if self.reward is None:
+            return Ask(self.goal_columns, avoid, words=", ".join(words))
+        if self.goal_columns is not None:
+            raise ConfigError("--reward replaces the tasks' goals, so leave --goal-columns out.")
+        return Ask.for_reward(parse_reward(self.reward), avoid, ", ".join(words))
 
 
 def evaluate_runs(
@@ -122,7 +107,7 @@ def evaluate_runs(
     pictures: bool = True,
     world: World | None = None,
     driver: Run | None = None,
-) -> dict[str, Any]:
+) -> Facts:
     """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run.
 
     With a `driver` it is that run's policy that acts; the protocol says so, and such scores are not the run's own.
@@ -130,12 +115,10 @@ def evaluate_runs(
     A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
     """
     from iel.commands.pictures import draw_distances, draw_evaluation
-    from iel.commands.runs import environment_of, planner_settings
     from iel.evaluation import Arena
     from iel.evaluation.report import summarise
     from iel.evaluation.result import Result, results_of
     from iel.files import require_writable
-    from iel.planning import make_planner
 
     for run in runs:  # said before the first episode, not after the last
         require_writable(run.folder("evaluations"))
@@ -145,10 +128,10 @@ def evaluate_runs(
     measured = {**arena.describe(), **({} if driver is None else {"policy_of": str(driver.path)})}
     results: list[Result] = []
     for run, data in zip(runs, stored, strict=True):
-        own: dict[str, Rollouts] = {}
         model = run.model if driver is None else run.model.driven_by(driver.model)
+        own: dict[str, Rollouts] = {}
         for name in planners:
-            planner = make_planner(name, model, data, **planner_settings(name, planning))
+            planner = planning.planner(name, model, data)
             own[name] = arena.rollout(model, planner, name)
         found = [Result.of(rollouts, env, run.config["algo"], run.seed, measured) for rollouts in own.values()]
         results += found

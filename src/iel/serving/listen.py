@@ -9,7 +9,6 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Callable
-from typing import Any
 
 import uvicorn
 from threadpoolctl import threadpool_limits
@@ -17,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from iel.errors import ConfigError
 from iel.loader import os_sentence
-from iel.serving.guard import AccessPolicy, Limits, ip_address
+from iel.serving.guard import Guard, ip_address
 
 BACKLOG = 256
 HEAD_BYTES = 64 << 10
@@ -85,9 +84,9 @@ class Announcing(uvicorn.Server):
             self.ready()
 
 
-def listen(app: Any, policy: AccessPolicy, port: int, limits: Limits, *, browse: bool, quiet: bool, play: bool) -> str:
+def listen(app: Guard, port: int, *, browse: bool, quiet: bool, play: bool) -> str:
     """Serve until interrupted; returns the address it listened on."""
-    bound = bind(policy.address, port)
+    policy, bound = app.policy, bind(app.policy.address, port)
     address = f"http://{_shown(policy.address)}:{bound.getsockname()[1]}"
 
     def ready() -> None:
@@ -103,11 +102,11 @@ def listen(app: Any, policy: AccessPolicy, port: int, limits: Limits, *, browse:
 
     # Rows are few: a second thread would only be waited for. Ctrl-C is how a server ends.
     with threadpool_limits(1, "blas"), contextlib.suppress(KeyboardInterrupt):
-        Announcing(settings(app, limits), ready).run(sockets=[bound])
+        Announcing(settings(app), ready).run(sockets=[bound])
     return address
 
 
-def settings(app: Any, limits: Limits) -> uvicorn.Config:
+def settings(app: Guard) -> uvicorn.Config:
     """Quiet, bounded, and without trust in proxies' headers."""
     return uvicorn.Config(
         app,
@@ -117,7 +116,7 @@ def settings(app: Any, limits: Limits) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        ws_max_size=limits.body,
+        ws_max_size=app.limits.body,
         ws_max_queue=16,
         ws_per_message_deflate=False,
         timeout_keep_alive=30,
