@@ -93,7 +93,7 @@ class PlannerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldSettings:
-    """An environment of your own."""
+    """Where it acts, if not in the environment of its data, and for how long."""
 
     env_factory: Annotated[str | None, UNSAID] = None
     """Act in your own environment: package.module:function makes a Gymnasium environment (docs/own-robot.md)."""

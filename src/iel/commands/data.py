@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tyro
 
 from iel.commands.common import Command, Facts, Flag
 from iel.errors import DataError
+
+if TYPE_CHECKING:
+    from iel.data import Trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +58,6 @@ class DataMake(Command):
         draw_visits(picture, maze, load(files["train"]))
         print("\n".join(str(path) for path in (*files.values(), picture)))
         return {**{split: str(path) for split, path in files.items()}, "picture": str(picture)}
-
-
-TABLE = ("observation_low", "observation_high", "slowness")
-"""Facts of `iel data info` that are numbers per column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +111,9 @@ class DataConvert(Command):
         if path is None:
             raise DataError(f"{self.source} does not exist; give a file or a folder.")
         columns = {"observations": self.observations, "actions": self.actions, "episode": self.episode}
-        data = read(
-            path,
-            trust=self.trust or self.unit_actions,
-            columns={name: value for name, value in columns.items() if value},
-        )
-        ranges: dict[str, Any] = {}
+        given = {name: value for name, value in columns.items() if value}
+        data = read(path, trust=self.trust or self.unit_actions, columns=given)
+        ranges: Facts = {}
         if self.unit_actions:
             data, low, high = unit_actions(data)
             ranges = {"action_low": low, "action_high": high}
@@ -186,39 +183,34 @@ class DataInfo(Command):
             "fingerprint": data.fingerprint,
         }
         for name, value in facts.items():
-            if name not in TABLE:
+            if name not in ("observation_low", "observation_high", "slowness"):  # numbers per column
                 print(f"{name:18} {value}")
         _print_columns(facts)
         return facts
 
 
-def _motion(data: Any) -> dict[str, Any]:
-    """What the columns do: how slow each is, which tell the place, how often it jumps and how much it rests."""
+def _motion(data: Trajectories) -> Facts:
+    """What the columns do: how slow each is, which tell the position, how often it jumps and how much it rests."""
     from iel.data.rests import LONG, SHORT, rest_rows
     from iel.data.slowness import slowness
 
-    facts: dict[str, Any] = {"slowness": None}
+    facts: Facts = {"slowness": None, "place_columns": None, "jumps": len(data.jumps)}
     try:
         facts["slowness"] = _few_digits(slowness(data), 3)
-        place = list(data.require_position())
+        facts["place_columns"] = place = list(data.require_position())
     except DataError as problem:  # episodes too short to tell, or nothing separates position from pose
-        return {**facts, "place_columns": None, "jumps": len(data.jumps), "note": str(problem)}
+        return {**facts, "note": str(problem)}
     pieces = data.cut(data.jumps)  # as in training: a jump is no motion
-    shares = [round(len(rest_rows(pieces, place, kind)) / pieces.num_states, 3) for kind in (LONG, SHORT)]
-    return {
-        **facts,
-        "place_columns": place,
-        "jumps": len(data.jumps),
-        "resting_share": shares[0],
-        "short_rests_share": shares[1],
-    }
+    for name, kind in (("resting_share", LONG), ("short_rests_share", SHORT)):
+        facts[name] = round(len(rest_rows(pieces, place, kind)) / pieces.num_states, 3)
+    return facts
 
 
-def _few_digits(values: Any, digits: int = 4) -> list[float]:
+def _few_digits(values: Iterable[float], digits: int = 4) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def _print_columns(facts: dict[str, Any], shown: int = 8) -> None:
+def _print_columns(facts: Facts, shown: int = 8) -> None:
     """The slowest columns, with range and ratio."""
     ratios = facts["slowness"] or [0.0] * facts["observation_size"]
     order = sorted(range(len(ratios)), key=lambda column: -ratios[column])

@@ -26,7 +26,7 @@ class DiagnoseCommand(RunCommand):
     """Seed of the episodes and of the states that are drawn."""
     picture: Path | None = None
     """Where to draw (default: RUN/plots/diagnosis.png)."""
-    own: OwnWorld = WorldSettings()
+    environment: OwnWorld = WorldSettings()
     planning: Planning = PlannerSettings()
 
     def __call__(self) -> Facts:
@@ -44,9 +44,9 @@ class DiagnoseCommand(RunCommand):
         held, seen = audit_data(run, self.planning.data)
         planner = self.planning.planner("direct" if model.metric is None else "asym-graph", model, data)
         rollouts, maze = None, None
-        place = self.own.world() or known_environment(run.env)
+        place = self.environment.world() or known_environment(run.env)
         if self.episodes and place is not None:
-            protocol = Protocol(self.episodes, None, self.seed, self.own.max_steps)
+            protocol = Protocol(self.episodes, None, self.seed, self.environment.max_steps)
             arena = Arena(place, protocol, reference=data.observations[0])
             rollouts, maze = arena.rollout(model, planner, planner.name), arena.envs[0].map
         graph = planner if isinstance(planner, AsymGraph) else None

@@ -49,7 +49,7 @@ class Evaluate(Command):
     """Plan with RUN's distances, but act with the policy of this other run, which is steered by waypoints."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
-    own: OwnWorld = WorldSettings()
+    environment: OwnWorld = WorldSettings()
     planning: Planning = PlannerSettings()
 
     def __call__(self) -> Facts:
@@ -61,7 +61,7 @@ class Evaluate(Command):
         from iel.planning import PLANNERS, over_coreset, usual_planners
         from iel.training import open_run, open_runs
 
-        ask, steps = self.ask(), self.own.max_steps
+        ask, steps = self.ask(), self.environment.max_steps
         runs = open_runs(self.run)
         driver = None if self.policy_of is None else open_run(self.policy_of)
         planners = self.planners or usual_planners(runs[0].model)
@@ -73,7 +73,7 @@ class Evaluate(Command):
             if name not in PLANNERS:
                 raise unknown_name("planner", name, PLANNERS)
         protocol = Protocol(self.episodes, self.tasks, self.seed, steps, self.action, ask, self.by_distance)
-        world, pictures = self.own.world(), not self.no_pictures
+        world, pictures = self.environment.world(), not self.no_pictures
         summary = evaluate_runs(runs, planners, protocol, self.planning, pictures, world, driver)
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")
