@@ -22,7 +22,7 @@ from iel.commands.common import Output
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.planning import AsymGraph, SymGraph
-from iel.planning.node_costs import MetricMatcher
+from iel.planning.node_costs import Matcher
 from iel.planning.planners import AlongGraph
 from iel.training import open_run
 
@@ -48,7 +48,7 @@ def measure(planner: AsymGraph, data: Trajectories, options: Options) -> dict[st
     generator = np.random.default_rng(0)
     goals = data.observations[generator.choice(len(data.observations), GOALS)]
     pursuit = planner.plan(list(goals)).pursuit
-    assert isinstance(pursuit, AlongGraph) and isinstance(pursuit.matcher, MetricMatcher)
+    assert isinstance(pursuit, AlongGraph) and isinstance(pursuit.matcher, Matcher)
     wanted, memory = np.arange(options.agents) % GOALS, np.full(options.agents, -1)
     long_enough = np.flatnonzero(np.diff(data.offsets) > options.steps)
     if not len(long_enough):

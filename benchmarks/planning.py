@@ -123,7 +123,7 @@ def fast_case(nodes: int, beta: float, data: str, goals: int) -> Row:
     """Preparation and time per goal of the planner's own graph."""
     points, metric = case_points(data, nodes), case_metric(data, nodes, beta)
     started, started_processor = time.perf_counter(), time.process_time()
-    graph = PlanningGraph(points, metric, neighbours=NEIGHBOURS, recent=1)
+    graph = PlanningGraph(points, metric, neighbours=NEIGHBOURS)
     prepared, prepared_processor = time.perf_counter() - started, time.process_time() - started_processor
     seconds, processor, stages = [], [], []
     for goal in case_goals(points, goals):
@@ -144,8 +144,8 @@ def fast_case(nodes: int, beta: float, data: str, goals: int) -> Row:
         "prepare_seconds": prepared,
         "prepare_processor_seconds": prepared_processor,
         "peak_mb": peak,
-        "path": graph.report.path,
-        "candidates_per_node": graph.report.candidates / nodes,
+        "path": graph.costs.path,
+        "candidates_per_node": graph.costs.candidates / nodes,
         "stages": stages[middle],
     }
 

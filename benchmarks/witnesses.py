@@ -69,7 +69,7 @@ def measure(options: Options) -> dict[str, Any]:
     window = window_for(graph.edges(LatentGoal(points[0], np.eye(DIMENSION)[0])).cost)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     clock, processor = time.perf_counter(), time.process_time()
-    nodes = assign(states, offsets, points)
+    nodes = assign(states, points)
     assigned = time.perf_counter()
     witnesses = passages(nodes, offsets, len(points), window)
     seconds, busy = time.perf_counter() - clock, time.process_time() - processor

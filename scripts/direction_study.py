@@ -55,7 +55,7 @@ def closed_edges(maze: MazeMap, planner: Planner) -> float:
     graph: Any = planner.graph  # type: ignore[attr-defined]
     goal = planner._fields[next(reversed(planner._fields))].goal  # type: ignore[attr-defined]
     edges, places = graph.geometric(goal), planner.observations[planner.states, :2]  # type: ignore[attr-defined]
-    trusted = np.ones(len(edges), bool) if graph.witnesses is None else graph._seen(edges)
+    trusted = np.ones(len(edges), bool) if graph.witnesses is None else graph.seen(edges)
     start, end = places[edges.source[trusted]], places[edges.target[trusted]]
     back, forth = backwards(maze, start, end).sum(), backwards(maze, end, start).sum()
     return float(back / max(back + forth, 1))

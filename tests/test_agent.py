@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import iel
-from iel.errors import RunError
+from iel.errors import ConfigError, RunError
 from methods.algo_worlds import SQUARE, grid
 
 WITHOUT_JAX = """
@@ -75,6 +75,31 @@ def test_a_saved_agent_acts_the_same_without_jax(agent: iel.Agent, tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     with pytest.raises(RunError):
         iel.load_agent(path)
+
+
+@pytest.mark.parametrize(
+    ("planner", "options"),
+    [
+        ("direct", {}),
+        ("rec-mid", {"average": 5, "pool": 500}),
+        ("sym-graph", {"neighbours": 4, "nodes": 20}),
+        ("asym-graph", {"coreset": "dpp", "nodes": 15, "lookahead": 1.0, "witnesses": 20.0}),
+        ("gas-graph", {"reach": 2.0, "efficiency": 0.5}),
+    ],
+)
+def test_what_is_loaded_acts_the_same_to_the_last_bit(agent: iel.Agent, tmp_path, planner: str, options):
+    own = agent.using(planner, **options)
+    loaded = iel.load_agent(own.save(tmp_path / "agent"))
+    assert loaded.planner.name == planner
+    for goal in SQUARE[[24, 3, 12]].astype(np.float32):
+        states = SQUARE.astype(np.float32)
+        assert np.array_equal(own.act(states, goal), loaded.act(states, goal))
+        assert own.steps(states[0], goal) == loaded.steps(states[0], goal)
+
+
+def test_a_metric_of_your_own_is_not_saved(agent: iel.Agent, tmp_path):
+    with pytest.raises(ConfigError, match="metric of your own"):
+        agent.using("asym-graph", metric=agent.model.metric).save(tmp_path / "agent")
 
 
 def test_every_method_policy_planner_and_goal_is_a_public_name():

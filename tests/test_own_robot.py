@@ -269,7 +269,7 @@ def test_a_policy_that_listens_is_told_from_one_that_does_not(homing):
 
 
 def test_fates(data):
-    from iel.planning.support import support_of
+    from iel.model.support import support_of
 
     support = support_of(data)
     walk = data.episode(0).observations

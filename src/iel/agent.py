@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
-from iel.errors import RunError
+from iel.errors import ConfigError, RunError
 from iel.files import new_directory, seal, write_json
 from iel.loader import read_json
 from iel.metrics import Floats
 from iel.model import Model, load_model, save_model
+from iel.model.atlas import Atlas, Source
 from iel.model.files import MANIFEST_FORMAT
 from iel.model.support import Outside
-from iel.planning import Acting, AsymGraph, Controller, Planner, Route, make_planner, planners_for
+from iel.planning import Acting, Controller, Planner, Route, make_planner, planners_for
 from iel.planning.goals import Goal, observation_table
+from iel.typed import as_struct
 
 if TYPE_CHECKING:
     from iel.data import Trajectories
@@ -34,6 +37,15 @@ if TYPE_CHECKING:
 
 AGENT = "agent.json"
 """Which planner an agent uses; beside the files of its model."""
+KEPT_BY_ATLAS = ("nodes", "coreset", "sigma", "pool", "seed", "witnesses")
+"""Options that say which states are chosen and what the data says of them: the saved states answer that."""
+
+
+class Saved(Struct, frozen=True):
+    """The content of agent.json."""
+
+    planner: str
+    options: dict[str, bool | int | float | str | None] = {}
 
 
 class Episode:
@@ -58,13 +70,29 @@ class Episode:
 
 
 class Agent:
-    """A model with a planner. It remembers nothing between calls, so any number of robots may share it."""
+    """A model, the states it plans over and a planner. It remembers nothing between calls, so any number of robots may
+    share it."""
 
-    def __init__(self, model: Model, planner: Planner):
-        self.model, self.planner = model, planner
+    def __init__(self, model: Model, data: Source | None = None, planner: str = "asym-graph", **options: Any):
+        """`data` are trajectories, an `Atlas` or a table of observations; without them the states that the model was
+        exported with. `direct` needs none. `options` are those of the planner, such as `nodes=2048`."""
+        self.model, self.options = model, options
+        if data is None:
+            self.planner = model.planner(planner, **options)
+        else:
+            self.planner = make_planner(planner, model, data, **options)
 
     def __repr__(self) -> str:
         return f"Agent({self.model!r}, {self.planner!r})"
+
+    @property
+    def atlas(self) -> Atlas:
+        """The states that it plans over."""
+        return self.planner.atlas
+
+    def using(self, planner: str, **options: Any) -> Agent:
+        """The same model and states with another planner."""
+        return Agent(self.model, self.atlas, planner, **options)
 
     def act(self, observation: Any, goal: Goal) -> Floats:
         """The action towards a goal: a state, columns as in {0: 8.5}, or any goal of `iel.planning.goals`.
@@ -103,17 +131,30 @@ class Agent:
         return evaluate_planners(self.model, planners, place, Protocol(episodes, seed=seed), progress)
 
     def save(self, path: Path | str) -> Path:
-        """Write a directory that `iel.load_agent` reads, whole or not at all: weights, planning states, checksums."""
+        """Write a directory that `iel.load_agent` reads, whole or not at all: weights, planning states, checksums.
+
+        What is loaded acts the same to the last bit. A metric of your own cannot be saved.
+        """
         final = Path(path)
         if final.exists():
             raise RunError(f"{final} already exists; choose another path, or remove it.")
+        if "metric" in self.options:
+            raise ConfigError(
+                "This agent plans with a metric of your own, which no file holds; save its model instead."
+            )
+        options = {name: value for name, value in self.options.items() if name not in KEPT_BY_ATLAS}
         with new_directory(final) as partial:
-            save_model(self.model, partial)
-            if isinstance(self.planner, AsymGraph):
-                self.planner.node_atlas().save(self.model, partial / "planner.safetensors")
-            write_json(partial / AGENT, {"planner": self.planner.name})
+            self.write(partial)
+            write_json(partial / AGENT, {"planner": self.planner.name, "options": options})
             seal(partial, MANIFEST_FORMAT, {})
         return final
+
+    def write(self, directory: Path) -> None:
+        """The model's files, and those of the states that its planner can be built from again."""
+        save_model(self.model, directory)
+        atlas = self.planner.node_atlas()
+        if atlas is not None:
+            atlas.save(self.model, directory / "planner.safetensors")
 
 
 def load_agent(path: Path | str, planner: str | None = None, *, outside: Outside = "warn") -> Agent:
@@ -123,11 +164,12 @@ def load_agent(path: Path | str, planner: str | None = None, *, outside: Outside
     """
     directory = Path(path)
     model = load_model(directory, outside)
-    if planner is None:
-        usual = "asym-graph" if model.atlas is not None else "direct"
-        saved = read_json(directory / AGENT) if (directory / AGENT).exists() else {}
-        planner = str(saved.get("planner", usual))
-    return Agent(model, model.planner(planner))
+    if planner is not None:
+        return Agent(model, planner=planner)
+    usual = Saved("asym-graph" if model.atlas is not None else "direct")
+    file = directory / AGENT
+    saved = as_struct(read_json(file), Saved, str(file), RunError) if file.exists() else usual
+    return Agent(model, planner=saved.planner, **saved.options)
 
 
 def fit(
@@ -150,7 +192,7 @@ def fit(
     known = load(data) if isinstance(data, (str, Path)) else data
     model = train(known, suited(known) if method is None else method, [seed], out=out, progress=progress).model
     chosen = planner or ("asym-graph" if "asym-graph" in planners_for(model) else "direct")
-    return Agent(model, make_planner(chosen, model, known))
+    return Agent(model, known, chosen)
 
 
 def suited(data: Trajectories) -> Method:

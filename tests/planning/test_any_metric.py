@@ -25,7 +25,7 @@ from iel.planning import (
     planners_for,
 )
 from iel.planning.coreset import farthest_point
-from iel.planning.neighbours import around
+from iel.planning.graph import around
 from iel.planning.planners import AlongGraph
 
 START, END = np.array([1.0, 0.0], dtype=np.float32), np.array([1.0, 10.0], dtype=np.float32)

@@ -11,8 +11,8 @@ from iel.metrics import Displacement
 from iel.model import Waypoint
 from iel.model.atlas import ObservedTeleports
 from iel.planning import AsymGraph, PlanningModel
-from iel.planning.chance import FEWEST, chance_search, find_portals
-from iel.planning.search import NO_HOP, Edges, search
+from iel.planning.chance import FEWEST, find_portals
+from iel.planning.graph import NO_HOP, Edges, chance_search, search
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two_rooms.py"
 

@@ -11,7 +11,7 @@ from iel.methods.gas import first_beyond as on_device
 from iel.metrics import Displacement, LatentGoal
 from iel.planning import GasGraph, make_planner, planners_for
 from iel.planning.clusters import ClusterGraph, clusters, efficient, first_beyond, means
-from iel.planning.search import NO_HOP
+from iel.planning.graph import NO_HOP
 
 EUCLIDEAN = Displacement(0.0)
 START, END = np.array([1.0, 0.0], dtype=np.float32), np.array([1.0, 10.0], dtype=np.float32)
@@ -142,8 +142,8 @@ def test_trajectories_are_filtered_and_states_without_any_are_kept():
     data = Trajectories.from_episodes([(line, np.zeros((199, 1))), (noise, np.zeros((199, 1)))], "both", trust=True)
     model = LinearModel(beta=0.0)
     planner = GasGraph(model, data, reach=3.0, efficiency=0.95)
-    assert planner.kept < 300 and (planner.states < 200).sum() > (planner.states >= 200).sum()
-    assert GasGraph(model, corridor(), reach=3.0).kept == len(corridor().observations)
+    assert len(planner.kept) < 300 and (planner.states < 200).sum() > (planner.states >= 200).sum()
+    assert len(GasGraph(model, corridor(), reach=3.0).kept) == len(corridor().observations)
 
 
 def test_what_is_refused():

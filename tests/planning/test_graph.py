@@ -14,7 +14,7 @@ from benchmarks import reference
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import Displacement, LatentGoal, Metric, lengths_between
 from iel.planning import PlanningGraph
-from iel.planning.neighbours import TooMany, euclidean_tree, nearest_pairs
+from iel.planning.coreset import TooMany, euclidean_tree, nearest_pairs
 
 
 def goal_of(case: Instance) -> LatentGoal:
@@ -144,11 +144,11 @@ def test_a_far_larger_coreset_than_its_lists_still_gets_an_exact_tree() -> None:
 def test_pruning_is_given_up_where_it_keeps_too_much() -> None:
     cloud = np.random.default_rng(0).normal(size=(600, 40))
     graph = PlanningGraph(cloud, Displacement(1.0))
-    assert graph.report.path == "dense"
+    assert graph.costs.path == "dense"
     sheet = np.random.default_rng(0).normal(size=(600, 2))
     graph = PlanningGraph(sheet, Displacement(0.1))
-    assert graph.report.path == "pruned"
-    assert 10.0 <= graph.report.candidates / 600 <= 30.0
+    assert graph.costs.path == "pruned"
+    assert 10.0 <= graph.costs.candidates / 600 <= 30.0
     with pytest.raises(TooMany):
         nearest_pairs(cloud, 10, math.exp(2.0), 1000)
 
@@ -186,7 +186,7 @@ def test_a_metric_that_copies_ours_gives_our_graph(kind: str, monkeypatch: pytes
     case = Instance(points, points[4], direction / np.linalg.norm(direction), 0.3, 4)
     own = PlanningGraph(points, Displacement(0.3), neighbours=4)
     other = PlanningGraph(points, Copy(), neighbours=4)
-    assert other.report.path == "metric"
+    assert other.costs.path == "metric"
     assert np.array_equal(as_matrix(other, case), as_matrix(own, case))
     assert np.array_equal(other.field(goal_of(case)).next_hop, own.field(goal_of(case)).next_hop)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iel.metrics import Displacement, LatentGoal
-from iel.planning import neighbours
+from iel.planning import coreset as neighbours
 from iel.planning.graph import PlanningGraph
 
 

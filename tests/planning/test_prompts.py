@@ -24,8 +24,8 @@ from iel.planning import (
     Where,
 )
 from iel.planning.goals import inside, matching_states, mismatch
+from iel.planning.graph import NO_HOP, Edges
 from iel.planning.rewards import Landscape, composed_direction, fit_readout, node_means, reward_field
-from iel.planning.search import NO_HOP, Edges
 
 START, END = np.array([1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32)
 

@@ -8,9 +8,8 @@ from iel.data import Trajectories
 from iel.errors import GeometryError, RunError
 from iel.model import GoalState, Model, load_model, save_model
 from iel.model.networks import Network, perceptron
-from iel.model.support import Support, View, report
+from iel.model.support import MARGIN, Support, View, report, support_of
 from iel.planning import Direct
-from iel.planning.support import MARGIN, support_of
 
 
 def walks(count: int = 40, steps: int = 80, poses: int = 0, seed: int = 0) -> Trajectories:

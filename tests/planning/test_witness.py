@@ -10,7 +10,7 @@ from iel.errors import ConfigError
 from iel.metrics import Displacement, LatentGoal
 from iel.model.atlas import AT_JUMPS
 from iel.planning import AsymGraph, Atlas, PlanningGraph, PlanningModel, SymGraph
-from iel.planning.witness import assign, connectivity, observed_edges, passages, positions
+from iel.planning.witness import assign, observed_edges, passages, positions
 
 
 def walks(generator, episodes=7, dimension=3):
@@ -35,11 +35,11 @@ def brute_passages(nodes, offsets, window):
 @pytest.mark.parametrize("nodes", [5, 300, 900])
 def test_every_state_finds_its_nearest_node(nodes):
     generator = np.random.default_rng(nodes)
-    states, offsets = walks(generator)
+    states, _ = walks(generator)
     points = np.concatenate([states, states + 5.0])[generator.choice(2 * len(states), nodes, replace=False)]
     points = points.astype(np.float64)
     squares = ((states[:, None, :].astype(np.float64) - points[None]) ** 2).sum(-1)
-    assert np.array_equal(assign(states, offsets, points), squares.argmin(axis=1))
+    assert np.array_equal(assign(states, points), squares.argmin(axis=1))
 
 
 def test_states_far_from_their_neighbours_are_found_too():
@@ -47,7 +47,7 @@ def test_states_far_from_their_neighbours_are_found_too():
     states = (10 * generator.standard_normal((500, 4))).astype(np.float32)  # jumps everywhere
     points = 10 * generator.standard_normal((400, 4))
     squares = ((states[:, None, :].astype(np.float64) - points[None]) ** 2).sum(-1)
-    assert np.array_equal(assign(states, np.array([0, 200, 500]), points), squares.argmin(axis=1))
+    assert np.array_equal(assign(states, points), squares.argmin(axis=1))
 
 
 @pytest.mark.parametrize("window", [1, 6, 40])
@@ -151,7 +151,6 @@ def test_a_graph_without_witnesses_says_so_and_factors_are_checked():
         AsymGraph(street, street.walks, witnesses=0.5)
     with pytest.raises(ConfigError, match="only states"):
         AsymGraph(street, street.walks.observations, witnesses=10.0)
-    assert connectivity(2, np.array([0]), np.array([1]), np.array([True])).components == 2
 
 
 def test_a_robot_is_where_its_position_is_whatever_its_pose():

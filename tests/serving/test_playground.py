@@ -6,7 +6,7 @@ from starlette.testclient import TestClient
 
 from iel.errors import ConfigError
 from iel.planning import Atlas
-from iel.planning.search import Edges
+from iel.planning.graph import Edges
 from iel.serving.app import create_app
 from iel.serving.engine import Engine
 from iel.serving.obstacles import Obstacles

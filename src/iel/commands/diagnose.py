@@ -34,8 +34,8 @@ class DiagnoseCommand(RunCommand):
         from iel.commands.pictures import ground
         from iel.evaluation import Arena, Protocol
         from iel.evaluation.diagnosis import diagnose
+        from iel.model.support import support_of
         from iel.planning import AsymGraph
-        from iel.planning.support import support_of
         from iel.training import open_run
         from iel.viz.diagnosis import draw_diagnosis
 

@@ -14,7 +14,7 @@ from iel.evaluation import Arena, Rollouts
 from iel.model import Model
 from iel.planning import AsymGraph, GasGraph, Planner, Route
 from iel.planning.goals import Goal
-from iel.planning.search import without
+from iel.planning.graph import without
 from iel.training import Run
 from iel.training.trackers import read_metrics
 

@@ -58,8 +58,8 @@ class PlanCommand(RunCommand):
 
         from iel.commands.pictures import draw_plan, ground
         from iel.commands.prompts import parse_place, parse_places
+        from iel.model.support import support_of
         from iel.planning import Avoid, Reward, Sequence
-        from iel.planning.support import support_of
         from iel.training import open_run
 
         run = open_run(self.run)

@@ -19,14 +19,14 @@ LIMIT = 1e-4
 ROWS = 256
 
 
-def measure(model: Model, directory: Path, observations: np.ndarray | None) -> dict[str, Any]:
+def measure(model: Model, directory: Path) -> dict[str, Any]:
     """Largest differences of ONNX from numpy: {"rows", "onnx": {"action", "cost"} or None where there is no ONNX}."""
     result: dict[str, Any] = {"rows": ROWS, "onnx": None}
     if not (directory / "model.onnx").exists() or (onnxruntime := _onnxruntime()) is None:
         return result
     generator = np.random.default_rng(0)
-    if observations is None:
-        observations = generator.standard_normal((ROWS, model.observation_size))
+    known = None if model.atlas is None else model.atlas.observations
+    observations = generator.standard_normal((ROWS, model.observation_size)) if known is None else known
     states, goals = (np.asarray(generator.choice(observations, ROWS), np.float32) for _ in range(2))
     target = Direct(model, Atlas(states)).plan(goals).target(model.embed(states))
     expected = [model.act(states, model.command(states, target))]

@@ -20,14 +20,14 @@ from typing import Any
 from safetensors import SafetensorError
 
 import iel
+from iel.agent import Agent
 from iel.errors import ConfigError, RunError
 from iel.export.agreement import measure
 from iel.export.graphs import IR_VERSION, OPSET, build_graphs, require_onnx, signatures
 from iel.files import new_directory, seal, write_json
-from iel.model import Model, save_model
+from iel.model import Model
 from iel.model.atlas import Source
 from iel.model.files import MANIFEST_FORMAT, read_model
-from iel.planning import AsymGraph
 from iel.training import Run
 
 CARD_FORMAT = 1
@@ -55,20 +55,19 @@ def export_run(
         raise RunError(f"{out} already exists; choose another --out, or remove it.")
     if witnesses is not None and nodes is None:
         raise ConfigError("Witnesses belong to the states of a graph; say how many, --nodes 2048.")
-    atlas = None
-    if data is not None and nodes is not None:
-        atlas = AsymGraph(model, data, nodes=nodes, coreset=coreset, witnesses=witnesses).node_atlas()
+    if data is None or nodes is None:
+        agent = Agent(model, planner="direct")
+    else:
+        agent = Agent(model, data, nodes=nodes, coreset=coreset, witnesses=witnesses)
     try:
         with new_directory(out) as partial:
-            save_model(model, partial)
-            if atlas is not None:
-                atlas.save(model, partial / "planner.safetensors")
+            agent.write(partial)
             written = read_model(partial)
             graphs = build_graphs(written) if onnx else {}
             for name, graph in graphs.items():
                 (partial / name).write_bytes(graph.SerializeToString(deterministic=True))
             card = _card(run, written, coreset, graphs)
-            card["agreement"] = measure(written, partial, None if atlas is None else atlas.observations)
+            card["agreement"] = measure(written, partial)
             write_json(partial / "card.json", card)
             (partial / "README.txt").write_text(readme(card))
             seal(partial, MANIFEST_FORMAT, versions())

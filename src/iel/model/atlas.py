@@ -90,6 +90,8 @@ class Atlas:
     """The data that they are the rows of, in order; None where they are states alone."""
     chosen: bool = False
     """Whether they are the nodes of a graph already; what follows is about these nodes."""
+    embeddings: Floats | None = None
+    """phi of each, as their planner used it: computed in other batches it may differ in the last bit."""
     edges: ObservedEdges | None = None
     """Observed edges: pairs of nodes that a trajectory passed one after the other, and in how many steps."""
     penalty: float | None = None
@@ -164,7 +166,8 @@ class Atlas:
         from safetensors.numpy import save  # reading needs no package, writing does
 
         observations = np.asarray(self.observations, np.float32)
-        arrays: dict[str, Any] = {"observations": observations, "embeddings": model.embed(observations)}
+        embeddings = model.embed(observations) if self.embeddings is None else self.embeddings.astype(np.float32)
+        arrays: dict[str, Any] = {"observations": observations, "embeddings": embeddings}
         if self.edges is not None:
             size = np.int32 if len(self) ** 2 < 2**31 else np.int64
             arrays |= {"codes": self.edges.codes.astype(size), "steps": self.edges.steps.astype(np.uint8)}
@@ -192,6 +195,7 @@ class Atlas:
         return cls(
             observations,
             chosen=True,
+            embeddings=arrays.get("embeddings"),
             edges=edges,
             penalty=penalty,
             teleports=_teleports(arrays, observations.shape, path),

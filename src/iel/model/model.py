@@ -367,7 +367,7 @@ class Model:
         from iel.planning import Atlas, make_planner  # acting needs no scipy, planning does
 
         if name == "direct":
-            return make_planner(name, self, Atlas.blank(self.observation_size))
+            return make_planner(name, self, self.atlas or Atlas.blank(self.observation_size), **settings)
         if self.atlas is None:
             raise RunError(
                 "This model was exported without planning states; export it with --nodes 2048, or give make_planner "

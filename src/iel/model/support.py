@@ -6,14 +6,14 @@
 
 V is all columns, and once more those that tell the place where such columns exist: in 29 columns of an ant, a place
 twice as far out as any other would drown in the legs. limit_V is three times the distance within which 99 of 100
-states lie that were held out when the r were chosen (`iel.planning.support`). So noise and new poses pass, and a goal
-behind the outer wall does not. Nobody can promise that a state inside is predicted well.
+states lie that were held out when the r were chosen, as far apart from each other as possible. So noise and new poses
+pass, and a goal behind the outer wall does not. Nobody can promise that a state inside is predicted well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,9 +21,22 @@ from numpy.typing import ArrayLike, NDArray
 from iel.errors import ConfigError, GeometryError
 from iel.files import notice
 
+if TYPE_CHECKING:
+    from iel.data.trajectories import Trajectories
+
 FloatArray = NDArray[np.float32]
+Rows = NDArray[np.int64]
 Outside = Literal["warn", "refuse", "ignore"]
 """What to do about an observation or a goal that is far outside of the data."""
+
+KEPT = 512
+"""States a view compares with: a matrix product of microseconds."""
+POOL = 10_000
+"""States they are chosen from."""
+EPISODES = 200
+"""Episodes that are looked at; more tell no more about which columns are slow."""
+HELD_OUT, MARGIN = 0.99, 3.0
+"""The limit is this many times the distance within which this share of held-out states lie."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,54 @@ class Support:
             f"{worst.limit:.2g} is the limit (column {column} is {given:.4g}, nearest {known:.4g}); "
             "predictions there are guesses, so choose one inside the data, or record data there."
         )
+
+
+def support_of(data: Trajectories, seed: int = 0) -> Support:
+    """Mean, spread, and one or two views of the data. Every tenth episode is held out, at least one if there are two.
+
+    A single episode is cut: its last tenth is held out.
+    """
+    chosen = np.unique(np.linspace(0, len(data) - 1, min(len(data), EPISODES)).astype(int))
+    few = data if len(chosen) == len(data) else data.select(chosen)
+    mean = few.observations.mean(axis=0, dtype=np.float64).astype(np.float32)
+    spread = few.scale
+    table = ((few.observations - mean) / spread).astype(np.float32)
+    episode = np.repeat(np.arange(len(few)), np.diff(few.offsets))
+    aside = episode % 10 == min(9, len(few) - 1) if len(few) > 1 else np.arange(len(table)) >= 0.9 * len(table)
+    generator = np.random.default_rng(seed)
+    known, held = (_some(np.flatnonzero(rows), generator) for rows in (~aside, aside))
+    views = [_view("all", np.arange(table.shape[1]), table, known, held)]
+    place = few.position_columns
+    if 0 < len(place) < table.shape[1]:
+        views.append(_view("place", np.array(place), table, known, held))
+    return Support(mean, spread, tuple(views))
+
+
+def _view(name: str, columns: Rows, table: FloatArray, known: Rows, held: Rows) -> View:
+    states = table[known][:, columns]
+    kept = states[_far_apart(states, KEPT)]
+    distances = View(name, columns, kept, 1.0).distances(table[held])
+    # Data on a grid may be met exactly; a limit of nothing would then call the next grid point outside.
+    usual = max(float(np.quantile(distances, HELD_OUT)), 1e-3)
+    return View(name, columns, kept, MARGIN * usual)
+
+
+def _some(rows: Rows, generator: np.random.Generator) -> Rows:
+    return rows if len(rows) <= POOL else np.sort(generator.choice(rows, POOL, replace=False))
+
+
+def _far_apart(states: FloatArray, count: int) -> list[int]:
+    """Rows that are each the farthest from those before, the first nearest to the mean; no two are the same state."""
+    moved = states - states.mean(axis=0, dtype=np.float64)
+    norms = np.einsum("nc,nc->n", moved, moved)
+    picks, squares = [int(norms.argmin())], np.full(len(moved), np.inf)
+    while len(picks) < count:
+        np.minimum(squares, norms - 2.0 * (moved @ moved[picks[-1]]) + norms[picks[-1]], out=squares)
+        farthest = int(squares.argmax())
+        if squares[farthest] <= 1e-9:
+            break
+        picks.append(farthest)
+    return picks
 
 
 def report(support: Support | None, rows: ArrayLike, what: str, outside: Outside) -> None:

@@ -15,7 +15,7 @@ from iel.planning.coreset import (
 )
 from iel.planning.dpp import greedy_dpp
 from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
-from iel.planning.graph import PlanningGraph
+from iel.planning.graph import Edges, Field, PlanningGraph
 from iel.planning.midpoints import RecMid
 from iel.planning.plan import ACTION_KINDS, Acting, ActionKind, Controller, Memory, Plan, PlanningModel, Route, Target
 from iel.planning.planner import Direct, Planner
@@ -28,7 +28,6 @@ from iel.planning.planners import (
     planners_for,
     usual_planners,
 )
-from iel.planning.search import Edges, Field
 
 __all__ = [
     "ACTION_KINDS",

@@ -15,21 +15,21 @@ D_k(i) + Q_k, so only the Q are unknown:
 Started from Q = 0 this rises to the least solution, which is the optimum. A portal has an infinite Q if some exit of it
 leads to where the goal cannot be reached from, walking or by portals that have a finite one.
 
-The agent enters a portal by heading for its `aim`: where those who jumped would have been two steps later.
+`graph.chance_search` reads V off the Q. The agent enters a portal by heading for its `aim`: where those who jumped
+would have been two steps later.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components, dijkstra
+from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 from iel.data.jumps import jump_rows
 from iel.data.trajectories import Trajectories
-from iel.metrics import Booleans, Floats, Integers
+from iel.metrics import Booleans, Floats
 from iel.model.atlas import ObservedTeleports
-from iel.planning.search import NO_HOP, Edges
 
 FEWEST = 10
 """Jumps from one place that make a portal: fewer may be a log that was put together wrongly."""
@@ -74,26 +74,6 @@ def find_portals(data: Trajectories, columns: list[int], scale: Floats, nodes: F
     exits, seen = np.unique(ends, axis=1, return_counts=True)
     shares = seen / np.bincount(number[chosen])[exits[0]]
     return ObservedTeleports(np.array(aims), entries[0], entries[1], exits[0], exits[1], shares)
-
-
-def chance_search(
-    edges: Edges, count: int, node: int, portals: ObservedTeleports, entering: Floats, off: Booleans | None = None
-) -> tuple[Floats, Integers]:
-    """V of every node, and its next hop: a node, or `count` + k to enter portal k. `entering` are the c_ik."""
-    usable = np.ones(len(entering), bool) if off is None else ~off[portals.source]
-    source = np.concatenate([edges.source, portals.source[usable]])
-    target = np.concatenate([edges.target, count + portals.entered[usable]])
-    cost = np.concatenate([edges.cost, entering[usable]])
-    reverse = coo_array((cost, (target, source)), shape=(count + len(portals),) * 2)
-    ends = np.concatenate([[node], count + np.arange(len(portals))])
-    walks, onward = dijkstra(reverse.tocsr(), directed=True, indices=ends, return_predecessors=True)
-    walks, onward = walks[:, :count], onward[:, :count]
-    totals = walks + np.concatenate([[0.0], expectations(walks[:, portals.exits], portals)])[:, None]
-    best, nodes = np.argmin(totals, axis=0), np.arange(count)
-    distance = totals[best, nodes]
-    next_hop = np.where(np.isfinite(distance), np.maximum(onward[best, nodes], NO_HOP), NO_HOP)
-    next_hop[node] = NO_HOP
-    return distance, next_hop
 
 
 def expectations(walks: Floats, portals: ObservedTeleports) -> Floats:

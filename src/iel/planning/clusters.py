@@ -30,11 +30,11 @@ from iel.metrics import (
     checked_costs,
     floored_root,
 )
-from iel.model.atlas import Source
-from iel.planning.neighbours import euclidean_tree, nearest_pairs
+from iel.model.atlas import Atlas, Source
+from iel.planning.coreset import euclidean_tree, nearest_pairs
+from iel.planning.graph import NO_HOP, Edges, Field, search
 from iel.planning.plan import Aim, PlanningModel, Pursuit
 from iel.planning.planner import Planner
-from iel.planning.search import NO_HOP, Edges, Field, search
 
 BLOCK = 1024
 """States that are clustered together."""
@@ -265,9 +265,12 @@ class GasGraph(Planner):
         nodes, members = means(points, clusters(self.metric, points, reach / 2.0))
         self.states = rows[members]
         """Rows of the data's observations that stand for the nodes."""
-        self.kept = len(rows)
-        """How many states were efficient."""
+        self.kept, self.points = rows, points
+        """Rows of those that were efficient, and their embeddings."""
         self.graph = ClusterGraph(nodes, self.metric, reach)
+
+    def node_atlas(self) -> Atlas:
+        return self._nodes(self.kept, self.points)
 
     def _trajectories(self, pool: int, seed: int) -> tuple[Integers, Integers | None]:
         """Rows of whole trajectories, about `pool` of them, and the place of each row's last one among them."""

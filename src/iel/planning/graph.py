@@ -2,7 +2,7 @@
 
 For a goal the graph has the k cheapest out-edges of every node and, in both directions, the Euclidean spanning tree of
 the coreset, which makes it strongly connected. Searched backwards from the goal's node it gives every node its distance
-and its next hop:
+and its next hop, a `Field`:
 
     distance(i) = min_j C_ij + distance(j),     next(i) = smallest j that attains it.
 
@@ -15,15 +15,19 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import connected_components, dijkstra
 
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import (
+    Booleans,
     Displacement,
     Floats,
     Integers,
@@ -34,24 +38,205 @@ from iel.metrics import (
     checked_points,
 )
 from iel.model.atlas import ObservedEdges, ObservedTeleports
-from iel.planning.chance import chance_search
-from iel.planning.displacement import DisplacementCosts
+from iel.planning.chance import expectations
+from iel.planning.coreset import Pairs, euclidean_tree, nearest_pairs
 from iel.planning.landmarks import SupportCosts
-from iel.planning.neighbours import Pairs, around, euclidean_tree, nearest_pairs
-from iel.planning.node_costs import Matcher, MetricCosts, NodeCosts
-from iel.planning.search import NO_HOP, Edges, Field, search, without
-from iel.planning.witness import LONGEST, Connectivity, connectivity
+from iel.planning.node_costs import DisplacementCosts, Matcher, NodeCosts
+from iel.planning.witness import LONGEST
+
+NO_HOP = -1
+RECENT = 4
+"""Goals whose edges are remembered."""
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
-@dataclass
-class Report:
-    """What preparation found and how long it took."""
+def recall(recent: OrderedDict[K, V], most: int, key: K, make: Callable[[], V]) -> V:
+    """What was made for this key, or is made now; the `most` last ones are remembered."""
+    if key not in recent:
+        recent[key] = make()
+    recent.move_to_end(key)
+    found = recent[key]
+    if len(recent) > most:
+        recent.popitem(last=False)
+    return found
 
-    path: str = "pruned"
-    """`pruned` (exact, from candidates), `dense` (exact, every pair), `support` (exact, filtered by some landmarks) or
-    `metric` (rows of any other metric)."""
-    candidates: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
+
+# ---------------------------------------------------------------- edges and searches
+
+
+@dataclass(frozen=True)
+class Edges:
+    """A directed graph as lists: source[e] -> target[e] at cost[e]."""
+
+    source: Integers
+    target: Integers
+    cost: Floats
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def chosen(self, rows: Booleans) -> Edges:
+        """Some of them."""
+        return Edges(self.source[rows], self.target[rows], self.cost[rows])
+
+    def more(self, source: Integers, target: Integers, cost: Floats) -> Edges:
+        """These and others."""
+        return Edges(np.append(self.source, source), np.append(self.target, target), np.append(self.cost, cost))
+
+    def matrix(self, count: int) -> csr_array:
+        """Costs by (target, source): the reversed graph as a sparse matrix."""
+        reverse = coo_array((self.cost, (self.target, self.source)), shape=(count, count))
+        # No edge is listed twice, so there is nothing to sum: saves a sort.
+        reverse.has_canonical_format = True
+        return reverse.tocsr()
+
+
+def without(edges: Edges, count: int, nodes_off: Booleans | None, edges_off: Iterable[tuple[int, int]]) -> Edges:
+    """The graph less the switched-off nodes and edges."""
+    pairs = np.array(list(edges_off), dtype=np.int64).reshape(-1, 2)
+    if nodes_off is None and not len(pairs):
+        return edges
+    keep = np.ones(len(edges), dtype=bool)
+    if nodes_off is not None:
+        keep &= ~(nodes_off[edges.source] | nodes_off[edges.target])
+    if len(pairs):
+        keep &= ~np.isin(edges.source * np.int64(count) + edges.target, pairs[:, 0] * count + pairs[:, 1])
+    return edges.chosen(keep)
+
+
+def search(edges: Edges, count: int, node: int) -> tuple[Floats, Integers]:
+    """Distances to `node` and next hops towards it, by Dijkstra's algorithm on the reversed graph."""
+    distance, predecessor = dijkstra(edges.matrix(count), directed=True, indices=node, return_predecessors=True)
+    here, onward = distance.take(edges.source), distance.take(edges.target)
+    best = np.flatnonzero(onward + edges.cost == here)
+    best = best[onward[best] < here[best]]
+    next_hop = np.full(count, count)
+    np.minimum.at(next_hop, edges.source[best], edges.target[best])
+    # Where a cost drowns in the distance's rounding no edge shortens it strictly: keep the search's own tree there,
+    # which says -9999 where there is no way.
+    left = np.flatnonzero(next_hop == count)
+    next_hop[left] = np.maximum(predecessor[left], NO_HOP)
+    next_hop[node] = NO_HOP
+    return distance, next_hop
+
+
+def chance_search(
+    edges: Edges, count: int, node: int, portals: ObservedTeleports, entering: Floats, off: Booleans | None = None
+) -> tuple[Floats, Integers]:
+    """V of every node (`chance`), and its next hop: a node, or `count` + k for portal k. `entering` are the c_ik."""
+    usable = np.ones(len(entering), bool) if off is None else ~off[portals.source]
+    ways = edges.more(portals.source[usable], count + portals.entered[usable], entering[usable])
+    ends = np.concatenate([[node], count + np.arange(len(portals))])
+    reverse = ways.matrix(count + len(portals))
+    walks, onward = dijkstra(reverse, directed=True, indices=ends, return_predecessors=True)
+    walks, onward = walks[:, :count], onward[:, :count]
+    totals = walks + np.concatenate([[0.0], expectations(walks[:, portals.exits], portals)])[:, None]
+    best, nodes = np.argmin(totals, axis=0), np.arange(count)
+    distance = totals[best, nodes]
+    next_hop = np.where(np.isfinite(distance), np.maximum(onward[best, nodes], NO_HOP), NO_HOP)
+    next_hop[node] = NO_HOP
+    return distance, next_hop
+
+
+def around(edges: Edges, count: int, width: int = 64) -> Integers:
+    """The `width` nodes that are nearest to each one along a graph, there or back, itself among them: (N, width).
+
+    Ascending; where fewer can be reached, i itself fills the row up.
+    """
+    width, everyone = min(width, count), np.arange(count)
+    graph = edges.matrix(count)
+    nodes = np.empty((count, width), np.int64)
+    for start in range(0, count, 256):  # no N^2 numbers are held
+        rows = everyone[start : start + 256]
+        ways = dijkstra(graph, directed=False, indices=rows)
+        order = np.argsort(ways, axis=1, kind="stable")[:, :width]
+        nodes[rows] = np.where(np.isfinite(np.take_along_axis(ways, order, axis=1)), order, rows[:, None])
+    nodes.sort(axis=1)
+    return nodes
+
+
+@dataclass(frozen=True)
+class Field:
+    """Everything planning knows about one goal: where each node goes next, and how far it is."""
+
+    goal: LatentGoal
+    node: int
+    """The node that stands for the goal: argmin_i d(x_i, g; g); -1 for a reward, whose ways end in many places."""
+    last_cost: float
+    """d(node, g; g), the way from that node to the goal itself."""
+    distance: Floats
+    """Cost of the shortest way from every node to `node`; infinite where there is none."""
+    next_hop: Integers
+    """The next node on that way; -1 at `node` itself, where a reward is best collected, and where there is no way;
+    N + k where portal k is entered (`chance`)."""
+    values: Floats | None = None
+    """For a reward: what its discounted sum will be from every node."""
+    hops: Floats | None = None
+    """Cost of the next hop from every node, where the search had others: edges that nobody took are dearer to it."""
+
+    def steps(self, metric: Metric) -> Floats:
+        """Predicted steps from every node to `node`: those of its hops, added up along the way.
+
+        s(i) = steps(C_i,next(i)) + s(next(i)). Where a portal is entered, all that is still to come is one hop.
+        """
+        known = np.isfinite(self.distance)
+        hop = np.where(known, 0.0, np.inf)
+        if self.hops is None:
+            onward = (self.next_hop != NO_HOP) & (self.next_hop < len(hop))
+            rest = np.where(onward, self.distance.take(self.next_hop, mode="clip"), 0.0)
+            hop[known] = metric.steps(self.distance[known] - rest[known])
+        else:
+            hop[known] = metric.steps(self.hops[known])
+        return along(hop, self.next_hop)
+
+    def beyond(self, lookahead: float, places: Floats | None = None) -> Integers:
+        """From every node, the first node on its way that is at least `lookahead` away; -1 if the goal comes before.
+
+        Away is meant in the nodes' `places`, if they have some, else in costs. What a reward is collected from is not
+        passed by: there it is the next hop.
+        """
+        ahead = self.next_hop.copy()
+        if lookahead <= 0.0 or self.goal.rewards is not None:
+            return ahead
+        count = len(ahead)
+        near = np.flatnonzero((ahead != NO_HOP) & (ahead < count))
+        while len(near):
+            if places is None:
+                away = self.distance[near] - self.distance[ahead[near]]
+            else:
+                away = np.linalg.norm(places[ahead[near]] - places[near], axis=1)
+            near = near[away < lookahead]
+            ahead[near] = self.next_hop[ahead[near]]
+            near = near[(ahead[near] != NO_HOP) & (ahead[near] < count)]
+        return ahead
+
+
+def along(cost: Floats, next_hop: Integers) -> Floats:
+    """The sum of a cost per node over all hops to come, by jumping twice as far in every round."""
+    end = len(cost)
+    onward = np.append(np.where((next_hop == NO_HOP) | (next_hop >= end), end, next_hop), end)
+    total = np.append(cost, 0.0)
+    for _ in range(end.bit_length()):  # a way has fewer hops than there are nodes
+        if (onward == end).all():
+            break
+        total, onward = total + total[onward], onward[onward]
+    return total[:end]
+
+
+# ---------------------------------------------------------------- the graph
+
+
+@dataclass(frozen=True)
+class Connectivity:
+    """What is left of a graph when only witnessed edges count."""
+
+    edges: int
+    witnessed: int
+    components: int
+    """Strongly connected components of the witnessed edges; 1 if everything can still be reached from everywhere."""
+    largest: int
+    """Nodes in the largest of them."""
 
 
 def node_costs(points: Floats, metric: Metric, neighbours: int, path: str) -> NodeCosts:
@@ -60,7 +245,7 @@ def node_costs(points: Floats, metric: Metric, neighbours: int, path: str) -> No
         return SupportCosts(points, metric, neighbours)
     if isinstance(metric, Displacement):
         return DisplacementCosts(points, metric, neighbours, path)
-    return MetricCosts(points, metric, neighbours)
+    return NodeCosts(points, metric, neighbours)
 
 
 class PlanningGraph:
@@ -74,7 +259,7 @@ class PlanningGraph:
 
     def __init__(
         self,
-        points: Any,
+        points: ArrayLike,
         metric: Metric,
         *,
         neighbours: int = 10,
@@ -83,49 +268,30 @@ class PlanningGraph:
         tree_points: Floats | None = None,
         witnesses: ObservedEdges | None = None,
         unseen: float = math.inf,
-        recent: int = 4,
     ):
-        self.points = checked_points(points, "coreset embeddings")
-        self.metric = metric
+        self.points, self.metric = checked_points(points, "coreset embeddings"), metric
+        self.count, self.dimension = self.points.shape
+        """Number of nodes, and of numbers in an embedding."""
         if neighbours < 1:
             raise ConfigError(f"neighbours is {neighbours}; every node needs at least 1.")
         if path not in ("auto", "pruned", "dense"):
             raise ConfigError(f"path is '{path}'; choose auto, pruned or dense.")
-        self.neighbours = min(neighbours, self.count - 1)
-        self.both_ways = both_ways
+        self.neighbours, self.both_ways = min(neighbours, self.count - 1), both_ways
         self.witnesses, self.unseen = witnesses, unseen
         self.portals: ObservedTeleports | None = None
-        self.portal_points: Floats = np.empty((0, self.points.shape[1]))
+        self.portal_points: Floats = np.empty((0, self.dimension))
         """Embeddings of the aims of portals."""
-        self.report = Report()
         self.seconds: dict[str, float] = {}
+        """How long the parts of the last search took."""
         self._recent: OrderedDict[bytes, Edges] = OrderedDict()
-        self._capacity = max(1, recent)
         self._common: Edges | None = None
         self._sources = np.repeat(np.arange(self.count), self.neighbours)
-        self._prepare(path, self.points if tree_points is None else checked_points(tree_points, "tree points"))
-
-    @property
-    def count(self) -> int:
-        """Number of nodes."""
-        return len(self.points)
-
-    @property
-    def dimension(self) -> int:
-        """Dimension of the latent space."""
-        return self.points.shape[1]
-
-    def _prepare(self, path: str, tree_points: Floats) -> None:
-        """Find the cheapest edges, or what they are chosen from; find the tree; write the report."""
-        report, started = self.report, time.perf_counter()
-        self.costs = node_costs(self.points, self.metric, self.neighbours, path)
-        report.path, report.candidates = self.costs.path, self.costs.candidates
-        report.seconds["neighbours"] = time.perf_counter() - started
+        self.costs = node_costs(self.points, metric, self.neighbours, path)
         self.tree = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
         if self.count > 1:
-            near, radii = self.costs.near or nearest_pairs(tree_points, self.neighbours, 1.0, math.inf)
-            self.tree = euclidean_tree(tree_points, near, radii)
-        report.seconds["total"] = time.perf_counter() - started
+            spread = self.points if tree_points is None else checked_points(tree_points, "tree points")
+            near, radii = self.costs.near or nearest_pairs(spread, self.neighbours, 1.0, math.inf)
+            self.tree = euclidean_tree(spread, near, radii)
 
     @cached_property
     def vicinity(self) -> Integers:
@@ -133,33 +299,27 @@ class PlanningGraph:
         anywhere = LatentGoal(self.points[0], np.eye(self.dimension)[0], self.points[0])
         return around(self.edges(anywhere), self.count)
 
-    def matcher(self, goals: list[LatentGoal], nodes_off: np.ndarray | None) -> Matcher:
+    def matcher(self, goals: list[LatentGoal], nodes_off: Booleans | None) -> Matcher:
         """Matches states to nodes on the way to these goals; `nodes_off` (m, N) are the nodes not used per goal."""
-        return self.costs.matcher(goals, nodes_off, lambda: self.vicinity)
+        local = self.metric.dear and self.metric.for_every_goal and self.count > 1 and nodes_off is None
+        return self.costs.matched_by(self.costs, goals, nodes_off, self.vicinity if local else None)
 
     def edges(self, goal: LatentGoal) -> Edges:
         """The directed graph for one goal, remembered for a while; one for all goals where costs are."""
-        key = self.costs.key(goal)
-        if key in self._recent:
-            self._recent.move_to_end(key)
-            return self._recent[key]
-        edges = self._build(goal)
-        self._recent[key] = edges
-        if len(self._recent) > self._capacity:
-            self._recent.popitem(last=False)
-        return edges
+        return recall(self._recent, RECENT, self.costs.key(goal), lambda: self._build(goal))
 
     def _build(self, goal: LatentGoal) -> Edges:
         """The edges that geometry gives, and among them dearer ones that nobody was seen to take."""
         edges = self.geometric(goal)
         if self.witnesses is None:
             return edges
-        seen = self._seen(edges)
+        seen = self.seen(edges)
         if math.isinf(self.unseen):
-            return Edges(edges.source[seen], edges.target[seen], edges.cost[seen])
+            return edges.chosen(seen)
         return Edges(edges.source, edges.target, np.where(seen, edges.cost, self.unseen * edges.cost))
 
-    def _seen(self, edges: Edges) -> np.ndarray:
+    def seen(self, edges: Edges) -> Booleans:
+        """Which edges were observed."""
         if self.witnesses is None:
             raise ConfigError("This graph has no witnesses; make its planner with witnesses=1000.")
         return self.witnesses.seen(edges.source, edges.target, self.predicted(edges.cost))
@@ -171,8 +331,9 @@ class PlanningGraph:
     def witnessed(self, goal: LatentGoal) -> Connectivity:
         """How the graph of one goal hangs together by the edges that were seen."""
         edges = self.geometric(goal)
-        seen = self._seen(edges)
-        return connectivity(self.count, edges.source, edges.target, seen)
+        kept = edges.chosen(self.seen(edges))
+        components, labels = connected_components(kept.matrix(self.count), connection="strong")
+        return Connectivity(len(edges), len(kept), int(components), int(np.bincount(labels).max()))
 
     def geometric(self, goal: LatentGoal) -> Edges:
         """The edges that costs give, whoever took them; asked for once where they are the same for all goals."""
@@ -187,38 +348,24 @@ class PlanningGraph:
         if self.count == 1:
             return Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
         started = time.perf_counter()
-        cheapest = self.costs.cheapest(goal)
+        nearest, costs = self.costs.cheapest(goal)
         self.seconds["neighbours"] = time.perf_counter() - started
         sources = np.concatenate([self.tree.first, self.tree.second])
         targets = np.concatenate([self.tree.second, self.tree.first])
-        costs = self.edge_costs(sources, targets, goal)
-        new = ~self.costs.kept(cheapest, sources, targets, costs)
-        edges = Edges(
-            np.concatenate([self._sources, sources[new]]),
-            np.concatenate([cheapest.targets.ravel(), targets[new]]),
-            np.concatenate([cheapest.costs.ravel(), costs[new]]),
-        )
-        edges = self._with_reverses(edges, goal) if self.both_ways else edges
+        new = (nearest[sources] != targets[:, None]).all(axis=1)
+        edges = Edges(self._sources, nearest.ravel(), costs.ravel())
+        edges = self._with(edges, sources[new], targets[new], goal)
+        if self.both_ways:
+            code = np.setdiff1d(edges.target * self.count + edges.source, edges.source * self.count + edges.target)
+            edges = self._with(edges, code // self.count, code % self.count, goal)
         self.seconds["join"] = time.perf_counter() - started - self.seconds["neighbours"]
         return edges
 
-    def _with_reverses(self, edges: Edges, goal: LatentGoal) -> Edges:
-        forward = edges.source * np.int64(self.count) + edges.target
-        backward = edges.target * np.int64(self.count) + edges.source
-        code = np.setdiff1d(backward, forward)
-        source, target = code // self.count, code % self.count
-        return Edges(
-            np.concatenate([edges.source, source]),
-            np.concatenate([edges.target, target]),
-            np.concatenate([edges.cost, self.edge_costs(source, target, goal)]),
-        )
-
-    def edge_costs(self, sources: Integers, targets: Integers, goal: LatentGoal) -> Floats:
-        """Costs of listed edges between nodes."""
-        return self.costs.pair_costs(sources, targets, goal)
+    def _with(self, edges: Edges, sources: Integers, targets: Integers, goal: LatentGoal) -> Edges:
+        return edges.more(sources, targets, self.costs.pair_costs(sources, targets, goal))
 
     def field(
-        self, goal: LatentGoal, *, nodes_off: np.ndarray | None = None, edges_off: Iterable[tuple[int, int]] = ()
+        self, goal: LatentGoal, *, nodes_off: Booleans | None = None, edges_off: Iterable[tuple[int, int]] = ()
     ) -> Field:
         """Search backwards from the goal; `nodes_off` (a mask) and `edges_off` (pairs source, target) are not used.
 
@@ -241,9 +388,7 @@ class PlanningGraph:
         hops = None if self.witnesses is None else self._hops(distance, next_hop, goal)
         return Field(goal, node, float(to_goal[node]), distance, next_hop, hops=hops)
 
-    def _search(
-        self, edges: Edges, node: int, goal: LatentGoal, nodes_off: np.ndarray | None
-    ) -> tuple[Floats, Integers]:
+    def _search(self, edges: Edges, node: int, goal: LatentGoal, nodes_off: Booleans | None) -> tuple[Floats, Integers]:
         portals = self.portals
         if portals is None:
             return search(edges, self.count, node)
@@ -256,7 +401,7 @@ class PlanningGraph:
         portal is entered all that is still to come."""
         costs = np.where(next_hop < self.count, 0.0, distance)
         onward = np.flatnonzero((next_hop != NO_HOP) & (next_hop < self.count))
-        costs[onward] = self.edge_costs(onward, next_hop[onward], goal)
+        costs[onward] = self.costs.pair_costs(onward, next_hop[onward], goal)
         return costs
 
     def _checked_goal(self, goal: LatentGoal) -> LatentGoal:

@@ -15,15 +15,15 @@ of the full table to the last bit. d obeys the triangle inequality, which is wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from iel.cores import usable_cores
 from iel.metrics import FLOOR, Booleans, Floats, Integers, LatentGoal, SupportFunction, largest_rises
-from iel.planning.neighbours import Screen, places
-from iel.planning.node_costs import Cheapest, Matcher, NodeCosts
+from iel.planning.coreset import Screen, places
+from iel.planning.node_costs import Matcher, NodeCosts
 
 FEW = 24
 """Landmarks of the lower bound."""
@@ -33,11 +33,57 @@ ROWS = 16
 """Rows of the lower bound that are worked on at a time: 8,192 nodes then fit a core's cache."""
 SAMPLE, NEAR = 256, 32
 """Nodes, and neighbours of each, on which the landmarks of the lower bound are chosen."""
+SLACK = 1e-5
+"""Relative rounding of a sum of two costs, widened."""
+
+
+class SupportMatcher(Matcher):
+    """Exact matching: by the list of the last node where the triangle inequality proves it right, else by all nodes."""
+
+    nodes: SupportCosts
+
+    def __init__(
+        self,
+        nodes: SupportCosts,
+        goals: Sequence[LatentGoal],
+        nodes_off: Booleans | None,
+        around: Integers | None = None,
+    ):
+        super().__init__(nodes, goals, nodes_off)
+        self.metric = nodes.metric
+        everyone = np.arange(nodes.count)[:, None]
+        self.listed, self.radii = np.concatenate([everyone, nodes.lists], axis=1), nodes.list_costs[:, -1]
+
+    def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
+        heights = self.metric.heights(states)
+        found, costs = np.empty(len(states), np.int64), np.empty(len(states))
+        away = np.arange(len(states))
+        if self.nodes_off is None:
+            row = np.flatnonzero(memory >= 0)
+            listed, here = self.listed[memory[row]], heights[row]
+            table = np.maximum(largest_rises(here[:, None], self.nodes.heights[listed]), FLOOR)
+            costs[row] = table.min(axis=1, initial=np.inf)
+            found[row] = np.where(table == costs[row, None], listed, self.nodes.count).min(
+                axis=1, initial=self.nodes.count
+            )
+            back = largest_rises(self.nodes.heights[memory[row]], here)
+            certain = (back + costs[row]) * (1.0 + SLACK) < self.radii[memory[row]]
+            away = np.setdiff1d(away, row[certain])
+        if len(away):
+            off = None if self.nodes_off is None else self.nodes_off[goals[away]]
+            best, least, _ = self.nodes.nearest(heights[away], 1, off=off)
+            found[away], costs[away] = best[:, 0], least[:, 0]
+        return found, costs
+
+    def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
+        return np.maximum(largest_rises(self.metric.heights(states)[row], self.nodes.heights[node]), FLOOR)
 
 
 class SupportCosts(NodeCosts):
     """Costs of a `SupportFunction`: the same for every goal."""
 
+    metric: SupportFunction
+    matched_by = SupportMatcher
     path = "support"
 
     def __init__(self, points: Floats, metric: SupportFunction, neighbours: int):
@@ -107,59 +153,12 @@ class SupportCosts(NodeCosts):
         order = np.lexsort((column, exact, row))[starts[:-1, None] + np.arange(width)]
         return column[order], exact[order], np.diff(starts)
 
-    def cheapest(self, goal: LatentGoal) -> Cheapest:
-        k = self.neighbours
-        order = np.argsort(self.lists[:, :k], axis=1)
-        targets = np.take_along_axis(self.lists[:, :k], order, axis=1)
-        return Cheapest(targets, np.take_along_axis(self.list_costs[:, :k], order, axis=1), self.list_costs[:, k - 1])
+    def cheapest(self, goal: LatentGoal) -> tuple[Integers, Floats]:
+        order = np.argsort(self.lists[:, : self.neighbours], axis=1)
+        return np.take_along_axis(self.lists, order, axis=1), np.take_along_axis(self.list_costs, order, axis=1)
 
     def pair_costs(self, sources: Integers, targets: Integers, goal: LatentGoal) -> Floats:
         return np.maximum(largest_rises(self.heights[sources], self.heights[targets]), FLOOR)
 
     def costs_to(self, goal: LatentGoal) -> Floats:
-        assert isinstance(self.metric, SupportFunction)
         return np.maximum(largest_rises(self.heights, self.metric.heights(goal.point[None])), FLOOR)
-
-    def matcher(
-        self, goals: Sequence[LatentGoal], nodes_off: Booleans | None, around: Callable[[], Integers]
-    ) -> Matcher:
-        return SupportMatcher(self, nodes_off)
-
-
-SLACK = 1e-5
-"""Relative rounding of a sum of two costs, widened."""
-
-
-class SupportMatcher(Matcher):
-    """Exact matching: by the list of the last node where the triangle inequality proves it right, else by all nodes."""
-
-    def __init__(self, nodes: SupportCosts, nodes_off: Booleans | None):
-        self.nodes, self.nodes_off = nodes, nodes_off
-        assert isinstance(nodes.metric, SupportFunction)
-        self.metric = nodes.metric
-        everyone = np.arange(nodes.count)[:, None]
-        self.listed, self.radii = np.concatenate([everyone, nodes.lists], axis=1), nodes.list_costs[:, -1]
-
-    def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
-        heights = self.metric.heights(states)
-        found, costs = np.empty(len(states), np.int64), np.empty(len(states))
-        away = np.arange(len(states))
-        if self.nodes_off is None:
-            row = np.flatnonzero(memory >= 0)
-            listed, here = self.listed[memory[row]], heights[row]
-            table = np.maximum(largest_rises(here[:, None], self.nodes.heights[listed]), FLOOR)
-            costs[row] = table.min(axis=1, initial=np.inf)
-            found[row] = np.where(table == costs[row, None], listed, self.nodes.count).min(
-                axis=1, initial=self.nodes.count
-            )
-            back = largest_rises(self.nodes.heights[memory[row]], here)
-            certain = (back + costs[row]) * (1.0 + SLACK) < self.radii[memory[row]]
-            away = np.setdiff1d(away, row[certain])
-        if len(away):
-            off = None if self.nodes_off is None else self.nodes_off[goals[away]]
-            best, least, _ = self.nodes.nearest(heights[away], 1, off=off)
-            found[away], costs[away] = best[:, 0], least[:, 0]
-        return found, costs
-
-    def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
-        return np.maximum(largest_rises(self.metric.heights(states)[row], self.nodes.heights[node]), FLOOR)

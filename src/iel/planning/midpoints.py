@@ -10,8 +10,8 @@ import numpy as np
 
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import Floats, Integers, LatentGoal, Metric
-from iel.model.atlas import Source
-from iel.planning.neighbours import Screen, affordable_screen, places
+from iel.model.atlas import Atlas, Source
+from iel.planning.coreset import Screen, affordable_screen, places
 from iel.planning.plan import Aim, PlanningModel, Pursuit
 from iel.planning.planner import Planner
 
@@ -86,6 +86,9 @@ class RecMid(Planner):
         self.states, self.points = self._embedded_pool(pool, seed)
         self.rounds, self.average = rounds, min(average, len(self.points))
         self.screen = affordable_screen(self.points, float(np.var(self.points, axis=0).sum()))
+
+    def node_atlas(self) -> Atlas:
+        return self._nodes(self.states, self.points)
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         return Midpoints(goals, self.metric, self.points, self.states, self.screen, self.rounds, self.average)

@@ -1,157 +1,68 @@
 """What edges between the nodes of a graph cost, and which node a state is matched to: one class per kind of metric.
 
-    MetricCosts         any metric: rows of costs in blocks                              (this file)
-    DisplacementCosts   IEL's and HILP's distance: exact, from a few candidates per node (`displacement`)
+    NodeCosts           any metric: rows of costs in blocks
+    DisplacementCosts   IEL's and HILP's distance: exact, from a few candidates per node
     SupportCosts        a support function over landmarks: exact, filtered               (`landmarks`)
 
 Out-edges of a node are ordered by (cost, target). The order is total, so the k cheapest are unique, whatever method
 finds them.
+
+A displacement costs C_ij = l_ij exp(beta (1 - c_ij)). Preparation finds which edges can be among the k cheapest for any
+goal (`coreset.nearest_pairs`); a goal then needs only N projections and the costs of those candidates, and the result
+is that of the dense formula to the last bit. Where candidates are too many, rows of all costs are computed for each
+goal instead: the same edges, more time.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+import warnings
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
-from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, checked_costs
-from iel.planning.neighbours import BLOCK_ELEMENTS, Pairs
+from iel.metrics import (
+    FLOOR,
+    Booleans,
+    Displacement,
+    Floats,
+    Integers,
+    LatentGoal,
+    Metric,
+    checked_costs,
+    directed_cost,
+    floored_root,
+    lengths_to,
+    pair_lengths,
+    projections,
+    row_lengths,
+    row_products,
+)
+from iel.planning.coreset import (
+    BLOCK_ELEMENTS,
+    WIDEN,
+    Nearby,
+    Pairs,
+    TooMany,
+    affordable_screen,
+    nearest_pairs,
+    places,
+    rounded_up,
+    typical_square,
+)
 
-
-@dataclass(frozen=True)
-class Cheapest:
-    """The k cheapest out-edges of every node: targets and costs, (N, k), targets ascending."""
-
-    targets: Integers
-    costs: Floats
-    largest: Floats
-    """The largest of each row's costs, (N,)."""
-
-    def contains(self, sources: Integers, targets: Integers, costs: Floats) -> np.ndarray:
-        """Whether these edges, with these costs, were kept: by the tie rule two numbers per row decide."""
-        bound = self.largest[sources]
-        kept = costs < bound
-        level = np.flatnonzero(costs == bound)
-        if len(level):
-            rows = sources[level]
-            last = np.where(self.costs[rows] == bound[level, None], self.targets[rows], -1).max(axis=1)
-            kept[level] = targets[level] <= last
-        return kept
-
-
-class Matcher(ABC):
-    """Matches states to nodes, for goals that were prepared together; goals are numbered."""
-
-    @abstractmethod
-    def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
-        """argmin_i d(x, x_i; g) over the nodes in use, the smallest index among equals, and its cost.
-
-        memory[r] is the node that row r was matched to last time, or -1; it only saves time, except where a metric
-        says that its costs are expensive (`MetricMatcher`).
-        """
-
-    @abstractmethod
-    def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
-        """d(x, x_i; g) for pairs of a row (a state and its goal) and a node."""
-
-
-class NodeCosts(ABC):
-    """Costs between the nodes of one graph."""
-
-    path: str
-    """How the cheapest edges are found, for reports."""
-    candidates: int = 0
-    """Pairs that preparation kept."""
-    near: tuple[Pairs, Floats] | None = None
-    """Euclidean neighbours and radii, where preparation needed them anyway."""
-
-    def __init__(self, points: Floats, metric: Metric, neighbours: int):
-        self.points, self.metric, self.neighbours = points, metric, neighbours
-        self.count = len(points)
-
-    def key(self, goal: LatentGoal) -> bytes:
-        """Equal for goals whose edges cost the same."""
-        return b"every goal" if self.metric.for_every_goal else b"".join(goal.key)
-
-    @abstractmethod
-    def cheapest(self, goal: LatentGoal) -> Cheapest:
-        """The k cheapest out-edges of every node."""
-
-    @abstractmethod
-    def pair_costs(self, sources: Integers, targets: Integers, goal: LatentGoal) -> Floats:
-        """Costs of listed edges between nodes."""
-
-    @abstractmethod
-    def costs_to(self, goal: LatentGoal) -> Floats:
-        """d(x_i, g; g) from every node, (N,)."""
-
-    @abstractmethod
-    def matcher(
-        self, goals: Sequence[LatentGoal], nodes_off: Booleans | None, around: Callable[[], Integers]
-    ) -> Matcher:
-        """Matches states to nodes on the way to these goals; `nodes_off` (m, N) are the nodes not used per goal.
-
-        `around` lists the nodes around every node along the graph, if they are needed.
-        """
-
-    def kept(self, cheapest: Cheapest, sources: Integers, targets: Integers, costs: Floats) -> np.ndarray:
-        """Whether these edges are among the cheapest; a metric's tables and rows may differ in the last bit."""
-        listed = np.repeat(np.arange(self.count), cheapest.targets.shape[1]) * self.count + cheapest.targets.ravel()
-        return np.isin(sources.astype(np.int64) * self.count + targets, listed)
-
-
-def keep_cheapest(costs: Floats, k: int) -> tuple[Integers, Floats]:
-    """Places (in the flattened table) of the k cheapest entries of each row, in the order of columns, and the largest
-    kept cost of each row; among equal costs the first columns win."""
-    kth = np.partition(costs, k - 1, axis=1)[:, k - 1]
-    chosen = costs <= kth[:, None]
-    if np.count_nonzero(chosen) > k * len(costs):
-        tied = np.flatnonzero(chosen.sum(axis=1) > k)
-        order = np.argsort(costs[tied], axis=1, kind="stable")[:, :k]
-        chosen[tied] = False
-        chosen[tied[:, None], order] = True
-    return np.flatnonzero(chosen), kth
+MOST_CANDIDATES = 2e7
+"""Candidates kept at most when the path is chosen automatically: about 800 MB."""
+CHUNK_ELEMENTS = 1 << 16
+"""Candidate costs worked on at a time: small enough to stay in a core's cache."""
 
 
 # ---------------------------------------------------------------- any metric
 
 
-class MetricCosts(NodeCosts):
-    """Any metric: nothing can be pruned, so rows come in blocks, and no N^2 numbers are ever held."""
-
-    path = "metric"
-
-    def cheapest(self, goal: LatentGoal) -> Cheapest:
-        count, k = self.count, self.neighbours
-        targets, costs, largest = np.empty((count, k), dtype=np.int64), np.empty((count, k)), np.empty(count)
-        height = max(1, BLOCK_ELEMENTS // count)
-        for start in range(0, count, height):
-            block = np.arange(start, min(start + height, count))
-            table = checked_costs(self.metric.costs(self.points[block], self.points, goal), (len(block), count))
-            table[np.arange(len(block)), block] = np.inf
-            chosen, largest[block] = keep_cheapest(table, k)
-            targets[block] = (chosen % count).reshape(-1, k)
-            costs[block] = table.ravel()[chosen].reshape(-1, k)
-        return Cheapest(targets, costs, largest)
-
-    def pair_costs(self, sources: Integers, targets: Integers, goal: LatentGoal) -> Floats:
-        rows = self.metric.row_costs(self.points[sources], self.points[targets], [goal] * len(sources))
-        return checked_costs(rows, (len(sources),))
-
-    def costs_to(self, goal: LatentGoal) -> Floats:
-        return checked_costs(self.metric.costs(self.points, goal.point[None, :], goal), (self.count, 1))[:, 0]
-
-    def matcher(
-        self, goals: Sequence[LatentGoal], nodes_off: Booleans | None, around: Callable[[], Integers]
-    ) -> Matcher:
-        local = self.metric.dear and self.metric.for_every_goal and self.count > 1 and nodes_off is None
-        return MetricMatcher(self, goals, nodes_off, around() if local else None)
-
-
-class MetricMatcher(Matcher):
-    """Matching by rows of costs.
+class Matcher:
+    """Matches states to nodes, for goals that were prepared together; goals are numbered.
 
     Where every cost is a network evaluation, a state is compared with the nodes around its last one along the graph,
     then with those around the best of them, until a node is the best of all around it. The first match looks at all
@@ -159,16 +70,23 @@ class MetricMatcher(Matcher):
     """
 
     def __init__(
-        self, nodes: MetricCosts, goals: Sequence[LatentGoal], nodes_off: Booleans | None, around: Integers | None
+        self, nodes: NodeCosts, goals: Sequence[LatentGoal], nodes_off: Booleans | None, around: Integers | None = None
     ):
+        """`nodes_off` (m, N) are the nodes not used per goal, `around` lists the nodes around every node."""
         self.nodes, self.goals, self.nodes_off, self.around = nodes, goals, nodes_off, around
 
     def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
+        """d(x, x_i; g) for pairs of a row (a state and its goal) and a node."""
         wanted = [self.goals[goals[r]] for r in row]
         costs = self.nodes.metric.row_costs(states[row], self.nodes.points[node], wanted)
         return checked_costs(costs, (len(row),))
 
     def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
+        """argmin_i d(x, x_i; g) over the nodes in use, the smallest index among equals, and its cost.
+
+        memory[r] is the node that row r was matched to last time, or -1; it only saves time, except where nodes
+        `around` are given.
+        """
         moving, first = np.flatnonzero(memory >= 0), np.flatnonzero(memory < 0)
         if self.around is None or not len(moving):
             return self.match_rows(states, goals)
@@ -205,3 +123,240 @@ class MetricMatcher(Matcher):
             table[self.nodes_off[goals]] = np.inf
         nodes = np.argmin(table, axis=1)
         return nodes, table[np.arange(len(states)), nodes]
+
+
+class NodeCosts:
+    """Costs between the nodes of one graph. Nothing is known of the metric, so rows come in blocks, and no N^2 numbers
+    are ever held."""
+
+    matched_by: ClassVar[type[Matcher]] = Matcher
+    path: str = "metric"
+    """How the cheapest edges are found, for reports."""
+    candidates: int = 0
+    """Pairs that preparation kept."""
+    near: tuple[Pairs, Floats] | None = None
+    """Euclidean neighbours and radii, where preparation needed them anyway."""
+
+    def __init__(self, points: Floats, metric: Metric, neighbours: int):
+        self.points, self.metric, self.neighbours = points, metric, neighbours
+        self.count = len(points)
+
+    def key(self, goal: LatentGoal) -> bytes:
+        """Equal for goals whose edges cost the same."""
+        return b"every goal" if self.metric.for_every_goal else b"".join(goal.key)
+
+    def cheapest(self, goal: LatentGoal) -> tuple[Integers, Floats]:
+        """The k cheapest out-edges of every node: targets, ascending, and their costs, (N, k)."""
+        count, k = self.count, self.neighbours
+        targets, costs = np.empty((count, k), dtype=np.int64), np.empty((count, k))
+        height = max(1, BLOCK_ELEMENTS // count)
+        for start in range(0, count, height):
+            block = np.arange(start, min(start + height, count))
+            table = checked_costs(self.metric.costs(self.points[block], self.points, goal), (len(block), count))
+            table[np.arange(len(block)), block] = np.inf
+            chosen = keep_cheapest(table, k)
+            targets[block], costs[block] = chosen % count, table.ravel()[chosen]
+        return targets, costs
+
+    def pair_costs(self, sources: Integers, targets: Integers, goal: LatentGoal) -> Floats:
+        """Costs of listed edges between nodes."""
+        rows = self.metric.row_costs(self.points[sources], self.points[targets], [goal] * len(sources))
+        return checked_costs(rows, (len(sources),))
+
+    def costs_to(self, goal: LatentGoal) -> Floats:
+        """d(x_i, g; g) from every node, (N,)."""
+        return checked_costs(self.metric.costs(self.points, goal.point[None, :], goal), (self.count, 1))[:, 0]
+
+
+def keep_cheapest(costs: Floats, k: int) -> Integers:
+    """Places (in the flattened table) of the k cheapest entries of each row, in the order of columns, (n, k); among
+    equal costs the first columns win."""
+    kth = np.partition(costs, k - 1, axis=1)[:, k - 1]
+    chosen = costs <= kth[:, None]
+    if np.count_nonzero(chosen) > k * len(costs):
+        tied = np.flatnonzero(chosen.sum(axis=1) > k)
+        order = np.argsort(costs[tied], axis=1, kind="stable")[:, :k]
+        chosen[tied] = False
+        chosen[tied[:, None], order] = True
+    return np.flatnonzero(chosen).reshape(-1, k)
+
+
+# ---------------------------------------------------------------- displacements
+
+
+class DisplacementMatcher(Matcher):
+    """Exact matching: d(x, x_i; g) is least among the nodes with l <= e^{2 beta} l_min.
+
+    A state near the node v it was matched to last time is compared with the list of v first; if that list provably
+    holds the best node, nothing else is looked at.
+    """
+
+    nodes: DisplacementCosts
+
+    def __init__(
+        self,
+        nodes: DisplacementCosts,
+        goals: Sequence[LatentGoal],
+        nodes_off: Booleans | None,
+        around: Integers | None = None,
+    ):
+        super().__init__(nodes, goals, nodes_off)
+        self.beta = nodes.beta
+        self.directions = np.array([goal.direction for goal in goals])
+        self.projections = np.stack([projections(nodes.points, goal.direction) for goal in goals])
+        spacing = nodes.spacing if nodes.count > 1 else 0.0
+        self.screen = affordable_screen(nodes.points, spacing**2)
+        self.widest = float(np.exp(2.0 * nodes.beta))
+
+    def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
+        # A switched-off node makes the least length larger than the distance to it: then look everywhere.
+        if self.nodes.lists is None or self.nodes_off is not None:
+            return self._match_anywhere(states, goals)
+        nodes, costs, certain = self._match_listed(states, goals, memory)
+        if not certain.all():
+            away = np.flatnonzero(~certain)
+            nodes[away], costs[away] = self._match_anywhere(states[away], goals[away])
+        return nodes, costs
+
+    def _match_listed(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats, np.ndarray]:
+        """The best node in the list of each remembered one, its cost, and whether it is the best of all for certain.
+
+        The best node lies within e^{2 beta} l_min of x, hence within ||x - x_v|| + e^{2 beta} l_min of the node v.
+        """
+        near = self.nodes.lists
+        assert near is not None
+        listed, rows = near.nodes[memory], np.arange(len(states))
+        difference = self.nodes.points.take(listed, axis=0)
+        difference -= states[:, None, :]
+        lengths = floored_root(np.einsum("rwd,rwd->rw", difference, difference))
+        if self.beta == 0.0:
+            costs = lengths
+        else:
+            rises = self.projections.take(listed + (goals * self.nodes.count)[:, None])
+            rises -= row_products(states, self.directions[goals])[:, None]
+            costs = directed_cost(lengths, rises, self.beta)
+        best = costs.argmin(axis=1)
+        reach = (lengths[rows, near.own[memory]] + self.widest * lengths.min(axis=1)) * WIDEN
+        return listed[rows, best], costs[rows, best], (memory >= 0) & (reach <= near.radii[memory])
+
+    def _match_anywhere(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
+        """The best of all nodes: one matrix product finds the few in question."""
+        row, node = self._near_anything(states, goals)
+        costs = self.costs(states, goals, row, node)
+        if self.nodes_off is not None:
+            costs[self.nodes_off[goals[row], node]] = np.inf
+        cheapest = np.full(len(states), np.inf)
+        np.minimum.at(cheapest, row, costs)
+        best = costs == cheapest[row]
+        nodes = np.full(len(states), self.nodes.count, dtype=np.int64)
+        np.minimum.at(nodes, row[best], node[best])
+        return nodes, cheapest
+
+    def _near_anything(self, states: Floats, goals: Integers) -> tuple[Integers, Integers]:
+        """Pairs (row, node) with l <= e^{2 beta} l_min, from rows of squared distances."""
+        left, slack = self.screen.sources(states)
+        squares = left @ self.screen.right
+        if self.nodes_off is not None:
+            squares[self.nodes_off[goals]] = np.inf
+        least = squares.min(axis=1).astype(np.float64)
+        bound = self.widest**2 * WIDEN * np.maximum(least + slack, FLOOR**2) + slack
+        return places(squares <= rounded_up(bound, squares.dtype)[:, None])
+
+    def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
+        heights = row_products(states, self.directions[goals])
+        rises = self.projections[goals[row], node] - heights[row]
+        return directed_cost(row_lengths(states[row], self.nodes.points[node]), rises, self.beta)
+
+
+class DisplacementCosts(NodeCosts):
+    """Costs of a `Displacement`; `path` forces the "pruned" or the "dense" computation, "auto" prunes if cheaper."""
+
+    matched_by = DisplacementMatcher
+
+    def __init__(self, points: Floats, metric: Displacement, neighbours: int, path: str = "auto"):
+        super().__init__(points, metric, neighbours)
+        self.beta, self.columns = metric.beta, np.ascontiguousarray(points.T)
+        if self.beta > 1.0:
+            warnings.warn(
+                f"beta is {self.beta:g}: above 1 the directed cost breaks the triangle inequality, so an edge can cost "
+                "more than a detour.",
+                stacklevel=4,
+            )
+        self.path = "dense" if path == "dense" and self.count > 1 else "pruned"
+        self.lists: Nearby | None = None
+        self.blocks: list[tuple[Integers, Integers, Floats]] = []
+        """Candidates as a few rectangles: nodes, their candidates, and the lengths to them."""
+        if self.count == 1:
+            return
+        # Typical distance to the k-th nearest node: the resolution of the graph.
+        self.spacing = math.sqrt(max(0.0, typical_square(points, neighbours)))
+        if self.path == "dense":
+            return
+        # Past a quarter of all pairs pruning gains nothing; past MOST_CANDIDATES it costs too much memory, though of
+        # very many nodes 64 candidates each still cost less than looking at all pairs for every goal.
+        most = max(MOST_CANDIDATES, 64.0 * self.count)
+        useful = min(max(64.0 * self.count, 0.25 * self.count**2), most)
+        try:
+            near, radii = nearest_pairs(
+                points, neighbours, math.exp(2.0 * self.beta), math.inf if path == "pruned" else useful
+            )
+        except TooMany:
+            self.path = "dense"
+            return
+        self.blocks = rectangles(near, self.count)
+        self.lists = Nearby.of(near, radii, self.count)
+        self.near, self.candidates = (near, radii), len(near)
+
+    def key(self, goal: LatentGoal) -> bytes:
+        """Only omega_g decides."""
+        return b"every goal" if self.metric.for_every_goal else goal.key[1]
+
+    def cheapest(self, goal: LatentGoal) -> tuple[Integers, Floats]:
+        if self.path == "dense":
+            return super().cheapest(goal)
+        projection = projections(self.points, goal.direction)
+        targets = np.empty((self.count, self.neighbours), dtype=np.int64)
+        costs = np.empty((self.count, self.neighbours))
+        for rows, candidates, lengths in self.blocks:
+            rises = projection[candidates]
+            rises -= projection[rows][:, None]
+            block = directed_cost(lengths, rises, self.beta)
+            chosen = keep_cheapest(block, self.neighbours)
+            targets[rows], costs[rows] = candidates.ravel()[chosen], block.ravel()[chosen]
+        return targets, costs
+
+    def pair_costs(self, sources: Integers, targets: Integers, goal: LatentGoal) -> Floats:
+        projection = projections(self.points, goal.direction)
+        lengths = pair_lengths(self.columns, sources, targets)
+        return directed_cost(lengths, projection[targets] - projection[sources], self.beta)
+
+    def costs_to(self, goal: LatentGoal) -> Floats:
+        projection = projections(self.points, goal.direction)
+        lengths = lengths_to(self.columns, goal.point)
+        return directed_cost(lengths, float(goal.point @ goal.direction) - projection, self.beta)
+
+
+def rectangles(near: Pairs, count: int) -> list[tuple[Integers, Integers, Floats]]:
+    """Rows of similar length together, padded with the row itself at infinite length."""
+    starts = np.searchsorted(near.first, np.arange(count + 1))
+    widths = np.diff(starts)
+    order = np.argsort(widths, kind="stable")
+    ordered = widths[order]
+    blocks = []
+    begin = 0
+    while begin < count:
+        # Rows are sorted by width: take as many as fit the chunk and waste at most a quarter on padding.
+        narrow = max(1, int(ordered[begin]))
+        wide_enough = int(np.searchsorted(ordered, narrow * 1.25 + 2, side="right"))
+        end = max(begin + 1, min(wide_enough, begin + max(1, CHUNK_ELEMENTS // narrow)))
+        rows = order[begin:end]
+        width = int(widths[rows].max())
+        inside = np.arange(width) < widths[rows][:, None]
+        source = (starts[rows][:, None] + np.arange(width))[inside]
+        targets = np.broadcast_to(rows[:, None], inside.shape).copy()
+        targets[inside] = near.second[source]
+        lengths = np.full(inside.shape, np.inf)
+        lengths[inside] = near.lengths[source]
+        blocks.append((rows, targets, lengths))
+        begin = end
+    return blocks

@@ -87,6 +87,10 @@ class Planner(ABC):
         fork._goal, fork._controller, fork._monitor = None, None, OutOfDistributionMonitor()
         return fork
 
+    def node_atlas(self) -> Atlas | None:
+        """The states that the same planner can be built from without the data; None if it looks at none."""
+        return None
+
     @cached_property
     def spread(self) -> Floats:
         """Standard deviations of the data's columns."""
@@ -208,14 +212,20 @@ class Planner(ABC):
         if pool < 1:
             raise ConfigError(f"pool is {pool}; a planner needs at least one state.")
         total = len(self.observations)
-        if pool < total:
+        if pool < total and not self.atlas.chosen:
             rows = np.sort(np.random.default_rng(seed).choice(total, size=pool, replace=False))
         else:
             rows = np.arange(total)
         return rows, self._embedded(rows)
 
+    def _nodes(self, rows: Integers, embedded: Floats) -> Atlas:
+        """These rows of the data alone, and their embeddings."""
+        return Atlas(np.asarray(self.observations[rows], np.float32), chosen=True, embeddings=embedded)
+
     def _embedded(self, rows: Integers) -> Floats:
         """Embeddings of these rows of the data."""
+        if self.atlas.embeddings is not None:
+            return checked_points(self.atlas.embeddings[rows], "embeddings of the data")
         embedded = [
             np.asarray(self.model.embed(self.observations[rows[start : start + 16384]]))
             for start in range(0, len(rows), 16384)

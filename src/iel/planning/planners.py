@@ -21,12 +21,11 @@ from iel.planning.chance import find_portals
 from iel.planning.clusters import GasGraph
 from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
 from iel.planning.goals import inside, observation_table
-from iel.planning.graph import PlanningGraph
+from iel.planning.graph import NO_HOP, Field, PlanningGraph, without
 from iel.planning.midpoints import RecMid
 from iel.planning.plan import Aim, PlanningModel, Pursuit
 from iel.planning.planner import Direct, Planner
 from iel.planning.rewards import Landscape, reward_field
-from iel.planning.search import NO_HOP, Field, without
 from iel.planning.witness import observed_edges, positions, window_for
 
 FEW_NODES = 512
@@ -278,9 +277,8 @@ class AsymGraph(Planner):
         """Its nodes, and what the data says about them: enough for the same graph without the data."""
         graph, steps = self.graph, self.model.target_spec.steps
         both_ways = self._cost_of_steps(steps, graph.metric.symmetric()) if steps else 0.0
-        return Atlas(
-            np.asarray(self.observations[self.states], np.float32),
-            chosen=True,
+        return replace(
+            self._nodes(self.states, graph.points),
             edges=graph.witnesses,
             penalty=None if graph.witnesses is None else graph.unseen,
             teleports=graph.portals,
@@ -384,7 +382,7 @@ class AsymGraph(Planner):
         while NO_HOP != field.next_hop[nodes[-1]] < self.graph.count:
             nodes.append(int(field.next_hop[nodes[-1]]))
         hops = np.array(nodes)
-        between = self.graph.edge_costs(hops[:-1], hops[1:], field.goal)
+        between = self.graph.costs.pair_costs(hops[:-1], hops[1:], field.goal)
         rest = field.last_cost if hops[-1] == field.node else float(field.distance[hops[-1]]) + field.last_cost
         return nodes, [float(cost[0]), *between.tolist(), rest]
 

@@ -26,7 +26,7 @@ import numpy as np
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import Floats, Integers, LatentGoal, Metric
 from iel.planning.goals import Reward, Weighted, observation_table
-from iel.planning.search import NO_HOP, Edges, Field, along
+from iel.planning.graph import NO_HOP, Edges, Field, along
 from iel.readout import affine_readout, unexplained
 
 READOUT_POOL = 20_000

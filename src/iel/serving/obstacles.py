@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from iel.planning.search import Edges
+from iel.planning.graph import Edges
 
 Floats = NDArray[np.floating[Any]]
 SAMPLES = 4096

@@ -30,7 +30,7 @@ from iel.methods.method import Method, config_dict
 from iel.model import Model, save_model
 from iel.model.files import MANIFEST_FORMAT
 from iel.model.scaling import for_raw_observations
-from iel.planning.support import support_of
+from iel.model.support import support_of
 from iel.progress import Progress
 from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes, versions
 from iel.training.feed import CHUNK, Source, source_of, step_keys
