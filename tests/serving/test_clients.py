@@ -28,7 +28,7 @@ def serpentine(kind: str) -> Served:
     if not KINDS[kind]:  # GAS's graph has a reach of 8
         states *= 10.0
     model = random_model(kind, KINDS[kind], 2, 2, 6)
-    return Served("serpentine", model, atlas(states, np.array([0, len(states)])), planning={"nodes": 120})
+    return Served("serpentine", model, atlas(states, np.array([0, len(states)])), graph={"nodes": 120})
 
 
 def every_planner() -> list[tuple[str, str]]:
@@ -58,7 +58,7 @@ def test_a_refused_obstacle_leaves_the_loop_as_it_was():
     states, engine = walk()[0], Engine(source)
     loop = Control(engine)
     loop.prepare(states[400], "asym-graph", "mean", 0)
-    node = states[engine.planner("asym-graph").states[7]]
+    node = states[engine.agent("asym-graph").planner.states[7]]
     assert loop.avoid([node], 1e-4) == 1
     action = loop.act(states[10], True)
     with pytest.raises(NoPath, match="Every node"):

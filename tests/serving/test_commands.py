@@ -49,15 +49,15 @@ def test_runs_and_exports_are_opened(folder, capsys):
     export = open_served(folder / "export")[0]
     assert export.states.shape == (50, 4) and export.atlas.trajectories is None and export.env is None
     assert export.planners == ("direct", "rec-mid", "sym-graph", "asym-graph")
-    assert export.planner("asym-graph").graph.count == 50
+    assert export.agent("asym-graph").planner.graph.count == 50
     for place in ("bare", "run/model"):
         bare = open_served(folder / place)[0]
         assert bare.atlas is None and bare.planners == ("direct",)
-        bare.planner("direct").prepare(np.ones(4))
+        bare.agent("direct").planner.prepare(np.ones(4))
     whole = open_served(folder / "bare", data=folder / "logs.npz", nodes=40)[0]
-    assert whole.atlas.trajectories is not None and whole.planner("sym-graph").graph.count == 40
+    assert whole.atlas.trajectories is not None and whole.agent("sym-graph").planner.graph.count == 40
     run = open_served(folder / "run", nodes=30)[0]
-    assert run.seed == 3 and len(run.states) == 600 and run.planner("asym-graph").graph.count == 30
+    assert run.seed == 3 and len(run.states) == 600 and run.agent("asym-graph").planner.graph.count == 30
     with pytest.raises(RunError, match="does not exist"):
         open_served(folder / "nothing")
     (folder / "logs.npz").rename(folder / "gone.npz")
@@ -72,7 +72,7 @@ def test_runs_and_exports_are_opened(folder, capsys):
 
 def test_the_client_gets_the_librarys_answers(model):
     x, g = model.states[5], model.states[400]
-    planner = model.planner("asym-graph")
+    planner = model.agent("asym-graph").planner
     planner.prepare(g)
     with Running(model) as server, Client(server.url) as client:
         assert client.health() and client.model()["action_size"] == 2

@@ -129,7 +129,7 @@ def scene(stage, **changes) -> Scene:
 def test_the_shown_plan_is_the_planners(stage, model):
     session = Session(stage)
     shown = session.show(scene(stage, field="straight", graph=True))
-    planner = model.planner("asym-graph")
+    planner = model.agent("asym-graph").planner
     start, goal = (stage.view.state(place) for place in (stage.describe()["start"], stage.describe()["goal"]))
     planner.prepare(goal)
     way = planner.path(start)

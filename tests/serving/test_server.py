@@ -35,7 +35,7 @@ def http(model):
 
 def test_act_is_the_planners_own_action(http, model):
     for name in model.planners:
-        planner = model.planner(name)
+        planner = model.agent(name).planner
         for row, target in ((5, 300), (40, 41)):
             observation, goal = model.states[row], model.states[target]
             planner.prepare(goal)
@@ -60,7 +60,7 @@ def test_batches_answer_row_by_row(http, model):
 
 def test_plan_and_steps_are_the_librarys(http, model):
     x, g = model.states[5], model.states[400]
-    planner = model.planner("asym-graph")
+    planner = model.agent("asym-graph").planner
     planner.prepare(g)
     way = planner.path(x)
     body = {"observation": x.tolist(), "goal": g.tolist()}
@@ -88,7 +88,7 @@ def test_a_model_without_distances_only_acts():
 
 def test_a_control_loop_pursues_and_unsticks(http, model):
     x, g = model.states[5], model.states[400]
-    planner = model.planner("asym-graph")
+    planner = model.agent("asym-graph").planner
     planner.prepare(g)
     with http.websocket_connect(f"{HERE}/v1/control".replace("http", "ws")) as socket:
         socket.send_json({"observation": x.tolist()})
@@ -338,7 +338,7 @@ def test_health_model_metrics_and_description(http):
 
 
 def test_forks_share_nodes_but_not_obstacles(model):
-    planner = model.planner("asym-graph")
+    planner = model.agent("asym-graph").planner
     planner.prepare(Region(model.states[:3]))
     fork = planner.fork()
     with pytest.raises(ConfigError, match="No goal is prepared"):

@@ -11,10 +11,10 @@ import tyro
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
+    from iel.agent import Agent
     from iel.data import Trajectories
     from iel.envs import World
     from iel.model import Model
-    from iel.planning import Planner
     from iel.training import Run
 
 Facts = dict[str, Any]
@@ -80,15 +80,16 @@ class PlannerSettings:
     data: Annotated[Path | None, UNSAID] = None
     """Take states from this file or folder instead of the data the run was trained on."""
 
-    def planner(self, name: str, model: Model, data: Trajectories) -> Planner:
-        """A planner with what is configurable of it: a coreset and its graph, or the reach of GAS's graph."""
-        from iel.planning import GasGraph, make_planner, over_coreset
+    def agent(self, planner: str, model: Model, data: Trajectories) -> Agent:
+        """An agent whose planner has what is configurable of it: a coreset and its graph, or the reach of GAS's."""
+        from iel.agent import Agent
+        from iel.planning import GasGraph, over_coreset
 
-        if name == GasGraph.name:
-            return make_planner(name, model, data, reach=self.reach)
-        given = {key: value for key, value in asdict(self).items() if value is not None}
-        graph = {key: given[key] for key in given.keys() - {"reach", "data"}} if over_coreset(name) else {}
-        return make_planner(name, model, data, **graph)
+        names = {"reach"} if planner == GasGraph.name else set()
+        if over_coreset(planner):
+            names = {"nodes", "neighbours", "coreset", "lookahead", "witnesses", "chance"}
+        options = {name: value for name, value in asdict(self).items() if name in names and value is not None}
+        return Agent(model, data, planner, **options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ class DiagnoseCommand(RunCommand):
         run = open_run(self.run)
         model, data = run.model, run.data(self.planning.data)
         held, seen = audit_data(run, self.planning.data)
-        planner = self.planning.planner("direct" if model.metric is None else "asym-graph", model, data)
+        planner = self.planning.agent("direct" if model.metric is None else "asym-graph", model, data).planner
         rollouts, maze = None, None
         place = self.environment.world() or known_environment(run.env)
         if self.episodes and place is not None:

@@ -131,8 +131,8 @@ def evaluate_runs(
         model = run.model if driver is None else run.model.driven_by(driver.model)
         own: dict[str, Rollouts] = {}
         for name in planners:
-            planner = planning.planner(name, model, data)
-            own[name] = arena.rollout(model, planner, name)
+            agent = planning.agent(name, model, data)
+            own[name] = arena.rollout(model, agent.planner, name)
         found = [Result.of(rollouts, env, run.config["algo"], run.seed, measured) for rollouts in own.values()]
         results += found
         stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -144,5 +144,5 @@ def evaluate_runs(
             draw_distances(run, summarise(found))
         elif pictures:
             first = driver is None and len(arena.episodes) >= largest
-            draw_evaluation(run, arena, own, planner, data, "" if first else f"-{stamp}")
+            draw_evaluation(run, arena, own, agent, data, "" if first else f"-{stamp}")
     return summarise(results)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from iel.agent import Agent
 from iel.commands.common import Facts
 from iel.data import Trajectories
 from iel.envs import MazeMap
 from iel.evaluation import Arena, Rollouts
-from iel.model import Model
 from iel.planning import AsymGraph, GasGraph, Planner, Route
 from iel.planning.goals import Goal
 from iel.planning.graph import without
@@ -30,7 +30,7 @@ def draw_training(run: Run) -> None:
 
 
 def draw_evaluation(
-    run: Run, arena: Arena, results: dict[str, Rollouts], planner: Planner, data: Trajectories, suffix: str = ""
+    run: Run, arena: Arena, results: dict[str, Rollouts], agent: Agent, data: Trajectories, suffix: str = ""
 ) -> None:
     """Training curves, the rollouts and, where there is a maze to draw in, the field of the first goal.
 
@@ -40,7 +40,7 @@ def draw_evaluation(
 
     plots, maze = run.folder("plots"), arena.envs[0].map
     if maze is not None and run.model.metric is not None:
-        draw_fields(plots / f"field{suffix}.png", maze, run.model, planner, next(iter(results.values())).goals[0])
+        draw_fields(plots / f"field{suffix}.png", maze, agent, next(iter(results.values())).goals[0])
     draw_rollouts(plots / f"rollouts{suffix}.png", maze or ground(data), results)
     draw_training(run)
 
@@ -67,9 +67,11 @@ def ground(data: Trajectories) -> Ground:
     return Ground(data.observations[rows][:, pair], pair)
 
 
-def draw_fields(picture: Path, maze: MazeMap, model: Model, planner: Planner, goal: np.ndarray) -> None:
+def draw_fields(picture: Path, maze: MazeMap, agent: Agent, goal: np.ndarray) -> None:
     """Predicted steps to a goal: as the network says directly, and (for a graph planner) summed along the graph."""
     from iel.viz import draw_field
+
+    model, planner = agent.model, agent.planner
 
     def along_graph(observations: np.ndarray) -> np.ndarray:
         rows = np.zeros(len(observations), np.int64)

@@ -71,7 +71,7 @@ class PlanCommand(RunCommand):
         model.outside = self.outside
         if model.support is None:  # trained by a version that stored none
             model.support = support_of(data)
-        planner = self.planning.planner(self.planner, model, data)
+        planner = self.planning.agent(self.planner, model, data).planner
         planner.prepare(goal)
         route = planner.path(start)
         picture = self.picture or run.folder("plots") / "plan.png"

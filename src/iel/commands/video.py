@@ -33,12 +33,11 @@ class VideoCommand(RunCommand):
             raise unknown_name("planner", self.planner, PLANNERS)
         run = open_run(self.run)
         name, data = environment_of(run), run.data(self.planning.data)
-        planner = self.planning.planner(self.planner, run.model, data)
+        agent = self.planning.agent(self.planner, run.model, data)
         arena = Arena(name, Protocol(1, (self.task,), self.seed), reference=data.observations[0])
-        rollouts = arena.rollout(run.model, planner, self.planner)
+        rollouts = arena.rollout(agent.model, agent.planner, self.planner)
         path, goal, success = rollouts.paths[0], rollouts.goals[0], bool(rollouts.success[0])
-        planner.prepare(goal)
-        waypoints = planner.path(path[0]).observations
+        waypoints = agent.plan(path[0], goal).observations
         recording = record(name, path, goal, self.out or run.folder("plots") / "video.mp4", waypoints=waypoints)
         print(f"{'reached the goal' if success else 'did not reach the goal'} after {len(path) - 1} steps")
         print(f"{recording.video}\n{recording.strip}")

@@ -57,7 +57,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await engines[0].ask(engines[0].planner)  # the first request should not wait for the graph
+        await engines[0].ask(engines[0].agent)  # the first request should not wait for the graph
         yield
         for engine in engines:
             engine.close()

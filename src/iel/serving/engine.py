@@ -18,6 +18,7 @@ from typing import TypeVar, TypeVarTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from iel.agent import Agent
 from iel.errors import ConfigError, GeometryError, IELError, unknown_name
 from iel.metrics import Floats, Integers
 from iel.model.networks import distinct_rows
@@ -42,13 +43,13 @@ class Busy(IELError):
 
 
 class Engine:
-    """One model, its planners and its thread. Methods other than `ask`, `quick` and `close` go through `ask`."""
+    """One model, its agents and its thread. Methods other than `ask`, `quick` and `close` go through `ask`."""
 
     def __init__(self, served: Served, *, goals: int = 16):
         self.served, self.model, self.goal_limit = served, served.model, goals
         self.planners = served.planners
         """Names of the planners that can be used; the last one is used unless another is requested."""
-        self._built: dict[str, Planner] = {}
+        self._agents: dict[str, Agent] = {}
         self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="iel-engine")
         self.waiting = 0
@@ -72,22 +73,23 @@ class Engine:
 
     def quick(self, observations: Floats, goals: Floats, planner: str | None) -> bool:
         """Whether `act` would take well below a millisecond: few rows, and one goal that is remembered."""
-        chosen = self._built.get(planner or self.planners[-1])
-        known = chosen is not None and is_quick(chosen) and len(goals) == 1 and len(observations) <= FEW
-        return known and (chosen.name, goals.tobytes()) in self._plans  # type: ignore[union-attr]
+        agent = self._agents.get(planner or self.planners[-1])
+        if agent is None or len(goals) > 1 or len(observations) > FEW or not is_quick(agent.planner):
+            return False
+        return (agent.planner.name, goals.tobytes()) in self._plans
 
     def close(self) -> None:
         """Let the worker finish and end it."""
         self._worker.shutdown(wait=True, cancel_futures=True)
 
-    def planner(self, name: str | None = None) -> Planner:
-        """A planner that is built when first requested."""
-        name = self.planners[-1] if name is None else name
+    def agent(self, planner: str | None = None) -> Agent:
+        """An agent with this planner, built when first requested."""
+        name = self.planners[-1] if planner is None else planner
         if name not in self.planners:
             raise unknown_name("planner", name[:40], self.planners)
-        if name not in self._built:
-            self._built[name] = self.served.planner(name)
-        return self._built[name]
+        if name not in self._agents:
+            self._agents[name] = self.served.agent(name)
+        return self._agents[name]
 
     def tables(self, observations: ArrayLike, goals: ArrayLike) -> tuple[Floats, Floats]:
         """Both as tables (n, o): as many of one as of the other, or a single one that stands for all."""
@@ -123,7 +125,7 @@ class Engine:
 
     def routes(self, observations: Floats, goals: Floats, planner: str | None) -> list[Answer]:
         """Waypoints from each observation to its goal."""
-        fork = self.planner(planner).fork()
+        fork = self.agent(planner).planner.fork()
         answers = []
         for observation, goal in zip(*np.broadcast_arrays(observations, goals), strict=True):
             fork.prepare(goal)
@@ -136,7 +138,7 @@ class Engine:
 
     def _prepare(self, observations: Floats, goals: Floats, planner: str | None) -> tuple[Floats, Plan, Integers]:
         """The observations, a plan for the distinct goals, and which of these each observation pursues."""
-        chosen = self.planner(planner)
+        chosen = self.agent(planner).planner
         distinct, owner = (goals, np.zeros(1, np.int64)) if len(goals) == 1 else distinct_rows(goals)
         if len(distinct) > self.goal_limit and chosen.name.endswith("graph"):
             raise ConfigError(
@@ -193,7 +195,7 @@ class Control:
 
     def prepare(self, goal: ArrayLike, planner: str | None, acting: ActionKind, seed: int) -> None:
         """Head for another goal from now on."""
-        chosen = self.engine.planner(planner)
+        chosen = self.engine.agent(planner).planner
         fork = self._forks.setdefault(chosen.name, chosen.fork())
         fork.prepare(_float32(goal), Acting(acting), seed)
         self._chosen = fork

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from iel.envs import MazeMap, make_env
-from iel.errors import ConfigError
-from iel.files import notice
+from iel.envs import make_env
 
+Row = NDArray[np.float32]
 ROUND, LONG = (2, 4), (3, 5)
 """MuJoCo's numbers of spheres and ellipsoids, of capsules and cylinders."""
 
@@ -18,13 +17,12 @@ ROUND, LONG = (2, 4), (3, 5)
 class Simulation:
     """A maze environment whose start and goal can be moved."""
 
-    def __init__(self, name: str, reference: NDArray[Any]):
+    def __init__(self, name: str, reference: ArrayLike):
         self.env = make_env(name, reference=reference)
-        self.maze: MazeMap | None = self.env.map
+        self.maze, self.horizon = self.env.map, self.env.horizon
         self.simulator: Any = self.env.unwrapped
-        self.horizon = self.env.horizon
-        observation, info = self.env.reset(seed=0, options={"task_id": 1})
-        self.task = np.asarray(observation, np.float32), np.asarray(info["goal"], np.float32)
+        start, info = self.env.reset(seed=0, options={"task_id": 1})
+        self.task: tuple[Row, Row] = np.asarray(start, np.float32), np.asarray(info["goal"], np.float32)
         """Start and goal of the first task."""
 
     @property
@@ -32,14 +30,14 @@ class Simulation:
         """Whether the agent can be put anywhere: only mazes have a floor plan."""
         return self.maze is not None and hasattr(self.simulator, "set_xy")
 
-    def reset(self, start: NDArray[Any], goal: NDArray[Any], seed: int = 0) -> NDArray[np.float32]:
+    def reset(self, start: Row, goal: Row) -> Row:
         """Put the agent at the start, in the pose a reset gives it."""
-        self.env.reset(seed=seed, options={"task_id": 1})
+        self.env.reset(seed=0, options={"task_id": 1})
         self.simulator.set_xy(np.asarray(start[:2], np.float64))
         self.set_goal(goal)
         return np.asarray(self.simulator.get_ob(), np.float32)
 
-    def set_goal(self, goal: NDArray[Any]) -> None:
+    def set_goal(self, goal: Row) -> None:
         """Where success is."""
         place = np.asarray(goal[:2], np.float64)
         if "cur_goal_xy" in vars(self.simulator):
@@ -47,7 +45,7 @@ class Simulation:
         else:
             self.simulator.set_goal(place)
 
-    def step(self, action: NDArray[Any]) -> tuple[NDArray[np.float32], bool]:
+    def step(self, action: ArrayLike) -> tuple[Row, bool]:
         """(observation, whether the goal is reached)."""
         observation, _, _, _, info = self.env.step(action)
         return np.asarray(observation, np.float32), bool(info["success"])
@@ -64,14 +62,3 @@ class Simulation:
             centre = data.geom_xpos[geom][:2]
             parts.append([round(float(v), 3) for v in (*(centre - half), *(centre + half), size[0])])
         return parts
-
-
-def simulation_of(name: str | None, reference: NDArray[Any]) -> Simulation | None:
-    """The simulator of an environment, or None and a notice where there is none."""
-    if name is None:
-        return None
-    try:
-        return Simulation(name, reference)
-    except ConfigError as error:
-        notice(f"{error} Until then there is no live agent.")
-        return None

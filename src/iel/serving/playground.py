@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import time
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 from scipy.spatial import cKDTree
 
 from iel.errors import ConfigError, IELError, NoPath
-from iel.metrics import LatentGoal
+from iel.files import notice
+from iel.metrics import Floats, Integers, LatentGoal
 from iel.planning import AsymGraph, Planner
 from iel.planning.goals import latent_wishes
 from iel.planning.planners import AlongGraph
 from iel.serving.engine import Engine, finite
-from iel.serving.live import Simulation, simulation_of
+from iel.serving.live import Row, Simulation
 from iel.serving.obstacles import Obstacles
-from iel.serving.schemas import Body, Number
-from iel.serving.views import Floats, View, view_of
+from iel.serving.schemas import Answer, Body, Number
+from iel.serving.views import View, view_of
 
 Place = Annotated[list[Number], Field(min_length=2, max_length=2)]
 FRAMES = 30
@@ -67,21 +67,21 @@ class Stage:
 
     def __init__(self, engine: Engine):
         self.engine, served = engine, engine.served
-        reference = served.states[0]
-        self.simulation = simulation_of(served.env, reference)
-        maze = None if self.simulation is None else self.simulation.maze
-        self.view: View = view_of(served, maze)
-        if self.simulation is not None and not self.simulation.placeable:
-            self.simulation = None
+        live = None
+        if served.env is not None:
+            try:
+                live = Simulation(served.env, served.states[0])
+            except ConfigError as error:
+                notice(f"{error} Until then there is no live agent.")
+        self.view: View = view_of(served, None if live is None else live.maze)
+        self.simulation = live if live is not None and live.placeable else None
         if self.simulation is not None:
             self.first = self.simulation.task
         else:
-            corner = np.array([0.15, 0.15]), np.array([0.85, 0.85])
             left, right, bottom, top = self.view.extent
             low, size = np.array([left, bottom]), np.array([right - left, top - bottom])
-            start, goal = (self.view.state(low + part * size) for part in corner)
-            self.first = start, goal
-        engine.planner(None)  # the page should not wait for it
+            self.first = self.view.state(low + 0.15 * size), self.view.state(low + 0.85 * size)
+        engine.agent()  # the page should not wait for it
 
     @cached_property
     def cells(self) -> Floats:
@@ -92,7 +92,7 @@ class Stage:
         """Where a graph's nodes are drawn."""
         return self.view.places(planner.observations[planner.states])
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Answer:
         """The world as the page draws it, without what changes."""
         start, goal = self.view.places(np.stack(self.first)).tolist()
         return {
@@ -114,11 +114,11 @@ class Session:
         self.scene: Scene | None = None
         self.planner: Planner | None = None
         self.latent: LatentGoal | None = None
-        self._nearest: tuple[tuple[str, bytes], NDArray[np.int64]] | None = None
+        self._nearest: tuple[tuple[str, bytes], Integers] | None = None
         self.walled_in = False
         """Whether obstacles cover every node."""
         self.simulation: Simulation | None = None
-        self.observation: np.ndarray | None = None
+        self.observation: Row | None = None
         self.goal = stage.first[1]
         self.speed, self.steps, self.success = 2, 0, False
         self.life = 0
@@ -130,15 +130,15 @@ class Session:
 
     # ---------------------------------------------------------------- the scene
 
-    def show(self, scene: Scene) -> dict[str, Any]:
+    def show(self, scene: Scene) -> Answer:
         """Plan for the scene: path, field and graph."""
         started = time.perf_counter()
-        base = self.stage.engine.planner(scene.planner)
+        base = self.stage.engine.agent(scene.planner).planner
         built = time.perf_counter() - started
         self.scene = scene
         self._pursue(self.view.state(scene.goal), base)
         here = self.observation if self.observation is not None else self.view.state(scene.start)
-        answer: dict[str, Any] = {"type": "plan", "id": scene.id, **self._path(here)}
+        answer: Answer = {"type": "plan", "id": scene.id, **self._path(here)}
         answer["field"] = self._field(scene.field)
         planner = self.planner
         if isinstance(planner, AsymGraph):
@@ -151,7 +151,7 @@ class Session:
         answer["ms"] = round(1000.0 * (time.perf_counter() - started - built), 2)
         return answer
 
-    def _pursue(self, goal: np.ndarray, base: Planner) -> None:
+    def _pursue(self, goal: Row, base: Planner) -> None:
         """A planner of this session's own, with its obstacles switched off."""
         planner = base.fork()
         self.latent = latent_wishes([goal], planner)[0].stages[0][0]
@@ -167,7 +167,7 @@ class Session:
         if not self.walled_in:
             planner.prepare(goal)
 
-    def _path(self, here: np.ndarray) -> dict[str, Any]:
+    def _path(self, here: Row) -> Answer:
         """The way from a state, on the map, or the sentence that says why there is none."""
         planner = self.planner
         assert planner is not None
@@ -214,7 +214,7 @@ class Session:
         first = metric.row_costs(cells, planner.graph.points[nearest], [self.latent] * len(cells))
         return metric.steps(first) + pursuit.node_steps[0][nearest]
 
-    def _nearest_nodes(self, planner: AsymGraph, cells: Floats) -> NDArray[np.int64]:
+    def _nearest_nodes(self, planner: AsymGraph, cells: Floats) -> Integers:
         """The nearest node in use of every raster point: in the latent, or on the map where that is no space."""
         key = planner.name, planner.nodes_off.tobytes()
         if self._nearest is None or self._nearest[0] != key:
@@ -230,7 +230,7 @@ class Session:
 
     # ---------------------------------------------------------------- the agent
 
-    def reset(self) -> dict[str, Any]:
+    def reset(self) -> Answer:
         """Put the agent at the scene's start."""
         if self.stage.simulation is None or self.scene is None:
             raise ConfigError("There is no simulator for this data, so there is no live agent.")
@@ -247,7 +247,7 @@ class Session:
         """Take the agent off the stage."""
         self.observation = None
 
-    def advance(self) -> dict[str, Any] | None:
+    def advance(self) -> Answer | None:
         """A few steps towards the goal; the frame says how it went, None that nobody is on the stage."""
         simulation, planner = self.simulation, self.planner
         if simulation is None or planner is None or self.observation is None:
@@ -263,7 +263,7 @@ class Session:
         tired = self.steps >= simulation.horizon
         return self._frame("arrived" if self.success else "tired" if tired else "walking")
 
-    def _frame(self, state: str) -> dict[str, Any]:
+    def _frame(self, state: str) -> Answer:
         assert self.observation is not None and self.simulation is not None
         return {
             "type": "agent",
