@@ -29,8 +29,7 @@ from iel.commands.common import Output
 from iel.errors import RunError
 from iel.planning import Atlas
 from iel.serving.client import Client
-from iel.serving.engine import Engine
-from iel.serving.source import Served, open_served
+from iel.serving.engine import Engine, Served, open_served
 
 JSON = "application/json"
 CONNECTIONS = 8

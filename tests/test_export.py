@@ -24,7 +24,7 @@ from iel.model.model import STEPS_AHEAD
 from iel.planning import AsymGraph, Atlas, Direct, SymGraph
 from iel.policies import Waypoints
 from iel.serial import save_arrays
-from iel.serving.source import open_served
+from iel.serving.engine import open_served
 from iel.training import open_run, train
 
 onnxruntime = pytest.importorskip("onnxruntime")

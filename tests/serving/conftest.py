@@ -13,9 +13,9 @@ from benchmarks.runtime import random_model
 from iel.data import Trajectories
 from iel.planning import Atlas
 from iel.serving.app import create_app
+from iel.serving.engine import Served
 from iel.serving.guard import AccessPolicy
 from iel.serving.listen import bind, settings
-from iel.serving.source import Served
 
 
 def walk(count: int = 600, columns: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

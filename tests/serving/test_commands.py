@@ -17,9 +17,9 @@ from iel.export import export_run
 from iel.model import save_model
 from iel.serving import listen
 from iel.serving.client import Client, Loop, ServerError
+from iel.serving.engine import open_served
 from iel.serving.guard import AccessPolicy
 from iel.serving.listen import bind
-from iel.serving.source import open_served
 from iel.training import open_run
 from iel.training.run import create_run
 from tests.serving.conftest import Running, served, walk

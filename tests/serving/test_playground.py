@@ -8,10 +8,9 @@ from iel.errors import ConfigError
 from iel.planning import Atlas
 from iel.planning.graph import Edges
 from iel.serving.app import create_app
-from iel.serving.engine import Engine
+from iel.serving.engine import Engine, Served
 from iel.serving.obstacles import Obstacles
 from iel.serving.playground import Scene, Session, Stage, Stroke
-from iel.serving.source import Served
 from iel.serving.views import view_of
 from tests.serving.conftest import atlas, maze_model, served, walk
 

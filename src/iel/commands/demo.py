@@ -6,7 +6,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from iel.commands.common import PLANNER_NAMES, Command, Facts, PlannerSettings
+from iel.commands.common import PLANNER_NAMES, Command, Facts
+from iel.commands.evaluate import Evaluate
+from iel.commands.plan import PlanCommand
 
 ENV = "pointmaze-large-navigate-v0"
 DATA_EPISODES = 300
@@ -26,17 +28,10 @@ class Demo(Command):
     """Evaluation episodes per task."""
 
     def __call__(self) -> Facts:
-        import numpy as np
         from rich.console import Console
 
-        from iel.commands.evaluate import evaluate_runs
-        from iel.commands.pictures import draw_plan
         from iel.data import load
-        from iel.envs import make_env
-        from iel.evaluation import Protocol
-        from iel.evaluation.report import table
         from iel.methods import HTP
-        from iel.planning import AsymGraph
         from iel.training import train
         from iel.training.run import next_free
 
@@ -48,23 +43,15 @@ class Demo(Command):
         method = HTP.preset("laptop", steps=STEPS, policy_hidden=POLICY_HIDDEN)
         run = train(data, method, [self.seed], out=out).runs[self.seed]
         say(f"[bold]3/4[/bold] evaluation: five tasks, {self.episodes} episodes each, four ways of acting")
-        summary = evaluate_runs([run], PLANNER_NAMES, Protocol(self.episodes, seed=self.seed), PlannerSettings())
-        say("[bold]4/4[/bold] pictures")
-        env = make_env(ENV)
-        observation, info = env.reset(seed=self.seed, options={"task_id": 1})
-        planner = AsymGraph(run.model, data)
-        start, goal = np.asarray(observation, np.float32), np.asarray(info["goal"], np.float32)
-        planner.prepare(goal)
-        assert env.map is not None
-        draw_plan(run.folder("plots") / "plan.png", env.map, planner, start, goal, planner.path(start))
-
-        seconds = time.monotonic() - started
-        say(table(summary))
-        pictures = sorted(str(path) for path in run.folder("plots").glob("*.png"))
+        summary = Evaluate(run=run.path, planners=PLANNER_NAMES, episodes=self.episodes, seed=self.seed)()
         say(
             "direct and rec-mid have no graph: far from the goal the network's direction leads into walls, so they are "
             "expected to fail here; the graph planners add up short distances, which are right."
         )
+        say("[bold]4/4[/bold] a plan")
+        PlanCommand(run=run.path, seed=self.seed)()
+        seconds = time.monotonic() - started
+        pictures = sorted(str(path) for path in run.folder("plots").glob("*.png"))
         say("\n".join([f"done in {seconds:.0f} s; look at", *(f"  {picture}" for picture in pictures)]))
         say(f"and play with it in the browser: iel play {out}")
         return {**summary, "seconds": round(seconds, 1), "run": str(out), "pictures": pictures}

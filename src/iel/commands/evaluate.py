@@ -14,9 +14,11 @@ from iel.commands.common import Command, Facts, Flag, OwnWorld, PlannerSettings,
 from iel.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
-    from iel.envs import World
-    from iel.evaluation import Protocol, Rollouts
+    from iel.data import Trajectories
+    from iel.evaluation import Arena, Rollouts
     from iel.evaluation.ask import Ask
+    from iel.evaluation.result import Result
+    from iel.model import Model
     from iel.training import Run
 
 
@@ -53,33 +55,78 @@ class Evaluate(Command):
     planning: Planning = PlannerSettings()
 
     def __call__(self) -> Facts:
+        """Every run with every planner on the same episodes; writes JSON and pictures into each run."""
         from rich.console import Console
 
-        from iel.evaluation import Protocol
-        from iel.evaluation.report import table
-        from iel.model import Direction
-        from iel.planning import PLANNERS, over_coreset, usual_planners
+        from iel.evaluation import Arena, Protocol
+        from iel.evaluation.report import summarise, table
+        from iel.files import require_writable
         from iel.training import open_run, open_runs
 
-        ask, steps = self.ask(), self.environment.max_steps
+        ask, world = self._ask(), self.environment.world()
         runs = open_runs(self.run)
         driver = None if self.policy_of is None else open_run(self.policy_of)
-        planners = self.planners or usual_planners(runs[0].model)
-        if self.planners is None and (ask.avoid is not None or ask.goal is not None):
-            # Without a graph a reward is a direction, which only some policies can be told.
-            alone = ask.avoid is None and isinstance((driver or runs[0]).model.steering, Direction)
-            planners = tuple(name for name in planners if over_coreset(name) or (alone and name == "direct"))
-        for name in planners:
-            if name not in PLANNERS:
-                raise unknown_name("planner", name, PLANNERS)
+        planners = self._planners(ask, runs[0].model, (driver or runs[0]).model)
+        steps, data = self.environment.max_steps, self.planning.data
         protocol = Protocol(self.episodes, self.tasks, self.seed, steps, self.action, ask, self.by_distance)
-        world, pictures = self.environment.world(), not self.no_pictures
-        summary = evaluate_runs(runs, planners, protocol, self.planning, pictures, world, driver)
+        for run in runs:  # said before the first episode, not after the last
+            require_writable(run.folder("evaluations"))
+        env = world.name if world else environment_of(runs[0])
+        stored = [run.data(data) for run in runs]
+        arena = Arena(world or env, protocol, reference=stored[0].observations[0])
+        results = [
+            self._evaluate(run, data, planners, arena, env, driver) for run, data in zip(runs, stored, strict=True)
+        ]
+        summary = summarise([result for own in results for result in own])
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")
         return summary
 
-    def ask(self) -> Ask:
+    def _evaluate(
+        self, run: Run, data: Trajectories, planners: Sequence[str], arena: Arena, env: str, driver: Run | None
+    ) -> list[Result]:
+        """One run with every planner.
+
+        With a `driver` it is that run's policy that acts; the protocol says so, and such scores are not the run's own.
+        A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
+        """
+        from iel.commands.pictures import draw_distances, draw_evaluation
+        from iel.evaluation.report import summarise
+        from iel.evaluation.result import Result, results_of
+
+        model = run.model if driver is None else run.model.driven_by(driver.model)
+        measured = {**arena.describe(), **({} if driver is None else {"policy_of": str(driver.path)})}
+        rollouts: dict[str, Rollouts] = {}
+        for name in planners:
+            agent = self.planning.agent(name, model, data)
+            rollouts[name] = arena.rollout(model, agent.planner, name)
+        found = [Result.of(each, env, run.config["algo"], run.seed, measured) for each in rollouts.values()]
+        largest = max((len(earlier.episodes.tasks) for earlier in results_of(run)), default=0)
+        stamp, kind = time.strftime("%Y%m%d-%H%M%S"), "-distances" if self.by_distance else ""
+        for result in found:
+            result.write(run.folder("evaluations") / f"{stamp}-seed{self.seed}{kind}-{result.planner}.json")
+        if self.by_distance and not self.no_pictures:
+            draw_distances(run, summarise(found))
+        elif not self.no_pictures:
+            first = driver is None and len(arena.episodes) >= largest
+            draw_evaluation(run, arena, rollouts, agent, data, "" if first else f"-{stamp}")
+        return found
+
+    def _planners(self, ask: Ask, model: Model, acting: Model) -> Sequence[str]:
+        """The planners that are given, else all that can do what is asked."""
+        from iel.model import Direction
+        from iel.planning import PLANNERS, over_coreset, usual_planners
+
+        for name in self.planners or ():
+            if name not in PLANNERS:
+                raise unknown_name("planner", name, PLANNERS)
+        if self.planners or (ask.avoid is None and ask.goal is None):
+            return self.planners or usual_planners(model)
+        # Without a graph a reward is a direction, which only some policies can be conditioned on.
+        alone = ask.avoid is None and isinstance(acting.steering, Direction)
+        return [name for name in usual_planners(model) if over_coreset(name) or (alone and name == "direct")]
+
+    def _ask(self) -> Ask:
         """What the agent is asked for."""
         from iel.commands.prompts import parse_places, parse_reward
         from iel.evaluation.ask import Ask
@@ -97,52 +144,3 @@ class Evaluate(Command):
         if self.goal_columns is not None:
             raise ConfigError("--reward replaces the tasks' goals, so leave --goal-columns out.")
         return Ask.for_reward(parse_reward(self.reward), avoid, ", ".join(words))
-
-
-def evaluate_runs(
-    runs: Sequence[Run],
-    planners: Sequence[str],
-    protocol: Protocol,
-    planning: PlannerSettings,
-    pictures: bool = True,
-    world: World | None = None,
-    driver: Run | None = None,
-) -> Facts:
-    """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run.
-
-    With a `driver` it is that run's policy that acts; the protocol says so, and such scores are not the run's own.
-
-    A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
-    """
-    from iel.commands.pictures import draw_distances, draw_evaluation
-    from iel.evaluation import Arena
-    from iel.evaluation.report import summarise
-    from iel.evaluation.result import Result, results_of
-    from iel.files import require_writable
-
-    for run in runs:  # said before the first episode, not after the last
-        require_writable(run.folder("evaluations"))
-    env = world.name if world else environment_of(runs[0])
-    stored = [run.data(planning.data) for run in runs]
-    arena = Arena(world or env, protocol, reference=stored[0].observations[0])
-    measured = {**arena.describe(), **({} if driver is None else {"policy_of": str(driver.path)})}
-    results: list[Result] = []
-    for run, data in zip(runs, stored, strict=True):
-        model = run.model if driver is None else run.model.driven_by(driver.model)
-        own: dict[str, Rollouts] = {}
-        for name in planners:
-            agent = planning.agent(name, model, data)
-            own[name] = arena.rollout(model, agent.planner, name)
-        found = [Result.of(rollouts, env, run.config["algo"], run.seed, measured) for rollouts in own.values()]
-        results += found
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        largest = max((len(earlier.episodes.tasks) for earlier in results_of(run)), default=0)
-        kind = "-distances" if protocol.by_distance else ""
-        for result in found:
-            result.write(run.folder("evaluations") / f"{stamp}-seed{protocol.seed}{kind}-{result.planner}.json")
-        if pictures and protocol.by_distance:
-            draw_distances(run, summarise(found))
-        elif pictures:
-            first = driver is None and len(arena.episodes) >= largest
-            draw_evaluation(run, arena, own, agent, data, "" if first else f"-{stamp}")
-    return summarise(results)

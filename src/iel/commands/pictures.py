@@ -13,7 +13,6 @@ from iel.data import Trajectories
 from iel.envs import MazeMap
 from iel.evaluation import Arena, Rollouts
 from iel.planning import AsymGraph, GasGraph, Planner, Route
-from iel.planning.goals import Goal
 from iel.planning.graph import without
 from iel.training import Run
 from iel.training.trackers import read_metrics
@@ -83,9 +82,7 @@ def draw_fields(picture: Path, maze: MazeMap, agent: Agent, goal: np.ndarray) ->
     draw_field(picture, maze, goal, fields, planner.observations[0])
 
 
-def draw_plan(
-    picture: Path, ground: MazeMap | Ground, planner: Planner, start: np.ndarray, goal: Goal, route: Route
-) -> None:
+def draw_plan(picture: Path, ground: MazeMap | Ground, planner: Planner, start: np.ndarray, route: Route) -> None:
     """The planning graph of the prepared goal at the positions of its nodes, and the route through it.
 
     Nodes that are avoided are red; where a reward is collected, the others are coloured by it.
@@ -95,20 +92,12 @@ def draw_plan(
     assert isinstance(planner, (AsymGraph, GasGraph)), "only graphs are drawn"
     pair = [0, 1] if isinstance(ground, MazeMap) else list(ground.columns)
     nodes, plan = planner.observations[planner.states][:, pair], planner.prepared
+    goals, last = plan.pursuit.goals, plan.pursuit.goals[-1]
     line = np.concatenate([start[None], np.asarray(route.observations)])[:, pair]
-    last = plan.pursuit.goals[-1]
-    ends = (
-        [goal]
-        if isinstance(goal, np.ndarray)
-        else [
-            end.observation
-            for end in (plan.pursuit.goals[number] for number in plan.alternatives[0][-1])
-            if end.observation is not None
-        ]
-    )
-    if ends:  # of several, such as states that match in some columns: the one where the route leads
-        places = np.array(ends)[:, pair]
-        line = np.concatenate([line, places[[np.linalg.norm(places - line[-1], axis=1).argmin()]]])
+    known = [goals[number].observation for number in plan.alternatives[0][-1]]
+    ends = np.array([observation[pair] for observation in known if observation is not None])
+    if len(ends):  # of several, such as states that match in some columns: the one where the route leads
+        line = np.concatenate([line, ends[[np.linalg.norm(ends - line[-1], axis=1).argmin()]]])
     edges = without(planner.graph.edges(last), len(nodes), last.off, ())
     pairs = np.stack([edges.source, edges.target], 1)
     title = f"{route.total:.0f} predicted steps over {len(route.nodes)} waypoints"

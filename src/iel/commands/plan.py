@@ -75,7 +75,7 @@ class PlanCommand(RunCommand):
         planner.prepare(goal)
         route = planner.path(start)
         picture = self.picture or run.folder("plots") / "plan.png"
-        draw_plan(picture, maze or ground(data), planner, start, goal, route)
+        draw_plan(picture, maze or ground(data), planner, start, route)
         waypoints = np.asarray(route.observations)
         reading = planner.landscape.read(wanted) if isinstance(wanted, Reward) else None
         if reading:

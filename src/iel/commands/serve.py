@@ -48,9 +48,9 @@ class Serving(Command):
         if not self.runs:
             raise ConfigError("Nothing to serve; give the directory of a run or an export.")
         from iel.serving.app import create_app
+        from iel.serving.engine import open_served
         from iel.serving.guard import AccessPolicy, Limits
         from iel.serving.listen import listen
-        from iel.serving.source import open_served
 
         policy = AccessPolicy(self.host, self.allow_host, os.environ.get("IEL_TOKEN"))  # refused before loading
         served = [each for path in self.runs for each in open_served(path, data=self.data, nodes=self.nodes)]

@@ -24,11 +24,10 @@ from starlette.routing import Route, WebSocketRoute
 
 import iel
 from iel.errors import ConfigError, IELError
-from iel.serving.engine import Busy, Control, Engine, finite
+from iel.serving.engine import Busy, Control, Engine, Served, finite
 from iel.serving.guard import AccessPolicy, Guard, Limits, Metrics, address_of, refused
 from iel.serving.playground import FRAMES, PlayMessage, Session, Stage
 from iel.serving.schemas import ROWS, ActQuestion, Answer, ControlMessage, Question, Refusal, StepsQuestion, parse
-from iel.serving.source import Served
 
 T = TypeVar("T")
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}

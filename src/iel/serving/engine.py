@@ -1,4 +1,4 @@
-"""Answers of one model, one at a time.
+"""What is served, a run with its data or an export with the states it took along, and its answers, one at a time.
 
 Whatever may take long runs in one worker thread, one question after another: numpy keeps a core busy, two threads would
 share it, and planners, their caches and the sessions of a WebSocket then need no locks. An action towards a goal that
@@ -11,22 +11,29 @@ import asyncio
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, TypeVarTuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from iel.agent import Agent
-from iel.errors import ConfigError, GeometryError, IELError, unknown_name
+from iel.envs.registry import ALIASES
+from iel.errors import ConfigError, DataError, GeometryError, IELError, RunError, unknown_name
+from iel.files import notice
+from iel.loader import read_json
 from iel.metrics import Floats, Integers
+from iel.model import Model, load_model
 from iel.model.networks import distinct_rows
-from iel.planning import Acting, AsymGraph, Controller, Plan, Planner
+from iel.planning import Acting, AsymGraph, Atlas, Controller, Plan, Planner, over_coreset, usual_planners
 from iel.planning.goals import observation_table
-from iel.planning.plan import ActionKind
 from iel.serving.schemas import Answer, ControlMessage
-from iel.serving.source import Served
+
+if TYPE_CHECKING:
+    from iel.training import Run
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -36,6 +43,60 @@ FEW = 32
 """Rows that are answered on the spot."""
 WAITING = 256
 """Questions that may wait for the worker; beyond that it is honest to say no."""
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A model and what its agents are made of."""
+
+    name: str
+    """What the page calls it: the directory's own name."""
+    model: Model
+    atlas: Atlas | None = None
+    """States to plan over and to draw; None: only `direct` works, and there is nothing to draw."""
+    env: str | None = None
+    """The environment's name, if there is one of that name."""
+    seed: int | None = None
+    graph: dict[str, int] = field(default_factory=dict)
+    """Options of graph planners."""
+
+    @property
+    def planners(self) -> tuple[str, ...]:
+        """Names of the planners that can be used, the best one last."""
+        return ("direct",) if self.atlas is None else usual_planners(self.model)
+
+    @property
+    def drawable(self) -> Atlas:
+        """States to draw; refused where there are none."""
+        if self.atlas is None:
+            raise ConfigError(
+                f"{self.name} has no states to draw; export with --nodes 2048, or give the data with --data FILE."
+            )
+        return self.atlas
+
+    @property
+    def states(self) -> Floats:
+        """Observations to draw."""
+        return self.drawable.observations
+
+    def agent(self, planner: str) -> Agent:
+        """An agent that uses this planner; a graph takes a second or two."""
+        return Agent(self.model, self.atlas, planner, **(self.graph if over_coreset(planner) else {}))
+
+    def describe(self) -> Answer:
+        """For programs: what may be requested."""
+        model, planners = self.model, self.planners
+        return {
+            "name": self.name,
+            "algo": model.algo,
+            "env": self.env,
+            "seed": self.seed,
+            "observation_size": model.observation_size,
+            "action_size": model.action_size,
+            "planners": list(planners),
+            "planner": planners[-1],
+            "predicts_steps": model.metric is not None and model.metric.discount is not None,
+        }
 
 
 class Busy(IELError):
@@ -180,27 +241,23 @@ class Control:
         return self._chosen is not None and is_quick(self._chosen) and message.goal is None and message.avoid is None
 
     def answer(self, message: ControlMessage) -> Answer:
-        """Do what a message says; what was done, and the action."""
+        """Do what a message says; what was done, the action, and the predicted steps if they are wanted."""
         done: Answer = {}
         if message.goal is not None:
-            self.prepare(message.goal, message.planner, message.acting, message.seed)
-            done["goal"] = "set"
+            chosen = self.engine.agent(message.planner).planner
+            fork = self._forks.setdefault(chosen.name, chosen.fork())
+            fork.prepare(_float32(message.goal), Acting(message.acting), message.seed)
+            self._chosen, done["goal"] = fork, "set"
         if message.avoid is not None:
-            done["nodes_off"] = self.avoid(message.avoid, message.radius)
+            done["nodes_off"] = self._avoid([_float32(state) for state in message.avoid], message.radius)
         if message.observation is not None:
-            done["action"], steps = self.act(message.observation, message.steps)
+            row = _float32(message.observation)
             if message.steps:
-                done["steps"] = steps
+                done["steps"] = finite(self.planner.predicted_steps(row))
+            done["action"] = self.planner.act(row).tolist()
         return done
 
-    def prepare(self, goal: ArrayLike, planner: str | None, acting: ActionKind, seed: int) -> None:
-        """Head for another goal from now on."""
-        chosen = self.engine.agent(planner).planner
-        fork = self._forks.setdefault(chosen.name, chosen.fork())
-        fork.prepare(_float32(goal), Acting(acting), seed)
-        self._chosen = fork
-
-    def avoid(self, states: Sequence[ArrayLike], radius: float) -> int:
+    def _avoid(self, states: list[Floats], radius: float) -> int:
         """Switch off what is near these states (and everything that was off on again); how many nodes are off.
 
         Where that leaves no plan it is refused, and the goal and the former obstacles stay.
@@ -210,19 +267,13 @@ class Control:
             raise ConfigError(f"{planner.name} has no nodes to switch off; use a graph planner.")
         changed = planner.fork()
         changed.switch_on()
-        off = changed.switch_off_near([_float32(state) for state in states], radius) if states else ()
+        off = changed.switch_off_near(states, radius) if states else ()
         changed.resume(planner)
         self._chosen = self._forks[planner.name] = changed
         return len(off)
 
-    def act(self, observation: ArrayLike, with_steps: bool) -> tuple[list[float], float | None]:
-        """The action, and the predicted steps if they are wanted."""
-        row = _float32(observation)
-        steps = finite(self.planner.predicted_steps(row)) if with_steps else None
-        return self.planner.act(row).tolist(), steps
 
-
-def _float32(values: ArrayLike) -> Floats:
+def _float32(values: list[float]) -> Floats:
     """A number too large becomes infinite, which planners refuse."""
     with np.errstate(over="ignore"):
         return np.asarray(values, np.float64).astype(np.float32)
@@ -231,3 +282,47 @@ def _float32(values: ArrayLike) -> Floats:
 def finite(value: float) -> float | None:
     """A number that JSON has a word for."""
     return float(value) if math.isfinite(value) else None
+
+
+# ---------------------------------------------------------------- from directories
+
+
+def open_served(path: Path | str, *, data: Path | None = None, nodes: int | None = None) -> list[Served]:
+    """The model in a directory: a run (all seeds of it), an export, or RUN/model."""
+    path, graph = Path(path), {} if nodes is None else {"nodes": nodes}
+    config = path / "config.json"
+    if config.exists() and "observation_size" in read_json(config):
+        return [_exported(path, data, graph)]
+    from iel.training import open_runs  # an export needs no JAX, a run does
+
+    return [_trained(run, data, graph) for run in open_runs(path)]
+
+
+def _trained(run: Run, data: Path | None, graph: dict[str, int]) -> Served:
+    atlas = None
+    try:
+        atlas = Atlas.of(run.data(data))
+    except DataError as error:
+        if data is not None:
+            raise
+        notice(f"{error} Until then only the planner `direct` can be used, and nothing can be drawn.")
+    path = run.path.resolve()
+    name = f"{path.parent.name}, seed {run.seed}" if path.name.startswith("seed_") else path.name
+    return Served(name, run.model, atlas, ALIASES.get(run.env), run.seed, graph)
+
+
+def _exported(path: Path, data: Path | None, graph: dict[str, int]) -> Served:
+    model, card = load_model(path), path / "card.json"
+    facts = read_json(card) if card.exists() else {}
+    env, atlas = ALIASES.get(str(facts.get("env"))), model.atlas
+    if data is not None:
+        from iel.data import load
+
+        store = load(data, env=env, trust=True)
+        if store.observation_size != model.observation_size:
+            raise RunError(
+                f"{data} has observations of {store.observation_size} numbers, but {path} takes "
+                f"{model.observation_size}; give the data it was trained on."
+            )
+        atlas = Atlas.of(store)
+    return Served(path.resolve().name, model, atlas, env, facts.get("seed"), {} if data is None else graph)

@@ -99,10 +99,6 @@ class AccessPolicy:
         name = host_name(host)
         return name is not None and (name in self._hosts or (self._any_address and ip_address(name) is not None))
 
-    def accepts(self, token: str) -> bool:
-        """Whether this is the token, if one is required."""
-        return self.token is None or hmac.compare_digest(token.encode(), self.token.encode())
-
 
 class Rates:
     """Token buckets: `rate` a second, and as many at once as in two seconds."""
@@ -189,15 +185,10 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        handle, client = self.app, HTTPConnection(scope)
         try:
-            self._check_source(client)
-            if self.policy.token is not None and scope["path"] == "/" and "token" in client.query_params:
-                handle = self._with_cookie(client.query_params["token"])
-            else:
-                self._check_token(client)
-                if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
-                    receive = self._bounded(client, receive)
+            handle = self._admit(HTTPConnection(scope))
+            if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
+                receive = self._bounded(HTTPConnection(scope), receive)
         except HTTPException as refusal:
             handle = refused(refusal.status_code, refusal.detail, refusal.headers)
         try:
@@ -207,8 +198,7 @@ class Guard:
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._check_source(HTTPConnection(scope))
-            self._check_token(HTTPConnection(scope))
+            self._admit(HTTPConnection(scope))
             if self.metrics.sockets >= self.limits.sockets:
                 raise HTTPException(429, "Too many WebSockets are open.")
         except HTTPException:
@@ -222,42 +212,36 @@ class Guard:
         finally:
             self.metrics.sockets -= 1
 
-    def _check_source(self, client: HTTPConnection) -> None:
-        """Rate, Host and Origin."""
+    def _admit(self, client: HTTPConnection) -> ASGIApp:
+        """What answers this client: the application, or for /?token=... a redirect to / that gives the browser its
+        cookie, so that the token leaves the address bar."""
         if not self.rates.take(address_of(client)):
             raise HTTPException(429, f"More than {self.limits.rate:g} requests a second; slow down.")
         hosts, origin = client.headers.getlist("host"), client.headers.get("origin")
         if len(hosts) != 1 or not self.policy.knows(hosts[0]):
-            raise HTTPException(
-                421, "This server is not known by the name in the Host header; add it with --allow-host."
-            )
+            sentence = "This server is not known by the name in the Host header; add it with --allow-host."
+            raise HTTPException(421, sentence)
         if origin is not None and not same_origin(origin, hosts[0]):
             raise HTTPException(403, "Pages of other origins may not use this server.")
-
-    def _check_token(self, client: HTTPConnection) -> None:
-        if self.policy.token is None or client.scope["path"] == "/health":
-            return
-        given = client.headers.get("authorization", "")
-        token = given[7:] if given[:7].lower() == "bearer " else client.cookies.get(COOKIE, "")
-        if not self.policy.accepts(token):
+        path = client.scope["path"]
+        if self.policy.token is None or path == "/health":
+            return self.app
+        by_page = path == "/" and "token" in client.query_params
+        scheme, _, token = client.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            token = client.query_params["token"] if by_page else client.cookies.get(COOKIE, "")
+        if not hmac.compare_digest(token.encode(), self.policy.token.encode()):
             raise HTTPException(401, "A token is needed: send it as 'Authorization: Bearer TOKEN'.")
-
-    def _with_cookie(self, token: str) -> RedirectResponse:
-        """/?token=... gives the browser its cookie and goes on to / , so that the token leaves the address bar."""
-        if not self.policy.accepts(token):
-            raise HTTPException(401, "That is not this server's token.")
         cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
-        return RedirectResponse("/", 303, {"set-cookie": cookie})
+        return RedirectResponse("/", 303, {"set-cookie": cookie}) if by_page else self.app
 
     def _bounded(self, client: HTTPConnection, receive: Receive) -> Receive:
         """Messages with a body that is JSON, short and comes in time; whoever reads on is told what is not."""
         if client.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, "Send JSON, with the header 'Content-Type: application/json'.")
         declared, left = client.headers.get("content-length", "0"), self.limits.body
-        # The rest of the body is not read, so the connection is of no further use.
-        too_long = HTTPException(
-            413, f"The body is longer than {left:,} bytes; send fewer rows.", {"connection": "close"}
-        )
+        sentence = f"The body is longer than {left:,} bytes; send fewer rows."
+        too_long = HTTPException(413, sentence, {"connection": "close"})  # the rest is not read
         if declared.isdigit() and (len(declared) > 12 or int(declared) > left):
             raise too_long
         deadline = asyncio.get_running_loop().time() + self.limits.seconds

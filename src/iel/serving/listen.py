@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from iel.errors import ConfigError
-from iel.loader import os_sentence
 from iel.serving.guard import Guard, ip_address
 
 BACKLOG = 256
@@ -34,7 +33,7 @@ class Bounded(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait()
+        self._wait(HEAD_SECONDS)
 
     def data_received(self, data: bytes) -> None:
         self.began, self.body = False, 0
@@ -47,10 +46,10 @@ class Bounded(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.began = True
-        self._wait()
+        self._wait(HEAD_SECONDS)
 
     def on_headers_complete(self) -> None:
-        self._stop_waiting()
+        self._wait(None)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -58,17 +57,14 @@ class Bounded(HttpToolsProtocol):
         super().on_body(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._wait(None)
         super().connection_lost(exc)
 
-    def _wait(self) -> None:
-        self._stop_waiting()
-        self.patience = self.loop.call_later(HEAD_SECONDS, self.transport.close)
-
-    def _stop_waiting(self) -> None:
+    def _wait(self, seconds: float | None) -> None:
+        """Close the connection after so many seconds, unless something else is awaited before."""
         if self.patience is not None:
             self.patience.cancel()
-            self.patience = None
+        self.patience = None if seconds is None else self.loop.call_later(seconds, self.transport.close)
 
 
 class Announcing(uvicorn.Server):
@@ -134,7 +130,7 @@ def bind(address: str, port: int) -> socket.socket:
         bound.bind((address, port))
     except OSError as error:
         bound.close()
-        reason = os_sentence(error) if error.strerror is None else error.strerror.lower()
+        reason = (error.strerror or str(error)).lower()
         raise ConfigError(f"{address} port {port} cannot be listened on ({reason}); choose another --port.") from None
     return bound
 

@@ -23,8 +23,8 @@ from iel.envs import MazeMap
 from iel.errors import DataError
 from iel.metrics import Floats, Integers
 from iel.model import Model
+from iel.serving.engine import Served
 from iel.serving.schemas import Answer
-from iel.serving.source import Served
 
 Extent = tuple[float, float, float, float]
 """(left, right, bottom, top)."""
