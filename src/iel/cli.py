@@ -30,10 +30,10 @@ COMMANDS = {
     "train": "train:Train",
     "evaluate": "evaluate:Evaluate",
     "compare": "compare:CompareCommand",
-    "report": "report:ReportCommand",
+    "report": "compare:ReportCommand",
     "plan": "plan:PlanCommand",
-    "video": "video:VideoCommand",
-    "diagnose": "diagnose:DiagnoseCommand",
+    "video": "evaluate:VideoCommand",
+    "diagnose": "audit:DiagnoseCommand",
     "play": "serve:PlayCommand",
     "serve": "serve:ServeCommand",
     "audit": "audit:AuditCommand",
@@ -82,12 +82,11 @@ def run(argv: list[str]) -> int:
     elif first in GROUPS:
         names = _summaries(first)
         if second == "":
-            known = ", ".join(f"`iel {name}`" for name in names)
-            raise ConfigError(f"`iel {first}` needs one more word: {known}.")
+            raise ConfigError(f"`iel {first}` needs one more word: {', '.join(f'`iel {name}`' for name in names)}.")
         if f"{first} {second}" not in names:
             raise unknown_name(f"command of `iel {first}`", second, [name.split()[1] for name in names])
-        kind, command = load_benchmark(second) if first == "bench" else _load(f"{first} {second}")
-        return _call(f"{first} {second}", kind, command, argv[2:])
+        loaded = load_benchmark(second) if first == "bench" else _load(f"{first} {second}")
+        return _call(f"{first} {second}", *loaded, argv[2:])
     elif first in COMMANDS:
         return _call(first, *_load(first), argv[1:])
     else:

@@ -227,7 +227,7 @@ settings = {{ {tiny}, policy = "waypoints" }}
 
 
 def _report(out: Path) -> dict[str, str]:
-    from iel.commands.report import ReportCommand
+    from iel.commands.compare import ReportCommand
 
     result = ReportCommand(sources=(out,))()
     return {kind: Path(result[kind]).read_text() for kind in ("markdown", "html", "json")}

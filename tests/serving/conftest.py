@@ -34,7 +34,7 @@ def served(kind: str = "directed", columns: int = 2, *, states: bool = True, epi
     if not states:
         return Served("walk", model)
     data = atlas(observations, offsets) if episodes else Atlas(observations)
-    return Served("walk", model, data, graph={"nodes": 80})
+    return Served("walk", model, data, nodes=80)
 
 
 def atlas(observations: np.ndarray, offsets: np.ndarray) -> Atlas:
@@ -50,7 +50,7 @@ def maze_model() -> Served:
     maze = make_env("pointmaze-medium-navigate-v0").map
     free = places[~maze.walls[tuple(maze.cell_of(places).T)]]
     model = random_model("directed", (32, 32), 2, 2, 6)
-    return Served("maze", model, Atlas(free), env="pointmaze-medium-navigate-v0", graph={"nodes": 250})
+    return Served("maze", model, Atlas(free), env="pointmaze-medium-navigate-v0", nodes=250)
 
 
 class Running:

@@ -28,7 +28,7 @@ def serpentine(kind: str) -> Served:
     if not KINDS[kind]:  # GAS's graph has a reach of 8
         states *= 10.0
     model = random_model(kind, KINDS[kind], 2, 2, 6)
-    return Served("serpentine", model, atlas(states, np.array([0, len(states)])), graph={"nodes": 120})
+    return Served("serpentine", model, atlas(states, np.array([0, len(states)])), nodes=120)
 
 
 def every_planner() -> list[tuple[str, str]]:

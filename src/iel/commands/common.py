@@ -113,8 +113,18 @@ class WorldSettings:
         return None if self.env_factory is None else World.from_text(self.env_factory, **facts)
 
 
-Planning = Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes]
-OwnWorld = Annotated[WorldSettings, tyro.conf.OmitArgPrefixes]
+@dataclass(frozen=True, kw_only=True)
+class PlanningCommand(RunCommand):
+    """A command that plans with a run."""
+
+    planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = PlannerSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActingCommand(PlanningCommand):
+    """A command that acts in an environment."""
+
+    environment: Annotated[WorldSettings, tyro.conf.OmitArgPrefixes] = WorldSettings()
 
 
 def known_environment(name: str) -> str | None:

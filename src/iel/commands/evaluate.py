@@ -1,4 +1,4 @@
-"""`iel evaluate`."""
+"""`iel evaluate` and `iel video`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from iel.commands.common import Command, Facts, Flag, OwnWorld, PlannerSettings, Planning, WorldSettings, environment_of
+from iel.commands.common import ActingCommand, Facts, Flag, PlanningCommand, environment_of
 from iel.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Command):
+class Evaluate(ActingCommand):
     """Measure success rates of a run under each planner and draw its pictures."""
 
     run: tyro.conf.Positional[Path]
@@ -51,8 +51,6 @@ class Evaluate(Command):
     """Plan with RUN's distances, but act with the policy of this other run, which is steered by waypoints."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
-    environment: OwnWorld = WorldSettings()
-    planning: Planning = PlannerSettings()
 
     def __call__(self) -> Facts:
         """Every run with every planner on the same episodes; writes JSON and pictures into each run."""
@@ -144,3 +142,46 @@ class Evaluate(Command):
         if self.goal_columns is not None:
             raise ConfigError("--reward replaces the tasks' goals, so leave --goal-columns out.")
         return Ask.for_reward(parse_reward(self.reward), avoid, ", ".join(words))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoCommand(PlanningCommand):
+    """Film one episode of a run, with the planned waypoints drawn in: a video and a strip of pictures."""
+
+    planner: str = "asym-graph"
+    """direct, rec-mid, sym-graph, asym-graph or gas-graph."""
+    task: int = 1
+    """Which task of the environment."""
+    seed: int = 0
+    """Seed of the start and the goal."""
+    out: Path | None = None
+    """Where to write, MP4 or GIF (default: RUN/plots/video.mp4)."""
+
+    def __call__(self) -> Facts:
+        from iel.evaluation import Arena, Protocol
+        from iel.planning import PLANNERS
+        from iel.training import open_run
+        from iel.viz.video import record
+
+        if self.planner not in PLANNERS:
+            raise unknown_name("planner", self.planner, PLANNERS)
+        run = open_run(self.run)
+        name, data = environment_of(run), run.data(self.planning.data)
+        agent = self.planning.agent(self.planner, run.model, data)
+        arena = Arena(name, Protocol(1, (self.task,), self.seed), reference=data.observations[0])
+        rollouts = arena.rollout(agent.model, agent.planner, self.planner)
+        path, goal, success = rollouts.paths[0], rollouts.goals[0], bool(rollouts.success[0])
+        waypoints = agent.plan(path[0], goal).observations
+        recording = record(name, path, goal, self.out or run.folder("plots") / "video.mp4", waypoints=waypoints)
+        print(f"{'reached the goal' if success else 'did not reach the goal'} after {len(path) - 1} steps")
+        print(f"{recording.video}\n{recording.strip}")
+        return {
+            "env": name,
+            "planner": self.planner,
+            "success": success,
+            "steps": len(path) - 1,
+            "waypoints": len(waypoints),
+            "video": str(recording.video),
+            "strip": str(recording.strip),
+            "rendering": recording.backend,
+        }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from iel.commands.common import Facts, Flag, PlannerSettings, Planning, RunCommand, known_environment
+from iel.commands.common import Facts, Flag, PlanningCommand, known_environment
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SHOWN = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanCommand(RunCommand):
+class PlanCommand(PlanningCommand):
     """Plan one way from a start to a goal: prints the waypoints and draws them in the planning graph."""
 
     planner: Literal["asym-graph", "sym-graph", "gas-graph"] = "asym-graph"
@@ -51,7 +51,6 @@ class PlanCommand(RunCommand):
     """Print every waypoint, not a dozen of them."""
     picture: Path | None = None
     """Where to draw (default: RUN/plots/plan.png)."""
-    planning: Planning = PlannerSettings()
 
     def __call__(self) -> Facts:
         import numpy as np

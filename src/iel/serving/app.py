@@ -24,7 +24,7 @@ from starlette.routing import Route, WebSocketRoute
 
 import iel
 from iel.errors import ConfigError, IELError
-from iel.serving.engine import Busy, Control, Engine, Served, finite
+from iel.serving.engine import GOALS, Busy, Control, Engine, Served, finite
 from iel.serving.guard import AccessPolicy, Guard, Limits, Metrics, address_of, refused
 from iel.serving.playground import FRAMES, PlayMessage, Session, Stage
 from iel.serving.schemas import ROWS, ActQuestion, Answer, ControlMessage, Question, Refusal, StepsQuestion, parse
@@ -125,8 +125,8 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
         """Waypoints (states of the data) from the observation to the goal, and the predicted steps of each part."""
         asked = parse(Question, await request.body())
         rows = engine.tables(*asked.rows)
-        if max(map(len, rows)) > engine.goal_limit:
-            raise ConfigError(f"A request may ask for at most {engine.goal_limit} routes; ask several times.")
+        if max(map(len, rows)) > GOALS:
+            raise ConfigError(f"A request may ask for at most {GOALS} routes; ask several times.")
         routes = await engine.ask(engine.routes, *rows, asked.planner)
         guard.metrics.rows += len(routes)
         return JSONResponse(routes[0] if asked.single else {"plans": routes})
@@ -142,7 +142,7 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
     @app.get("/v1/model", summary="What is served")
     async def model() -> Answer:
         """Sizes, planners and limits."""
-        limits = {"rows": ROWS, "goals": engine.goal_limit, "body": guard.limits.body, "rate": guard.limits.rate}
+        limits = {"rows": ROWS, "goals": GOALS, "body": guard.limits.body, "rate": guard.limits.rate}
         return {**engine.served.describe(), "limits": limits, "version": iel.__version__}
 
     @app.get("/health", summary="Is it there?")

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
@@ -39,6 +39,8 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 PLANS = 32
 """Prepared goals that are remembered: as many robots may head for goals of their own without any search."""
+GOALS = 16
+"""Different goals of one request that a graph is searched for."""
 FEW = 32
 """Rows that are answered on the spot."""
 WAITING = 256
@@ -57,8 +59,8 @@ class Served:
     env: str | None = None
     """The environment's name, if there is one of that name."""
     seed: int | None = None
-    graph: dict[str, int] = field(default_factory=dict)
-    """Options of graph planners."""
+    nodes: int | None = None
+    """Nodes of a planning graph; None: the planner's own number."""
 
     @property
     def planners(self) -> tuple[str, ...]:
@@ -81,7 +83,7 @@ class Served:
 
     def agent(self, planner: str) -> Agent:
         """An agent that uses this planner; a graph takes a second or two."""
-        return Agent(self.model, self.atlas, planner, **(self.graph if over_coreset(planner) else {}))
+        return Agent(self.model, self.atlas, planner, **({"nodes": self.nodes} if over_coreset(planner) else {}))
 
     def describe(self) -> Answer:
         """For programs: what may be requested."""
@@ -106,8 +108,8 @@ class Busy(IELError):
 class Engine:
     """One model, its agents and its thread. Methods other than `ask`, `quick` and `close` go through `ask`."""
 
-    def __init__(self, served: Served, *, goals: int = 16):
-        self.served, self.model, self.goal_limit = served, served.model, goals
+    def __init__(self, served: Served):
+        self.served, self.model = served, served.model
         self.planners = served.planners
         """Names of the planners that can be used; the last one is used unless another is requested."""
         self._agents: dict[str, Agent] = {}
@@ -186,24 +188,20 @@ class Engine:
 
     def routes(self, observations: Floats, goals: Floats, planner: str | None) -> list[Answer]:
         """Waypoints from each observation to its goal."""
-        fork = self.agent(planner).planner.fork()
-        answers = []
+        agent, answers = self.agent(planner), []
         for observation, goal in zip(*np.broadcast_arrays(observations, goals), strict=True):
-            fork.prepare(goal)
-            route = fork.path(observation)
-            steps = [finite(value) for value in (*route.steps, route.total)]
-            answers.append(
-                {"waypoints": route.observations.tolist(), "steps": steps[:-1], "predicted_steps": steps[-1]}
-            )
+            route = agent.plan(observation, goal)
+            *steps, total = (finite(value) for value in (*route.steps, route.total))
+            answers.append({"waypoints": route.observations.tolist(), "steps": steps, "predicted_steps": total})
         return answers
 
     def _prepare(self, observations: Floats, goals: Floats, planner: str | None) -> tuple[Floats, Plan, Integers]:
         """The observations, a plan for the distinct goals, and which of these each observation pursues."""
         chosen = self.agent(planner).planner
         distinct, owner = (goals, np.zeros(1, np.int64)) if len(goals) == 1 else distinct_rows(goals)
-        if len(distinct) > self.goal_limit and chosen.name.endswith("graph"):
+        if len(distinct) > GOALS and chosen.name.endswith("graph"):
             raise ConfigError(
-                f"There are {len(distinct)} different goals, but {chosen.name} searches for at most {self.goal_limit} "
+                f"There are {len(distinct)} different goals, but {chosen.name} searches for at most {GOALS} "
                 "at a time; ask several times, or use direct."
             )
         key = chosen.name, distinct.tobytes()
@@ -289,16 +287,16 @@ def finite(value: float) -> float | None:
 
 def open_served(path: Path | str, *, data: Path | None = None, nodes: int | None = None) -> list[Served]:
     """The model in a directory: a run (all seeds of it), an export, or RUN/model."""
-    path, graph = Path(path), {} if nodes is None else {"nodes": nodes}
+    path = Path(path)
     config = path / "config.json"
     if config.exists() and "observation_size" in read_json(config):
-        return [_exported(path, data, graph)]
+        return [_exported(path, data, nodes)]
     from iel.training import open_runs  # an export needs no JAX, a run does
 
-    return [_trained(run, data, graph) for run in open_runs(path)]
+    return [_trained(run, data, nodes) for run in open_runs(path)]
 
 
-def _trained(run: Run, data: Path | None, graph: dict[str, int]) -> Served:
+def _trained(run: Run, data: Path | None, nodes: int | None) -> Served:
     atlas = None
     try:
         atlas = Atlas.of(run.data(data))
@@ -308,10 +306,10 @@ def _trained(run: Run, data: Path | None, graph: dict[str, int]) -> Served:
         notice(f"{error} Until then only the planner `direct` can be used, and nothing can be drawn.")
     path = run.path.resolve()
     name = f"{path.parent.name}, seed {run.seed}" if path.name.startswith("seed_") else path.name
-    return Served(name, run.model, atlas, ALIASES.get(run.env), run.seed, graph)
+    return Served(name, run.model, atlas, ALIASES.get(run.env), run.seed, nodes)
 
 
-def _exported(path: Path, data: Path | None, graph: dict[str, int]) -> Served:
+def _exported(path: Path, data: Path | None, nodes: int | None) -> Served:
     model, card = load_model(path), path / "card.json"
     facts = read_json(card) if card.exists() else {}
     env, atlas = ALIASES.get(str(facts.get("env"))), model.atlas
@@ -325,4 +323,4 @@ def _exported(path: Path, data: Path | None, graph: dict[str, int]) -> Served:
                 f"{model.observation_size}; give the data it was trained on."
             )
         atlas = Atlas.of(store)
-    return Served(path.resolve().name, model, atlas, env, facts.get("seed"), {} if data is None else graph)
+    return Served(path.resolve().name, model, atlas, env, facts.get("seed"), None if data is None else nodes)
