@@ -6,6 +6,7 @@ line of stdout is one JSON object.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import importlib
@@ -15,12 +16,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import tyro
 
 import iel
-from iel.commands.bench import BENCH, benchmarks, load_benchmark
 from iel.commands.common import ADVANCED, UNSAID, Facts, Output
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.files import guarded, notice
@@ -50,6 +51,7 @@ COMMANDS = {
 """Command -> module and class of `iel.commands`: a dataclass of its options. The first line of its docstring is the
 command's line here, the docstring of a field is its `--help`, and a call of it is the command."""
 
+BENCH = "Speed, as ratios against a baseline in the same run (needs a checkout)."
 GROUPS = {"data": "Make, describe and check data sets.", "bench": BENCH}
 """The first words of commands of two words."""
 
@@ -85,23 +87,44 @@ def run(argv: list[str]) -> int:
             raise ConfigError(f"`iel {first}` needs one more word: {', '.join(f'`iel {name}`' for name in names)}.")
         if f"{first} {second}" not in names:
             raise unknown_name(f"command of `iel {first}`", second, [name.split()[1] for name in names])
-        loaded = load_benchmark(second) if first == "bench" else _load(f"{first} {second}")
-        return _call(f"{first} {second}", *loaded, argv[2:])
+        return _call(f"{first} {second}", argv[2:])
     elif first in COMMANDS:
-        return _call(first, *_load(first), argv[1:])
+        return _call(first, argv[1:])
     else:
         raise unknown_name("command", first, [*COMMANDS, *GROUPS])
     return 0
 
 
 def _load(name: str) -> tuple[type[Output], Callable[[Any], Facts]]:
-    """(type of its options, function of them)."""
-    module, kind = COMMANDS[name].split(":")
-    options = getattr(importlib.import_module(f"iel.commands.{module}"), kind)
+    """(type of its options, function of them); those of a benchmark are `Options` and `command` of its file."""
+    if name.startswith("bench "):
+        root = str(_directory().parent)
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        module = importlib.import_module(f"benchmarks.{name.removeprefix('bench ')}")
+        return module.Options, module.command
+    file, kind = COMMANDS[name].split(":")
+    options = getattr(importlib.import_module(f"iel.commands.{file}"), kind)
     return options, options.__call__
 
 
-def _call(name: str, kind: type[Output], command: Callable[[Any], Facts], arguments: list[str]) -> int:
+def benchmarks() -> dict[str, str]:
+    """Name -> the first sentence of its file; read, not imported, so that a list is quick."""
+    texts = {path.stem: path.read_text() for path in sorted(_directory().glob("*.py"))}
+    trees = {name: ast.parse(text) for name, text in texts.items() if "\ndef command(" in text}
+    return {name: (ast.get_docstring(tree) or "").partition("\n")[0] for name, tree in trees.items()}
+
+
+def _directory() -> Path:
+    """benchmarks/ of the checkout that iel is run from."""
+    root = Path(iel.__file__).parents[2]
+    if not (root / "src" / "iel" / "__init__.py").exists() or not (root / "benchmarks").is_dir():
+        raise ConfigError("The benchmarks are not part of the installed package; run `iel bench` in a checkout of iel.")
+    return root / "benchmarks"
+
+
+def _call(name: str, arguments: list[str]) -> int:
+    kind, command = _load(name)
     options = _readable(kind.for_arguments(arguments))
     arguments = ["--help" if word == ADVANCED else word for word in arguments]
     chosen = tyro.cli(options, args=arguments, prog=f"iel {name}", config=(tyro.conf.DisallowNone,))
