@@ -185,10 +185,11 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        client = HTTPConnection(scope)
         try:
-            handle = self._admit(HTTPConnection(scope))
+            handle = self._admit(client)
             if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
-                receive = self._bounded(HTTPConnection(scope), receive)
+                receive = self._bounded(client, receive)
         except HTTPException as refusal:
             handle = refused(refusal.status_code, refusal.detail, refusal.headers)
         try:
@@ -242,7 +243,7 @@ class Guard:
         declared, left = client.headers.get("content-length", "0"), self.limits.body
         sentence = f"The body is longer than {left:,} bytes; send fewer rows."
         too_long = HTTPException(413, sentence, {"connection": "close"})  # the rest is not read
-        if declared.isdigit() and (len(declared) > 12 or int(declared) > left):
+        if declared.isdecimal() and (len(declared) > 12 or int(declared) > left):
             raise too_long
         deadline = asyncio.get_running_loop().time() + self.limits.seconds
 
