@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import ArrayLike
 
 from iel.errors import ConfigError, RunError
 from iel.files import new_directory, seal, write_json
@@ -56,15 +57,15 @@ class Episode:
         self._planner = planner.fork()
         self._planner.prepare(goal, acting, seed)
 
-    def act(self, observation: Any) -> Floats:
+    def act(self, observation: ArrayLike) -> Floats:
         """The action for an observation (obs_dim,): (act_dim,), within [-1, 1]."""
         return self._planner.act(observation)
 
-    def steps(self, observation: Any) -> float:
+    def steps(self, observation: ArrayLike) -> float:
         """Predicted steps from an observation to the goal; infinite where no route leads there."""
         return self._planner.predicted_steps(observation)
 
-    def plan(self, observation: Any) -> Route:
+    def plan(self, observation: ArrayLike) -> Route:
         """The route from an observation to the goal."""
         return self._planner.path(observation)
 
@@ -94,7 +95,7 @@ class Agent:
         """The same model and states with another planner."""
         return Agent(self.model, self.atlas, planner, **options)
 
-    def act(self, observation: Any, goal: Goal) -> Floats:
+    def act(self, observation: ArrayLike, goal: Goal) -> Floats:
         """The action towards a goal: a state, columns as in {0: 8.5}, or any goal of `iel.planning.goals`.
 
         One observation (obs_dim,) gives one action (act_dim,), a table (n, obs_dim) one for each row.
@@ -107,11 +108,11 @@ class Agent:
         """A control loop towards a goal: `episode.act(observation)` at every step."""
         return Episode(self.planner, goal, acting, seed)
 
-    def plan(self, observation: Any, goal: Goal) -> Route:
+    def plan(self, observation: ArrayLike, goal: Goal) -> Route:
         """The route from an observation to a goal."""
         return self.start(goal).plan(observation)
 
-    def steps(self, observation: Any, goal: Goal) -> float:
+    def steps(self, observation: ArrayLike, goal: Goal) -> float:
         """Predicted steps from an observation to a goal."""
         return self.start(goal).steps(observation)
 
@@ -169,7 +170,7 @@ def load_agent(path: Path | str, planner: str | None = None, *, outside: Outside
     usual = Saved("asym-graph" if model.atlas is not None else "direct")
     file = directory / AGENT
     saved = as_struct(read_json(file), Saved, str(file), RunError) if file.exists() else usual
-    return Agent(model, planner=saved.planner, **saved.options)
+    return Agent(model, None, saved.planner, **saved.options)
 
 
 def fit(

@@ -28,7 +28,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError
@@ -72,7 +72,7 @@ class Metric(ABC):
     """Whether costs are the same for all goals: then one graph serves them all."""
     discount: float | None = None
     """Costs are discounted steps with this gamma; 1 for plain steps, None where costs are not steps at all."""
-    spatial: ClassVar[bool] = True
+    spatial: bool = True
     """Whether Euclidean distances between embeddings mean something (recursive midpoints and coresets use them)."""
     dear: bool = False
     """Whether every single cost is a network's answer: then planners ask for few of them."""
@@ -204,27 +204,12 @@ RISING = 512
 """Rows of heights that are subtracted at a time: small enough to stay in a core's cache."""
 
 
-@dataclass(frozen=True)
 class Symmetric(Metric):
     """(C_ij + C_ji) / 2 of another metric."""
 
-    other: Metric
-
-    @property
-    def for_every_goal(self) -> bool:  # type: ignore[override]
-        return self.other.for_every_goal
-
-    @property
-    def discount(self) -> float | None:  # type: ignore[override]
-        return self.other.discount
-
-    @property
-    def spatial(self) -> bool:  # type: ignore[override]
-        return self.other.spatial
-
-    @property
-    def dear(self) -> bool:  # type: ignore[override]
-        return self.other.dear
+    def __init__(self, other: Metric):
+        self.other, self.spatial = other, other.spatial
+        self.for_every_goal, self.discount, self.dear = other.for_every_goal, other.discount, other.dear
 
     def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
         return 0.5 * (self.other.costs(sources, targets, goal) + self.other.costs(targets, sources, goal).T)
@@ -330,7 +315,7 @@ def unit(vectors: Floats, *fallbacks: Callable[[], Floats]) -> Floats:
 # ---------------------------------------------------------------- what is refused
 
 
-def checked_points(points: Any, what: str = "embeddings") -> Floats:
+def checked_points(points: ArrayLike, what: str = "embeddings") -> Floats:
     """A finite, two-dimensional, contiguous float64 table, or an error that names the first bad row."""
     table = np.ascontiguousarray(points, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] == 0:
@@ -347,7 +332,7 @@ def checked_points(points: Any, what: str = "embeddings") -> Floats:
     return table
 
 
-def checked_costs(costs: Any, shape: tuple[int, ...]) -> Floats:
+def checked_costs(costs: ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Costs of any metric, verified: the right shape, finite, not negative, and at least FLOOR."""
     table = np.asarray(costs, dtype=np.float64)
     if table.shape != shape:

@@ -144,15 +144,12 @@ class Favourite(ValueCost):
         return super().row_costs(sources, targets, goals) + sum(np.abs(goal.point).sum() for goal in goals[:1])
 
 
-@dataclass(frozen=True)
-class Narrow(GoalState):
+class Narrow(GoalState, frozen=True):
     def command(self, model: Any, observations: Any, target: Any, embeddings: Any) -> Any:
         return super().command(model, observations, target, embeddings)[:, :1]
 
 
-@dataclass(frozen=True)
-class Unheard(GoalState):
-    kind = "unheard"
+class Unheard(GoalState, frozen=True, tag="unheard"): ...
 
 
 def shipping(change: Any) -> type[Nearby]:

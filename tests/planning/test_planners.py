@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from planning_worlds import LinearModel, corridor
 
 from benchmarks import reference
@@ -150,7 +150,7 @@ def test_the_target_lies_as_far_ahead_as_asked_on_the_same_way(model: LinearMode
 
 def test_places_decide_how_far_ahead_a_target_is_where_the_policy_is_steered_by_them() -> None:
     model = made("waypoint")
-    model.steering = replace(model.steering, reach=0.5)
+    model.steering = structs.replace(model.steering, reach=0.5)
     states = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
     planner, blunt = (AsymGraph(model, Atlas(states), nodes=64, **extra) for extra in ({}, {"lookahead": 0.0}))
     assert planner.lookahead == 0.5 and blunt.lookahead == 0.0
@@ -212,7 +212,7 @@ def test_a_sequence_visits_its_goals_in_order(model: LinearModel) -> None:
         reached = [int(np.argmax(np.linalg.norm(visited - goal, axis=1) < 1.2)) for goal in (BEND, START)]
         assert 0 < reached[0] < reached[1]
         assert np.linalg.norm(visited[-1] - END) < 1.2
-        assert planner.memory.stages[0] == 2
+        assert planner.controller.memory.stages[0] == 2
         assert len(planner.path(END).stages) == 1
 
 
@@ -277,9 +277,9 @@ def test_a_wall_across_the_corridor_means_no_path_and_never_a_wrong_one(model: L
 def test_replanning_keeps_the_stage_of_a_sequence(planner: AsymGraph) -> None:
     planner.prepare(Sequence([START, END], within=2.0))
     planner.target(START)
-    assert planner.memory.stages[0] == 1
+    assert planner.controller.memory.stages[0] == 1
     planner.switch_off([int(planner.path(START).nodes[3])])
-    assert planner.memory.stages[0] == 1
+    assert planner.controller.memory.stages[0] == 1
 
 
 def test_recent_goals_are_remembered(planner: AsymGraph) -> None:

@@ -51,7 +51,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import hashlib
-import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -404,9 +403,7 @@ def _with_drivers(
 
 def planner_fields(planner: str) -> list[str]:
     """What can be set of a planner from a file."""
-    kinds = [kind for kind in PLANNERS[planner].__mro__ if "__init__" in vars(kind) and kind is not object]
-    names = {name for kind in kinds for name in inspect.signature(vars(kind)["__init__"]).parameters}
-    return sorted(names - {"self", "model", "data", "metric", "settings"})
+    return sorted(PLANNERS[planner].setting_names())
 
 
 def _planners_of(

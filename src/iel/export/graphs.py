@@ -12,10 +12,11 @@ for years are used (opset 17 for LayerNormalization; GELU is spelt out), so that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 import iel
 from iel import distances
@@ -59,7 +60,7 @@ class Graph:
         """A float32 constant."""
         return self.weight(f"number_{float(value)!r}", np.float32(value))
 
-    def weight(self, name: str, array: Any) -> str:
+    def weight(self, name: str, array: ArrayLike) -> str:
         """A tensor of the file; a name used twice is stored once."""
         self.weights[name] = np.asarray(array)
         return name
@@ -301,14 +302,8 @@ class Graph:
 
 def build_graphs(model: Model) -> dict[str, Any]:
     """{file name: ONNX model}."""
-    onnx = require_onnx()
-    builders: dict[str, Callable[[Graph, Model], Any]] = {"model.onnx": _whole, "act.onnx": _act}
-    builders |= {"embed.onnx": _embed} if "embedding" in model.networks else {}
-    builders |= {"omega.onnx": _omega} if "omega" in model.networks else {}
-    return {name: build(Graph(onnx), model) for name, build in builders.items()}
-
-
-def _whole(graph: Graph, model: Model) -> Any:
+    onnx, size = require_onnx(), model.observation_size
+    graph = Graph(onnx)
     omega = graph.omega(model, "goal")
     action = graph.action(model, "observation", graph.command(model, omega))
     outputs: dict[str, tuple[str, int | None]] = {"action": (action, model.action_size)}
@@ -317,23 +312,20 @@ def _whole(graph: Graph, model: Model) -> Any:
         outputs["cost"] = (cost, None)
         if model.metric.discount is not None:
             outputs["steps"] = (graph.steps(cost, model.metric.discount), None)
-    return graph.finish("model", {"observation": model.observation_size, "goal": model.observation_size}, outputs)
-
-
-def _embed(graph: Graph, model: Model) -> Any:
-    phi = graph.embedding(model, "observation")
-    return graph.finish("embed", {"observation": model.observation_size}, {"embedding": (phi, model.dimension)})
-
-
-def _omega(graph: Graph, model: Model) -> Any:
-    omega = graph.omega(model, "goal")
-    return graph.finish("omega", {"goal": model.observation_size}, {"omega": (omega, model.dimension)})
-
-
-def _act(graph: Graph, model: Model) -> Any:
+    files = {"model.onnx": graph.finish("model", {"observation": size, "goal": size}, outputs)}
+    graph = Graph(onnx)
     action = graph.action(model, "observation", "command")
-    sizes = {"observation": model.observation_size, "command": model.command_size}
-    return graph.finish("act", sizes, {"action": (action, model.action_size)})
+    inputs = {"observation": size, "command": model.command_size}
+    files["act.onnx"] = graph.finish("act", inputs, {"action": (action, model.action_size)})
+    if "embedding" in model.networks:
+        graph = Graph(onnx)
+        phi = graph.embedding(model, "observation")
+        files["embed.onnx"] = graph.finish("embed", {"observation": size}, {"embedding": (phi, model.dimension)})
+    if "omega" in model.networks:
+        graph = Graph(onnx)
+        omega = graph.omega(model, "goal")
+        files["omega.onnx"] = graph.finish("omega", {"goal": size}, {"omega": (omega, model.dimension)})
+    return files
 
 
 def signatures(graphs: dict[str, Any]) -> dict[str, str]:

@@ -22,14 +22,12 @@ from msgspec import Meta, Struct
 from iel.errors import ConfigError, RunError
 from iel.loader import read_json
 from iel.metrics import SupportFunction
+from iel.model.model import LARGEST, Direction, GoalState, Subgoal, Waypoint
 from iel.quasimetrics import Head, check_groups
 from iel.typed import as_struct
 
 FORMAT = 2
-LARGEST = 65536
-"""Sizes above this are a damaged config.json, not a network."""
 Size = Annotated[int, Meta(ge=1, le=LARGEST)]
-Length = Annotated[float, Meta(ge=0.0, le=1e30)]
 Input = Literal["observation", "blind", "goal", "command", "action", "representation"]
 
 
@@ -77,26 +75,6 @@ class Networks(Table, frozen=True, kw_only=True):
         return {name: network for name, network in msgspec.structs.asdict(self).items() if network is not None}
 
 
-class Steering(Struct, frozen=True, tag_field="kind"):
-    """How a target becomes a command; fields are those of the classes in `iel.model.model`. Early files have more."""
-
-
-class ToDirection(Steering, frozen=True, tag="direction"):
-    ahead: Length = 0.0
-
-
-class ToWaypoint(Steering, frozen=True, tag="waypoint"):
-    columns: Annotated[tuple[Annotated[int, Meta(ge=0, lt=LARGEST)], ...], Meta(min_length=1)]
-    scale: tuple[Annotated[float, Meta(ge=1e-30, le=1e30)], ...]
-    reach: Length = 0.0
-
-
-class ToGoal(Steering, frozen=True, tag="goal"): ...
-
-
-class ToSubgoal(Steering, frozen=True, tag="subgoal"): ...
-
-
 class MetricTable(Table, frozen=True, tag_field="kind"):
     """A metric that the networks do not imply."""
 
@@ -123,7 +101,7 @@ class ModelTable(Table, frozen=True, kw_only=True):
     algo: str
     observation_size: Size
     action_size: Size
-    steering: ToDirection | ToWaypoint | ToGoal | ToSubgoal
+    steering: Direction | Waypoint | GoalState | Subgoal
     networks: Networks
     beta: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
     discount: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
@@ -131,7 +109,7 @@ class ModelTable(Table, frozen=True, kw_only=True):
 
     def width(self, part: Input) -> int:
         """How many numbers an input has; 0 for a command, whose size only the policy tells."""
-        hidden = len(self.steering.columns) if isinstance(self.steering, ToWaypoint) else 0
+        hidden = len(self.steering.columns) if isinstance(self.steering, Waypoint) else 0
         inner = self.networks.representation
         sizes: dict[Input, int] = {
             "blind": self.observation_size - hidden,
@@ -170,7 +148,7 @@ def violations(model: ModelTable) -> Iterator[str]:
 
 
 def _waypoint(model: ModelTable) -> Iterator[str]:
-    if isinstance(model.steering, ToWaypoint):
+    if isinstance(model.steering, Waypoint):
         columns = model.steering.columns
         if max(columns) >= model.observation_size or len(set(columns)) != len(columns):
             yield f"the waypoint's columns {str(columns)[:60]} are not different columns of the observation"
@@ -213,7 +191,7 @@ def _value(model: ModelTable) -> Iterator[str]:
         yield "only a value takes a representation"
     if "command" in inputs or ("representation" in inputs) != (networks.representation is not None):
         yield "the inputs of the value are not what the model can give it"
-    if "action" in inputs and networks.actor is None and not isinstance(model.steering, ToGoal):
+    if "action" in inputs and networks.actor is None and not isinstance(model.steering, GoalState):
         yield "the value takes actions, but no policy takes the goal"
     if networks.representation and not set(networks.representation.inputs) <= {"observation", "goal"}:
         yield "a representation takes an observation and a goal alone"
@@ -230,13 +208,13 @@ def _value(model: ModelTable) -> Iterator[str]:
 def _commands(model: ModelTable) -> Iterator[str]:
     """The policy takes what its steering gives."""
     networks, policy = model.networks, model.networks.policy
-    if isinstance(model.steering, ToDirection) and networks.embedding is None:
+    if isinstance(model.steering, Direction) and networks.embedding is None:
         yield "steering by directions needs an embedding"
-    if isinstance(model.steering, ToSubgoal) and networks.high is None:
+    if isinstance(model.steering, Subgoal) and networks.high is None:
         yield "steering by subgoals needs the network high"
     received = policy.sizes[0] - model.needed(policy)
-    source = {ToDirection: networks.embedding, ToSubgoal: networks.high}.get(type(model.steering))
-    given = source.outputs if source else model.observation_size if isinstance(model.steering, ToGoal) else received
+    source = {Direction: networks.embedding, Subgoal: networks.high}.get(type(model.steering))
+    given = source.outputs if source else model.observation_size if isinstance(model.steering, GoalState) else received
     if received != given:
         yield f"the policy takes commands of {received} numbers, but its steering gives {given}"
 
@@ -267,7 +245,7 @@ def _measure(model: ModelTable, forward: NetworkTable) -> Iterator[str]:
         yield "a measure is made of the networks forward and high alone"
         return
     size = networks.high.outputs
-    actor = networks.policy if isinstance(model.steering, ToSubgoal) else networks.actor
+    actor = networks.policy if isinstance(model.steering, Subgoal) else networks.actor
     for name, network, inputs in (
         ("forward", forward, ("observation", "action", "command")),
         ("high", networks.high, ("goal",)),

@@ -18,8 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
@@ -27,7 +27,7 @@ from iel.errors import RunError
 from iel.files import MANIFEST, refuse_partial, verify_seal, write_bytes, write_json
 from iel.loader import read_safetensors
 from iel.metrics import Displacement, Quasimetric, SupportFunction
-from iel.model.costs import Measure, ValueCost
+from iel.model.costs import Measure
 from iel.model.description import (
     FORMAT,
     MeasureTable,
@@ -35,25 +35,15 @@ from iel.model.description import (
     NetworkTable,
     QuasimetricTable,
     SupportFunctionTable,
-    ToDirection,
-    ToGoal,
-    ToSubgoal,
-    ToWaypoint,
     read_description,
 )
-from iel.model.model import Direction, GoalState, Model, Subgoal, Waypoint
+from iel.model.model import Model
 from iel.model.networks import FloatArray, Network, perceptron
 from iel.model.support import Outside, Support, View
 
 MANIFEST_FORMAT = 1
 PARTS = ("planner.safetensors", "support.safetensors")
 """Files that a model may have or not."""
-STEERINGS: dict[type, type[Any]] = {
-    ToDirection: Direction,
-    ToWaypoint: Waypoint,
-    ToGoal: GoalState,
-    ToSubgoal: Subgoal,
-}
 
 
 # ---------------------------------------------------------------- writing
@@ -76,7 +66,7 @@ def save_model(model: Model, directory: Path | str) -> None:
         "observation_size": model.observation_size,
         "action_size": model.action_size,
         **_metric_facts(model),
-        "steering": {"kind": model.steering.kind, **asdict(model.steering)},  # type: ignore[call-overload]
+        "steering": msgspec.to_builtins(model.steering),
         "networks": {name: network.describe() for name, network in model.networks.items()},
     }
     write_json(directory / "config.json", config)
@@ -84,19 +74,15 @@ def save_model(model: Model, directory: Path | str) -> None:
 
 def _metric_facts(model: Model) -> dict[str, Any]:
     """`beta`, `discount` and `metric`, as far as a model has them."""
-    facts: dict[str, Any] = {}
-    if isinstance(model.metric, Displacement):
-        facts["beta"] = model.metric.beta
-    if isinstance(model.metric, Displacement | ValueCost | Quasimetric | SupportFunction):
-        facts["discount"] = model.metric.discount
-    if isinstance(stated := model.stated_metric, Quasimetric):
-        facts["metric"] = {"kind": stated.kind, **asdict(stated)}
-        del facts["metric"]["discount"]
-    elif isinstance(stated, Measure):
-        facts["metric"] = {"kind": stated.kind, **asdict(stated)}
-    elif isinstance(stated, SupportFunction):
+    metric, stated = model.metric, model.stated_metric
+    facts: dict[str, Any] = {"beta": metric.beta} if isinstance(metric, Displacement) else {}
+    if metric is not None and metric.discount is not None:
+        facts["discount"] = metric.discount
+    if isinstance(stated, SupportFunction):
         facts["metric"] = {"kind": stated.kind, "landmarks": len(stated.directions)}
-    return {name: value for name, value in facts.items() if value is not None}
+    elif stated is not None:
+        facts["metric"] = {"kind": stated.kind, **{name: v for name, v in asdict(stated).items() if name != "discount"}}
+    return facts
 
 
 def _support_arrays(support: Support) -> dict[str, np.ndarray]:
@@ -141,7 +127,7 @@ def read_model(directory: Path) -> Model:
         description.observation_size,
         description.action_size,
         {name: _network(name, network, tensors) for name, network in description.networks.named().items()},
-        STEERINGS[type(description.steering)](**structs.asdict(description.steering)),
+        description.steering,
         beta=description.beta,
         discount=description.discount,
         metric=_metric(description, tensors),

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import ArrayLike
 
 from iel import distances
 from iel.errors import ConfigError, GeometryError, RunError
-from iel.metrics import Displacement, Floats, Metric, Quasimetric, SupportFunction
+from iel.metrics import Booleans, Displacement, Floats, Metric, Quasimetric, SupportFunction
 from iel.metrics import unit as unit_or_else
 from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.networks import FloatArray, Network, in_blocks, on_sphere, unit
@@ -29,13 +30,33 @@ from iel.quasimetrics import check_groups
 from iel.typed import plain_numbers
 
 if TYPE_CHECKING:
-    from iel.planning import Atlas, Planner, Target
+    from iel.planning import Atlas, Planner
 
+LARGEST = 65536
+"""Sizes above this are a damaged file, not a network."""
+Length = Annotated[float, Meta(ge=0.0, le=1e30)]
 LOG_STD_RANGE = (-5.0, 2.0)
 """Log spreads of policies are clipped to this, in training and here."""
 
 
 # ---------------------------------------------------------------- steering: how a target becomes a command
+
+
+class Target(NamedTuple):
+    """What a planner answers for n episodes at once."""
+
+    point: Floats
+    """(n, d) where to in the latent."""
+    observation: Floats
+    """(n, o) the same place as a state of the data, or the goal; NaN for a mixture or a direction, which is none."""
+    is_goal: Booleans
+    """(n,) whether the target is the goal itself."""
+    goal_point: Floats
+    """(n, d) phi(g) of the goal that is pursued."""
+    goal_direction: Floats
+    """(n, d) omega_g of the goal that is pursued."""
+    cost: Floats
+    """(n,) predicted cost to the goal from here; infinite where nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -60,29 +81,32 @@ class TargetSpec:
         return observations[:, list(self.columns)].astype(np.float64) / np.array(self.scale)
 
 
-class Steering(Protocol):
-    """What the policy is told about a planner's target."""
+class Steering(Struct, frozen=True, tag_field="kind"):
+    """What the policy is told about a planner's target; its fields are those of the model's file."""
 
-    kind: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """Its name in files."""
+        return str(self.__struct_config__.tag)
 
     @property
     def target_spec(self) -> TargetSpec:
         """What planners need to know of it."""
+        return TargetSpec()
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         """(n, c)."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Direction:
+class Direction(Steering, frozen=True, tag="direction"):
     """z = unit(phi(target) - phi(x)): the paper's, and HILP's. The policy never sees a goal.
 
     A state that sits on its target heads for phi(g); one that sits on that as well follows omega_g.
     """
 
-    ahead: float = 0.0
+    ahead: Length = 0.0
     """The furthest that states were which the policy was sent to in training, in the metric's unit (0: no limit)."""
-    kind: ClassVar[str] = "direction"
 
     @property
     def target_spec(self) -> TargetSpec:
@@ -93,19 +117,17 @@ class Direction:
         return unit_or_else(target.point - here, lambda: target.goal_point - here, lambda: target.goal_direction)
 
 
-@dataclass(frozen=True)
-class Waypoint:
+class Waypoint(Steering, frozen=True, tag="waypoint"):
     """z = unit((target - x)[columns] / scale): the way to the target's own state, in the columns that tell the place.
 
     Its policy usually does not see these columns of its own state (its input is `blind`): what it learns in one place
     holds in every other.
     """
 
-    columns: tuple[int, ...]
-    scale: tuple[float, ...]
-    reach: float = 0.0
+    columns: Annotated[tuple[Annotated[int, Meta(ge=0, lt=LARGEST)], ...], Meta(min_length=1)]
+    scale: tuple[Annotated[float, Meta(ge=1e-30, le=1e30)], ...]
+    reach: Length = 0.0
     """How far away, in these units, the policy's waypoints were in training, on average (0: not known)."""
-    kind: ClassVar[str] = "waypoint"
 
     @property
     def target_spec(self) -> TargetSpec:
@@ -122,23 +144,23 @@ STEPS_AHEAD = 10
 Few of their goals in training were nearer: sent to the next node of a fine graph, some stand still."""
 
 
-@dataclass(frozen=True)
-class GoalState:
+class GoalState(Steering, frozen=True, tag="goal"):
     """The target's own state, as it is: for policies pi(a | x, g)."""
 
-    target_spec: ClassVar[TargetSpec] = TargetSpec(steps=STEPS_AHEAD)
-    kind: ClassVar[str] = "goal"
+    @property
+    def target_spec(self) -> TargetSpec:
+        return TargetSpec(steps=STEPS_AHEAD)
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         return _state_of(target)
 
 
-@dataclass(frozen=True)
-class Subgoal:
+class Subgoal(Steering, frozen=True, tag="subgoal"):
     """What a high-level network makes of the target: high(x, target) or high(target), scaled to length sqrt(c)."""
 
-    target_spec: ClassVar[TargetSpec] = TargetSpec(steps=STEPS_AHEAD)
-    kind: ClassVar[str] = "subgoal"
+    @property
+    def target_spec(self) -> TargetSpec:
+        return TargetSpec(steps=STEPS_AHEAD)
 
     def command(self, model: Model, observations: FloatArray, target: Target, embeddings: Floats) -> Floats:
         high = model.networks["high"]
@@ -156,6 +178,39 @@ def _state_of(target: Target) -> FloatArray:
 
 
 # ---------------------------------------------------------------- the model
+
+
+class PlanningModel(Protocol):
+    """What a planner needs of a model: embeddings, goals, a metric, and how a target becomes an action.
+
+    A class of your own inherits from it, and with that the defaults of what it does not know.
+    """
+
+    metric: Metric | None = None
+    """Costs between embeddings; None for a method that has no distances and can only be pursued directly."""
+    algo: str = ""
+    """The method that trained it."""
+    support: Support | None = None
+    """Where the training data was, if it is known."""
+    outside: Outside = "warn"
+    """What to do about goals and observations far outside of it."""
+
+    @property
+    def target_spec(self) -> TargetSpec:
+        """Which targets the policy was trained for."""
+        return TargetSpec()
+
+    def embed(self, observations: Floats, /) -> Floats:
+        """phi: (n, obs_dim) -> (n, d)."""
+
+    def goals(self, states: Floats, /) -> tuple[Floats, Floats]:
+        """(phi(g), omega_g): (n, obs_dim) -> (n, d) and (n, d), unit vectors."""
+
+    def command(self, observations: Floats, target: Target, embeddings: Floats, /) -> Floats:
+        """The policy's input beside the observation: (n, c)."""
+
+    def act(self, observations: Floats, commands: Floats, generator: np.random.Generator | None = None, /) -> Floats:
+        """The policy's mean action for each observation and command, or a sample of it: (n, act_dim)."""
 
 
 class Model:
@@ -202,16 +257,14 @@ class Model:
             self.metric = Displacement(0.0 if beta is None else beta, discount)
         elif "value" in self.networks:
             self.metric = ValueCost(self, discount)
-        self._set_steering(steering)
-
-    def _set_steering(self, steering: Steering) -> None:
         self.steering = steering
         columns = set(steering.columns) if isinstance(steering, Waypoint) else set()
         self.elsewhere = [column for column in range(self.observation_size) if column not in columns]
         """Columns that a blind policy sees: all but those it is steered by."""
         policy = self.networks["policy"]
         seen = self.observation_size if "observation" in policy.inputs else len(self.elsewhere)
-        self._command_size = policy.heads[0].kernels[0].shape[0] - seen
+        self.command_size = policy.heads[0].kernels[0].shape[0] - seen
+        """How many numbers the policy is told."""
 
     def driven_by(self, other: Model) -> Model:
         """These distances with the policy of another model that is conditioned on states: a model like any other.
@@ -236,13 +289,25 @@ class Model:
             networks.setdefault("actor", replace(self.networks["policy"], inputs=("observation", "goal")))
         if "forward" not in networks:
             networks.pop("high", None)
-        unit: dict[str, Any] = {"metric": self.stated_metric}
-        if isinstance(self.metric, Displacement | ValueCost):
-            unit["discount"] = self.metric.discount
-        if isinstance(self.metric, Displacement):
-            unit["beta"] = self.metric.beta
         networks["policy"] = other.networks["policy"]
-        model = Model(self.algo, *ours, networks, other.steering, **unit, support=self.support)
+        model = self.replaced(networks, other.steering)
+        model.atlas = None
+        return model
+
+    def replaced(self, networks: Mapping[str, Network], steering: Steering) -> Model:
+        """The same metric, states and support with other networks and another steering."""
+        model = Model(
+            self.algo,
+            self.observation_size,
+            self.action_size,
+            networks,
+            steering,
+            beta=self.metric.beta if isinstance(self.metric, Displacement) else None,
+            discount=None if self.metric is None else self.metric.discount,
+            metric=self.stated_metric,
+            atlas=self.atlas,
+            support=self.support,
+        )
         model.outside = self.outside
         return model
 
@@ -265,11 +330,6 @@ class Model:
     def actor(self) -> Network:
         """The policy pi(a | x, g) whose action a critic is asked about."""
         return self.networks.get("actor", self.networks["policy"])
-
-    @property
-    def command_size(self) -> int:
-        """How many numbers the policy is told."""
-        return self._command_size
 
     # ---------------------------------------------------------------- what a planner asks
 
@@ -312,7 +372,7 @@ class Model:
     ) -> FloatArray:
         """The policy's mean action, or with a generator a sample of it, within [-1, 1]: (n, action size)."""
         rows = self._rows(observations, "observations")
-        told = plain_numbers(commands, "The commands", GeometryError).astype(np.float32, copy=False)
+        told = _numbers(commands, "The commands")
         if told.shape != (len(rows), self.command_size):
             raise ConfigError(
                 f"The commands have shape {told.shape}, but {len(rows)} observations need "
@@ -405,7 +465,7 @@ class Model:
         return np.clip(answer + np.exp(np.clip(policy.log_std, *LOG_STD_RANGE)) * noise, -1.0, 1.0)
 
     def _rows(self, values: ArrayLike, kind: str) -> FloatArray:
-        rows = plain_numbers(values, f"The {kind}", GeometryError).astype(np.float32, copy=False)
+        rows = _numbers(values, f"The {kind}")
         if rows.ndim != 2 or rows.shape[1] != self.observation_size:
             raise ConfigError(
                 f"The {kind} have shape {rows.shape}, but this model takes rows of "
@@ -416,3 +476,10 @@ class Model:
             row = int(np.argmin(np.isfinite(rows).all(axis=1)))
             raise GeometryError(f"The {kind} hold a number that is not finite in row {row}; fix the input.")
         return rows
+
+
+def _numbers(values: ArrayLike, what: str) -> FloatArray:
+    """Float32 numbers; what planners have made is that already."""
+    if type(values) is np.ndarray and values.dtype == np.float32:
+        return values
+    return plain_numbers(values, what, GeometryError).astype(np.float32, copy=False)

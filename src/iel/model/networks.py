@@ -113,18 +113,15 @@ class Network:
 
     def describe(self) -> dict[str, Any]:
         """Its entry in config.json."""
-        facts: dict[str, Any] = {"inputs": list(self.inputs), "sizes": list(self.sizes), "norm": self.has_norm}
-        if len(self.heads) > 1:
-            facts["heads"] = len(self.heads)
-        if self.squash:
-            facts["squash"] = True
-        if self.log_std is not None:
-            facts["spread"] = True
-        if self.logit:
-            facts["logit"] = True
-        if self.heads[0].smooth and not self.has_norm:
-            facts["gelu"] = True
-        return facts
+        optional = {
+            "heads": len(self.heads) if len(self.heads) > 1 else 0,
+            "squash": self.squash,
+            "spread": self.log_std is not None,
+            "logit": self.logit,
+            "gelu": self.heads[0].smooth and not self.has_norm,
+        }
+        facts = {"inputs": list(self.inputs), "sizes": list(self.sizes), "norm": self.has_norm}
+        return facts | {name: value for name, value in optional.items() if value}
 
     @property
     def has_norm(self) -> bool:

@@ -9,9 +9,9 @@ all that runs it know nothing of it:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from iel.data.scaling import Scaling
@@ -24,11 +24,8 @@ def for_raw_observations(model: Model, scaling: Scaling) -> Model:
     steering = model.steering
     if isinstance(steering, Waypoint):
         spread = scaling.spread[list(steering.columns)] * np.array(steering.scale)
-        steering = replace(steering, scale=tuple(spread.tolist()))
-    networks = {name: _folded(model, network, scaling) for name, network in model.networks.items()}
-    beta, discount = (getattr(model.metric, name, None) for name in ("beta", "discount"))
-    unit: dict[str, Any] = {"beta": beta, "discount": discount, "metric": model.stated_metric}
-    return Model(model.algo, model.observation_size, model.action_size, networks, steering, **unit, atlas=model.atlas)
+        steering = structs.replace(steering, scale=tuple(spread.tolist()))
+    return model.replaced({name: _folded(model, own, scaling) for name, own in model.networks.items()}, steering)
 
 
 def _folded(model: Model, network: Network, scaling: Scaling) -> Network:

@@ -4,21 +4,14 @@ Needs embeddings and a metric, not an algorithm: any class that inherits from `P
 """
 
 from iel.model.atlas import Atlas
+from iel.model.model import PlanningModel, Target
 from iel.planning.clusters import GasGraph
-from iel.planning.coreset import (
-    Coreset,
-    Coverage,
-    automatic_sigma,
-    coverage,
-    farthest_point,
-    select_coreset,
-)
+from iel.planning.coreset import automatic_sigma, coverage, farthest_point, select_coreset
 from iel.planning.dpp import greedy_dpp
 from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
-from iel.planning.graph import Edges, Field, PlanningGraph
+from iel.planning.graph import Edges, PlanningGraph
 from iel.planning.midpoints import RecMid
-from iel.planning.plan import ACTION_KINDS, Acting, ActionKind, Controller, Memory, Plan, PlanningModel, Route, Target
-from iel.planning.planner import Direct, Planner
+from iel.planning.planner import ACTION_KINDS, Acting, ActionKind, Controller, Direct, Memory, Plan, Planner, Route
 from iel.planning.planners import (
     PLANNERS,
     AsymGraph,
@@ -38,11 +31,8 @@ __all__ = [
     "Atlas",
     "Avoid",
     "Controller",
-    "Coreset",
-    "Coverage",
     "Direct",
     "Edges",
-    "Field",
     "GasGraph",
     "Memory",
     "Mixture",

@@ -33,8 +33,7 @@ from iel.metrics import (
 from iel.model.atlas import Atlas, Source
 from iel.planning.coreset import euclidean_tree, nearest_pairs
 from iel.planning.graph import NO_HOP, Edges, Field, search
-from iel.planning.plan import Aim, PlanningModel, Pursuit
-from iel.planning.planner import Planner
+from iel.planning.planner import Aim, Planner, PlanningModel, Pursuit
 
 BLOCK = 1024
 """States that are clustered together."""
@@ -125,7 +124,7 @@ class ClusterGraph:
     """Nodes within reach of each other, joined both ways."""
 
     def __init__(self, points: Floats, metric: Metric, reach: float):
-        self.points, self.metric, self.reach = points, metric, reach
+        self.points, self.metric, self.reach, self.count = points, metric, reach, len(points)
         sources, targets, costs = [], [], []
         for start in range(0, len(points), BLOCK):
             table = distances(metric, points[start : start + BLOCK], points)
@@ -134,23 +133,13 @@ class ClusterGraph:
             sources.append(start + row)
             targets.append(column)
             costs.append(table[row, column])
-        near = np.concatenate(sources), np.concatenate(targets), np.concatenate(costs)
-        self._edges = self._connected(near)
-
-    @property
-    def count(self) -> int:
-        """Number of nodes."""
-        return len(self.points)
-
-    def _connected(self, near: tuple[Integers, Integers, Floats]) -> Edges:
-        """With the tree's edges that are longer than the reach: they join the pieces by the shortest gaps."""
-        if self.count == 1:
-            return Edges(*near)
-        tree = euclidean_tree(self.points, *nearest_pairs(self.points, min(10, self.count - 1), 1.0, np.inf))
-        first, second = np.append(tree.first, tree.second), np.append(tree.second, tree.first)
-        costs = distances_of_rows(self.metric, self.points[first], self.points[second])
-        far = costs > self.reach
-        return Edges(*(np.append(one, other[far]) for one, other in zip(near, (first, second, costs), strict=True)))
+        self._edges = Edges(np.concatenate(sources), np.concatenate(targets), np.concatenate(costs))
+        if self.count > 1:  # the tree's edges that are longer than the reach join the pieces by the shortest gaps
+            tree = euclidean_tree(points, *nearest_pairs(points, min(10, self.count - 1), 1.0, np.inf))
+            first, second = np.append(tree.first, tree.second), np.append(tree.second, tree.first)
+            lengths = distances_of_rows(metric, points[first], points[second])
+            far = lengths > reach
+            self._edges = self._edges.more(first[far], second[far], lengths[far])
 
     def edges(self, goal: LatentGoal) -> Edges:
         """The same for every goal."""
@@ -160,11 +149,7 @@ class ClusterGraph:
         """The ways from every node to the goal, which is node number `count`."""
         gaps = distances(self.metric, self.points, goal.point[None])[:, 0]
         joined = np.flatnonzero(gaps < max(self.reach, 1.2 * gaps.min()))
-        edges = Edges(
-            np.append(self._edges.source, joined),
-            np.append(self._edges.target, np.full(len(joined), self.count)),
-            np.append(self._edges.cost, gaps[joined]),
-        )
+        edges = self._edges.more(joined, np.full(len(joined), self.count), gaps[joined])
         distance, next_hop = search(edges, self.count + 1, self.count)
         return Field(goal, self.count, 0.0, distance, next_hop)
 
@@ -216,6 +201,18 @@ class AlongClusters(Pursuit):
         first = distances_of_rows(metric, states[onward], self.graph.points[aim.nodes[onward]])
         there[onward] = metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
         return there
+
+    def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+        """From the state to its node, hop by hop, and on to the goal; straight from next to it."""
+        matched, lengths = self.match(state[None, :], np.array([goal]), np.array([-1]))
+        field = self.fields[goal]
+        nodes = [int(matched[0])]
+        if field.next_hop[nodes[0]] == self.graph.count:
+            return super().way(state, goal)
+        while field.next_hop[nodes[-1]] != self.graph.count:
+            nodes.append(int(field.next_hop[nodes[-1]]))
+        onward = field.distance[[*nodes, self.graph.count]]
+        return nodes, [float(lengths[0, nodes[0]]), *(onward[:-1] - onward[1:]).tolist()]
 
 
 def distances_of_rows(metric: Metric | None, sources: Floats, targets: Floats) -> Floats:
@@ -295,19 +292,3 @@ class GasGraph(Planner):
             return goal
         nearest = int(distances(self.graph.metric, self.graph.points, goal.point[None])[:, 0].argmin())
         return goal._replace(observation=self.observations[self.states[nearest]])
-
-    def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """From the state to its node, hop by hop, and on to the goal; straight from next to it."""
-        assert isinstance(pursuit, AlongClusters)
-        matched, lengths = pursuit.match(state[None, :], np.array([goal]), np.array([-1]))
-        field = pursuit.fields[goal]
-        nodes = [int(matched[0])]
-        if field.next_hop[nodes[0]] == self.graph.count:
-            return super()._way(pursuit, state, goal)
-        while field.next_hop[nodes[-1]] != self.graph.count:
-            nodes.append(int(field.next_hop[nodes[-1]]))
-        onward = field.distance[[*nodes, self.graph.count]]
-        return nodes, [float(lengths[0, nodes[0]]), *(onward[:-1] - onward[1:]).tolist()]
-
-    def _node_states(self, nodes: Integers) -> Integers:
-        return self.states[nodes]

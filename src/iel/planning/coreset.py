@@ -161,7 +161,7 @@ def farthest_point(points: ArrayLike, count: int, chosen: Sequence[int] | Intege
 
 def nearest_picks(table: Floats, picks: Integers) -> tuple[Floats, Integers]:
     """Squared distance from every state to its nearest pick, and which pick that is."""
-    owner = cKDTree(table[picks]).query(table, workers=len(usable_cores()))[1]
+    owner = cKDTree(table[picks]).query(table)[1]
     squares = np.add.reduce(np.square(table - table[picks[owner]]), axis=1)
     squares[picks] = 0.0
     return squares, owner
@@ -179,17 +179,9 @@ def automatic_sigma(points: Floats, sample: int = 2000) -> float:
 def coverage(nodes: ArrayLike, states: ArrayLike, neighbours: int = 10) -> Coverage:
     """How evenly the nodes lie, and how far the states are from them."""
     points, table = checked_points(nodes), checked_points(states)
-    screen = Screen(points)
-    k = min(neighbours, len(points) - 1)
-    means = []
-    for rows, squares in screen.blocks():
-        squares[np.arange(len(rows)), rows] = np.inf
-        if k:
-            nearest = np.partition(squares, k - 1, axis=1)[:, :k]
-            means.append(np.sqrt(np.maximum(nearest, 0.0)).mean(axis=1))
-    spacing = np.concatenate(means) if means else np.zeros(1)
-    gaps = np.sqrt(nearest_picks(np.concatenate([points, table]), np.arange(len(points)))[0][len(points) :])
-    mean = float(spacing.mean())
+    tree, near = cKDTree(points), min(neighbours, len(points) - 1)
+    spacing = tree.query(points, np.arange(2, near + 2))[0].mean(axis=1) if near else np.zeros(1)
+    gaps, mean = tree.query(table)[0], float(spacing.mean())
     spread = float(spacing.std() / mean) if mean > 0.0 else 0.0
     return Coverage(mean, spread, float(gaps.max()), float(gaps.mean()))
 

@@ -22,9 +22,9 @@ further picks would be rounding noise: picking stops.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 from scipy.spatial.distance import cdist
 
@@ -96,7 +96,6 @@ class LazyGreedy:
         self.level = np.zeros(len(table), dtype=np.int64)
         self.panels: list[Panel] = []
         self.picked = 0
-        self.multiplications = 0.0
 
     def picks(self) -> Integers:
         """All picks in order."""
@@ -131,7 +130,6 @@ class LazyGreedy:
                 own = panel.rows[start - begin : panel.filled]
                 fresh = self.kernel(panel.picks[start - begin : panel.filled], states[lack])
                 fresh -= own[:, :start] @ known.T
-                self.multiplications += float(end - start) * start * len(lack)
                 triangle = own[:, start:end]
                 fresh = solve_triangular(triangle, fresh, lower=True, overwrite_b=True, check_finite=False)
                 result[lack, start:end] = fresh.T
@@ -163,7 +161,6 @@ class LazyGreedy:
         residual = self.bound[states].copy()
         gram = self.kernel(states, states)
         gram -= factors @ factors.T
-        self.multiplications += 0.5 * len(states) ** 2 * self.picked
         columns = np.empty((min(wanted, len(states)), len(states)))
         chosen: list[int] = []
         exhausted = False
@@ -235,7 +232,7 @@ def largest_first(values: Floats, count: int) -> Integers:
     return chosen[np.argsort(-values[chosen], kind="stable")]
 
 
-def greedy_dpp(points: Any, count: int, sigma: float, *, width: int = 256) -> Integers:
+def greedy_dpp(points: ArrayLike, count: int, sigma: float, *, width: int = 256) -> Integers:
     """At most `count` greedy picks; fewer where the kernel's numerical rank ends. Among equal residuals the first wins.
 
     `width` is the number of states picked from at a time. It follows the kernel: with a narrow one many picks fit a

@@ -15,12 +15,13 @@ A mixture is the paper's mean embedding of a fuzzy goal. A region is *not* avera
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, unit
@@ -28,27 +29,33 @@ from iel.planning.coreset import farthest_point
 from iel.typed import plain_numbers
 
 if TYPE_CHECKING:
-    from iel.planning.planner import Planner
+    from iel.planning.planner import Planner, PlanningModel
 
 REACHED_WITHIN = 5.0
 """Predicted steps to a stage's goal at which a sequence moves on to its next one."""
 MATCHES = 8
 """Alternatives that stand for all states which match in some columns."""
+Columns = Mapping[int, ArrayLike]
+"""What some columns should be: a number or (low, high) each."""
+Places: TypeAlias = "Where | Columns | Callable[[Floats], ArrayLike] | Many[Places]"
+"""Places to avoid."""
+Rewards = Callable[[Floats], ArrayLike] | ArrayLike
+"""A function of observations, or one number per state of the data."""
 
 
 @dataclass(frozen=True)
 class Region:
     """Any of these states will do: (m, obs_dim)."""
 
-    states: Any
+    states: ArrayLike
 
 
 @dataclass(frozen=True)
 class Mixture:
     """A fuzzy goal: states (m, obs_dim) with non-negative weights (m,), scaled to sum to one."""
 
-    states: Any
-    weights: Any = None
+    states: ArrayLike
+    weights: ArrayLike | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Sequence:
     """Goals to visit in order, each but the last something to arrive at; it counts as visited within so many predicted
     steps."""
 
-    goals: Many[Any]
+    goals: Many[Goal]
     within: float = REACHED_WITHIN
 
 
@@ -68,7 +75,7 @@ class Where:
     get exactly the values asked for; the other columns are theirs. A plain dictionary means the same.
     """
 
-    columns: Mapping[int, Any]
+    columns: Columns
     tolerance: float = 0.1
 
 
@@ -77,8 +84,8 @@ class Avoid:
     """A goal, and places to keep out of on the way: a `Where`, a dictionary, a function from observations (n, obs_dim)
     to booleans (n,), or a list of these. Graph planners only: their nodes in these places are not used."""
 
-    goal: Any
-    places: Any
+    goal: Goal
+    places: Places
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class Reward:
     maximise sum_t discount^t r(x_t), for ever
     """
 
-    values: Any
+    values: Rewards
     discount: float = 0.995
 
 
@@ -103,13 +110,13 @@ class Weighted:
     where it ends.
     """
 
-    states: Any
-    weights: Any
-    operator: Any = None
+    states: ArrayLike
+    weights: ArrayLike
+    operator: ArrayLike | None = None
     discount: float = 0.999
 
 
-Goal = Any
+Goal: TypeAlias = "Region | Mixture | Sequence | Where | Avoid | Reward | Weighted | Columns | ArrayLike"
 """An observation (obs_dim,), a dictionary of columns, or one of the classes above."""
 
 
@@ -121,21 +128,20 @@ class LatentWish:
     within: float
 
 
-def latent_wishes(goals: Many[Goal], planner: Planner) -> list[LatentWish]:
+def latent_wishes(goals: Many[Goal] | Floats, planner: Planner) -> list[LatentWish]:
     """Embed all goals together, with one call of each network."""
     if len(goals) == 0:
         raise GeometryError("There are no goals; give at least one.")
-    tables: list[Floats] = []
     rewards: dict[int, LatentGoal] = {}
-    shapes = [_collect(goal, planner, tables, rewards) for goal in goals]
-    states = np.concatenate(tables) if tables else np.zeros((0, planner.observations.shape[1]), np.float32)
+    shapes = [_collect(goal, planner, rewards) for goal in goals]
+    states = np.concatenate([stage.states for stages, _ in shapes for stage in stages])
     phi, omega = _embedded(planner.model, states) if len(states) else (states, states)
     wishes, start = [], 0
     for stages, within in shapes:
         built = []
         for stage in stages:
-            part = slice(start, start + stage.size)
-            start += stage.size
+            part = slice(start, start + len(stage.states))
+            start = part.stop
             found = [stage.ready] if stage.ready else _alternatives(phi[part], omega[part], states[part], stage.weights)
             built.append([goal._replace(off=stage.off) for goal in found])
         wishes.append(LatentWish(built, within))
@@ -143,7 +149,7 @@ def latent_wishes(goals: Many[Goal], planner: Planner) -> list[LatentWish]:
     return wishes
 
 
-def _embedded(model: Any, states: Floats) -> tuple[Floats, Floats]:
+def _embedded(model: PlanningModel, states: Floats) -> tuple[Floats, Floats]:
     points, directions = model.goals(states)
     phi = _finite(np.asarray(points, dtype=np.float64), "embedding")
     return phi, unit(_finite(np.asarray(directions, dtype=np.float64), "direction"))
@@ -164,57 +170,49 @@ def _refuse_what_the_metric_lacks(wishes: list[LatentWish], metric: Metric | Non
         raise GeometryError("A reward is never finished, so in a sequence it can only be the last goal.")
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """How many of the collected states it takes, with what weights; or a latent goal that is ready."""
+class _Stage(NamedTuple):
+    """States to embed, with weights if they are mixed; or none, and a latent goal that is ready."""
 
-    size: int = 0
+    states: Floats
     weights: Floats | None = None
     ready: LatentGoal | None = None
     off: Booleans | None = None
 
 
-def _collect(
-    goal: Goal, planner: Planner, tables: list[Floats], rewards: dict[int, LatentGoal]
-) -> tuple[list[_Stage], float]:
-    """Append the states of one goal to `tables`; return its stages. A reward that many episodes share is read once."""
-    width = planner.observations.shape[1]
+def _collect(goal: Goal, planner: Planner, rewards: dict[int, LatentGoal]) -> tuple[list[_Stage], float]:
+    """The stages of one goal, and when they are done. A reward that many episodes share is read once."""
     if isinstance(goal, Sequence):
         if not (math.isfinite(goal.within) and goal.within > 0.0):
             raise ConfigError(f"A sequence's 'within' is {goal.within}; give a positive number of predicted steps.")
         if len(goal.goals) == 0:
             raise GeometryError("The sequence of goals is empty; give at least one goal.")
-        return [stage for part in goal.goals for stage in _collect(part, planner, tables, rewards)[0]], goal.within
+        return [stage for part in goal.goals for stage in _collect(part, planner, rewards)[0]], goal.within
     if isinstance(goal, Avoid):
         off = planner.avoided(goal.places)
-        stages, within = _collect(goal.goal, planner, tables, rewards)
-        both = [off if stage.off is None else off | stage.off for stage in stages]
-        return [_Stage(s.size, s.weights, s.ready, mask) for s, mask in zip(stages, both, strict=True)], within
+        stages, within = _collect(goal.goal, planner, rewards)
+        return [stage._replace(off=off if stage.off is None else off | stage.off) for stage in stages], within
     if isinstance(goal, Reward | Weighted):
         if id(goal) not in rewards:
             rewards[id(goal)] = planner.attracted(goal)
-        return [_Stage(ready=rewards[id(goal)])], 0.0
+        return [_Stage(np.zeros((0, planner.width), np.float32), ready=rewards[id(goal)])], 0.0
     if isinstance(goal, Where | Mapping):
         most = 1 if planner.metric is None else MATCHES
-        tables.append(matching_states(planner.observations, planner.spread, as_where(goal), most))
-        return [_Stage(len(tables[-1]))], 0.0
+        return [_Stage(matching_states(planner.observations, planner.spread, as_where(goal), most))], 0.0
     if isinstance(goal, Region | Mixture):
         what = type(goal).__name__.lower()
         if np.size(goal.states) == 0:
             raise GeometryError(f"The {what} of goals is empty; give at least one state.")
-        tables.append(observation_table(goal.states, width, what))
-        size = len(tables[-1])
-        return [_Stage(size, _weights(goal.weights, size) if isinstance(goal, Mixture) else None)], 0.0
-    table = observation_table(goal, width, "goal")
+        states = observation_table(goal.states, planner.width, what)
+        return [_Stage(states, _weights(goal.weights, len(states)) if isinstance(goal, Mixture) else None)], 0.0
+    table = observation_table(goal, planner.width, "goal")
     if len(table) != 1:
         raise GeometryError(
             f"A goal is one observation but has shape {np.shape(goal)}; use Region, Mixture or Sequence."
         )
-    tables.append(table)
-    return [_Stage(1)], 0.0
+    return [_Stage(table)], 0.0
 
 
-def _weights(weights: Any, size: int) -> Floats:
+def _weights(weights: ArrayLike | None, size: int) -> Floats:
     values = np.ones(size) if weights is None else np.asarray(weights, dtype=np.float64)
     if values.shape != (size,) or not np.isfinite(values).all() or (values < 0).any() or values.sum() <= 0:
         raise GeometryError(
@@ -238,7 +236,7 @@ def _finite(table: Floats, what: str) -> Floats:
     return table
 
 
-def observation_table(rows: Any, width: int, what: str) -> Floats:
+def observation_table(rows: ArrayLike, width: int, what: str) -> Floats:
     """Finite observations (n, width) in float32, or a sentence that says what is wrong."""
     table = plain_numbers(rows, f"The {what}", GeometryError).astype(np.float32, copy=False)
     if table.ndim == 1:
@@ -257,7 +255,7 @@ def observation_table(rows: Any, width: int, what: str) -> Floats:
 # ---------------------------------------------------------------- states that match in some columns
 
 
-def as_where(goal: Where | Mapping[int, Any]) -> Where:
+def as_where(goal: Where | Columns) -> Where:
     """A dictionary of columns as a `Where`."""
     return goal if isinstance(goal, Where) else Where(goal)
 
@@ -280,7 +278,7 @@ def mismatch(observations: Floats, where: Where, spread: Floats) -> Floats:
     return worst
 
 
-def _range(column: Any, wanted: Any, width: int) -> tuple[float, float, bool]:
+def _range(column: object, wanted: ArrayLike, width: int) -> tuple[float, float, bool]:
     if not isinstance(column, int | np.integer) or not 0 <= column < width:
         raise GeometryError(f"Column {column!r} does not exist; the data's observations have columns 0 to {width - 1}.")
     try:
@@ -302,8 +300,8 @@ def matching_states(observations: Floats, spread: Floats, where: Where, most: in
         nearest = observations[int(np.argmin(off))]
         found = ", ".join(f"column {column} at {nearest[column]:g}" for column in where.columns)
         reason = "" if np.isinf(off.min()) else f"; the nearest has {found}"
-        wanted = ", ".join(f"column {column} at {_shown(value)}" for column, value in where.columns.items())
-        raise GeometryError(f"No state of the data has {wanted}{reason}: ask for what the data shows.")
+        sought = ", ".join(f"column {column} at {_shown(value)}" for column, value in where.columns.items())
+        raise GeometryError(f"No state of the data has {sought}{reason}: ask for what the data shows.")
     ranges = [column for column, wanted in where.columns.items() if np.size(wanted) == 2]
     rows = rows[_some(off[rows], observations[rows][:, ranges], most)]
     states = np.array(observations[rows], np.float32)
@@ -313,7 +311,7 @@ def matching_states(observations: Floats, spread: Floats, where: Where, most: in
     return states
 
 
-def _shown(wanted: Any) -> str:
+def _shown(wanted: ArrayLike) -> str:
     return " to ".join(f"{end:g}" for end in np.asarray(wanted, np.float64).ravel())
 
 
@@ -332,7 +330,7 @@ def _some(off: Floats, table: Floats, most: int) -> Integers:
     return close[np.linspace(0, len(close) - 1, most).astype(int)]
 
 
-def inside(places: Any, observations: Floats, spread: Floats | None = None) -> Booleans:
+def inside(places: Places, observations: Floats, spread: Floats | None = None) -> Booleans:
     """Which observations lie in places, as `Avoid` takes them.
 
     `spread` is that of the data's columns; without it a value (not a range) is met by itself only.

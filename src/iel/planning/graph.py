@@ -302,7 +302,9 @@ class PlanningGraph:
     def matcher(self, goals: list[LatentGoal], nodes_off: Booleans | None) -> Matcher:
         """Matches states to nodes on the way to these goals; `nodes_off` (m, N) are the nodes not used per goal."""
         local = self.metric.dear and self.metric.for_every_goal and self.count > 1 and nodes_off is None
-        return self.costs.matched_by(self.costs, goals, nodes_off, self.vicinity if local else None)
+        matcher = self.costs.matched_by(self.costs, goals, nodes_off)
+        matcher.around = self.vicinity if local else None
+        return matcher
 
     def edges(self, goal: LatentGoal) -> Edges:
         """The directed graph for one goal, remembered for a while; one for all goals where costs are."""
@@ -352,17 +354,15 @@ class PlanningGraph:
         self.seconds["neighbours"] = time.perf_counter() - started
         sources = np.concatenate([self.tree.first, self.tree.second])
         targets = np.concatenate([self.tree.second, self.tree.first])
+        between = self.costs.pair_costs(sources, targets, goal)
         new = (nearest[sources] != targets[:, None]).all(axis=1)
-        edges = Edges(self._sources, nearest.ravel(), costs.ravel())
-        edges = self._with(edges, sources[new], targets[new], goal)
+        edges = Edges(self._sources, nearest.ravel(), costs.ravel()).more(sources[new], targets[new], between[new])
         if self.both_ways:
             code = np.setdiff1d(edges.target * self.count + edges.source, edges.source * self.count + edges.target)
-            edges = self._with(edges, code // self.count, code % self.count, goal)
+            sources, targets = code // self.count, code % self.count
+            edges = edges.more(sources, targets, self.costs.pair_costs(sources, targets, goal))
         self.seconds["join"] = time.perf_counter() - started - self.seconds["neighbours"]
         return edges
-
-    def _with(self, edges: Edges, sources: Integers, targets: Integers, goal: LatentGoal) -> Edges:
-        return edges.more(sources, targets, self.costs.pair_costs(sources, targets, goal))
 
     def field(
         self, goal: LatentGoal, *, nodes_off: Booleans | None = None, edges_off: Iterable[tuple[int, int]] = ()

@@ -42,13 +42,7 @@ class SupportMatcher(Matcher):
 
     nodes: SupportCosts
 
-    def __init__(
-        self,
-        nodes: SupportCosts,
-        goals: Sequence[LatentGoal],
-        nodes_off: Booleans | None,
-        around: Integers | None = None,
-    ):
+    def __init__(self, nodes: SupportCosts, goals: Sequence[LatentGoal], nodes_off: Booleans | None):
         super().__init__(nodes, goals, nodes_off)
         self.metric = nodes.metric
         everyone = np.arange(nodes.count)[:, None]

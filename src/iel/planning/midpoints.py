@@ -9,11 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from iel.errors import ConfigError, GeometryError
-from iel.metrics import Floats, Integers, LatentGoal, Metric
+from iel.metrics import Floats, Integers, LatentGoal
 from iel.model.atlas import Atlas, Source
-from iel.planning.coreset import Screen, affordable_screen, places
-from iel.planning.plan import Aim, PlanningModel, Pursuit
-from iel.planning.planner import Planner
+from iel.planning.coreset import affordable_screen, places
+from iel.planning.planner import Aim, Planner, PlanningModel, Pursuit
 
 
 def smallest_columns(table: Floats, count: int) -> Integers:
@@ -34,31 +33,22 @@ def smallest_columns(table: Floats, count: int) -> Integers:
 class Midpoints(Pursuit):
     """Recursive midpoints among a pool of states, in the Euclidean metric."""
 
-    def __init__(
-        self,
-        goals: list[LatentGoal],
-        metric: Metric | None,
-        pool: Floats,
-        states: Integers,
-        screen: Screen,
-        rounds: int,
-        average: int,
-    ):
-        super().__init__(goals, metric)
-        self.pool, self.pool_states, self.screen, self.rounds, self.average = pool, states, screen, rounds, average
+    def __init__(self, goals: list[LatentGoal], planner: RecMid):
+        super().__init__(goals, planner.metric)
+        self.planner = planner
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
         """The last midpoint, for which its most central state stands; the cost is that of the straight way, which is
         what this planner believes in."""
-        targets = self.points[goals]
-        here = self.screen.sources(states)[0] @ self.screen.right
-        for _ in range(self.rounds):
-            there = self.screen.sources(targets)[0] @ self.screen.right
+        targets, screen = self.points[goals], self.planner.screen
+        here = screen.sources(states)[0] @ screen.right
+        for _ in range(self.planner.rounds):
+            there = screen.sources(targets)[0] @ screen.right
             np.maximum(there, here, out=there)
-            central = smallest_columns(there, self.average)
-            targets = self.pool[central].mean(axis=1)
+            central = smallest_columns(there, self.planner.average)
+            targets = self.planner.points[central].mean(axis=1)
         nowhere = np.full(len(states), -1, dtype=np.int64)
-        return Aim(targets, self.pool_states[central[:, 0]], self.direct_costs(states, goals), nowhere)
+        return Aim(targets, self.planner.states[central[:, 0]], self.direct_costs(states, goals), nowhere)
 
 
 class RecMid(Planner):
@@ -91,4 +81,4 @@ class RecMid(Planner):
         return self._nodes(self.states, self.points)
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
-        return Midpoints(goals, self.metric, self.points, self.states, self.screen, self.rounds, self.average)
+        return Midpoints(goals, self)

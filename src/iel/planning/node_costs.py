@@ -69,11 +69,12 @@ class Matcher:
     nodes, as every match does with a metric that is cheap to evaluate.
     """
 
-    def __init__(
-        self, nodes: NodeCosts, goals: Sequence[LatentGoal], nodes_off: Booleans | None, around: Integers | None = None
-    ):
-        """`nodes_off` (m, N) are the nodes not used per goal, `around` lists the nodes around every node."""
-        self.nodes, self.goals, self.nodes_off, self.around = nodes, goals, nodes_off, around
+    around: Integers | None = None
+    """Lists of the nodes around every node, if matching is to be local."""
+
+    def __init__(self, nodes: NodeCosts, goals: Sequence[LatentGoal], nodes_off: Booleans | None):
+        """`nodes_off` (m, N) are the nodes not used per goal."""
+        self.nodes, self.goals, self.nodes_off = nodes, goals, nodes_off
 
     def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
         """d(x, x_i; g) for pairs of a row (a state and its goal) and a node."""
@@ -193,20 +194,11 @@ class DisplacementMatcher(Matcher):
 
     nodes: DisplacementCosts
 
-    def __init__(
-        self,
-        nodes: DisplacementCosts,
-        goals: Sequence[LatentGoal],
-        nodes_off: Booleans | None,
-        around: Integers | None = None,
-    ):
+    def __init__(self, nodes: DisplacementCosts, goals: Sequence[LatentGoal], nodes_off: Booleans | None):
         super().__init__(nodes, goals, nodes_off)
-        self.beta = nodes.beta
+        self.beta, self.widest = nodes.beta, float(np.exp(2.0 * nodes.beta))
         self.directions = np.array([goal.direction for goal in goals])
         self.projections = np.stack([projections(nodes.points, goal.direction) for goal in goals])
-        spacing = nodes.spacing if nodes.count > 1 else 0.0
-        self.screen = affordable_screen(nodes.points, spacing**2)
-        self.widest = float(np.exp(2.0 * nodes.beta))
 
     def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
         # A switched-off node makes the least length larger than the distance to it: then look everywhere.
@@ -241,7 +233,14 @@ class DisplacementMatcher(Matcher):
 
     def _match_anywhere(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
         """The best of all nodes: one matrix product finds the few in question."""
-        row, node = self._near_anything(states, goals)
+        screen = self.nodes.screen
+        left, slack = screen.sources(states)
+        squares = left @ screen.right
+        if self.nodes_off is not None:
+            squares[self.nodes_off[goals]] = np.inf
+        least = squares.min(axis=1).astype(np.float64)
+        bound = self.widest**2 * WIDEN * np.maximum(least + slack, FLOOR**2) + slack
+        row, node = places(squares <= rounded_up(bound, squares.dtype)[:, None])
         costs = self.costs(states, goals, row, node)
         if self.nodes_off is not None:
             costs[self.nodes_off[goals[row], node]] = np.inf
@@ -251,16 +250,6 @@ class DisplacementMatcher(Matcher):
         nodes = np.full(len(states), self.nodes.count, dtype=np.int64)
         np.minimum.at(nodes, row[best], node[best])
         return nodes, cheapest
-
-    def _near_anything(self, states: Floats, goals: Integers) -> tuple[Integers, Integers]:
-        """Pairs (row, node) with l <= e^{2 beta} l_min, from rows of squared distances."""
-        left, slack = self.screen.sources(states)
-        squares = left @ self.screen.right
-        if self.nodes_off is not None:
-            squares[self.nodes_off[goals]] = np.inf
-        least = squares.min(axis=1).astype(np.float64)
-        bound = self.widest**2 * WIDEN * np.maximum(least + slack, FLOOR**2) + slack
-        return places(squares <= rounded_up(bound, squares.dtype)[:, None])
 
     def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
         heights = row_products(states, self.directions[goals])
@@ -286,11 +275,8 @@ class DisplacementCosts(NodeCosts):
         self.lists: Nearby | None = None
         self.blocks: list[tuple[Integers, Integers, Floats]] = []
         """Candidates as a few rectangles: nodes, their candidates, and the lengths to them."""
-        if self.count == 1:
-            return
-        # Typical distance to the k-th nearest node: the resolution of the graph.
-        self.spacing = math.sqrt(max(0.0, typical_square(points, neighbours)))
-        if self.path == "dense":
+        self.screen = affordable_screen(points, typical_square(points, neighbours))
+        if self.count == 1 or self.path == "dense":
             return
         # Past a quarter of all pairs pruning gains nothing; past MOST_CANDIDATES it costs too much memory, though of
         # very many nodes 64 candidates each still cost less than looking at all pairs for every goal.
@@ -342,7 +328,7 @@ def rectangles(near: Pairs, count: int) -> list[tuple[Integers, Integers, Floats
     widths = np.diff(starts)
     order = np.argsort(widths, kind="stable")
     ordered = widths[order]
-    blocks = []
+    blocks: list[tuple[Integers, Integers, Floats]] = []
     begin = 0
     while begin < count:
         # Rows are sorted by width: take as many as fit the chunk and waste at most a quarter on padding.

@@ -1,4 +1,4 @@
-"""The planners behind one face: prepare a goal, then ask where to head for.
+"""Planners behind one face, the plans they make, and the controllers that follow them.
 
 planner = AsymGraph(model, data, nodes=8192)
 planner.prepare(goal)                 # once per goal, milliseconds
@@ -7,24 +7,357 @@ print(planner.path(observation))      # for people
 
 controller = Controller(model, planner.plan(goals))    # many episodes at once
 actions = controller.act(observations)
+
+    Plan        goals of G episodes, prepared: immutable, so any number of agents may share one
+    Memory      what these episodes remember: the stage of a sequence, the node matched last
+    Target      where to head for, for many episodes at once
+    Controller  drives episodes: target, command, action; a plan and a memory in one hand
+
+Every goal specification (`goals`) becomes *stages* of *alternatives*. How a single goal is approached is a `Pursuit`,
+one per planner.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, checked_points
+from iel.metrics import (
+    FLOOR,
+    Booleans,
+    Floats,
+    Integers,
+    LatentGoal,
+    Metric,
+    checked_costs,
+    checked_points,
+    row_products,
+)
 from iel.model.atlas import Atlas, Source
+from iel.model.model import PlanningModel, Target
 from iel.model.support import OutOfDistributionMonitor, report
-from iel.planning.goals import Goal, Reward, Weighted, latent_wishes, observation_table
-from iel.planning.plan import Acting, Controller, Memory, Plan, PlanningModel, Pursuit, Route, Target
+from iel.planning.goals import Goal, Places, Reward, Weighted, latent_wishes, observation_table
 from iel.planning.rewards import READOUT_POOL, Landscape
+
+
+class Aim(NamedTuple):
+    """What a pursuit answers for n states: points (n, d), the rows of `targets` they stand for (-1: the goal itself),
+    the predicted cost to the goal (n,), and the matched nodes (n,).
+
+    Where there is no way the cost is infinite and the target is the goal itself.
+    """
+
+    points: Floats
+    states: Integers
+    costs: Floats
+    nodes: Integers
+
+
+class Pursuit:
+    """How goals that were prepared together are approached; they are numbered. This one heads straight for phi(g)."""
+
+    def __init__(self, goals: list[LatentGoal], metric: Metric | None):
+        self.goals, self.metric = goals, metric
+        self.points = np.array([goal.point for goal in goals])
+        """phi(g) of every goal, (m, d)."""
+        self.directions = np.array([goal.direction for goal in goals])
+        """omega_g of every goal, (m, d)."""
+        self.collects = np.array([goal.rewards is not None for goal in goals])
+
+    def direct_costs(self, states: Floats, goals: Integers) -> Floats:
+        """d(x, g; g) from states[r] straight to goal goals[r]; infinite for a method without distances.
+
+        For a reward: how much higher <phi, z> is where the data has it highest.
+        """
+        if self.metric is None:
+            return np.full(len(states), np.inf)
+        wanted = [self.goals[goal] for goal in goals]
+        costs = checked_costs(self.metric.row_costs(states, self.points[goals], wanted), (len(states),))
+        climb = np.maximum(row_products(self.points[goals] - states, self.directions[goals]), FLOOR)
+        return np.where(self.collects[goals], climb, costs)
+
+    def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
+        """Where to head for from states[r] to goal goals[r]: the goal itself, for a reward whatever lies ahead along z.
+
+        memory[r] is the node matched last time, or -1.
+        """
+        nowhere = np.full(len(states), -1, dtype=np.int64)
+        points = np.where(self.collects[goals, None], states + self.directions[goals], self.points[goals])
+        return Aim(points, nowhere, self.direct_costs(states, goals), nowhere)
+
+    def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
+        """Predicted steps to the goals, given what `aim` answered."""
+        assert self.metric is not None
+        return self.metric.steps(aim.costs)
+
+    def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+        """Nodes and costs of the whole way to a goal; without a graph there is only the straight one."""
+        return [], [float(self.direct_costs(state[None, :], np.array([goal]))[0])]
+
+
+@dataclass(frozen=True, repr=False)
+class Route:
+    """A way for people to look at: the nodes from a state to its goal, and what each part of the way costs."""
+
+    nodes: Integers
+    """Nodes of the coreset along the way (empty where the planner has none)."""
+    states: Integers
+    """The same nodes as rows of the data's observations."""
+    observations: Floats
+    """Their observations, (len(nodes), obs_dim)."""
+    costs: Floats
+    """Cost of each part: state to first node, node to node, last node to goal; one more than there are nodes."""
+    steps: Floats
+    """The same in predicted steps; NaN where the metric's costs are not steps."""
+    stages: list[int] = field(default_factory=lambda: [0])
+    """For a sequence: position in `costs` at which each stage begins."""
+
+    @property
+    def total(self) -> float:
+        """Predicted steps from the state to the goal along this way."""
+        return float(self.steps.sum())
+
+    @property
+    def steps_to_go(self) -> Floats:
+        """Predicted steps to the goal from the state and from each place of the way."""
+        return np.cumsum(self.steps[::-1])[::-1]
+
+    def __repr__(self) -> str:
+        return f"Route({len(self.nodes)} nodes, {self.total:.1f} predicted steps)"
+
+
+class Memory:
+    """What the agents of a plan remember, one row per episode; a new one knows nothing."""
+
+    def __init__(self, episodes: int):
+        self.nodes: Integers = np.full(episodes, -1, dtype=np.int64)
+        """The node each was matched to last, -1 before the first match."""
+        self.stages: Integers = np.zeros(episodes, dtype=np.int64)
+        """The stage of its goal that each is in."""
+        self.least: Floats = np.full(episodes, np.inf)
+        """`Acting` by "unstick": the least predicted cost so far,"""
+        self.least_of: Integers = np.zeros(episodes, dtype=np.int64)
+        """the stage that it belongs to,"""
+        self.since: Integers = np.zeros(episodes, dtype=np.int64)
+        """the steps without progress,"""
+        self.shaking: Integers = np.zeros(episodes, dtype=np.int64)
+        """and the steps with noise still to come."""
+
+    def __repr__(self) -> str:
+        return f"Memory({len(self.nodes)} episodes)"
+
+
+class Plan:
+    """Prepared goals of G episodes. It is never changed: `target` writes to the memory that it is given, and without
+    one it answers as on the first step of an episode. `rows` are the episodes that the embeddings belong to."""
+
+    def __init__(
+        self,
+        pursuit: Pursuit,
+        observations: Floats,
+        alternatives: list[list[Integers]],
+        within: Floats,
+        pursue_blindly: bool = False,
+    ):
+        """`alternatives[e][s]` are the pursuit's goal numbers of the alternatives of stage s of episode e, which is
+        done within[e] predicted steps.
+
+        `observations` are what an aim's states are rows of. Where there is no path to a goal, `target` raises `NoPath`,
+        or heads straight for it if `pursue_blindly`.
+        """
+        self.pursuit, self.observations, self.alternatives, self.within = pursuit, observations, alternatives, within
+        self.pursue_blindly = pursue_blindly
+        unknown = np.full(observations.shape[1], np.nan, np.float32)
+        known = [unknown if goal.observation is None else goal.observation for goal in pursuit.goals]
+        self.goal_observations = np.array(known, np.float32)
+        self.stages = np.array([len(stages) for stages in alternatives])
+        self.simple = all(len(stages) == 1 and len(stages[0]) == 1 for stages in alternatives)
+        self.only = np.array([stages[0][0] for stages in alternatives])
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    def __repr__(self) -> str:
+        return f"Plan({len(self)} episodes, {len(self.pursuit.goals)} goals, {type(self.pursuit).__name__})"
+
+    def target(self, embeddings: ArrayLike, memory: Memory | None = None, rows: Integers | None = None) -> Target:
+        """Where to head for from each embedding."""
+        _, aim, goals = self._aim(embeddings, memory, rows)
+        if not self.pursue_blindly and not np.isfinite(aim.costs).all():
+            stuck = np.flatnonzero(~np.isfinite(aim.costs))
+            names = stuck if rows is None else np.asarray(rows)[stuck]
+            raise NoPath(
+                f"No way leads to the goal of episode {int(names[0])} ({len(stuck)} of {len(aim.costs)} episodes); "
+                "switch nodes or edges back on, avoid less, or allow direct pursuit with unreachable='direct'."
+            )
+        is_goal = aim.states < 0
+        observation = self.observations[aim.states]
+        if is_goal.any():
+            observation[is_goal] = self.goal_observations[goals[is_goal]]
+        pursuit = self.pursuit
+        return Target(aim.points, observation, is_goal, pursuit.points[goals], pursuit.directions[goals], aim.costs)
+
+    def costs(self, embeddings: ArrayLike, memory: Memory | None = None, rows: Integers | None = None) -> Floats:
+        """Predicted cost from each embedding to the goal of its current stage; infinite where there is no path."""
+        return self._aim(embeddings, memory, rows)[1].costs
+
+    def steps(self, embeddings: ArrayLike, memory: Memory | None = None, rows: Integers | None = None) -> Floats:
+        """Predicted steps from each embedding to the goal of its current stage."""
+        states, aim, goals = self._aim(embeddings, memory, rows)
+        return self.pursuit.steps(states, goals, aim)
+
+    def _aim(self, embeddings: ArrayLike, memory: Memory | None, rows: Integers | None) -> tuple[Floats, Aim, Integers]:
+        """(checked embeddings, where to, which goals); the memory is brought up to date."""
+        states = np.asarray(embeddings, dtype=np.float64)
+        rows = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
+        dimension = self.pursuit.points.shape[1]
+        if states.shape != (len(rows), dimension):
+            raise GeometryError(
+                f"The embeddings have shape {states.shape}; {len(rows)} episodes need ({len(rows)}, {dimension})."
+            )
+        if not np.isfinite(states).all():
+            row = int(np.argmin(np.isfinite(states).all(axis=1)))
+            raise GeometryError(f"The embedding of episode {int(rows[row])} is not finite; check its observation.")
+        known = rows
+        if memory is None:  # a first step that is not remembered
+            memory, known = Memory(len(rows)), np.arange(len(rows))
+        nodes, stages = memory.nodes[known], memory.stages[known]
+        if self.simple:
+            goals = self.only[rows]
+            aim = self.pursuit.aim(states, goals, nodes)
+        else:
+            self._advance(states, rows, nodes, stages)
+            aim, goals = self._best_alternative(states, rows, nodes, stages)
+        memory.nodes[known], memory.stages[known] = aim.nodes, stages
+        return states, aim, goals
+
+    def _advance(self, states: Floats, rows: Integers, nodes: Integers, stages: Integers) -> None:
+        """Move those that reached the goal of their stage on to the next stage, where no node is matched yet."""
+        pending = np.arange(len(rows))
+        while len(pending):
+            pending = pending[stages[pending] + 1 < self.stages[rows[pending]]]
+            members, owner = self._members(rows[pending], stages[pending])
+            done = np.zeros(len(pending), dtype=bool)
+            metric = self.pursuit.metric
+            assert metric is not None, "planners refuse sequences for methods without distances"
+            steps = metric.steps(self.pursuit.direct_costs(states[pending[owner]], members))
+            done[owner[steps <= self.within[rows[pending[owner]]]]] = True
+            pending = pending[done]
+            stages[pending] += 1
+            nodes[pending] = -1
+
+    def _members(self, rows: Integers, stages: Integers) -> tuple[Integers, Integers]:
+        """Goal numbers of the alternatives of each row's stage, and which row each belongs to."""
+        lists = [self.alternatives[row][stage] for row, stage in zip(rows, stages, strict=True)]
+        owner = np.repeat(np.arange(len(rows)), [len(each) for each in lists])
+        return (np.concatenate(lists) if lists else np.empty(0, dtype=np.int64)), owner
+
+    def _best_alternative(
+        self, states: Floats, rows: Integers, nodes: Integers, stages: Integers
+    ) -> tuple[Aim, Integers]:
+        """Aim at every alternative, keep the cheapest of each episode (the first among equals)."""
+        members, owner = self._members(rows, stages)
+        aim = self.pursuit.aim(states[owner], members, nodes[owner])
+        order = np.lexsort((aim.costs, owner))
+        best = order[np.searchsorted(owner[order], np.arange(len(rows)))]
+        return Aim(aim.points[best], aim.states[best], aim.costs[best], aim.nodes[best]), members[best]
+
+
+# ---------------------------------------------------------------- acting
+
+
+ActionKind = Literal["mean", "sample", "unstick"]
+ACTION_KINDS: tuple[ActionKind, ...] = get_args(ActionKind)
+
+
+@dataclass(frozen=True)
+class Acting:
+    """How actions are taken from the policy: by its `mean`, by a `sample`, or `unstick`: by its mean, with noise only
+    while no progress is made.
+
+    A cloned policy can stand still for hundreds of steps where the data's controller never did; noise as large as the
+    data's own frees it. An episode is stuck if the least predicted cost to its goal fell by less than `progress` per
+    step over the last `patience` steps; it then gets N(0, `noise`^2) on every action for `burst` steps.
+    """
+
+    kind: ActionKind = "mean"
+    noise: float = 0.4
+    patience: int = 30
+    burst: int = 20
+    progress: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ACTION_KINDS:
+            raise ConfigError(f"action is '{self.kind}'; choose mean, sample or unstick.")
+
+
+class Controller:
+    """Drives the episodes of a plan: target, command, action. It remembers for all of them, and for nobody else."""
+
+    def __init__(
+        self,
+        model: PlanningModel,
+        plan: Plan,
+        acting: Acting | None = None,
+        generator: np.random.Generator | None = None,
+    ):
+        """By default actions are the policy's mean; what is random comes from the `generator` (seed 0)."""
+        self.model, self.plan, self.acting = model, plan, acting or Acting()
+        self.generator = np.random.default_rng(0) if generator is None else generator
+        self.memory = Memory(len(plan))
+        self.seconds = 0.0
+        """Time spent choosing targets."""
+
+    def follow(self, plan: Plan) -> Controller:
+        """One that goes on with another plan for the same goals: all is remembered but the matched nodes."""
+        other = copy.copy(self)
+        other.plan, other.memory = plan, copy.deepcopy(self.memory)
+        other.memory.nodes[:] = -1
+        return other
+
+    def act(self, observations: Floats, rows: Integers | None = None) -> Floats:
+        """Actions of all episodes, or of the listed ones, from their observations."""
+        embeddings = self.model.embed(observations)
+        started = time.perf_counter()
+        target = self.plan.target(embeddings, self.memory, rows)
+        self.seconds += time.perf_counter() - started
+        command = self.model.command(observations, target, embeddings)
+        if self.acting.kind == "sample":
+            return self.model.act(observations, command, self.generator)
+        actions = self.model.act(observations, command)
+        if self.acting.kind == "unstick":
+            shaken = self._stuck(target.cost, np.arange(len(self.plan)) if rows is None else np.asarray(rows))
+            noise = self.acting.noise * self.generator.standard_normal(actions.shape)
+            actions = np.clip(actions + shaken[:, None] * noise, -1.0, 1.0).astype(np.float32)
+        return actions
+
+    def _stuck(self, costs: Floats, rows: Integers) -> Booleans:
+        """Which episodes get noise now, given their predicted cost to go. An unknown cost counts as progress."""
+        acting, memory = self.acting, self.memory
+        moved_on = memory.least_of[rows] != memory.stages[rows]
+        memory.least_of[rows] = memory.stages[rows]
+        memory.least[rows[moved_on]] = np.inf
+        least = memory.least[rows]
+        better = ~np.isfinite(costs) | (costs < least - acting.progress * acting.patience)
+        since = np.where(better, 0, memory.since[rows] + 1)
+        stuck = since >= acting.patience
+        memory.least[rows] = np.where(better | stuck | ~np.isfinite(least), costs, least)
+        memory.since[rows] = np.where(stuck, 0, since)
+        memory.shaking[rows] = np.where(stuck, acting.burst, np.maximum(memory.shaking[rows] - 1, 0))
+        return memory.shaking[rows] > 0
+
+
+# ---------------------------------------------------------------- planners
 
 
 class Planner(ABC):
@@ -41,38 +374,42 @@ class Planner(ABC):
         self.observations = self.atlas.observations
         self.targets = self.observations
         """What rows of an `Aim` are rows of: the states of the data, and on a graph the aims of portals."""
+        self.width = self.observations.shape[1]
+        """Numbers in one observation."""
+        self.states: Integers = np.empty(0, np.int64)
+        """Rows of the data's observations that are nodes."""
         self.metric = model.metric if metric is None else metric
         self.blind = self.metric is None
         """Whether to head for a goal also where no way to it is known."""
-        self._goal: Goal = None
+        self._goals: list[Goal] = []
         self._controller: Controller | None = None
         self._monitor = OutOfDistributionMonitor()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.observations)} states)"
 
-    @property
-    def width(self) -> int:
-        """Numbers in one observation."""
-        return self.observations.shape[1]
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        """What can be set of it from a file."""
+        given = inspect.signature(cls).parameters.values()
+        return [each.name for each in given if each.kind is each.KEYWORD_ONLY]
 
-    def plan(self, goals: Any) -> Plan:
+    def plan(self, goals: Sequence[Goal] | Floats) -> Plan:
         """Prepare the goals of G episodes together: an array (G, obs_dim), or a list of states and other goals.
 
         Goals far outside of the training data are reported, or refused if the model's `outside` says so.
         """
         wishes = latent_wishes(goals, self)
-        known = [g.observation for w in wishes for s in w.stages for g in s if g.observation is not None]
+        wanted = [goal for wish in wishes for stage in wish.stages for goal in stage]
+        known = [goal.observation for goal in wanted if goal.observation is not None]
         report(self.model.support, known, "goal", self.model.outside)
         distinct: dict[tuple[bytes, ...], LatentGoal] = {}
-        for wish in wishes:
-            for stage in wish.stages:
-                for goal in stage:
-                    distinct.setdefault(goal.key, goal)
+        for goal in wanted:
+            distinct.setdefault(goal.key, goal)
         number = {key: position for position, key in enumerate(distinct)}
-        numbers = [[[number[goal.key] for goal in stage] for stage in wish.stages] for wish in wishes]
-        pursuit = self._pursuit(list(distinct.values()))
-        return Plan(pursuit, self.targets, wishes, numbers, pursue_blindly=self.blind)
+        numbers = [[np.array([number[goal.key] for goal in stage]) for stage in wish.stages] for wish in wishes]
+        within = np.array([wish.within for wish in wishes])
+        return Plan(self._pursuit(list(distinct.values())), self.targets, numbers, within, self.blind)
 
     @abstractmethod
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
@@ -84,7 +421,7 @@ class Planner(ABC):
         It takes no time. Both remember edges together, so they are for one thread.
         """
         fork = copy.copy(self)
-        fork._goal, fork._controller, fork._monitor = None, None, OutOfDistributionMonitor()
+        fork._goals, fork._controller, fork._monitor = [], None, OutOfDistributionMonitor()
         return fork
 
     def node_atlas(self) -> Atlas | None:
@@ -108,7 +445,7 @@ class Planner(ABC):
             raise GeometryError(f"The planner {self.name} cannot follow a reward; use direct, sym-graph or asym-graph.")
         return self.landscape.attracted(prompt)
 
-    def avoided(self, places: Any) -> Booleans:
+    def avoided(self, places: Places) -> Booleans:
         """Which nodes lie in places to avoid."""
         raise GeometryError(f"The planner {self.name} knows no ways around places; use asym-graph or sym-graph.")
 
@@ -118,14 +455,16 @@ class Planner(ABC):
         `acting` says how actions are taken from the policy (by default its mean); what is random follows from `seed`.
         """
         self._controller = Controller(self.model, self.plan([goal]), acting, np.random.default_rng(seed))
-        self._goal = goal
+        self._goals = [goal]
 
     def resume(self, other: Self) -> None:
         """Pursue the goal of another planner of this kind, from where its agent stands."""
-        self._controller = other._prepared().follow(self.plan([other._goal]))
-        self._goal, self._monitor = other._goal, other._monitor
+        self._controller = other.controller.follow(self.plan(other._goals))
+        self._goals, self._monitor = other._goals, other._monitor
 
-    def _prepared(self) -> Controller:
+    @property
+    def controller(self) -> Controller:
+        """What drives to the prepared goal."""
         if self._controller is None:
             raise ConfigError("No goal is prepared; call prepare(goal) before asking where to go.")
         return self._controller
@@ -133,74 +472,61 @@ class Planner(ABC):
     @property
     def prepared(self) -> Plan:
         """The plan of the prepared goal."""
-        return self._prepared().plan
+        return self.controller.plan
 
-    @property
-    def memory(self) -> Memory:
-        """What is remembered on the way to the prepared goal."""
-        return self._prepared().memory
-
-    def target(self, observation: Any) -> Target:
+    def target(self, observation: ArrayLike) -> Target:
         """Where to head for from this observation: one row of everything."""
-        return self.prepared.target(self._embed(observation), self.memory)
+        return self.prepared.target(self._embed(observation), self.controller.memory)
 
-    def act(self, observation: Any) -> Floats:
+    def act(self, observation: ArrayLike) -> Floats:
         """The policy's action towards the target, (act_dim,).
 
         An observation far outside of the training data is reported when the agent gets there, not at every step.
         """
-        controller, row = self._prepared(), self._row(observation)
+        controller, row = self.controller, self._row(observation)
         self._monitor.step(self.model.support, row, self.model.outside)
         return np.asarray(controller.act(row))[0]
 
-    def predicted_steps(self, observation: Any) -> float:
+    def predicted_steps(self, observation: ArrayLike) -> float:
         """Predicted steps to the goal of the current stage; infinite where no way leads there."""
         plan = self.prepared
         self._distances("it predicts no number of steps")
-        return float(plan.steps(self._embed(observation), self.memory)[0])
+        return float(plan.steps(self._embed(observation), self.controller.memory)[0])
 
-    def path(self, observation: Any) -> Route:
+    def path(self, observation: ArrayLike) -> Route:
         """The whole way from this observation, through all stages still to come."""
         plan, metric = self.prepared, self._distances("it knows no ways")
         row = self._row(observation)
         report(self.model.support, row, "start", self.model.outside)
         state = np.asarray(self.model.embed(row))[0].astype(np.float64)
-        plan.costs(state[None, :], self.memory)  # brings the stage up to date
+        plan.costs(state[None, :], self.controller.memory)  # brings the stage up to date
         nodes: list[int] = []
         costs: list[float] = []
         begins = []
-        for stage in plan.alternatives[0][self.memory.stages[0] :]:
+        for stage in plan.alternatives[0][self.controller.memory.stages[0] :]:
             aim = plan.pursuit.aim(np.repeat(state[None, :], len(stage), axis=0), stage, np.full(len(stage), -1))
             best = int(np.argmin(aim.costs))
             if not np.isfinite(aim.costs[best]):
                 raise NoPath("No way leads to the goal; switch nodes or edges back on, avoid less, or choose another.")
             begins.append(len(costs))
-            stage_nodes, stage_costs = self._way(plan.pursuit, state, int(stage[best]))
+            stage_nodes, stage_costs = plan.pursuit.way(state, int(stage[best]))
             nodes.extend(stage_nodes)
             costs.extend(stage_costs)
             state = plan.pursuit.points[stage[best]]
         way, parts = np.array(nodes, dtype=np.int64), np.array(costs)
-        states = self._node_states(way)
+        states = self.states[way]
         steps = np.full(len(parts), np.nan) if metric.discount is None else metric.steps(parts)
         return Route(way, states, self.observations[states], parts, steps, begins)
-
-    def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """Nodes and costs of one stage; without a graph there is only the straight way."""
-        return [], [float(pursuit.direct_costs(state[None, :], np.array([goal]))[0])]
-
-    def _node_states(self, nodes: Integers) -> Integers:
-        """Rows of the data that are these nodes."""
-        return nodes
 
     def _distances(self, lack: str) -> Metric:
         if self.metric is None:
             raise GeometryError(f"This model learned no distances, so {lack}; it can only act.")
         return self.metric
 
-    def _embed(self, observation: Any) -> Floats:
+    def _embed(self, observation: ArrayLike) -> Floats:
         return np.asarray(self.model.embed(self._row(observation)))
 
-    def _row(self, observation: Any) -> Floats:
+    def _row(self, observation: ArrayLike) -> Floats:
         """One observation as a checked row."""
         rows = observation_table(observation, self.width, "observation")
         if len(rows) != 1:

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, SupportFunction, checked_costs
 from iel.model.atlas import Atlas, ObservedEdges, ObservedTeleports, Source, rows_before
 from iel.planning.chance import find_portals
 from iel.planning.clusters import GasGraph
-from iel.planning.coreset import DEFAULT_NODES, Coreset, Coverage, coverage, nearest_picks, select_coreset
-from iel.planning.goals import inside, observation_table
-from iel.planning.graph import NO_HOP, Field, PlanningGraph, without
+from iel.planning.coreset import DEFAULT_NODES, Coverage, coverage, nearest_picks, select_coreset
+from iel.planning.goals import Places, inside, observation_table
+from iel.planning.graph import NO_HOP, Field, PlanningGraph, recall, without
 from iel.planning.midpoints import RecMid
-from iel.planning.plan import Aim, PlanningModel, Pursuit
-from iel.planning.planner import Direct, Planner
+from iel.planning.planner import Aim, Direct, Planner, PlanningModel, Pursuit
 from iel.planning.rewards import Landscape, reward_field
 from iel.planning.witness import observed_edges, positions, window_for
 
@@ -34,6 +34,8 @@ NODES_FOR_PLACES = 8192
 """Default where the agent heads for places further on than the next node: near nodes have few wrong edges. Not where
 witnesses are asked: of near nodes few pairs were passed by the same trajectory."""
 
+REMEMBERED = 64
+"""Recent goals whose searches are remembered."""
 SAMPLED = 1024
 """Pairs of the data that tell what a number of steps costs."""
 
@@ -95,113 +97,136 @@ class AlongGraph(Pursuit):
         result[onward] = metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
         return result
 
+    def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+        """From the state to its node, hop by hop to the goal's node, and on to the goal; or to a portal, with what is
+        expected of it as the last cost."""
+        matched, cost = self.matcher.match(state[None, :], np.array([goal]), np.array([-1]))
+        field = self.fields[goal]
+        nodes = [int(matched[0])]
+        if nodes[0] == field.node:
+            return super().way(state, goal)
+        while NO_HOP != field.next_hop[nodes[-1]] < self.graph.count:
+            nodes.append(int(field.next_hop[nodes[-1]]))
+        hops = np.array(nodes)
+        between = self.graph.costs.pair_costs(hops[:-1], hops[1:], field.goal)
+        rest = field.last_cost if hops[-1] == field.node else float(field.distance[hops[-1]]) + field.last_cost
+        return nodes, [float(cost[0]), *between.tolist(), rest]
+
     def _arrived(self, nodes: Integers, goals: Integers) -> Booleans:
         return nodes == self.goal_nodes[goals]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSettings:
+    """What can be set of `asym-graph` and `sym-graph`."""
+
+    nodes: int | None = None
+    """Size of the coreset; by default 2048 (8192 where the policy is steered by places and no witnesses are asked, 512
+    for a metric that must be asked for every pair), or as many as there are distinct states."""
+    neighbours: int = 10
+    """Cheapest out-edges kept per node."""
+    pool: int = 50_000
+    """States drawn from the data, embedded, and offered to the coreset."""
+    coreset: str | None = None
+    """How nodes are chosen: "farthest" (the default), "dpp", or "all", which is the default for an atlas of nodes."""
+    sigma: float | None = None
+    """The DPP's kernel width; by default half the mean pair distance."""
+    beta: float | None = None
+    """Sharpness of a displacement; by default the model's."""
+    lookahead: float | None = None
+    """Head for the first node on the way that is this far from the matched one, by place where the policy is steered by
+    it, else by cost; by default as far as its waypoints were in training, or for a policy that is sent to states what
+    10 steps of the data cost, else 0: the next node, as always where nodes or edges are switched off or avoided."""
+    witnesses: float | None = None
+    """An edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`); inf takes it
+    out, 1 asks nobody, which is the default but for exports that took them along and for data whose places jump
+    (teleports; 1000)."""
+    chance: bool = True
+    """Whether places that throw the agent somewhere else, as the data shows, may be entered, at the expected cost of
+    where they lead (`iel.planning.chance`); needs a model that is steered by places."""
+    unreachable: str = "error"
+    """Where switched-off nodes leave no way, "error" raises `NoPath` and "direct" heads straight for the goal."""
+    path: str = "auto"
+    """How the cheapest edges of a displacement are found: "pruned", "dense", or whatever is cheaper."""
+    seed: int = 0
+    """Of the states that are drawn."""
+
+    def __post_init__(self) -> None:
+        if self.lookahead is not None and not 0.0 <= self.lookahead < np.inf:
+            raise ConfigError(f"lookahead is {self.lookahead}; give a distance of 0 or more.")
+        if self.unreachable not in ("error", "direct"):
+            raise ConfigError(f"unreachable is '{self.unreachable}'; choose error or direct.")
 
 
 class AsymGraph(Planner):
     """Shortest ways over the directed graph of a coreset (the paper's planner).
 
-    nodes       size of the coreset; by default 2048 (8192 where the policy is steered by places and no witnesses are
-                asked, 512 for a metric that must be asked for every pair), or as many as there are distinct states
-    neighbours  cheapest out-edges kept per node
-    pool        states drawn from the data, embedded, and offered to the coreset
-    coreset     "farthest" (the default), "dpp", or "all", which is the default for an atlas of nodes
-    sigma       the DPP's kernel width; by default half the mean pair distance
-    beta        sharpness of a displacement; by default the model's
-    lookahead   head for the first node on the way that is this far from the matched one, by place where the policy is
-                steered by it, else by cost; by default as far as its waypoints were in training, or for a policy that
-                is sent to states what 10 steps of the data cost, else 0: the next node, as always where nodes or edges
-                are switched off or avoided
-    cache       how many recent goals to remember
-    metric      costs of your own instead of the model's (`iel.metrics.Metric`)
-    witnesses   an edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`); inf
-                takes it out, 1 asks nobody, which is the default but for exports that took them along and for
-                data whose places jump (teleports; 1000)
-    chance      whether places that throw the agent somewhere else, as the data shows, may be entered, at the expected
-                cost of where they lead (`iel.planning.chance`); needs a model that is steered by places
-    unreachable "error" raises `NoPath` where switched-off nodes leave no way, "direct" heads straight for the goal
+    `settings` are those of `GraphSettings`; `metric` are costs of your own instead of the model's
+    (`iel.metrics.Metric`).
     """
 
     name = "asym-graph"
     collects = True
     both_ways: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        model: PlanningModel,
-        data: Source,
-        *,
-        nodes: int | None = None,
-        neighbours: int = 10,
-        pool: int = 50_000,
-        coreset: str | None = None,
-        sigma: float | None = None,
-        beta: float | None = None,
-        lookahead: float | None = None,
-        cache: int = 64,
-        metric: Metric | None = None,
-        witnesses: float | None = None,
-        chance: bool = True,
-        unreachable: str = "error",
-        path: str = "auto",
-        seed: int = 0,
-    ):
-        super().__init__(model, data, self._own_metric(model.metric if metric is None else metric, beta))
-        atlas, spec = self.atlas, model.target_spec
-        self._check_settings(nodes, lookahead, unreachable)
-        chosen = self._distances("there is nothing to build a graph of")
-        own = metric is None and beta is None
-        self.lookahead = self._ahead(chosen, own) if lookahead is None else lookahead
-        unseen = atlas.penalty_for(witnesses, spec.columns)
-        near = NODES_FOR_PLACES if spec.reach and unseen == 1.0 else DEFAULT_NODES
-        usual = near if isinstance(chosen, Displacement | SupportFunction) else FEW_NODES
-        rows, embedded = self._embedded_pool(max(pool, nodes or 0) if pool >= 1 else pool, seed)
-        self.node_scale = np.ones(1) if chosen.spatial else self._column_scale(chosen, embedded, nodes or usual)
-        """What columns of embeddings are divided by to tell how far apart nodes are."""
-        places = embedded / self.node_scale
-        coreset = coreset or ("all" if atlas.chosen else "farthest")
-        self.coreset: Coreset = select_coreset(places, nodes, method=coreset, sigma=sigma, default=usual)
-        self.states = rows[self.coreset.indices]
-        """Rows of the data's observations that are nodes."""
-        self.pool_states, self.pool_points = rows, places
-        self.pool_embeddings = embedded
+    def __init__(self, model: PlanningModel, data: Source, *, metric: Metric | None = None, **settings: Any):
+        self.settings = chosen = GraphSettings(**settings)
+        super().__init__(model, data, self._own_metric(model.metric if metric is None else metric, chosen.beta))
+        costs = self._distances("there is nothing to build a graph of")
+        if chosen.nodes is not None and chosen.nodes > len(self.observations):
+            raise GeometryError(
+                f"A coreset of {chosen.nodes} nodes was asked for but the data has only {len(self.observations)} "
+                "states; ask for fewer nodes."
+            )
+        own = metric is None and chosen.beta is None
+        self.lookahead = self._ahead(costs, own) if chosen.lookahead is None else chosen.lookahead
+        unseen = self.atlas.penalty_for(chosen.witnesses, model.target_spec.columns)
+        self._choose_nodes(costs, unseen)
         self.graph = PlanningGraph(
-            embedded[self.coreset.indices],
-            chosen,
-            neighbours=neighbours,
+            self.pool_embeddings[self.coreset.indices],
+            costs,
+            neighbours=chosen.neighbours,
             both_ways=self.both_ways,
-            path=path,
+            path=chosen.path,
             tree_points=self.coreset.points,
             unseen=unseen,
         )
         # What an atlas says of its nodes holds for a graph of all of them, in their order.
-        known = atlas if coreset == "all" and self.graph.count == len(atlas) else Atlas(self.observations)
-        if self.graph.unseen > 1.0:
+        whole = self.coreset.method == "all" and self.graph.count == len(self.atlas)
+        known = self.atlas if whole else Atlas(self.observations)
+        if unseen > 1.0:
             self.graph.witnesses = known.edges or self._observed_edges()
-        self.places = spec.positions(self.observations[self.states])
+        self.places = model.target_spec.positions(self.observations[self.states])
         self.hop_states = self.states
-        if chance:
+        if chosen.chance:
             self._enter(known.teleports or self._find_portals())
-        self.blind = unreachable == "direct"
+        self.blind = chosen.unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
         self._fields: OrderedDict[tuple[bytes, ...], Field] = OrderedDict()
-        self._capacity = max(0, cache)
+
+    def _choose_nodes(self, metric: Metric, unseen: float) -> None:
+        """Draw states from the data, embed them, and choose the coreset."""
+        chosen = self.settings
+        near = NODES_FOR_PLACES if self.model.target_spec.reach and unseen == 1.0 else DEFAULT_NODES
+        usual = near if isinstance(metric, Displacement | SupportFunction) else FEW_NODES
+        pool = max(chosen.pool, chosen.nodes or 0) if chosen.pool >= 1 else chosen.pool
+        self.pool_states, self.pool_embeddings = self._embedded_pool(pool, chosen.seed)
+        self.node_scale: Floats = np.ones(1)
+        """What columns of embeddings are divided by to tell how far apart nodes are."""
+        if not metric.spatial:
+            self.node_scale = self._column_scale(metric, self.pool_embeddings, chosen.nodes or usual)
+        self.pool_points = self.pool_embeddings / self.node_scale
+        method = chosen.coreset or ("all" if self.atlas.chosen else "farthest")
+        self.coreset = select_coreset(self.pool_points, chosen.nodes, method=method, sigma=chosen.sigma, default=usual)
+        self.states = self.pool_states[self.coreset.indices]
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        return [field.name for field in fields(GraphSettings)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.graph.count} nodes of {len(self.observations)} states)"
-
-    def _check_settings(self, nodes: int | None, lookahead: float | None, unreachable: str) -> None:
-        if lookahead is not None and not 0.0 <= lookahead < np.inf:
-            raise ConfigError(f"lookahead is {lookahead}; give a distance of 0 or more.")
-        if unreachable not in ("error", "direct"):
-            raise ConfigError(f"unreachable is '{unreachable}'; choose error or direct.")
-        if nodes is not None and nodes > len(self.observations):
-            raise GeometryError(
-                f"A coreset of {nodes} nodes was asked for but the data has only {len(self.observations)} states; "
-                "ask for fewer nodes."
-            )
 
     def _column_scale(self, metric: Metric, embedded: Floats, nodes: int) -> Floats:
         """Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
@@ -311,26 +336,23 @@ class AsymGraph(Planner):
         pool = self.pool_states, self.pool_embeddings
         return Landscape(self.model, self.observations, *pool, self.graph.points, cells)
 
-    def avoided(self, places: Any) -> Booleans:
+    def avoided(self, places: Places) -> Booleans:
         """Which nodes lie in places to avoid."""
         return inside(places, self.observations[self.states], self.spread)
 
-    def _field(self, goal: LatentGoal, off: np.ndarray | None) -> Field:
+    def _field(self, goal: LatentGoal, off: Booleans | None) -> Field:
         """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
-        if goal.key in self._fields:
-            self._fields.move_to_end(goal.key)
-            return self._fields[goal.key]
-        if goal.rewards is not None:
-            edges = without(self.graph.edges(goal), self.graph.count, off, self.edges_off)
-            field = reward_field(self.graph.points, edges, self.graph.metric, goal, off)
-        else:
+
+        def searched() -> Field:
+            if goal.rewards is not None:
+                edges = without(self.graph.edges(goal), self.graph.count, off, self.edges_off)
+                return reward_field(self.graph.points, edges, self.graph.metric, goal, off)
             field = self.graph.field(goal, nodes_off=off, edges_off=self.edges_off)
-        if goal.observation is None and goal.rewards is None:
-            field = replace(field, goal=goal._replace(observation=self.observations[self.states[field.node]]))
-        self._fields[goal.key] = field
-        if len(self._fields) > self._capacity:
-            self._fields.popitem(last=False)
-        return field
+            if goal.observation is not None:
+                return field
+            return replace(field, goal=goal._replace(observation=self.observations[self.states[field.node]]))
+
+        return recall(self._fields, REMEMBERED, goal.key, searched)
 
     def switch_off(
         self, nodes: Iterable[int] = (), edges: Iterable[tuple[int, int]] = (), *, one_way: bool = False
@@ -342,7 +364,7 @@ class AsymGraph(Planner):
         self.edges_off |= pairs if one_way else pairs | {(target, source) for source, target in pairs}
         self._replan()
 
-    def switch_off_near(self, states: Any, radius: float) -> Integers:
+    def switch_off_near(self, states: ArrayLike, radius: float) -> Integers:
         """Switch off the nodes within a latent distance of any of these observations; returns them."""
         table = observation_table(states, self.width, "obstacle")
         embedded = np.asarray(self.model.embed(table), dtype=np.float64)
@@ -362,32 +384,13 @@ class AsymGraph(Planner):
         self._fields.clear()
         if (before := self._controller) is not None:
             self._controller = None  # where there is no plan any more, nobody drives by the old one
-            self._controller = before.follow(self.plan([self._goal]))
+            self._controller = before.follow(self.plan(self._goals))
 
-    def _node(self, node: Any) -> int:
+    def _node(self, node: int) -> int:
         number = int(node)
         if not 0 <= number < self.graph.count:
             raise ConfigError(f"Node {node} does not exist; the coreset has nodes 0 to {self.graph.count - 1}.")
         return number
-
-    def _way(self, pursuit: Pursuit, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """From the state to its node, hop by hop to the goal's node, and on to the goal; or to a portal, with what is
-        expected of it as the last cost."""
-        assert isinstance(pursuit, AlongGraph)
-        matched, cost = pursuit.matcher.match(state[None, :], np.array([goal]), np.array([-1]))
-        field = pursuit.fields[goal]
-        nodes = [int(matched[0])]
-        if nodes[0] == field.node:
-            return super()._way(pursuit, state, goal)
-        while NO_HOP != field.next_hop[nodes[-1]] < self.graph.count:
-            nodes.append(int(field.next_hop[nodes[-1]]))
-        hops = np.array(nodes)
-        between = self.graph.costs.pair_costs(hops[:-1], hops[1:], field.goal)
-        rest = field.last_cost if hops[-1] == field.node else float(field.distance[hops[-1]]) + field.last_cost
-        return nodes, [float(cost[0]), *between.tolist(), rest]
-
-    def _node_states(self, nodes: Integers) -> Integers:
-        return self.states[nodes]
 
 
 class SymGraph(AsymGraph):

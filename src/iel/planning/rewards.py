@@ -19,15 +19,19 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import Floats, Integers, LatentGoal, Metric
-from iel.planning.goals import Reward, Weighted, observation_table
+from iel.planning.goals import Reward, Rewards, Weighted, observation_table
 from iel.planning.graph import NO_HOP, Edges, Field, along
 from iel.readout import affine_readout, unexplained
+
+if TYPE_CHECKING:
+    from iel.planning.planner import PlanningModel
 
 READOUT_POOL = 20_000
 """States that a reward is read off by a planner without a graph."""
@@ -104,21 +108,19 @@ def fit_readout(points: Floats, rewards: Floats) -> Readout:
     return Readout(weights[:, 0] / slope, slope, float(shift[0]), share)
 
 
-def reward_values(values: Any, observations: Floats, rows: Integers) -> Floats:
+def reward_values(values: Rewards, observations: Floats, rows: Integers) -> Floats:
     """The rewards of these rows of the data, from a function of observations or a column with one number per state."""
-    if callable(values):
-        found, shape = np.asarray(values(observations[rows]), np.float64), (len(rows),)
-    else:
-        found, shape = np.asarray(values, np.float64), (len(observations),)
-    if found.shape != shape:
-        raise GeometryError(f"The rewards have shape {found.shape}; give one number per state, {shape}.")
+    given = rows if callable(values) else np.arange(len(observations))
+    found = np.asarray(values(observations[rows]) if callable(values) else values, np.float64)
+    if found.shape != given.shape:
+        raise GeometryError(f"The rewards have shape {found.shape}; give one number per state, {given.shape}.")
     found = found if callable(values) else found[rows]
     if not np.isfinite(found).all():
         raise GeometryError("The rewards hold a number that is not finite; give finite ones.")
     return found
 
 
-def composed_direction(points: Floats, goals: Floats, weights: Any, operator: Any) -> Floats:
+def composed_direction(points: Floats, goals: Floats, weights: ArrayLike, operator: ArrayLike | None) -> Floats:
     """R mu with mu = sum_j w_j (phi(g_j) - mean phi), scaled to length one; R is the identity if None."""
     shares = np.asarray(weights, np.float64)
     if shares.shape != (len(goals),) or not np.isfinite(shares).all():
@@ -155,7 +157,7 @@ def node_means(cells: Integers, rewards: Floats, count: int) -> tuple[Floats, fl
 class Landscape:
     """States of the data that rewards are read off, and the graph's nodes, if there is one, that stand for them."""
 
-    model: Any
+    model: PlanningModel
     observations: Floats
     """All of the data."""
     rows: Integers
