@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+import iel
 from iel.commands.common import ActingCommand, Facts, RunCommand, known_environment
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from iel.data import Trajectories
     from iel.training import Run
 
 
@@ -29,14 +29,11 @@ class AuditCommand(RunCommand):
     """Where to draw (default: RUN/plots/audit.png); costs that are not in steps are not drawn."""
 
     def __call__(self) -> Facts:
-        import numpy as np
-
         from iel.theory import audit_costs, audit_embedding
         from iel.theory.diagnostics import when_it_works
-        from iel.training import open_run
         from iel.viz.audit import draw_audit
 
-        run = open_run(self.run)
+        run = iel.open_run(self.run)
         model = run.model
         if model.metric is None:
             raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learned no distances to audit.")
@@ -95,24 +92,22 @@ class DiagnoseCommand(ActingCommand):
 
     def __call__(self) -> Facts:
         from iel.commands.pictures import ground
-        from iel.evaluation import Arena, Protocol
+        from iel.evaluation import Arena
         from iel.evaluation.diagnosis import diagnose
         from iel.model.support import support_of
-        from iel.planning import AsymGraph
-        from iel.training import open_run
         from iel.viz.diagnosis import draw_diagnosis
 
-        run = open_run(self.run)
+        run = iel.open_run(self.run)
         model, data = run.model, run.data(self.planning.data)
         held, seen = audit_data(run, self.planning.data)
         planner = self.planning.agent("direct" if model.metric is None else "asym-graph", model, data).planner
         rollouts, maze = None, None
         place = self.environment.world() or known_environment(run.env)
         if self.episodes and place is not None:
-            protocol = Protocol(self.episodes, None, self.seed, self.environment.max_steps)
+            protocol = iel.Protocol(self.episodes, None, self.seed, self.environment.max_steps)
             arena = Arena(place, protocol, reference=data.observations[0])
             rollouts, maze = arena.rollout(model, planner, planner.name), arena.envs[0].map
-        graph = planner if isinstance(planner, AsymGraph) else None
+        graph = planner if isinstance(planner, iel.AsymGraph) else None
         support = model.support or support_of(data)
         diagnosis = diagnose(model, held, support, planner=graph, rollouts=rollouts, maze=maze, seed=self.seed)
         picture = self.picture or run.folder("plots") / "diagnosis.png"
@@ -124,22 +119,21 @@ class DiagnoseCommand(ActingCommand):
         return {"run": str(run.path), "data": seen, "picture": str(picture), **diagnosis.as_dict()}
 
 
-def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
+def audit_data(run: Run, file: Path | None) -> tuple[iel.Trajectories, str]:
     """The trajectories to audit on, and in words whether training saw them.
 
     The validation set that was made with the training set, by the same recipe, if both are on this machine; else the
     training set.
     """
-    from iel.data import load
     from iel.data.catalogue import recipe_version, stored
 
     facts = run.config["data"]
     for episodes in (facts["episodes"], None) if file is None else ():  # the run's own size first
         sets = stored(facts["name"], episodes)
-        recipes = {recipe_version(path) for path in sets if load(path).fingerprint == facts["fingerprint"]}
+        recipes = {recipe_version(path) for path in sets if iel.load(path).fingerprint == facts["fingerprint"]}
         for path in stored(facts["name"], episodes, split="val"):
             if recipe_version(path) in recipes:
-                return load(path), "the validation set, which training never saw"
+                return iel.load(path), "the validation set, which training never saw"
     data = run.data(file)
     if data.fingerprint == facts["fingerprint"]:
         return data, "the training data itself, so new states may be predicted worse"
@@ -148,12 +142,11 @@ def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
 
 def exact_steps(run: Run, observations: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
     """(i, j) -> the fewest steps the maze allows between stored states, where the environment has a map."""
-    from iel.envs import make_env
     from iel.theory import Teleports, maze_from_map, steps_between
 
     if not run.env.startswith("pointmaze"):
         return None
-    env = make_env(run.env)
+    env = iel.make_env(run.env)
     assert env.map is not None
     info = vars(env.unwrapped)["_teleport_info"]
     radius = 1.5  # OGBench's teleports swallow whatever comes within one and a half radii

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
 
+import iel
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from iel.agent import Agent
-    from iel.data import Trajectories
     from iel.envs import World
     from iel.model import Model
     from iel.training import Run
@@ -80,16 +79,15 @@ class PlannerSettings:
     data: Annotated[Path | None, UNSAID] = None
     """Take states from this file or folder instead of the data the run was trained on."""
 
-    def agent(self, planner: str, model: Model, data: Trajectories) -> Agent:
+    def agent(self, planner: str, model: Model, data: iel.Trajectories) -> iel.Agent:
         """An agent whose planner has what is configurable of it: a coreset and its graph, or the reach of GAS's."""
-        from iel.agent import Agent
         from iel.planning import GasGraph, over_coreset
 
         names = {"reach"} if planner == GasGraph.name else set()
         if over_coreset(planner):
             names = {"nodes", "neighbours", "coreset", "lookahead", "witnesses", "chance"}
         options = {name: value for name, value in asdict(self).items() if name in names and value is not None}
-        return Agent(model, data, planner, **options)
+        return iel.Agent(model, data, planner, **options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,8 @@ import tyro
 from iel.commands.common import Command, Facts, Flag
 from iel.cores import usable_cores
 from iel.errors import RunError
+from iel.files import write_json, write_text
+from iel.loader import read_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,8 +58,6 @@ class CompareCommand(Command):
         from iel.compare.execute import execute, summary_of
         from iel.compare.grid import read_grid
         from iel.compare.results import collect_grid
-        from iel.files import write_json
-        from iel.loader import read_json
 
         grid = read_grid(self.grid, self.scale)
         out = self.out or Path("runs") / f"compare-{grid.name}{f'-{grid.scale}' if grid.scale else ''}"
@@ -123,7 +123,6 @@ class ReportCommand(Command):
         from iel.compare.pictures import draw_pictures
         from iel.compare.results import collect
         from iel.compare.tables import markdown
-        from iel.files import write_json, write_text
 
         if not self.sources:
             raise RunError("Say what to report on: a directory of `iel compare`, or evaluated run directories.")

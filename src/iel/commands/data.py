@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
 import tyro
 
+import iel
 from iel.commands.common import Command, Facts, Flag
 from iel.errors import DataError
-
-if TYPE_CHECKING:
-    from iel.data import Trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +36,7 @@ class DataMake(Command):
 
     def __call__(self) -> Facts:
         from iel.cluster import Cluster
-        from iel.data import load
         from iel.data.make import make_dataset
-        from iel.envs import make_env
         from iel.viz.pictures import draw_visits
 
         files = make_dataset(
@@ -53,9 +49,9 @@ class DataMake(Command):
             cluster=None if self.on is None else Cluster(self.on),
         )
         picture = files["train"].with_suffix(".png")
-        maze = make_env(self.name).map
+        maze = iel.make_env(self.name).map
         assert maze is not None, "makers only know mazes"
-        draw_visits(picture, maze, load(files["train"]))
+        draw_visits(picture, maze, iel.load(files["train"]))
         print("\n".join(str(path) for path in (*files.values(), picture)))
         return {**{split: str(path) for split, path in files.items()}, "picture": str(picture)}
 
@@ -163,11 +159,7 @@ class DataInfo(Command):
     """The size it was made with, if not the benchmark's own."""
 
     def __call__(self) -> Facts:
-        import numpy as np
-
-        from iel.data import load
-
-        data = load(self.name, episodes=self.episodes, make=False)
+        data = iel.load(self.name, episodes=self.episodes, make=False)
         lengths = np.diff(data.offsets) - 1
         facts = {
             "name": data.name,
@@ -189,7 +181,7 @@ class DataInfo(Command):
         return facts
 
 
-def _motion(data: Trajectories) -> Facts:
+def _motion(data: iel.Trajectories) -> Facts:
     """What the columns do: how slow each is, which tell the position, how often it jumps and how much it rests."""
     from iel.data.rests import LONG, SHORT, rest_rows
     from iel.data.slowness import slowness

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import iel
 from iel.commands.common import PLANNER_NAMES, Command, Facts
 from iel.commands.evaluate import Evaluate
 from iel.commands.plan import PlanCommand
@@ -30,18 +31,15 @@ class Demo(Command):
     def __call__(self) -> Facts:
         from rich.console import Console
 
-        from iel.data import load
-        from iel.methods import HTP
-        from iel.training import train
         from iel.training.run import next_free
 
         started, say = time.monotonic(), Console().print
         say(f"[bold]1/4[/bold] data: {DATA_EPISODES} episodes of {ENV}, collected in MuJoCo and kept for next time")
-        data = load(ENV, episodes=DATA_EPISODES)
+        data = iel.load(ENV, episodes=DATA_EPISODES)
         out = self.out or next_free(Path("runs"), "demo")  # not before the data is there: a failure leaves nothing
         say(f"[bold]2/4[/bold] training: a waypoint policy, then the geometry ({out})")
-        method = HTP.preset("laptop", steps=STEPS, policy_hidden=POLICY_HIDDEN)
-        run = train(data, method, [self.seed], out=out).runs[self.seed]
+        method = iel.HTP.preset("laptop", steps=STEPS, policy_hidden=POLICY_HIDDEN)
+        run = iel.train(data, method, [self.seed], out=out).runs[self.seed]
         say(f"[bold]3/4[/bold] evaluation: five tasks, {self.episodes} episodes each, four ways of acting")
         summary = Evaluate(run=run.path, planners=PLANNER_NAMES, episodes=self.episodes, seed=self.seed)()
         say(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+import iel
 from iel.commands.common import ActingCommand, Facts, Flag, PlanningCommand, environment_of
 from iel.errors import ConfigError, unknown_name
+from iel.files import require_writable
 
 if TYPE_CHECKING:
-    from iel.data import Trajectories
     from iel.evaluation import Arena, Rollouts
     from iel.evaluation.ask import Ask
     from iel.evaluation.result import Result
@@ -56,17 +57,16 @@ class Evaluate(ActingCommand):
         """Every run with every planner on the same episodes; writes JSON and pictures into each run."""
         from rich.console import Console
 
-        from iel.evaluation import Arena, Protocol
+        from iel.evaluation import Arena
         from iel.evaluation.report import summarise, table
-        from iel.files import require_writable
-        from iel.training import open_run, open_runs
+        from iel.training import open_runs
 
         ask, world = self._ask(), self.environment.world()
         runs = open_runs(self.run)
-        driver = None if self.policy_of is None else open_run(self.policy_of)
+        driver = None if self.policy_of is None else iel.open_run(self.policy_of)
         planners = self._planners(ask, runs[0].model, (driver or runs[0]).model)
         steps, data = self.environment.max_steps, self.planning.data
-        protocol = Protocol(self.episodes, self.tasks, self.seed, steps, self.action, ask, self.by_distance)
+        protocol = iel.Protocol(self.episodes, self.tasks, self.seed, steps, self.action, ask, self.by_distance)
         for run in runs:  # said before the first episode, not after the last
             require_writable(run.folder("evaluations"))
         env = world.name if world else environment_of(runs[0])
@@ -81,7 +81,7 @@ class Evaluate(ActingCommand):
         return summary
 
     def _evaluate(
-        self, run: Run, data: Trajectories, planners: Sequence[str], arena: Arena, env: str, driver: Run | None
+        self, run: Run, data: iel.Trajectories, planners: Sequence[str], arena: Arena, env: str, driver: Run | None
     ) -> list[Result]:
         """One run with every planner.
 
@@ -158,17 +158,16 @@ class VideoCommand(PlanningCommand):
     """Where to write, MP4 or GIF (default: RUN/plots/video.mp4)."""
 
     def __call__(self) -> Facts:
-        from iel.evaluation import Arena, Protocol
+        from iel.evaluation import Arena
         from iel.planning import PLANNERS
-        from iel.training import open_run
         from iel.viz.video import record
 
         if self.planner not in PLANNERS:
             raise unknown_name("planner", self.planner, PLANNERS)
-        run = open_run(self.run)
+        run = iel.open_run(self.run)
         name, data = environment_of(run), run.data(self.planning.data)
         agent = self.planning.agent(self.planner, run.model, data)
-        arena = Arena(name, Protocol(1, (self.task,), self.seed), reference=data.observations[0])
+        arena = Arena(name, iel.Protocol(1, (self.task,), self.seed), reference=data.observations[0])
         rollouts = arena.rollout(agent.model, agent.planner, self.planner)
         path, goal, success = rollouts.paths[0], rollouts.goals[0], bool(rollouts.success[0])
         waypoints = agent.plan(path[0], goal).observations

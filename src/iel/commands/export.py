@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import iel
 from iel.commands.common import Facts, Flag, RunCommand
 
 
@@ -28,9 +29,8 @@ class ExportCommand(RunCommand):
 
     def __call__(self) -> Facts:
         from iel.export import export_run
-        from iel.training import open_run
 
-        run = open_run(self.run)
+        run = iel.open_run(self.run)
         data = run.data(self.data) if self.nodes is not None else None
         out = self.out or run.path / "export"
         card = export_run(

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
+import iel
 from iel.commands.common import Facts, Flag, PlanningCommand, known_environment
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from iel.data import Trajectories
     from iel.envs import MazeMap
     from iel.planning.goals import Goal
     from iel.training import Run
@@ -53,20 +53,16 @@ class PlanCommand(PlanningCommand):
     """Where to draw (default: RUN/plots/plan.png)."""
 
     def __call__(self) -> Facts:
-        import numpy as np
-
         from iel.commands.pictures import draw_plan, ground
         from iel.commands.prompts import parse_place, parse_places
         from iel.model.support import support_of
-        from iel.planning import Avoid, Reward, Sequence
-        from iel.training import open_run
 
-        run = open_run(self.run)
+        run = iel.open_run(self.run)
         data, model = run.data(self.planning.data), run.model
         start, task_goal, maze = self._ends(run, data)
         wanted, words = self._wanted(task_goal)
-        goal = wanted if self.via is None else Sequence([*map(parse_place, self.via), wanted])
-        goal = goal if self.avoid is None else Avoid(goal, parse_places(self.avoid))
+        goal = wanted if self.via is None else iel.Sequence([*map(parse_place, self.via), wanted])
+        goal = goal if self.avoid is None else iel.Avoid(goal, parse_places(self.avoid))
         model.outside = self.outside
         if model.support is None:  # trained by a version that stored none
             model.support = support_of(data)
@@ -76,7 +72,7 @@ class PlanCommand(PlanningCommand):
         picture = self.picture or run.folder("plots") / "plan.png"
         draw_plan(picture, maze or ground(data), planner, start, route)
         waypoints = np.asarray(route.observations)
-        reading = planner.landscape.read(wanted) if isinstance(wanted, Reward) else None
+        reading = planner.landscape.read(wanted) if isinstance(wanted, iel.Reward) else None
         if reading:
             print(reading.sentence)
         print(f"{len(waypoints)} waypoints, {route.total:.1f} predicted steps from start to goal")
@@ -101,17 +97,13 @@ class PlanCommand(PlanningCommand):
             "picture": str(picture),
         }
 
-    def _ends(self, run: Run, data: Trajectories) -> tuple[np.ndarray, np.ndarray, MazeMap | None]:
+    def _ends(self, run: Run, data: iel.Trajectories) -> tuple[np.ndarray, np.ndarray, MazeMap | None]:
         """(start, goal, map or None): the start as it was given; else both of the environment's task, or two states of
         the data where there is no environment."""
-        import numpy as np
-
-        from iel.envs import make_env
-
         if known_environment(run.env) is None:  # logs of one's own: a long route through the data
             first, last, maze = data.episode(0).observations[0], data.episode(len(data) - 1).observations[-1], None
         else:
-            env = make_env(run.env, reference=data.observations[0])
+            env = iel.make_env(run.env, reference=data.observations[0])
             first, info = env.reset(seed=self.seed, options={"task_id": self.task})
             last, maze = info["goal"], env.map
         start = np.asarray(first if self.start is None else self.start, np.float32)
@@ -124,7 +116,6 @@ class PlanCommand(PlanningCommand):
     def _wanted(self, task_goal: np.ndarray) -> tuple[Goal, list[float] | str]:
         """The goal without what lies on the way to it; the same as numbers or words."""
         from iel.commands.prompts import parse_goal, parse_reward, parse_weighted
-        from iel.planning import Reward, Weighted
 
         options = {"goal": self.goal, "reward": self.reward, "weighted": self.weighted}
         given = {name: words for name, words in options.items() if words is not None}
@@ -134,8 +125,8 @@ class PlanCommand(PlanningCommand):
             return task_goal, task_goal.tolist()
         ((name, words),) = given.items()
         if name == "reward":
-            return Reward(parse_reward(words)), " ".join(words)
+            return iel.Reward(parse_reward(words)), " ".join(words)
         if name == "weighted":
-            return Weighted(*parse_weighted(words)), " ".join(words)
+            return iel.Weighted(*parse_weighted(words)), " ".join(words)
         goal = parse_goal(words)
         return goal, " ".join(words) if isinstance(goal, dict) else goal.tolist()

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+import iel
 from iel.commands.common import ADVANCED, Command, Facts, Flag, known_environment
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from iel.data import Trajectories
     from iel.methods import Method
     from iel.policies import Policy
     from iel.training import Run
@@ -112,7 +112,7 @@ class Train(Command):
 
     def __call__(self) -> Facts:
         from iel.commands.pictures import draw_training
-        from iel.training import open_runs, train
+        from iel.training import open_runs
         from iel.training.resume import holds_run
         from iel.training.run import next_free
         from iel.typed import check_seeds, check_settings
@@ -125,7 +125,7 @@ class Train(Command):
         begun = None if self.resume is None else open_runs(self.resume)[0]
         data, file = self._data_to_begin() if begun is None else self._data_to_continue(begun)
         out = self.resume or self.out or next_free(Path("runs"), f"{data.name}-{algo.name}")
-        trained = train(
+        trained = iel.train(
             data,
             algo,
             self.seeds,
@@ -151,19 +151,18 @@ class Train(Command):
             "seconds": round(trained.seconds, 2),
         }
 
-    def _data_to_begin(self) -> tuple[Trajectories, Path | None]:
-        from iel.data import load
+    def _data_to_begin(self) -> tuple[iel.Trajectories, Path | None]:
         from iel.envs import canonical_name
 
         if self.env is not None:
             canonical_name(self.env)  # an unknown name is refused before anything long starts
         if self.data is not None:
-            return load(self.data, env=self.env, trust=self.trust), self.data
+            return iel.load(self.data, env=self.env, trust=self.trust), self.data
         if self.env is None:
             raise ConfigError("Say what to train on: --env pointmaze-large-navigate-v0, or --data FILE.")
-        return load(self.env, episodes=self.episodes, trust=self.trust), None
+        return iel.load(self.env, episodes=self.episodes, trust=self.trust), None
 
-    def _data_to_continue(self, run: Run) -> tuple[Trajectories, Path | None]:
+    def _data_to_continue(self, run: Run) -> tuple[iel.Trajectories, Path | None]:
         """The data of the run; `--env`, `--data` and `--algo` may be given again, and are then held against the run."""
         if self.out is not None and self.out != self.resume:
             raise ConfigError(f"--resume continues {self.resume} where it is; leave out --out.")
