@@ -12,6 +12,7 @@ import tyro
 
 import iel
 from iel.commands.common import ActingCommand, Facts, Flag, PlanningCommand, environment_of
+from iel.commands.prompts import parse_places, parse_reward
 from iel.errors import ConfigError, unknown_name
 from iel.files import require_writable
 
@@ -126,7 +127,6 @@ class Evaluate(ActingCommand):
 
     def _ask(self) -> Ask:
         """What the agent is asked for."""
-        from iel.commands.prompts import parse_places, parse_reward
         from iel.evaluation.ask import Ask
 
         words = []
@@ -159,11 +159,8 @@ class VideoCommand(PlanningCommand):
 
     def __call__(self) -> Facts:
         from iel.evaluation import Arena
-        from iel.planning import PLANNERS
         from iel.viz.video import record
 
-        if self.planner not in PLANNERS:
-            raise unknown_name("planner", self.planner, PLANNERS)
         run = iel.open_run(self.run)
         name, data = environment_of(run), run.data(self.planning.data)
         agent = self.planning.agent(self.planner, run.model, data)

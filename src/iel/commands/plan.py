@@ -10,6 +10,7 @@ import numpy as np
 
 import iel
 from iel.commands.common import Facts, Flag, PlanningCommand, known_environment
+from iel.commands.prompts import parse_goal, parse_place, parse_places, parse_reward, parse_weighted
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ class PlanCommand(PlanningCommand):
 
     def __call__(self) -> Facts:
         from iel.commands.pictures import draw_plan, ground
-        from iel.commands.prompts import parse_place, parse_places
         from iel.model.support import support_of
 
         run = iel.open_run(self.run)
@@ -115,8 +115,6 @@ class PlanCommand(PlanningCommand):
 
     def _wanted(self, task_goal: np.ndarray) -> tuple[Goal, list[float] | str]:
         """The goal without what lies on the way to it; the same as numbers or words."""
-        from iel.commands.prompts import parse_goal, parse_reward, parse_weighted
-
         options = {"goal": self.goal, "reward": self.reward, "weighted": self.weighted}
         given = {name: words for name, words in options.items() if words is not None}
         if len(given) > 1:

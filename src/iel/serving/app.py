@@ -68,7 +68,6 @@ def create_app(
     for kind in (IELError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _sentence)
     _add_policy(app, engines[0], guard)
-    _add_control(app, engines[0], guard)
     _add_pages(app, play)
     if play:
         _add_playground(app, engines, guard)
@@ -155,11 +154,6 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
         """Counts and times, in the text format that Prometheus reads."""
         return PlainTextResponse(guard.metrics.text())
 
-
-# ---------------------------------------------------------------- WebSockets
-
-
-def _add_control(app: FastAPI, engine: Engine, guard: Guard) -> None:
     @app.websocket("/v1/control")
     async def control(socket: WebSocket) -> None:
         """Each message (`ControlMessage`) is answered by one message: an action, what was done, or an error."""
@@ -170,6 +164,9 @@ def _add_control(app: FastAPI, engine: Engine, guard: Guard) -> None:
             await socket.send_json(await engine.ask(loop.answer, message, quick=loop.quick(message)))
 
         await _converse(guard, socket, reply)
+
+
+# ---------------------------------------------------------------- WebSockets
 
 
 async def _converse(guard: Guard, socket: WebSocket, reply: Callable[[str], Awaitable[None]]) -> None:

@@ -77,11 +77,6 @@ class Simulation:
         self.task: tuple[Row, Row] = np.asarray(start, np.float32), np.asarray(info["goal"], np.float32)
         """Start and goal of the first task."""
 
-    @property
-    def placeable(self) -> bool:
-        """Whether the agent can be put anywhere: only mazes have a floor plan."""
-        return self.maze is not None and hasattr(self.simulator, "set_xy")
-
     def reset(self, start: Row, goal: Row) -> Row:
         """Put the agent at the start, in the pose a reset gives it."""
         self.env.reset(seed=0, options={"task_id": 1})
@@ -128,7 +123,8 @@ class Stage:
             except ConfigError as error:
                 notice(f"{error} Until then there is no live agent.")
         self.view: View = view_of(served, None if live is None else live.maze)
-        self.simulation = live if live is not None and live.placeable else None
+        # Only in mazes, which have a floor plan, can the agent be put anywhere.
+        self.simulation = live if live is not None and live.maze and hasattr(live.simulator, "set_xy") else None
         if self.simulation is not None:
             self.first = self.simulation.task
         else:
