@@ -99,6 +99,13 @@ def test_planning_never_imports_methods():
         assert "iel.methods" not in path.read_text() and "import jax" not in path.read_text()
 
 
+def test_training_never_imports_planning():
+    for room in ("training", "methods", "policies", "model"):
+        for path in (SOURCE / room).rglob("*.py"):
+            imported = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+            assert not any((node.module or "").startswith("iel.planning") for node in imported), path
+
+
 def test_no_pickle():
     for path in SOURCE.rglob("*.py"):
         text = path.read_text()
