@@ -354,8 +354,10 @@ class PlanningGraph:
         self.seconds["neighbours"] = time.perf_counter() - started
         sources = np.concatenate([self.tree.first, self.tree.second])
         targets = np.concatenate([self.tree.second, self.tree.first])
-        between = self.costs.pair_costs(sources, targets, goal)
         new = (nearest[sources] != targets[:, None]).all(axis=1)
+        if not self.metric.dear:  # networks round by batch, so theirs are all asked together
+            sources, targets, new = sources[new], targets[new], new[new]
+        between = self.costs.pair_costs(sources, targets, goal)
         edges = Edges(self._sources, nearest.ravel(), costs.ravel()).more(sources[new], targets[new], between[new])
         if self.both_ways:
             code = np.setdiff1d(edges.target * self.count + edges.source, edges.source * self.count + edges.target)

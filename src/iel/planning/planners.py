@@ -199,7 +199,7 @@ class AsymGraph(Planner):
         self.places = model.target_spec.positions(self.observations[self.states])
         self.hop_states = self.states
         if chosen.chance:
-            self._enter(known.teleports or self._find_portals())
+            self._enter(known.teleports)
         self.blind = chosen.unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
@@ -282,15 +282,12 @@ class AsymGraph(Planner):
         states = np.asarray(self._embedded(np.arange(len(self.observations))) / self.node_scale, np.float32)
         return observed_edges(states, offsets, self.coreset.points, window)
 
-    def _find_portals(self) -> ObservedTeleports | None:
-        """Portals that the data's jumps show to a policy that is sent to positions."""
-        data, spec = self.atlas.resident, self.model.target_spec
-        if data is None or self.places is None:
-            return None
-        return find_portals(data, list(spec.columns), np.array(spec.scale), self.places)
-
     def _enter(self, portals: ObservedTeleports | None) -> None:
-        """Let the graph use these portals; their aims are rows beyond those of the data."""
+        """Let the graph use these portals, or those that the data's jumps show to a policy that is sent to positions;
+        their aims are rows beyond those of the data."""
+        data, spec = self.atlas.resident, self.model.target_spec
+        if not portals and data is not None and self.places is not None:
+            portals = find_portals(data, list(spec.columns), np.array(spec.scale), self.places)
         if portals is None:
             return
         self.graph.portals = portals
