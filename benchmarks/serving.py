@@ -29,8 +29,7 @@ from iel.commands.common import Output
 from iel.errors import RunError
 from iel.planning import Atlas
 from iel.serving.client import Client
-from iel.serving.engine import Engine
-from iel.serving.source import Served, open_served
+from iel.serving.engine import Engine, Served, open_served
 
 JSON = "application/json"
 CONNECTIONS = 8
@@ -93,12 +92,11 @@ def model_of(run: Path | None) -> Served:
 def serve(run: str | None = None) -> None:
     """The server's process. No limit of rates: what is measured is how fast it could be."""
     from iel.serving.app import create_app
-    from iel.serving.guard import Door, Limits
+    from iel.serving.guard import Limits
     from iel.serving.listen import listen
 
-    limits = Limits(rate=1e9)
-    app = create_app([model_of(None if run is None else Path(run))], Door(), limits, play=True)
-    listen(app, Door(), 0, limits, browse=False, quiet=True, play=True)
+    app = create_app([model_of(None if run is None else Path(run))], limits=Limits(rate=1e9), play=True)
+    listen(app, 0, browse=False, quiet=True, play=True)
 
 
 async def measure(options: Options, served: Served, address: str) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def request(place: Path, walk: Walk) -> None:
     from starlette.testclient import TestClient
 
     from iel.serving.app import create_app
-    from iel.serving.source import open_served
+    from iel.serving.engine import open_served
 
     file = _data(place)
     iel.train(iel.load(file), _smoke(), out=place / "run", progress=False)

@@ -10,8 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from iel.cli import COMMANDS, main
-from iel.commands.bench import benchmarks
+from iel.cli import COMMANDS, benchmarks, main
 from iel.data import Trajectories
 from iel.training import open_run
 

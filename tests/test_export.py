@@ -24,7 +24,7 @@ from iel.model.model import STEPS_AHEAD
 from iel.planning import AsymGraph, Atlas, Direct, SymGraph
 from iel.policies import Waypoints
 from iel.serial import save_arrays
-from iel.serving.source import open_served
+from iel.serving.engine import open_served
 from iel.training import open_run, train
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -247,11 +247,11 @@ def test_an_export_plans_with_values_as_the_run_does(walks, tmp_path):
     assert planner.lookahead == known.lookahead == pytest.approx(np.median(each), rel=1e-6)
     both_ways = SymGraph(model, walks, nodes=40).lookahead
     assert load_model(tmp_path / "out").planner("sym-graph").lookahead == pytest.approx(both_ways) != known.lookahead
-    assert open_served(tmp_path / "out")[0].planner("asym-graph").lookahead == known.lookahead
+    assert open_served(tmp_path / "out")[0].agent("asym-graph").planner.lookahead == known.lookahead
     assert AsymGraph(model, load_model(tmp_path / "out").atlas, metric=Displacement(0.0)).lookahead == 0.0
     assert AsymGraph(model, Atlas(walks.observations), nodes=40).lookahead == 0.0  # states alone do not tell
     assert AsymGraph(model, walks, nodes=40, lookahead=0.0).lookahead == 0.0
-    for exported in (planner, open_served(tmp_path / "out")[0].planner("asym-graph")):
+    for exported in (planner, open_served(tmp_path / "out")[0].agent("asym-graph").planner):
         np.testing.assert_array_equal(exported.node_scale, known.node_scale)
         np.testing.assert_array_equal(exported.graph.tree.first, known.graph.tree.first)
         np.testing.assert_array_equal(exported.graph.tree.second, known.graph.tree.second)

@@ -57,7 +57,7 @@ def test_light_rooms_import_nothing_heavy():
 def test_training_and_its_command_need_no_simulator():
     """Importing them, that is; `iel train --data FILE` is run without one in test_cli.py."""
     refuse = REFUSE.replace(str(REFUSED), str(("mujoco", "ogbench", "gymnasium")))
-    _python(refuse + "import iel.training, iel.evaluation, iel.export, iel.commands.train, iel.commands.runs")
+    _python(refuse + "import iel.training, iel.evaluation, iel.export, iel.commands.train, iel.commands.pictures")
 
 
 @pytest.mark.long

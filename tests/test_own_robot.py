@@ -215,9 +215,8 @@ def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path, drawn):
 
 def test_it_can_be_played_with(run):
     pytest.importorskip("fastapi")
-    from iel.serving.engine import Engine
+    from iel.serving.engine import Engine, open_served
     from iel.serving.playground import Scene, Session, Stage
-    from iel.serving.source import open_served
 
     stage = Stage(Engine(open_served(run, nodes=64)[0]))
     world = stage.describe()

@@ -6,52 +6,54 @@ line of stdout is one JSON object.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import importlib
+import io
 import json
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import tyro
 
 import iel
-from iel.commands.bench import BENCH, benchmarks, load_benchmark
-from iel.commands.common import ADVANCED, UNSAID
+from iel.commands.common import ADVANCED, UNSAID, Facts, Output
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.files import guarded, notice
 
 COMMANDS = {
-    "demo": "demo:demo_command",
-    "train": "train:train_command",
-    "evaluate": "evaluate:evaluate_command",
-    "compare": "compare:compare_command",
-    "report": "report:report_command",
-    "plan": "plan:plan_command",
-    "video": "video:video_command",
-    "diagnose": "diagnose:diagnose_command",
-    "play": "serve:play_command",
-    "serve": "serve:serve_command",
-    "audit": "audit:audit_command",
-    "methods": "methods:methods_command",
-    "theory": "theory:theory_command",
-    "export": "export:export_command",
-    "data make": "data:data_make_command",
-    "data convert": "data:data_convert_command",
-    "data info": "data:data_info_command",
-    "data check": "data:data_check_command",
-    "data store": "data:data_store_command",
-    "doctor": "doctor:doctor_command",
+    "demo": "demo:Demo",
+    "train": "train:Train",
+    "evaluate": "evaluate:Evaluate",
+    "compare": "compare:CompareCommand",
+    "report": "compare:ReportCommand",
+    "plan": "plan:PlanCommand",
+    "video": "evaluate:VideoCommand",
+    "diagnose": "audit:DiagnoseCommand",
+    "play": "serve:PlayCommand",
+    "serve": "serve:ServeCommand",
+    "audit": "audit:AuditCommand",
+    "methods": "methods:MethodsCommand",
+    "theory": "theory:TheoryCommand",
+    "export": "export:ExportCommand",
+    "data make": "data:DataMake",
+    "data convert": "data:DataConvert",
+    "data info": "data:DataInfo",
+    "data check": "data:DataCheck",
+    "data store": "data:DataStore",
+    "doctor": "doctor:Doctor",
 }
-"""Command -> module and function of `iel.commands`. The type of the function's argument `options` is a dataclass of its
-options: the first line of its docstring is the command's line here, the docstring of a field is its `--help`."""
+"""Command -> module and class of `iel.commands`: a dataclass of its options. The first line of its docstring is the
+command's line here, the docstring of a field is its `--help`, and a call of it is the command."""
 
+BENCH = "Speed, as ratios against a baseline in the same run (needs a checkout)."
 GROUPS = {"data": "Make, describe and check data sets.", "bench": BENCH}
 """The first words of commands of two words."""
-
-Command = Callable[[Any], dict[str, Any]]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -82,41 +84,59 @@ def run(argv: list[str]) -> int:
     elif first in GROUPS:
         names = _summaries(first)
         if second == "":
-            known = ", ".join(f"`iel {name}`" for name in names)
-            raise ConfigError(f"`iel {first}` needs one more word: {known}.")
+            raise ConfigError(f"`iel {first}` needs one more word: {', '.join(f'`iel {name}`' for name in names)}.")
         if f"{first} {second}" not in names:
             raise unknown_name(f"command of `iel {first}`", second, [name.split()[1] for name in names])
-        command = load_benchmark(second) if first == "bench" else _load(f"{first} {second}")
-        return _call(f"{first} {second}", command, argv[2:])
+        return _call(f"{first} {second}", argv[2:])
     elif first in COMMANDS:
-        return _call(first, _load(first), argv[1:])
+        return _call(first, argv[1:])
     else:
         raise unknown_name("command", first, [*COMMANDS, *GROUPS])
     return 0
 
 
-def _load(name: str) -> Command:
-    module, function = COMMANDS[name].split(":")
-    return getattr(importlib.import_module(f"iel.commands.{module}"), function)
+def _load(name: str) -> tuple[type[Output], Callable[[Any], Facts]]:
+    """(type of its options, function of them); those of a benchmark are `Options` and `command` of its file."""
+    if name.startswith("bench "):
+        root = str(_directory().parent)
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        module = importlib.import_module(f"benchmarks.{name.removeprefix('bench ')}")
+        return module.Options, module.command
+    file, kind = COMMANDS[name].split(":")
+    options = getattr(importlib.import_module(f"iel.commands.{file}"), kind)
+    return options, options.__call__
 
 
-def _options_of(command: Command) -> type[Any]:
-    return get_type_hints(command)["options"]
+def benchmarks() -> dict[str, str]:
+    """Name -> the first sentence of its file; read, not imported, so that a list is quick."""
+    texts = {path.stem: path.read_text() for path in sorted(_directory().glob("*.py"))}
+    trees = {name: ast.parse(text) for name, text in texts.items() if "\ndef command(" in text}
+    return {name: (ast.get_docstring(tree) or "").partition("\n")[0] for name, tree in trees.items()}
 
 
-def _call(name: str, command: Command, arguments: list[str]) -> int:
-    options_type = _options_of(command)
-    if hasattr(options_type, "for_arguments"):  # options that depend on each other
-        options_type = options_type.for_arguments(arguments)
+def _directory() -> Path:
+    """benchmarks/ of the checkout that iel is run from."""
+    root = Path(iel.__file__).parents[2]
+    if not (root / "src" / "iel" / "__init__.py").exists() or not (root / "benchmarks").is_dir():
+        raise ConfigError("The benchmarks are not part of the installed package; run `iel bench` in a checkout of iel.")
+    return root / "benchmarks"
+
+
+def _call(name: str, arguments: list[str]) -> int:
+    kind, command = _load(name)
+    options = _readable(kind.for_arguments(arguments))
     arguments = ["--help" if word == ADVANCED else word for word in arguments]
-    chosen = tyro.cli(_readable(options_type), args=arguments, prog=f"iel {name}", config=(tyro.conf.DisallowNone,))
-    result = command(chosen)
+    chosen = tyro.cli(options, args=arguments, prog=f"iel {name}", config=(tyro.conf.DisallowNone,))
+    # What a command prints is for people, what it returns for programs.
+    with contextlib.redirect_stdout(io.StringIO()) if chosen.json else contextlib.nullcontext():
+        result = command(chosen)
     if chosen.json:
         print(json.dumps(result))
     return result.get("exit_code", 0)
 
 
-def _readable(options_type: type[Any]) -> type[Any]:
+def _readable(options_type: type[Output]) -> type[Output]:
     """The same options, without the default of what is off, empty or absent unless it is given."""
     hints, missing = get_type_hints(options_type, include_extras=True), dataclasses.MISSING
     fields: list[Any] = []
@@ -137,7 +157,7 @@ def _summaries(group: str = "") -> dict[str, str]:
     if group == "bench":
         return {f"bench {name}": line for name, line in benchmarks().items()}
     names = [name for name in COMMANDS if group in ("", name.split()[0])]
-    return {name: (_options_of(_load(name)).__doc__ or "").strip().splitlines()[0] for name in names}
+    return {name: (_load(name)[0].__doc__ or "").strip().splitlines()[0] for name in names}
 
 
 def _listed(summaries: Mapping[str, str]) -> list[str]:

@@ -227,9 +227,9 @@ settings = {{ {tiny}, policy = "waypoints" }}
 
 
 def _report(out: Path) -> dict[str, str]:
-    from iel.commands.report import ReportCommand, report_command
+    from iel.commands.compare import ReportCommand
 
-    result = report_command(ReportCommand(sources=(out,), json=True))
+    result = ReportCommand(sources=(out,))()
     return {kind: Path(result[kind]).read_text() for kind in ("markdown", "html", "json")}
 
 

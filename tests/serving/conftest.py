@@ -13,9 +13,9 @@ from benchmarks.runtime import random_model
 from iel.data import Trajectories
 from iel.planning import Atlas
 from iel.serving.app import create_app
-from iel.serving.guard import Door, Limits
+from iel.serving.engine import Served
+from iel.serving.guard import AccessPolicy
 from iel.serving.listen import bind, settings
-from iel.serving.source import Served
 
 
 def walk(count: int = 600, columns: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +34,7 @@ def served(kind: str = "directed", columns: int = 2, *, states: bool = True, epi
     if not states:
         return Served("walk", model)
     data = atlas(observations, offsets) if episodes else Atlas(observations)
-    return Served("walk", model, data, planning={"nodes": 80})
+    return Served("walk", model, data, nodes=80)
 
 
 def atlas(observations: np.ndarray, offsets: np.ndarray) -> Atlas:
@@ -50,17 +50,16 @@ def maze_model() -> Served:
     maze = make_env("pointmaze-medium-navigate-v0").map
     free = places[~maze.walls[tuple(maze.cell_of(places).T)]]
     model = random_model("directed", (32, 32), 2, 2, 6)
-    return Served("maze", model, Atlas(free), env="pointmaze-medium-navigate-v0", planning={"nodes": 250})
+    return Served("maze", model, Atlas(free), env="pointmaze-medium-navigate-v0", nodes=250)
 
 
 class Running:
     """A server in a thread, on a free port."""
 
-    def __init__(self, *models, door: Door | None = None, play: bool = False):
+    def __init__(self, *models, policy: AccessPolicy | None = None, play: bool = False):
         self.bound = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.bound.getsockname()[1]}"
-        limits = Limits()
-        self.server = uvicorn.Server(settings(create_app(models, door, limits, play=play), limits))
+        self.server = uvicorn.Server(settings(create_app(models, policy, play=play)))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.bound]}, daemon=True)
 
     def __enter__(self):

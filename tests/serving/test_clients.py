@@ -9,8 +9,8 @@ import pytest
 from benchmarks.runtime import random_model
 from iel.errors import NoPath
 from iel.planning import planners_for
-from iel.serving.engine import Control, Engine
-from iel.serving.source import Served
+from iel.serving.engine import Control, Engine, Served
+from iel.serving.schemas import ControlMessage
 from tests.serving.conftest import atlas, served, walk
 
 KINDS = {"directed": (), "euclidean": (), "goal-value": (32, 32), "goal": (32, 32)}
@@ -28,7 +28,7 @@ def serpentine(kind: str) -> Served:
     if not KINDS[kind]:  # GAS's graph has a reach of 8
         states *= 10.0
     model = random_model(kind, KINDS[kind], 2, 2, 6)
-    return Served("serpentine", model, atlas(states, np.array([0, len(states)])), planning={"nodes": 120})
+    return Served("serpentine", model, atlas(states, np.array([0, len(states)])), nodes=120)
 
 
 def every_planner() -> list[tuple[str, str]]:
@@ -57,15 +57,20 @@ def test_a_refused_obstacle_leaves_the_loop_as_it_was():
     source = served()
     states, engine = walk()[0], Engine(source)
     loop = Control(engine)
-    loop.prepare(states[400], "asym-graph", "mean", 0)
-    node = states[engine.planner("asym-graph").states[7]]
-    assert loop.avoid([node], 1e-4) == 1
-    action = loop.act(states[10], True)
+
+    def told(**message):
+        return loop.answer(ControlMessage(**message))
+
+    here = {"observation": states[10].tolist(), "steps": True}
+    told(goal=states[400].tolist(), planner="asym-graph")
+    node = states[engine.agent("asym-graph").planner.states[7]]
+    assert told(avoid=[node.tolist()], radius=1e-4)["nodes_off"] == 1
+    action = told(**here)
     with pytest.raises(NoPath, match="Every node"):
-        loop.avoid([states[0]], 1e9)
-    assert loop.act(states[10], True) == action and loop.planner.nodes_off.sum() == 1, "same goal, same obstacles"
-    assert loop.avoid([], 1.0) == 0
-    assert np.isfinite(loop.act(states[10], True)[0]).all()
+        told(avoid=[states[0].tolist()], radius=1e9)
+    assert told(**here) == action and loop.planner.nodes_off.sum() == 1, "same goal, same obstacles"
+    assert told(avoid=[])["nodes_off"] == 0
+    assert np.isfinite(told(**here)["action"]).all()
     engine.close()
 
 

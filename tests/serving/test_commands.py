@@ -17,9 +17,9 @@ from iel.export import export_run
 from iel.model import save_model
 from iel.serving import listen
 from iel.serving.client import Client, Loop, ServerError
-from iel.serving.guard import Door
+from iel.serving.engine import open_served
+from iel.serving.guard import AccessPolicy
 from iel.serving.listen import bind
-from iel.serving.source import open_served
 from iel.training import open_run
 from iel.training.run import create_run
 from tests.serving.conftest import Running, served, walk
@@ -49,15 +49,15 @@ def test_runs_and_exports_are_opened(folder, capsys):
     export = open_served(folder / "export")[0]
     assert export.states.shape == (50, 4) and export.atlas.trajectories is None and export.env is None
     assert export.planners == ("direct", "rec-mid", "sym-graph", "asym-graph")
-    assert export.planner("asym-graph").graph.count == 50
+    assert export.agent("asym-graph").planner.graph.count == 50
     for place in ("bare", "run/model"):
         bare = open_served(folder / place)[0]
         assert bare.atlas is None and bare.planners == ("direct",)
-        bare.planner("direct").prepare(np.ones(4))
+        bare.agent("direct").planner.prepare(np.ones(4))
     whole = open_served(folder / "bare", data=folder / "logs.npz", nodes=40)[0]
-    assert whole.atlas.trajectories is not None and whole.planner("sym-graph").graph.count == 40
+    assert whole.atlas.trajectories is not None and whole.agent("sym-graph").planner.graph.count == 40
     run = open_served(folder / "run", nodes=30)[0]
-    assert run.seed == 3 and len(run.states) == 600 and run.planner("asym-graph").graph.count == 30
+    assert run.seed == 3 and len(run.states) == 600 and run.agent("asym-graph").planner.graph.count == 30
     with pytest.raises(RunError, match="does not exist"):
         open_served(folder / "nothing")
     (folder / "logs.npz").rename(folder / "gone.npz")
@@ -72,7 +72,7 @@ def test_runs_and_exports_are_opened(folder, capsys):
 
 def test_the_client_gets_the_librarys_answers(model):
     x, g = model.states[5], model.states[400]
-    planner = model.planner("asym-graph")
+    planner = model.agent("asym-graph").planner
     planner.prepare(g)
     with Running(model) as server, Client(server.url) as client:
         assert client.health() and client.model()["action_size"] == 2
@@ -100,7 +100,7 @@ def test_the_client_gets_the_librarys_answers(model):
 
 def test_a_token_opens_the_door(model):
     token = "a-long-enough-token"
-    with Running(model, door=Door("0.0.0.0", token=token)) as server:
+    with Running(model, policy=AccessPolicy("0.0.0.0", token=token)) as server:
         with Client(server.url) as stranger, pytest.raises(ServerError, match="token is needed"):
             stranger.model()
         with pytest.raises(ServerError, match="cannot be opened"):

@@ -8,10 +8,9 @@ from iel.errors import ConfigError
 from iel.planning import Atlas
 from iel.planning.graph import Edges
 from iel.serving.app import create_app
-from iel.serving.engine import Engine
+from iel.serving.engine import Engine, Served
 from iel.serving.obstacles import Obstacles
 from iel.serving.playground import Scene, Session, Stage, Stroke
-from iel.serving.source import Served
 from iel.serving.views import view_of
 from tests.serving.conftest import atlas, maze_model, served, walk
 
@@ -129,7 +128,7 @@ def scene(stage, **changes) -> Scene:
 def test_the_shown_plan_is_the_planners(stage, model):
     session = Session(stage)
     shown = session.show(scene(stage, field="straight", graph=True))
-    planner = model.planner("asym-graph")
+    planner = model.agent("asym-graph").planner
     start, goal = (stage.view.state(place) for place in (stage.describe()["start"], stage.describe()["goal"]))
     planner.prepare(goal)
     way = planner.path(start)

@@ -12,15 +12,15 @@ from iel.planning import Region
 from iel.serving import engine as engine_module
 from iel.serving.app import create_app, static_files
 from iel.serving.engine import Engine
-from iel.serving.guard import Door, Limits, Rates, host_name, is_loopback, names_of, same_origin
+from iel.serving.guard import AccessPolicy, Limits, Rates, host_name, is_loopback, same_origin
 from tests.serving.conftest import served
 
 TOKEN = "a-long-enough-token"
 HERE = "http://127.0.0.1:8420"
 
 
-def client(*models, door: Door | None = None, limits: Limits | None = None, **settings) -> TestClient:
-    app = create_app(models or [served()], door, limits, **settings)
+def client(*models, policy: AccessPolicy | None = None, limits: Limits | None = None, **settings) -> TestClient:
+    app = create_app(models or [served()], policy, limits, **settings)
     return TestClient(app, base_url=HERE, client=("127.0.0.1", 5000), raise_server_exceptions=True)
 
 
@@ -35,7 +35,7 @@ def http(model):
 
 def test_act_is_the_planners_own_action(http, model):
     for name in model.planners:
-        planner = model.planner(name)
+        planner = model.agent(name).planner
         for row, target in ((5, 300), (40, 41)):
             observation, goal = model.states[row], model.states[target]
             planner.prepare(goal)
@@ -60,7 +60,7 @@ def test_batches_answer_row_by_row(http, model):
 
 def test_plan_and_steps_are_the_librarys(http, model):
     x, g = model.states[5], model.states[400]
-    planner = model.planner("asym-graph")
+    planner = model.agent("asym-graph").planner
     planner.prepare(g)
     way = planner.path(x)
     body = {"observation": x.tolist(), "goal": g.tolist()}
@@ -88,7 +88,7 @@ def test_a_model_without_distances_only_acts():
 
 def test_a_control_loop_pursues_and_unsticks(http, model):
     x, g = model.states[5], model.states[400]
-    planner = model.planner("asym-graph")
+    planner = model.agent("asym-graph").planner
     planner.prepare(g)
     with http.websocket_connect(f"{HERE}/v1/control".replace("http", "ws")) as socket:
         socket.send_json({"observation": x.tolist()})
@@ -252,11 +252,11 @@ def test_foreign_origins_are_refused(http, origin):
 def test_other_addresses_need_a_token(model):
     for address in ("0.0.0.0", "192.168.1.7", "::", "robot.local"):
         with pytest.raises(ConfigError, match="a token is needed"):
-            Door(address)
+            AccessPolicy(address)
     for weak in ("short", "spaces are not allowed", "é" * 20):
         with pytest.raises(ConfigError, match="at least 16"):
-            Door("0.0.0.0", token=weak)
-    with client(model, door=Door("0.0.0.0", token=TOKEN), play=True) as http:
+            AccessPolicy("0.0.0.0", token=weak)
+    with client(model, policy=AccessPolicy("0.0.0.0", token=TOKEN), play=True) as http:
         assert http.get("/health").status_code == 200
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Cookie": "iel_token=no"}):
             for path in ("/", "/v1/model", "/metrics", "/static/play.js", "/play/models", "/openapi.json"):
@@ -311,9 +311,9 @@ def test_names_and_addresses():
     assert host_name("a.b:80") == "a.b" and host_name("[::1]:80") == "::1"
     assert host_name("a@b") is None and host_name("a:b") is None and host_name("a/b") is None
     assert same_origin("http://a:1", "a:1") and not same_origin("http://a:1", "a:2") and not same_origin("null", "null")
-    assert names_of(["robot.local"]) == ("robot.local",)
+    assert AccessPolicy(names=("robot.local",)).knows("robot.local:80")
     with pytest.raises(ConfigError, match="without a port"):
-        names_of(["robot.local:80"])
+        AccessPolicy(names=("robot.local:80",))
 
 
 # ---------------------------------------------------------------- what it says about itself
@@ -338,7 +338,7 @@ def test_health_model_metrics_and_description(http):
 
 
 def test_forks_share_nodes_but_not_obstacles(model):
-    planner = model.planner("asym-graph")
+    planner = model.agent("asym-graph").planner
     planner.prepare(Region(model.states[:3]))
     fork = planner.fork()
     with pytest.raises(ConfigError, match="No goal is prepared"):

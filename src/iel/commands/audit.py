@@ -1,29 +1,26 @@
-"""`iel audit`."""
+"""`iel audit` and `iel diagnose`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import tyro
+import numpy as np
 
-from iel.commands.common import Output
+import iel
+from iel.commands.common import ActingCommand, Facts, RunCommand, known_environment
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from iel.data import Trajectories
     from iel.training import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditCommand(Output):
+class AuditCommand(RunCommand):
     """How far can this geometry be trusted? Order, calibration, progress at independent goals, with intervals."""
 
-    run: tyro.conf.Positional[Path]
-    """Run directory."""
     data: Path | None = None
     """Audit on these trajectories (default: the validation set of the run's data, which training never saw)."""
     seed: int = 0
@@ -31,102 +28,127 @@ class AuditCommand(Output):
     picture: Path | None = None
     """Where to draw (default: RUN/plots/audit.png); costs that are not in steps are not drawn."""
 
+    def __call__(self) -> Facts:
+        from iel.theory import audit_costs, audit_embedding
+        from iel.theory.diagnostics import when_it_works
+        from iel.viz.audit import draw_audit
 
-def audit_command(options: AuditCommand) -> dict[str, Any]:
-    """`iel audit`."""
-    import numpy as np
+        run = iel.open_run(self.run)
+        model = run.model
+        if model.metric is None:
+            raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learned no distances to audit.")
+        if model.metric.discount is None and self.picture is not None:
+            raise ConfigError("The costs of this run are not in steps, and only steps are drawn; leave --picture out.")
+        data, seen = audit_data(run, self.data)
+        observations = data.observations
+        generator = np.random.default_rng(self.seed)
+        facts = {"run": str(run.path), "algo": run.config["algo"], "name": data.name}
 
-    from iel.theory import audit_costs, audit_embedding
-    from iel.theory.diagnostics import when_it_works
-    from iel.training import open_run
-    from iel.viz.audit import draw_audit
+        def cost(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+            return model.cost(observations[i], observations[j], observations[j])
 
-    run = open_run(options.run)
-    model = run.model
-    if model.metric is None:
-        raise ConfigError(f"{run.path} is a run of {run.config['algo']}, which learned no distances to audit.")
-    if model.metric.discount is None and options.picture is not None:
-        raise ConfigError("The costs of this run are not in steps, and only steps are drawn; leave --picture out.")
-    data, seen = audit_data(run, options.data)
-    observations = data.observations
-    generator = np.random.default_rng(options.seed)
-    facts = {"run": str(run.path), "algo": run.config["algo"], "name": data.name}
-
-    def cost(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        return model.cost(observations[i], observations[j], observations[j])
-
-    exact = exact_steps(run, observations)
-    if model.metric.discount is None:
-        found = audit_costs(data.offsets, cost=cost, exact=exact, data=seen, generator=generator)
-        if not options.json:
+        exact = exact_steps(run, observations)
+        if model.metric.discount is None:
+            found = audit_costs(data.offsets, cost=cost, exact=exact, data=seen, generator=generator)
             print("\n".join(found.sentences()))
-        return {**facts, **found.to_dict()}
-    # A method that learned no embedding has no latent dynamics to judge.
-    embeddings = model.embed(observations) if "embedding" in model.networks else None
+            return {**facts, **found.to_dict()}
+        # A method that learned no embedding has no latent dynamics to judge.
+        embeddings = model.embed(observations) if "embedding" in model.networks else None
 
-    def predicted(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        return model.steps(observations[i], observations[j])
+        def predicted(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+            return model.steps(observations[i], observations[j])
 
-    audit = audit_embedding(
-        data.offsets,
-        predicted=predicted,
-        cost=cost,
-        discount=model.metric.discount,
-        exact=exact,
-        embeddings=embeddings,
-        actions=data.actions,
-        data=seen,
-        generator=generator,
-    )
-    conditions = embeddings is not None and when_it_works(
-        embeddings, data.actions, data.offsets, generator, attributes=observations, predicted=predicted
-    )
-    picture = options.picture or run.folder("plots") / "audit.png"
-    draw_audit(audit, picture)
-    if not options.json:
+        audit = audit_embedding(
+            data.offsets,
+            predicted=predicted,
+            cost=cost,
+            discount=model.metric.discount,
+            exact=exact,
+            embeddings=embeddings,
+            actions=data.actions,
+            data=seen,
+            generator=generator,
+        )
+        conditions = embeddings is not None and when_it_works(
+            embeddings, data.actions, data.offsets, generator, attributes=observations, predicted=predicted
+        )
+        picture = self.picture or run.folder("plots") / "audit.png"
+        draw_audit(audit, picture)
         print("\n".join([*audit.sentences(), *(conditions.sentences() if conditions else [])]))
         print(f"drawn in {picture}")
-    return {**facts, "picture": str(picture), "conditions": conditions and asdict(conditions), **audit.to_dict()}
+        return {**facts, "picture": str(picture), "conditions": conditions and asdict(conditions), **audit.to_dict()}
 
 
-def audit_data(run: Run, file: Path | None) -> tuple[Trajectories, str]:
+@dataclass(frozen=True, kw_only=True)
+class DiagnoseCommand(ActingCommand):
+    """Why does an agent fail? Coverage, graph, ways, predicted steps, policy and episodes, each with a remedy."""
+
+    episodes: int = 4
+    """Episodes per task to look at; 0 asks the data and the model only."""
+    seed: int = 0
+    """Seed of the episodes and of the states that are drawn."""
+    picture: Path | None = None
+    """Where to draw (default: RUN/plots/diagnosis.png)."""
+
+    def __call__(self) -> Facts:
+        from iel.commands.pictures import ground
+        from iel.evaluation import Arena
+        from iel.evaluation.diagnosis import diagnose
+        from iel.model.support import support_of
+        from iel.viz.diagnosis import draw_diagnosis
+
+        run = iel.open_run(self.run)
+        model, data = run.model, run.data(self.planning.data)
+        held, seen = audit_data(run, self.planning.data)
+        planner = self.planning.agent("direct" if model.metric is None else "asym-graph", model, data).planner
+        rollouts, maze = None, None
+        place = self.environment.world() or known_environment(run.env)
+        if self.episodes and place is not None:
+            protocol = iel.Protocol(self.episodes, None, self.seed, self.environment.max_steps)
+            arena = Arena(place, protocol, reference=data.observations[0])
+            rollouts, maze = arena.rollout(model, planner, planner.name), arena.envs[0].map
+        graph = planner if isinstance(planner, iel.AsymGraph) else None
+        support = model.support or support_of(data)
+        diagnosis = diagnose(model, held, support, planner=graph, rollouts=rollouts, maze=maze, seed=self.seed)
+        picture = self.picture or run.folder("plots") / "diagnosis.png"
+        nodes = None if graph is None else graph.observations[graph.states]
+        draw_diagnosis(picture, diagnosis, maze or ground(data), nodes, rollouts)
+        print("\n".join(str(finding) for finding in diagnosis.findings))
+        print(f"{diagnosis.verdict} Steps and policy were measured on {seen}.")
+        print(f"drawn in {picture}")
+        return {"run": str(run.path), "data": seen, "picture": str(picture), **diagnosis.as_dict()}
+
+
+def audit_data(run: Run, file: Path | None) -> tuple[iel.Trajectories, str]:
     """The trajectories to audit on, and in words whether training saw them.
 
     The validation set that was made with the training set, by the same recipe, if both are on this machine; else the
     training set.
     """
-    from iel.data import load
     from iel.data.catalogue import recipe_version, stored
 
     facts = run.config["data"]
     for episodes in (facts["episodes"], None) if file is None else ():  # the run's own size first
-        recipes = {recipe_version(p) for p in stored(facts["name"], episodes) if _is(p, facts["fingerprint"])}
+        sets = stored(facts["name"], episodes)
+        recipes = {recipe_version(path) for path in sets if iel.load(path).fingerprint == facts["fingerprint"]}
         for path in stored(facts["name"], episodes, split="val"):
             if recipe_version(path) in recipes:
-                return load(path), "the validation set, which training never saw"
+                return iel.load(path), "the validation set, which training never saw"
     data = run.data(file)
     if data.fingerprint == facts["fingerprint"]:
         return data, "the training data itself, so new states may be predicted worse"
     return data, f"{file}, which is not the file this run was trained on (whether it shares episodes is not known)"
 
 
-def _is(path: Path, fingerprint: str) -> bool:
-    from iel.data import load
-
-    return load(path).fingerprint == fingerprint
-
-
-def exact_steps(run: Run, observations: np.ndarray) -> Any:
+def exact_steps(run: Run, observations: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
     """(i, j) -> the fewest steps the maze allows between stored states, where the environment has a map."""
-    from iel.envs import make_env
     from iel.theory import Teleports, maze_from_map, steps_between
 
     if not run.env.startswith("pointmaze"):
         return None
-    env = make_env(run.env)
+    env = iel.make_env(run.env)
     assert env.map is not None
-    simulator: Any = env.unwrapped
-    info = simulator._teleport_info
+    info = vars(env.unwrapped)["_teleport_info"]
     radius = 1.5  # OGBench's teleports swallow whatever comes within one and a half radii
     teleports = info and Teleports(info["teleport_in_ijs"], info["teleport_out_ijs"], radius * info["teleport_radius"])
     walls, doors, winds = env.map.walls.astype(int), env.map.doors, env.map.winds

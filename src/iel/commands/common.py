@@ -1,13 +1,23 @@
-"""What several commands share: the options of all of them, and those of planners."""
+"""What several commands share: options, and how they become environments and planners."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
 
+import iel
+from iel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from iel.envs import World
+    from iel.model import Model
+    from iel.training import Run
+
+Facts = dict[str, Any]
+"""What a command found, as `--json` prints it."""
 ADVANCED = "--help-all"
 """Shows every setting of a method; `--help` shows what most people need."""
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
@@ -23,6 +33,27 @@ class Output:
 
     json: Flag = False
     """Print one JSON object as the last line of stdout."""
+
+    @classmethod
+    def for_arguments(cls, arguments: list[str]) -> type[Self]:
+        """These options, where some depend on others that are given."""
+        return cls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(Output):
+    """The options of a command. A call does what it is for, prints it for people, and returns it for programs."""
+
+    def __call__(self) -> Facts:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCommand(Command):
+    """A command about one run."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,3 +78,65 @@ class PlannerSettings:
     """gas-graph: how far apart joined nodes may be, in the model's unit (default: as the policy was trained, or 8)."""
     data: Annotated[Path | None, UNSAID] = None
     """Take states from this file or folder instead of the data the run was trained on."""
+
+    def agent(self, planner: str, model: Model, data: iel.Trajectories) -> iel.Agent:
+        """An agent whose planner has what is configurable of it: a coreset and its graph, or the reach of GAS's."""
+        from iel.planning import GasGraph, over_coreset
+
+        names = {"reach"} if planner == GasGraph.name else set()
+        if over_coreset(planner):
+            names = {"nodes", "neighbours", "coreset", "lookahead", "witnesses", "chance"}
+        options = {name: value for name, value in asdict(self).items() if name in names and value is not None}
+        return iel.Agent(model, data, planner, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldSettings:
+    """Where it acts, if not in the environment of its data, and for how long."""
+
+    env_factory: Annotated[str | None, UNSAID] = None
+    """Act in your own environment: package.module:function makes a Gymnasium environment (docs/own-robot.md)."""
+    tolerance: Annotated[float | None, UNSAID] = None
+    """There, a goal counts as reached within this distance (default: info["success"] says so)."""
+    columns: Annotated[tuple[int, ...] | None, UNSAID] = None
+    """Columns of that distance (default: all that the goal names)."""
+    max_steps: Annotated[int | None, UNSAID] = None
+    """Steps an episode may take (default, and at most: the environment's own limit)."""
+
+    def world(self) -> World | None:
+        """The environment, if one is given."""
+        from iel.envs import World
+
+        facts = {"tolerance": self.tolerance, "columns": self.columns, "max_steps": self.max_steps}
+        return None if self.env_factory is None else World.from_text(self.env_factory, **facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanningCommand(RunCommand):
+    """A command that plans with a run."""
+
+    planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = PlannerSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActingCommand(PlanningCommand):
+    """A command that acts in an environment."""
+
+    environment: Annotated[WorldSettings, tyro.conf.OmitArgPrefixes] = WorldSettings()
+
+
+def known_environment(name: str) -> str | None:
+    """The environment of this name, if there is one; logs of one's own have none."""
+    from iel.envs.registry import ALIASES
+
+    return ALIASES.get(name)
+
+
+def environment_of(run: Run) -> str:
+    """The run's environment, refused when it was trained on a file without one."""
+    if known_environment(run.env) is None:
+        raise ConfigError(
+            f"{run.path} was trained on '{run.env}', which has no environment to act in; give one of your own with "
+            "`iel evaluate RUN --env-factory package:function`, or use `iel play`, `plan`, `audit` and `export`."
+        )
+    return run.env

@@ -1,18 +1,21 @@
-"""`iel compare`."""
+"""`iel compare` and `iel report`."""
 
 from __future__ import annotations
 
+import builtins
 import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tyro
 
-from iel.commands.common import Flag, Output
+from iel.commands.common import Command, Facts, Flag
 from iel.cores import usable_cores
 from iel.errors import RunError
+from iel.files import write_json, write_text
+from iel.loader import read_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareCommand(Output):
+class CompareCommand(Command):
     """Train and evaluate a grid of environments, methods, planners and seeds; goes on where it was stopped."""
 
     grid: tyro.conf.Positional[str]
@@ -48,35 +51,99 @@ class CompareCommand(Output):
     list: Flag = False
     """Only say which cells there are and which are done."""
 
+    def __call__(self) -> Facts:
+        from rich.console import Console
 
-def compare_command(options: CompareCommand) -> dict[str, Any]:
-    """`iel compare`."""
-    from rich.console import Console
+        from iel.cluster import Cluster, Needs
+        from iel.compare.execute import execute, summary_of
+        from iel.compare.grid import read_grid
+        from iel.compare.results import collect_grid
 
-    from iel.cluster import Cluster, Needs
-    from iel.compare.execute import execute, summary_of
-    from iel.compare.grid import read_grid
-    from iel.compare.results import collect_grid
-    from iel.files import write_json
+        grid = read_grid(self.grid, self.scale)
+        out = self.out or Path("runs") / f"compare-{grid.name}{f'-{grid.scale}' if grid.scale else ''}"
+        if self.list:
+            return self._list_cells(grid, out)
+        started, sessions = time.monotonic(), out / "sessions.json"
+        session: Facts = {"command": self._command(grid), "jobs": self.jobs or len(usable_cores())}
+        before: builtins.list[Facts] = []
 
-    grid = read_grid(options.grid, options.scale)
-    out = options.out or Path("runs") / f"compare-{grid.name}{f'-{grid.scale}' if grid.scale else ''}"
-    if options.list:
-        return _list_cells(grid, out, options.only, options.json)
-    session = _Session(options, grid, out)
-    needs = Needs(options.cores, options.memory, options.accelerators)
-    cluster = None if options.on is None else Cluster(options.on, needs)
-    jobs = execute(grid, out, options.jobs, options.json, session.begin, cluster, options.only)
-    session.end()
-    comparison = collect_grid(out)
-    result = {"out": str(out), **summary_of(jobs), **comparison.describe()}
-    write_json(out / "results.json", comparison.describe())
-    if not options.json:
+        def begin(waiting: int) -> None:
+            """A line for this session: without a time if it is killed, none if the command is refused."""
+            before.extend(read_json(sessions)["sessions"] if sessions.exists() else [])
+            session.update(ran=waiting, seconds=None)
+            write_json(sessions, {"sessions": [*before, session]})
+
+        cluster = None if self.on is None else Cluster(self.on, Needs(self.cores, self.memory, self.accelerators))
+        jobs = execute(grid, out, self.jobs, self.json, begin, cluster, self.only)
+        session["seconds"] = round(time.monotonic() - started, 1)
+        write_json(sessions, {"sessions": [*before, session]})
+        comparison = collect_grid(out)
+        result = {"out": str(out), **summary_of(jobs), **comparison.describe()}
+        write_json(out / "results.json", comparison.describe())
         Console().print(results_table(comparison))
         for cell, error in result["errors"].items():
             print(f"failed: {cell}: {error}")
         print(f"written to {out}; next: iel report {out}")
-    return result
+        return result
+
+    def _command(self, grid: Grid) -> str:
+        """The command line, as reports quote it."""
+        words = ["iel compare", Path(self.grid).name if self.grid.endswith(".toml") else self.grid]
+        words += [f"--scale {grid.scale}"] if grid.scale else []
+        words += [f"--jobs {self.jobs}"] if self.jobs else []
+        words += ["--only", *map(shlex.quote, self.only)] if self.only else []
+        return " ".join([*words, *(["--on ray"] if self.on else [])])
+
+    def _list_cells(self, grid: Grid, out: Path) -> Facts:
+        """What would be run, without running anything."""
+        from iel.compare.execute import chosen, list_jobs, read_recorded, summary_of
+
+        try:
+            fingerprints = read_recorded(out).data
+        except RunError:
+            fingerprints = {}
+        jobs = [job for job in list_jobs(grid, out, fingerprints) if chosen(job.cell, self.only)]
+        for job in jobs:
+            labels = ", ".join(variant.label for variant in job.cell.planners)
+            print(f"{job.state:8} {job.cell.name}: {job.total_steps:,} steps; {labels}")
+        return {"out": str(out), **summary_of(jobs), "list": [job.cell.name for job in jobs]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportCommand(Command):
+    """Turn the results of a comparison into a Markdown table, pictures and one HTML page."""
+
+    sources: tyro.conf.Positional[tuple[Path, ...]]
+    """A directory of `iel compare`, or evaluated run directories."""
+    out: Path | None = None
+    """Directory to write (default: report in the first of them)."""
+
+    def __call__(self) -> Facts:
+        from iel.compare.page import html_page
+        from iel.compare.pictures import draw_pictures
+        from iel.compare.results import collect
+        from iel.compare.tables import markdown
+
+        if not self.sources:
+            raise RunError("Say what to report on: a directory of `iel compare`, or evaluated run directories.")
+        comparison = collect(self.sources)
+        if not comparison.entries:
+            raise RunError(f"{self.sources[0]} holds no finished result yet; let `iel compare` finish a cell first.")
+        out = self.out or self.sources[0] / "report"
+        out.mkdir(parents=True, exist_ok=True)
+        pictures = draw_pictures(comparison, out)
+        relative = {title: path.name for title, path in pictures.items()}
+        files = {"markdown": out / "report.md", "html": out / "report.html", "json": out / "results.json"}
+        write_text(files["markdown"], markdown(comparison, relative))
+        write_text(files["html"], html_page(comparison, pictures))
+        write_json(files["json"], comparison.describe())
+        print("\n".join(str(path) for path in (*files.values(), *pictures.values())))
+        return {
+            **{kind: str(path) for kind, path in files.items()},
+            "pictures": [str(path) for path in pictures.values()],
+            "results": comparison.describe()["results"],
+            "unfinished": comparison.unfinished,
+        }
 
 
 def results_table(comparison: Comparison) -> Table:
@@ -94,48 +161,3 @@ def results_table(comparison: Comparison) -> Table:
         entries = [comparison.entries.get((env, column)) for env in comparison.environments]
         table.add_row(*column, *(cell_text(entry, float("inf"), with_interval=True) for entry in entries))
     return table
-
-
-def _list_cells(grid: Grid, out: Path, only: tuple[str, ...], quiet: bool) -> dict[str, Any]:
-    """What would be run, without running anything."""
-    from iel.compare.execute import chosen, list_jobs, read_recorded, summary_of
-
-    try:
-        fingerprints = read_recorded(out).data
-    except RunError:
-        fingerprints = {}
-    jobs = [job for job in list_jobs(grid, out, fingerprints) if chosen(job.cell, only)]
-    if not quiet:
-        for job in jobs:
-            labels = ", ".join(variant.label for variant in job.cell.planners)
-            print(f"{job.state:8} {job.cell.name}: {job.total_steps:,} steps; {labels}")
-    return {"out": str(out), **summary_of(jobs), "list": [job.cell.name for job in jobs]}
-
-
-class _Session:
-    """The command and its duration, kept beside the results; a killed session keeps its line without a time."""
-
-    def __init__(self, options: CompareCommand, grid: Grid, out: Path):
-        source = str(options.grid) if not str(options.grid).endswith(".toml") else Path(options.grid).name
-        words = ["iel compare", source, *([f"--scale {grid.scale}"] if grid.scale else [])]
-        words += [f"--jobs {options.jobs}"] if options.jobs else []
-        words += ["--only", *map(shlex.quote, options.only)] if options.only else []
-        words += ["--on ray"] if options.on else []
-        self.path, self.started = out / "sessions.json", time.monotonic()
-        self.facts: dict[str, Any] = {"command": " ".join(words), "jobs": options.jobs or len(usable_cores())}
-
-    def begin(self, waiting: int) -> None:
-        """So many cells will be run; a command that is refused leaves no line."""
-        from iel.loader import read_json
-
-        self.before = read_json(self.path)["sessions"] if self.path.exists() else []
-        self.facts["ran"] = waiting
-        self._write(None)
-
-    def end(self) -> None:
-        self._write(round(time.monotonic() - self.started, 1))
-
-    def _write(self, seconds: float | None) -> None:
-        from iel.files import write_json
-
-        write_json(self.path, {"sessions": [*self.before, {**self.facts, "seconds": seconds}]})

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import tyro
 
-from iel.commands.common import Flag, Output
+import iel
+from iel.commands.common import Command, Facts, Flag
 from iel.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataMake(Output):
+class DataMake(Command):
     """Collect a data set in the simulator, with a validation set a tenth of its size."""
 
     name: tyro.conf.Positional[str]
@@ -32,65 +34,53 @@ class DataMake(Output):
     controller: Path | None = None
     """Another controller for the ant than our own: a safetensors file, or D4RL's as npz."""
 
+    def __call__(self) -> Facts:
+        from iel.cluster import Cluster
+        from iel.data.make import make_dataset
+        from iel.viz.pictures import draw_visits
 
-TABLE = ("observation_low", "observation_high", "slowness")
-"""Facts of `iel data info` that are numbers per column."""
-
-
-def data_make_command(options: DataMake) -> dict[str, Any]:
-    """`iel data make`."""
-    from iel.cluster import Cluster
-    from iel.data import load
-    from iel.data.make import make_dataset
-    from iel.envs import make_env
-    from iel.viz.pictures import draw_visits
-
-    files = make_dataset(
-        options.name,
-        episodes=options.episodes,
-        seed=options.seed,
-        workers=options.workers,
-        directory=options.out,
-        controller=options.controller,
-        cluster=None if options.on is None else Cluster(options.on),
-    )
-    picture = files["train"].with_suffix(".png")
-    maze = make_env(options.name).map
-    assert maze is not None, "makers only know mazes"
-    draw_visits(picture, maze, load(files["train"]))
-    if not options.json:
+        files = make_dataset(
+            self.name,
+            episodes=self.episodes,
+            seed=self.seed,
+            workers=self.workers,
+            directory=self.out,
+            controller=self.controller,
+            cluster=None if self.on is None else Cluster(self.on),
+        )
+        picture = files["train"].with_suffix(".png")
+        maze = iel.make_env(self.name).map
+        assert maze is not None, "makers only know mazes"
+        draw_visits(picture, maze, iel.load(files["train"]))
         print("\n".join(str(path) for path in (*files.values(), picture)))
-    return {**{split: str(path) for split, path in files.items()}, "picture": str(picture)}
+        return {**{split: str(path) for split, path in files.items()}, "picture": str(picture)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataCheck(Output):
+class DataCheck(Command):
     """Look for everything that is wrong with a data set, and say what to do. Exit code 1 if training would fail."""
 
     name: tyro.conf.Positional[str]
     """A file (npz, hdf5, csv, parquet), a folder of episodes, a Minari or LeRobot data set, or the name of a data set
     on this machine."""
 
+    def __call__(self) -> Facts:
+        from iel.data.examine import examine
 
-def data_check_command(options: DataCheck) -> dict[str, Any]:
-    """`iel data check`: the findings; errors among them make the command fail."""
-    from iel.data.examine import examine
-
-    findings = examine(options.name)
-    errors = sum(finding.severity == "error" for finding in findings)
-    if not options.json:
-        print("\n".join(str(finding) for finding in findings) or f"{options.name}: nothing wrong was found")
-    return {
-        "data": options.name,
-        "errors": errors,
-        "warnings": len(findings) - errors,
-        "findings": [finding.as_dict() for finding in findings],
-        "exit_code": int(errors > 0),
-    }
+        findings = examine(self.name)
+        errors = sum(finding.severity == "error" for finding in findings)
+        print("\n".join(str(finding) for finding in findings) or f"{self.name}: nothing wrong was found")
+        return {
+            "data": self.name,
+            "errors": errors,
+            "warnings": len(findings) - errors,
+            "findings": [finding.as_dict() for finding in findings],
+            "exit_code": int(errors > 0),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConvert(Output):
+class DataConvert(Command):
     """Turn logs (CSV, Parquet, LeRobot, HDF5...) into one npz file that everything here reads."""
 
     source: tyro.conf.Positional[str]
@@ -108,41 +98,35 @@ class DataConvert(Output):
     unit_actions: Flag = False
     """Stretch every action column to [-1, 1], as policies need it; the range is printed and kept in the file."""
 
+    def __call__(self) -> Facts:
+        from iel.data.catalogue import read, resolve
+        from iel.data.examine import judge
+        from iel.data.scaling import unit_actions
 
-def data_convert_command(options: DataConvert) -> dict[str, Any]:
-    """`iel data convert`."""
-    from iel.data.catalogue import read, resolve
-    from iel.data.examine import judge
-    from iel.data.scaling import unit_actions
-
-    path = resolve(options.source)
-    if path is None:
-        raise DataError(f"{options.source} does not exist; give a file or a folder.")
-    columns = {"observations": options.observations, "actions": options.actions, "episode": options.episode}
-    data = read(
-        path,
-        trust=options.trust or options.unit_actions,
-        columns={name: value for name, value in columns.items() if value},
-    )
-    ranges: dict[str, Any] = {}
-    if options.unit_actions:
-        data, low, high = unit_actions(data)
-        ranges = {"action_low": low, "action_high": high}
-        judge(replace(data, checked=options.trust))
-    data.save(options.out, **ranges)
-    ranges = {name: _few_digits(values, 9) for name, values in ranges.items()}
-    if not options.json:
-        print(f"{options.out}: {len(data)} episodes, {data.num_transitions} steps, {data.observation_size} observation "
+        path = resolve(self.source)
+        if path is None:
+            raise DataError(f"{self.source} does not exist; give a file or a folder.")
+        columns = {"observations": self.observations, "actions": self.actions, "episode": self.episode}
+        given = {name: value for name, value in columns.items() if value}
+        data = read(path, trust=self.trust or self.unit_actions, columns=given)
+        ranges: Facts = {}
+        if self.unit_actions:
+            data, low, high = unit_actions(data)
+            ranges = {"action_low": low, "action_high": high}
+            judge(replace(data, checked=self.trust))
+        data.save(self.out, **ranges)
+        ranges = {name: _few_digits(values, 9) for name, values in ranges.items()}
+        print(f"{self.out}: {len(data)} episodes, {data.num_transitions} steps, {data.observation_size} observation "
               f"and {data.action_size} action columns")  # fmt: skip
         if ranges:
             print(f"actions are stretched to [-1, 1]: low {ranges['action_low']}, high {ranges['action_high']}; send "
                   "u = low + (a + 1) (high - low) / 2")  # fmt: skip
-        print(f"next: iel data check {options.out}")
-    return {"out": str(options.out), "episodes": len(data), "transitions": data.num_transitions, **ranges}
+        print(f"next: iel data check {self.out}")
+        return {"out": str(self.out), "episodes": len(data), "transitions": data.num_transitions, **ranges}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataStore(Output):
+class DataStore(Command):
     """Write a data set as a store on the disk, which is trained on without being loaded (docs/scale.md)."""
 
     name: tyro.conf.Positional[str]
@@ -152,24 +136,21 @@ class DataStore(Output):
     trust: Flag = False
     """Leave out the checks of `iel data check`; they look at a million rows at a time."""
 
+    def __call__(self) -> Facts:
+        from iel.data.catalogue import resolve
+        from iel.data.store import convert
 
-def data_store_command(options: DataStore) -> dict[str, Any]:
-    """`iel data store`."""
-    from iel.data.catalogue import resolve
-    from iel.data.store import convert
-
-    source = resolve(options.name)
-    if source is None:
-        raise DataError(f"Data set '{options.name}' is not on this machine; run `iel data make {options.name}` first.")
-    data = convert(source, options.out, trust=options.trust)
-    if not options.json:
-        print(f"{data}\nwritten to {options.out}; next: iel train --data {options.out}")
-    facts = {"episodes": len(data), "transitions": data.num_transitions, "fingerprint": data.fingerprint}
-    return {"out": str(options.out), **facts}
+        source = resolve(self.name)
+        if source is None:
+            raise DataError(f"Data set '{self.name}' is not on this machine; run `iel data make {self.name}` first.")
+        data = convert(source, self.out, trust=self.trust)
+        print(f"{data}\nwritten to {self.out}; next: iel train --data {self.out}")
+        facts = {"episodes": len(data), "transitions": data.num_transitions, "fingerprint": data.fingerprint}
+        return {"out": str(self.out), **facts}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataInfo(Output):
+class DataInfo(Command):
     """What a data set holds."""
 
     name: tyro.conf.Positional[str]
@@ -177,62 +158,50 @@ class DataInfo(Output):
     episodes: int | None = None
     """The size it was made with, if not the benchmark's own."""
 
-
-def data_info_command(options: DataInfo) -> dict[str, Any]:
-    """`iel data info`."""
-    import numpy as np
-
-    from iel.data import load
-
-    data = load(options.name, episodes=options.episodes, make=False)
-    lengths = np.diff(data.offsets) - 1
-    facts = {
-        "name": data.name,
-        "episodes": len(data),
-        "transitions": data.num_transitions,
-        "observation_size": data.observation_size,
-        "action_size": data.action_size,
-        "shortest_episode": int(lengths.min()),
-        "longest_episode": int(lengths.max()),
-        "observation_low": _few_digits(data.observations.min(0)),
-        "observation_high": _few_digits(data.observations.max(0)),
-        **_motion(data),
-        "fingerprint": data.fingerprint,
-    }
-    if not options.json:
+    def __call__(self) -> Facts:
+        data = iel.load(self.name, episodes=self.episodes, make=False)
+        lengths = np.diff(data.offsets) - 1
+        facts = {
+            "name": data.name,
+            "episodes": len(data),
+            "transitions": data.num_transitions,
+            "observation_size": data.observation_size,
+            "action_size": data.action_size,
+            "shortest_episode": int(lengths.min()),
+            "longest_episode": int(lengths.max()),
+            "observation_low": _few_digits(data.observations.min(0)),
+            "observation_high": _few_digits(data.observations.max(0)),
+            **_motion(data),
+            "fingerprint": data.fingerprint,
+        }
         for name, value in facts.items():
-            if name not in TABLE:
+            if name not in ("observation_low", "observation_high", "slowness"):  # numbers per column
                 print(f"{name:18} {value}")
         _print_columns(facts)
+        return facts
+
+
+def _motion(data: iel.Trajectories) -> Facts:
+    """What the columns do: how slow each is, which tell the position, how often it jumps and how much it rests."""
+    from iel.data.positions import LONG, SHORT, rest_rows, slowness
+
+    facts: Facts = {"slowness": None, "place_columns": None, "jumps": len(data.jumps)}
+    try:
+        facts["slowness"] = _few_digits(slowness(data), 3)
+        facts["place_columns"] = place = list(data.require_position())
+    except DataError as problem:  # episodes too short to tell, or nothing separates position from pose
+        return {**facts, "note": str(problem)}
+    pieces = data.cut(data.jumps)  # as in training: a jump is no motion
+    for name, kind in (("resting_share", LONG), ("short_rests_share", SHORT)):
+        facts[name] = round(len(rest_rows(pieces, place, kind)) / pieces.num_states, 3)
     return facts
 
 
-def _motion(data: Any) -> dict[str, Any]:
-    """What the columns do: how slow each is, which tell the place, how often it jumps and how much it rests."""
-    from iel.data.positions import LONG, SHORT, rest_rows, slowness
-
-    facts: dict[str, Any] = {"slowness": None}
-    try:
-        facts["slowness"] = _few_digits(slowness(data), 3)
-        place = list(data.require_position())
-    except DataError as problem:  # episodes too short to tell, or nothing separates position from pose
-        return {**facts, "place_columns": None, "jumps": len(data.jumps), "note": str(problem)}
-    pieces = data.cut(data.jumps)  # as in training: a jump is no motion
-    shares = [round(len(rest_rows(pieces, place, kind)) / pieces.num_states, 3) for kind in (LONG, SHORT)]
-    return {
-        **facts,
-        "place_columns": place,
-        "jumps": len(data.jumps),
-        "resting_share": shares[0],
-        "short_rests_share": shares[1],
-    }
-
-
-def _few_digits(values: Any, digits: int = 4) -> list[float]:
+def _few_digits(values: Iterable[float], digits: int = 4) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def _print_columns(facts: dict[str, Any], shown: int = 8) -> None:
+def _print_columns(facts: Facts, shown: int = 8) -> None:
     """The slowest columns, with range and ratio."""
     ratios = facts["slowness"] or [0.0] * facts["observation_size"]
     order = sorted(range(len(ratios)), key=lambda column: -ratios[column])

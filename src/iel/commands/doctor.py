@@ -10,21 +10,11 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from iel.commands.common import Output
+from iel.commands.common import Command, Facts
 from iel.cores import usable_cores
 
-PACKAGES = (
-    "iel",
-    "numpy",
-    "scipy",
-    "jax",
-    "jaxlib",
-    "equinox",
-    "optax",
-    "safetensors",
-)
+PACKAGES = ("iel", "numpy", "scipy", "jax", "jaxlib", "equinox", "optax", "safetensors")
 EXTRAS = {"gymnasium": "sim", "mujoco": "sim", "ogbench": "sim", "tensorboardX": "tensorboard", "fastapi": "serve"}
 RENDER_PROBE = """
 import mujoco
@@ -36,52 +26,36 @@ assert renderer.render().shape == (32, 32, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctor(Output):
+class Doctor(Command):
     """Check this machine: versions, devices, rendering, directories. Says what to fix."""
 
+    def __call__(self) -> Facts:
+        from rich.console import Console
 
-def doctor_command(options: Doctor) -> dict[str, Any]:
-    """`iel doctor`."""
-    findings = examine()
-    if not options.json:
-        show(findings)
-    return findings
+        from iel.data.catalogue import data_directory
 
-
-def examine() -> dict[str, Any]:
-    """All findings as JSON-safe values; `problems` is empty on a healthy machine."""
-    from iel.data.catalogue import data_directory
-
-    problems: list[str] = []
-    findings: dict[str, Any] = {
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {len(usable_cores())} cores",
-        "versions": _versions(problems),
-        "devices": _devices(problems),
-        "rendering": _rendering(),
-        "data_directory": _writable(data_directory(), "IEL_DATA", problems),
-        "run_directory": _writable(Path("runs"), None, problems),
-        "problems": problems,
-    }
-    findings["healthy"] = not problems
-    return findings
-
-
-def show(findings: dict[str, Any]) -> None:
-    """The same for people."""
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"python      {findings['python']} on {findings['machine']}")
-    console.print("packages    " + ", ".join(f"{name} {version}" for name, version in findings["versions"].items()))
-    console.print(f"devices     {findings['devices']}")
-    console.print(f"rendering   {findings['rendering']}")
-    console.print(f"data        {findings['data_directory']}")
-    console.print(f"runs        {findings['run_directory']}")
-    for problem in findings["problems"]:
-        console.print(f"[bold red]fix[/bold red]         {problem}")
-    if findings["healthy"]:
-        console.print("[bold green]all well[/bold green]    try `iel demo`")
+        problems: list[str] = []
+        found: Facts = {
+            "python": platform.python_version(),
+            "machine": f"{platform.machine()}, {len(usable_cores())} cores",
+            "versions": _versions(problems),
+            "devices": _devices(problems),
+            "rendering": _rendering(),
+            "data_directory": _writable(data_directory(), "IEL_DATA", problems),
+            "run_directory": _writable(Path("runs"), None, problems),
+            "problems": problems,
+            "healthy": not problems,
+        }
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(f"python      {found['python']} on {found['machine']}")
+        console.print("packages    " + ", ".join(f"{name} {version}" for name, version in found["versions"].items()))
+        for name in ("devices", "rendering", "data_directory", "run_directory"):
+            console.print(f"{name.removesuffix('_directory'):<11} {found[name]}")
+        for problem in problems:
+            console.print(f"[bold red]fix[/bold red]         {problem}")
+        if not problems:
+            console.print("[bold green]all well[/bold green]    try `iel demo`")
+        return found
 
 
 def _versions(problems: list[str]) -> dict[str, str]:
@@ -107,11 +81,8 @@ def _devices(problems: list[str]) -> str:
         problems.append(f"JAX cannot start ({error}); reinstall jax and jaxlib in equal versions.")
         return "none"
     kinds = ", ".join(f"{device.platform}:{device.id}" for device in devices)
-    return (
-        kinds
-        if devices[0].platform != "cpu"
-        else f"{kinds} (no accelerator: presets `smoke` and `laptop` are for this)"
-    )
+    none = " (no accelerator: presets `smoke` and `laptop` are for this)"
+    return kinds + (none if devices[0].platform == "cpu" else "")
 
 
 def _rendering() -> str:

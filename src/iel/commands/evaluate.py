@@ -1,27 +1,31 @@
-"""`iel evaluate`."""
+"""`iel evaluate` and `iel video`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from iel.commands.common import Flag, Output, PlannerSettings
+import iel
+from iel.commands.common import ActingCommand, Facts, Flag, PlanningCommand, environment_of
+from iel.commands.prompts import parse_places, parse_reward
 from iel.errors import ConfigError, unknown_name
+from iel.files import require_writable
 
 if TYPE_CHECKING:
-    from iel.envs import World
-    from iel.evaluation import Protocol, Rollouts
+    from iel.evaluation import Arena, Rollouts
     from iel.evaluation.ask import Ask
+    from iel.evaluation.result import Result
+    from iel.model import Model
     from iel.training import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Output):
+class Evaluate(ActingCommand):
     """Measure success rates of a run under each planner and draw its pictures."""
 
     run: tyro.conf.Positional[Path]
@@ -39,14 +43,6 @@ class Evaluate(Output):
     """Act by the policy's mean, by samples of it, or by its mean with noise only while no progress is made."""
     by_distance: Flag = False
     """Instead of the tasks: pairs of cells in bands of distance, EPISODES per band; draws success against distance."""
-    max_steps: int | None = None
-    """Steps an episode may take (default, and at most: the environment's own limit)."""
-    env_factory: str | None = None
-    """Act in your own environment: package.module:function makes a Gymnasium environment (docs/own-robot.md)."""
-    tolerance: float | None = None
-    """There, a goal counts as reached within this distance (default: info["success"] says so)."""
-    columns: tuple[int, ...] | None = None
-    """Columns of that distance (default: all that the goal names)."""
     goal_columns: tuple[int, ...] | None = None
     """Send the agent to these columns of each goal only (0 1 for a place), whatever the others."""
     avoid: tuple[str, ...] | None = None
@@ -57,109 +53,131 @@ class Evaluate(Output):
     """Plan with RUN's distances, but act with the policy of this other run, which is steered by waypoints."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
-    planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = field(default_factory=PlannerSettings)
 
+    def __call__(self) -> Facts:
+        """Every run with every planner on the same episodes; writes JSON and pictures into each run."""
+        from rich.console import Console
 
-def evaluate_command(options: Evaluate) -> dict[str, Any]:
-    """`iel evaluate`."""
-    from rich.console import Console
+        from iel.evaluation import Arena
+        from iel.evaluation.report import summarise, table
+        from iel.training import open_runs
 
-    from iel.commands.runs import world_of
-    from iel.evaluation import Protocol
-    from iel.evaluation.report import table
-    from iel.model import Direction
-    from iel.planning import PLANNERS, over_coreset, usual_planners
-    from iel.training import open_run, open_runs
-
-    ask = asked(options)
-    runs = open_runs(options.run)
-    driver = None if options.policy_of is None else open_run(options.policy_of)
-    planners = options.planners or usual_planners(runs[0].model)
-    if options.planners is None and (ask.avoid is not None or ask.goal is not None):
-        # Without a graph a reward is a direction, which only some policies can be told.
-        alone = ask.avoid is None and isinstance((driver or runs[0]).model.steering, Direction)
-        planners = tuple(name for name in planners if over_coreset(name) or (alone and name == "direct"))
-    for name in planners:
-        if name not in PLANNERS:
-            raise unknown_name("planner", name, PLANNERS)
-    protocol = Protocol(
-        options.episodes, options.tasks, options.seed, options.max_steps, options.action, ask, options.by_distance
-    )  # fmt: skip
-    summary = evaluate_runs(
-        runs, planners, protocol, options.planning, not options.no_pictures, world_of(options), driver
-    )
-    if not options.json:
+        ask, world = self._ask(), self.environment.world()
+        runs = open_runs(self.run)
+        driver = None if self.policy_of is None else iel.open_run(self.policy_of)
+        planners = self._planners(ask, runs[0].model, (driver or runs[0]).model)
+        steps, data = self.environment.max_steps, self.planning.data
+        protocol = iel.Protocol(self.episodes, self.tasks, self.seed, steps, self.action, ask, self.by_distance)
+        for run in runs:  # said before the first episode, not after the last
+            require_writable(run.folder("evaluations"))
+        env = world.name if world else environment_of(runs[0])
+        stored = [run.data(data) for run in runs]
+        arena = Arena(world or env, protocol, reference=stored[0].observations[0])
+        results = [
+            self._evaluate(run, data, planners, arena, env, driver) for run, data in zip(runs, stored, strict=True)
+        ]
+        summary = summarise([result for own in results for result in own])
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")
-    return summary
+        return summary
 
+    def _evaluate(
+        self, run: Run, data: iel.Trajectories, planners: Sequence[str], arena: Arena, env: str, driver: Run | None
+    ) -> list[Result]:
+        """One run with every planner.
 
-def asked(options: Evaluate) -> Ask:
-    """What the agent is asked for, from the command line."""
-    from iel.commands.prompts import parse_places, parse_reward
-    from iel.evaluation.ask import Ask
+        With a `driver` it is that run's policy that acts; the protocol says so, and such scores are not the run's own.
+        A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
+        """
+        from iel.commands.pictures import draw_distances, draw_evaluation
+        from iel.evaluation.report import summarise
+        from iel.evaluation.result import Result, results_of
 
-    words = []
-    if options.goal_columns is not None:
-        words.append(f"columns {', '.join(map(str, options.goal_columns))} of each goal")
-    if options.reward is not None:
-        words.append(f"the reward {' + '.join(options.reward)}")
-    if options.avoid is not None:
-        words.append(f"to keep out of {' and '.join(options.avoid)}")
-    avoid = None if options.avoid is None else parse_places(options.avoid)
-    if options.reward is None:
-        return Ask(options.goal_columns, avoid, words=", ".join(words))
-    if options.goal_columns is not None:
-        raise ConfigError("--reward replaces the tasks' goals, so leave --goal-columns out.")
-    return Ask.for_reward(parse_reward(options.reward), avoid, ", ".join(words))
-
-
-def evaluate_runs(
-    runs: Sequence[Run],
-    planners: Sequence[str],
-    protocol: Protocol,
-    planning: PlannerSettings,
-    pictures: bool = True,
-    world: World | None = None,
-    driver: Run | None = None,
-) -> dict[str, Any]:
-    """Evaluate every run with every planner on the same episodes; writes JSON (and pictures) into each run.
-
-    With a `driver` it is that run's policy that acts; the protocol says so, and such scores are not the run's own.
-
-    A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
-    """
-    from iel.commands.pictures import draw_distances, draw_evaluation
-    from iel.commands.runs import environment_of, planner_settings
-    from iel.evaluation import Arena
-    from iel.evaluation.report import summarise
-    from iel.evaluation.result import Result, results_of
-    from iel.files import require_writable
-    from iel.planning import make_planner
-
-    for run in runs:  # said before the first episode, not after the last
-        require_writable(run.folder("evaluations"))
-    env = world.name if world else environment_of(runs[0])
-    stored = [run.data(planning.data) for run in runs]
-    arena = Arena(world or env, protocol, reference=stored[0].observations[0])
-    measured = {**arena.describe(), **({} if driver is None else {"policy_of": str(driver.path)})}
-    results: list[Result] = []
-    for run, data in zip(runs, stored, strict=True):
-        own: dict[str, Rollouts] = {}
         model = run.model if driver is None else run.model.driven_by(driver.model)
+        measured = {**arena.describe(), **({} if driver is None else {"policy_of": str(driver.path)})}
+        rollouts: dict[str, Rollouts] = {}
         for name in planners:
-            planner = make_planner(name, model, data, **planner_settings(name, planning))
-            own[name] = arena.rollout(model, planner, name)
-        found = [Result.of(rollouts, env, run.config["algo"], run.seed, measured) for rollouts in own.values()]
-        results += found
-        stamp = time.strftime("%Y%m%d-%H%M%S")
+            agent = self.planning.agent(name, model, data)
+            rollouts[name] = arena.rollout(model, agent.planner, name)
+        found = [Result.of(each, env, run.config["algo"], run.seed, measured) for each in rollouts.values()]
         largest = max((len(earlier.episodes.tasks) for earlier in results_of(run)), default=0)
-        kind = "-distances" if protocol.by_distance else ""
+        stamp, kind = time.strftime("%Y%m%d-%H%M%S"), "-distances" if self.by_distance else ""
         for result in found:
-            result.write(run.folder("evaluations") / f"{stamp}-seed{protocol.seed}{kind}-{result.planner}.json")
-        if pictures and protocol.by_distance:
+            result.write(run.folder("evaluations") / f"{stamp}-seed{self.seed}{kind}-{result.planner}.json")
+        if self.by_distance and not self.no_pictures:
             draw_distances(run, summarise(found))
-        elif pictures:
+        elif not self.no_pictures:
             first = driver is None and len(arena.episodes) >= largest
-            draw_evaluation(run, arena, own, planner, data, "" if first else f"-{stamp}")
-    return summarise(results)
+            draw_evaluation(run, arena, rollouts, agent, data, "" if first else f"-{stamp}")
+        return found
+
+    def _planners(self, ask: Ask, model: Model, acting: Model) -> Sequence[str]:
+        """The planners that are given, else all that can do what is asked."""
+        from iel.model import Direction
+        from iel.planning import PLANNERS, over_coreset, usual_planners
+
+        for name in self.planners or ():
+            if name not in PLANNERS:
+                raise unknown_name("planner", name, PLANNERS)
+        if self.planners or (ask.avoid is None and ask.goal is None):
+            return self.planners or usual_planners(model)
+        # Without a graph a reward is a direction, which only some policies can be conditioned on.
+        alone = ask.avoid is None and isinstance(acting.steering, Direction)
+        return [name for name in usual_planners(model) if over_coreset(name) or (alone and name == "direct")]
+
+    def _ask(self) -> Ask:
+        """What the agent is asked for."""
+        from iel.evaluation.ask import Ask
+
+        words = []
+        if self.goal_columns is not None:
+            words.append(f"columns {', '.join(map(str, self.goal_columns))} of each goal")
+        if self.reward is not None:
+            words.append(f"the reward {' + '.join(self.reward)}")
+        if self.avoid is not None:
+            words.append(f"to keep out of {' and '.join(self.avoid)}")
+        avoid = None if self.avoid is None else parse_places(self.avoid)
+        if self.reward is None:
+            return Ask(self.goal_columns, avoid, words=", ".join(words))
+        if self.goal_columns is not None:
+            raise ConfigError("--reward replaces the tasks' goals, so leave --goal-columns out.")
+        return Ask.for_reward(parse_reward(self.reward), avoid, ", ".join(words))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoCommand(PlanningCommand):
+    """Film one episode of a run, with the planned waypoints drawn in: a video and a strip of pictures."""
+
+    planner: str = "asym-graph"
+    """direct, rec-mid, sym-graph, asym-graph or gas-graph."""
+    task: int = 1
+    """Which task of the environment."""
+    seed: int = 0
+    """Seed of the start and the goal."""
+    out: Path | None = None
+    """Where to write, MP4 or GIF (default: RUN/plots/video.mp4)."""
+
+    def __call__(self) -> Facts:
+        from iel.evaluation import Arena
+        from iel.viz.video import record
+
+        run = iel.open_run(self.run)
+        name, data = environment_of(run), run.data(self.planning.data)
+        agent = self.planning.agent(self.planner, run.model, data)
+        arena = Arena(name, iel.Protocol(1, (self.task,), self.seed), reference=data.observations[0])
+        rollouts = arena.rollout(agent.model, agent.planner, self.planner)
+        path, goal, success = rollouts.paths[0], rollouts.goals[0], bool(rollouts.success[0])
+        waypoints = agent.plan(path[0], goal).observations
+        recording = record(name, path, goal, self.out or run.folder("plots") / "video.mp4", waypoints=waypoints)
+        print(f"{'reached the goal' if success else 'did not reach the goal'} after {len(path) - 1} steps")
+        print(f"{recording.video}\n{recording.strip}")
+        return {
+            "env": name,
+            "planner": self.planner,
+            "success": success,
+            "steps": len(path) - 1,
+            "waypoints": len(waypoints),
+            "video": str(recording.video),
+            "strip": str(recording.strip),
+            "rendering": recording.backend,
+        }

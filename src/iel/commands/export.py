@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import tyro
-
-from iel.commands.common import Flag, Output
+import iel
+from iel.commands.common import Facts, Flag, RunCommand
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCommand(Output):
+class ExportCommand(RunCommand):
     """Write a trained model for machines without JAX: weights, ONNX graphs, and states to plan over."""
 
-    run: tyro.conf.Positional[Path]
-    """Run directory."""
     out: Path | None = None
     """Directory to write, which must not exist yet (default: RUN/export)."""
     nodes: int | None = None
@@ -30,20 +27,17 @@ class ExportCommand(Output):
     no_onnx: Flag = False
     """Leave the ONNX files out (writing them needs the extra `onnx`)."""
 
+    def __call__(self) -> Facts:
+        from iel.export import export_run
 
-def export_command(options: ExportCommand) -> dict[str, Any]:
-    """`iel export`."""
-    from iel.export import export_run
-    from iel.training import open_run
-
-    run = open_run(options.run)
-    data = run.data(options.data) if options.nodes is not None else None
-    out = options.out or run.path / "export"
-    chosen: dict[str, Any] = {"nodes": options.nodes, "coreset": options.coreset, "witnesses": options.witnesses}
-    card = export_run(run, out, data=data, onnx=not options.no_onnx, **chosen)
-    files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
-    if not options.json:
+        run = iel.open_run(self.run)
+        data = run.data(self.data) if self.nodes is not None else None
+        out = self.out or run.path / "export"
+        card = export_run(
+            run, out, data=data, nodes=self.nodes, coreset=self.coreset, witnesses=self.witnesses, onnx=not self.no_onnx
+        )
+        files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
         for name, size in files.items():
             print(f"{name:22} {size:12,} bytes")
         print(f"exported to {out}; next: copy it, and read README.txt there")
-    return {"out": str(out), "files": files, **card}
+        return {"out": str(out), "files": files, **card}

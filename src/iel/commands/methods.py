@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from iel.commands.common import Output
+from iel.commands.common import Command, Facts
 
 COLUMNS = ("method", "family", "distils", "distance", "directional", "triangle", "TD", "goal-agnostic policy")
 TITLES = {"clearning": "C-Learning", "gciql": "GC-IQL", "gccql": "GC-CQL"}
@@ -13,21 +12,18 @@ TITLES = {"clearning": "C-Learning", "gciql": "GC-IQL", "gccql": "GC-CQL"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodsCommand(Output):
+class MethodsCommand(Command):
     """What each method learns: the paper's first table (docs/methods.md has it with measured figures)."""
 
+    def __call__(self) -> Facts:
+        from iel.methods import METHODS
 
-def methods_command(options: MethodsCommand) -> dict[str, Any]:
-    """`iel methods`."""
-    from iel.methods import METHODS
-
-    if not options.json:
         print(markdown_table([list(COLUMNS), *([title(name), *facts] for name, facts in facts_of_methods().items())]))
-    return {
-        "methods": {
-            name: {**entry.facts._asdict(), "planners": list(entry.planners)} for name, entry in METHODS.items()
+        return {
+            "methods": {
+                name: {**entry.facts._asdict(), "planners": list(entry.planners)} for name, entry in METHODS.items()
+            }
         }
-    }
 
 
 def facts_of_methods() -> dict[str, list[str]]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from iel.agent import Agent
+from iel.commands.common import Facts
 from iel.data import Trajectories
+from iel.envs import MazeMap
 from iel.evaluation import Arena, Rollouts
+from iel.planning import AsymGraph, GasGraph, Planner, Route
 from iel.planning.graph import without
 from iel.training import Run
 from iel.training.trackers import read_metrics
@@ -25,7 +29,7 @@ def draw_training(run: Run) -> None:
 
 
 def draw_evaluation(
-    run: Run, arena: Arena, results: dict[str, Rollouts], planner: Any, data: Trajectories, suffix: str = ""
+    run: Run, arena: Arena, results: dict[str, Rollouts], agent: Agent, data: Trajectories, suffix: str = ""
 ) -> None:
     """Training curves, the rollouts and, where there is a maze to draw in, the field of the first goal.
 
@@ -35,12 +39,12 @@ def draw_evaluation(
 
     plots, maze = run.folder("plots"), arena.envs[0].map
     if maze is not None and run.model.metric is not None:
-        draw_fields(plots / f"field{suffix}.png", maze, planner, next(iter(results.values())).goals[0])
+        draw_fields(plots / f"field{suffix}.png", maze, agent, next(iter(results.values())).goals[0])
     draw_rollouts(plots / f"rollouts{suffix}.png", maze or ground(data), results)
     draw_training(run)
 
 
-def draw_distances(run: Run, summary: dict[str, Any]) -> None:
+def draw_distances(run: Run, summary: Facts) -> None:
     """RUN/plots/distances.png: success in every band of distance, a line per planner."""
     from iel.viz.comparison import draw_by_distance
 
@@ -62,48 +66,39 @@ def ground(data: Trajectories) -> Ground:
     return Ground(data.observations[rows][:, pair], pair)
 
 
-def draw_fields(picture: Path, maze: Any, planner: Any, goal: np.ndarray) -> None:
+def draw_fields(picture: Path, maze: MazeMap, agent: Agent, goal: np.ndarray) -> None:
     """Predicted steps to a goal: as the network says directly, and (for a graph planner) summed along the graph."""
     from iel.viz import draw_field
 
-    def direct(observations: np.ndarray) -> np.ndarray:
-        return planner.model.steps(observations, np.tile(goal, (len(observations), 1)))
+    model, planner = agent.model, agent.planner
 
     def along_graph(observations: np.ndarray) -> np.ndarray:
-        embeddings = planner.model.embed(observations)
-        return planner.plan(goal[None]).steps(embeddings, rows=np.zeros(len(embeddings), np.int64))
+        rows = np.zeros(len(observations), np.int64)
+        return planner.plan(goal[None]).steps(model.embed(observations), rows=rows)
 
-    fields = {"predicted steps": direct}
+    fields = {"predicted steps": lambda rows: model.steps(rows, np.tile(goal, (len(rows), 1)))}
     if planner.name.endswith("graph"):
         fields["the same, added up along the planning graph"] = along_graph
     draw_field(picture, maze, goal, fields, planner.observations[0])
 
 
-def _ends(plan: Any) -> list[np.ndarray]:
-    """The observations that end a prepared wish, as far as they are known."""
-    goals = [plan.pursuit.goals[number] for number in plan.alternatives[0][-1]]
-    return [goal.observation for goal in goals if goal.observation is not None]
-
-
-def draw_plan(picture: Path, maze: Any, planner: Any, start: np.ndarray, wish: Any, way: Any) -> None:
-    """The planning graph of the prepared wish at the positions of its nodes, and the way through it.
+def draw_plan(picture: Path, ground: MazeMap | Ground, planner: Planner, start: np.ndarray, route: Route) -> None:
+    """The planning graph of the prepared goal at the positions of its nodes, and the route through it.
 
     Nodes that are avoided are red; where a reward is collected, the others are coloured by it.
     """
     from iel.viz import draw_graph
 
-    pair = list(getattr(maze, "columns", (0, 1)))
-    nodes, pursuit = planner.observations[planner.states][:, pair], planner.prepared.pursuit
-    start = start[pair]
-    route = np.concatenate([start[None], np.asarray(way.observations)[:, pair]])
-    if isinstance(wish, np.ndarray):
-        wish = wish[pair]
-        route = np.concatenate([route, wish[None]])
-    elif ends := _ends(planner.prepared):  # some columns, or one of several: the one where the way leads
-        near = np.linalg.norm(np.array(ends)[:, pair] - route[-1], axis=1).argmin()
-        route = np.concatenate([route, ends[near][pair][None]])
-    last = pursuit.goals[-1]
+    assert isinstance(planner, (AsymGraph, GasGraph)), "only graphs are drawn"
+    pair = [0, 1] if isinstance(ground, MazeMap) else list(ground.columns)
+    nodes, plan = planner.observations[planner.states][:, pair], planner.prepared
+    goals, last = plan.pursuit.goals, plan.pursuit.goals[-1]
+    line = np.concatenate([start[None], np.asarray(route.observations)])[:, pair]
+    known = [goals[number].observation for number in plan.alternatives[0][-1]]
+    ends = np.array([observation[pair] for observation in known if observation is not None])
+    if len(ends):  # of several, such as states that match in some columns: the one where the route leads
+        line = np.concatenate([line, ends[[np.linalg.norm(ends - line[-1], axis=1).argmin()]]])
     edges = without(planner.graph.edges(last), len(nodes), last.off, ())
     pairs = np.stack([edges.source, edges.target], 1)
-    title = f"{way.total:.0f} predicted steps over {len(way.nodes)} waypoints"
-    draw_graph(picture, maze, nodes, pairs, route, title, avoided=last.off, rewards=last.rewards)
+    title = f"{route.total:.0f} predicted steps over {len(route.nodes)} waypoints"
+    draw_graph(picture, ground, nodes, pairs, line, title, avoided=last.off, rewards=last.rewards)

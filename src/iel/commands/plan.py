@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import tyro
+import numpy as np
 
-from iel.commands.common import Flag, Output, PlannerSettings
+import iel
+from iel.commands.common import Facts, Flag, PlanningCommand, known_environment
+from iel.commands.prompts import parse_goal, parse_place, parse_places, parse_reward, parse_weighted
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from iel.data import Trajectories
+    from iel.envs import MazeMap
+    from iel.planning.goals import Goal
     from iel.training import Run
 
 SHOWN = 12
@@ -22,11 +23,9 @@ SHOWN = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanCommand(Output):
+class PlanCommand(PlanningCommand):
     """Plan one way from a start to a goal: prints the waypoints and draws them in the planning graph."""
 
-    run: tyro.conf.Positional[Path]
-    """Run directory."""
     planner: Literal["asym-graph", "sym-graph", "gas-graph"] = "asym-graph"
     """Which graph to plan in."""
     task: int = 1
@@ -53,103 +52,79 @@ class PlanCommand(Output):
     """Print every waypoint, not a dozen of them."""
     picture: Path | None = None
     """Where to draw (default: RUN/plots/plan.png)."""
-    planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = field(default_factory=PlannerSettings)
 
+    def __call__(self) -> Facts:
+        from iel.commands.pictures import draw_plan, ground
+        from iel.model.support import support_of
 
-def plan_command(options: PlanCommand) -> dict[str, Any]:
-    """`iel plan`."""
-    import numpy as np
-
-    from iel.commands.pictures import draw_plan, ground
-    from iel.commands.runs import planner_settings
-    from iel.model.support import support_of
-    from iel.planning import make_planner
-    from iel.training import open_run
-
-    run = open_run(options.run)
-    data, model = run.data(options.planning.data), run.model
-    start, goal, maze = _ends(options, run, data)
-    wish, words, reward = wished(options, goal)
-    model.outside = options.outside
-    if model.support is None:  # trained by a version that kept none
-        model.support = support_of(data)
-    planner: Any = make_planner(options.planner, model, data, **planner_settings(options.planner, options.planning))
-    planner.prepare(wish)
-    way = planner.path(start)
-    picture = options.picture or run.folder("plots") / "plan.png"
-    draw_plan(picture, maze or ground(data), planner, start, wish, way)
-    waypoints = np.asarray(way.observations)
-    reading = planner.landscape.read(reward) if reward else None
-    if not options.json:
+        run = iel.open_run(self.run)
+        data, model = run.data(self.planning.data), run.model
+        start, task_goal, maze = self._ends(run, data)
+        wanted, words = self._wanted(task_goal)
+        goal = wanted if self.via is None else iel.Sequence([*map(parse_place, self.via), wanted])
+        goal = goal if self.avoid is None else iel.Avoid(goal, parse_places(self.avoid))
+        model.outside = self.outside
+        if model.support is None:  # trained by a version that stored none
+            model.support = support_of(data)
+        planner = self.planning.agent(self.planner, model, data).planner
+        planner.prepare(goal)
+        route = planner.path(start)
+        picture = self.picture or run.folder("plots") / "plan.png"
+        draw_plan(picture, maze or ground(data), planner, start, route)
+        waypoints = np.asarray(route.observations)
+        reading = planner.landscape.read(wanted) if isinstance(wanted, iel.Reward) else None
         if reading:
             print(reading.sentence)
-        print(f"{len(waypoints)} waypoints, {way.total:.1f} predicted steps from start to goal")
-        count = len(waypoints) if options.all else min(SHOWN, len(waypoints))
+        print(f"{len(waypoints)} waypoints, {route.total:.1f} predicted steps from start to goal")
+        count = len(waypoints) if self.all else min(SHOWN, len(waypoints))
         for number in np.unique(np.linspace(0, len(waypoints) - 1, count).round().astype(int)):
             numbers = np.array2string(waypoints[number], precision=2, threshold=8, max_line_width=80)
-            print(f"  {number:3d}  {numbers}  {way.steps_to_go[number + 1]:.1f} steps to go")
+            print(f"  {number:3d}  {numbers}  {route.steps_to_go[number + 1]:.1f} steps to go")
         if count < len(waypoints):
             print(f"({count} of {len(waypoints)} waypoints; --all prints every one)")
         print(f"drawn in {picture}")
-    ends = {"start": start, **({"goal": wish} if isinstance(wish, np.ndarray) else {})}
-    return {
-        "planner": options.planner,
-        "start": start.tolist(),
-        "goal": words,
-        "in_span": reading and reading.readout.share,
-        "waypoints": waypoints.tolist(),
-        "costs": np.asarray(way.costs).tolist(),
-        "steps": np.asarray(way.steps).tolist(),
-        "predicted_steps": way.total,
-        "excess": {name: float(model.support.excess(row)[0]) for name, row in ends.items()},
-        "picture": str(picture),
-    }
+        ends = {"start": start, **({"goal": goal} if isinstance(goal, np.ndarray) else {})}
+        return {
+            "planner": self.planner,
+            "start": start.tolist(),
+            "goal": words,
+            "in_span": reading and reading.readout.share,
+            "waypoints": waypoints.tolist(),
+            "costs": np.asarray(route.costs).tolist(),
+            "steps": np.asarray(route.steps).tolist(),
+            "predicted_steps": route.total,
+            "excess": {name: float(model.support.excess(row)[0]) for name, row in ends.items()},
+            "picture": str(picture),
+        }
 
+    def _ends(self, run: Run, data: iel.Trajectories) -> tuple[np.ndarray, np.ndarray, MazeMap | None]:
+        """(start, goal, map or None): the start as it was given; else both of the environment's task, or two states of
+        the data where there is no environment."""
+        if known_environment(run.env) is None:  # logs of one's own: a long route through the data
+            first, last, maze = data.episode(0).observations[0], data.episode(len(data) - 1).observations[-1], None
+        else:
+            env = iel.make_env(run.env, reference=data.observations[0])
+            first, info = env.reset(seed=self.seed, options={"task_id": self.task})
+            last, maze = info["goal"], env.map
+        start = np.asarray(first if self.start is None else self.start, np.float32)
+        if start.shape != (data.observation_size,):
+            raise ConfigError(
+                f"--start has {start.size} numbers, but an observation has {data.observation_size}; give all of them."
+            )
+        return start, np.asarray(last, np.float32), maze
 
-def _ends(options: PlanCommand, run: Run, data: Trajectories) -> tuple[np.ndarray, np.ndarray, Any]:
-    """(start, goal, map or None): the start as it was given; else both of the environment's task, or two states of the
-    data where there is no environment."""
-    import numpy as np
-
-    from iel.envs import canonical_name, make_env
-
-    maze = None
-    try:
-        canonical_name(run.env)
-    except ConfigError:  # logs of one's own: a long way through the data
-        first, last = data.episode(0).observations[0], data.episode(len(data) - 1).observations[-1]
-    else:
-        env = make_env(run.env, reference=data.observations[0])
-        first, info = env.reset(seed=options.seed, options={"task_id": options.task})
-        last, maze = info["goal"], env.map
-    start = np.asarray(first if options.start is None else options.start, np.float32)
-    if start.shape != (data.observation_size,):
-        raise ConfigError(
-            f"--start has {start.size} numbers, but an observation has {data.observation_size}; give all of them."
-        )
-    return start, np.asarray(last, np.float32), maze
-
-
-def wished(options: PlanCommand, goal: Any) -> tuple[Any, Any, Any]:
-    """What the planner is asked for, the same as JSON-safe words (numbers for a plain observation), and the reward in
-    it, if there is one."""
-    import numpy as np
-
-    from iel.commands.prompts import parse_goal, parse_place, parse_places, parse_reward, parse_weighted
-    from iel.planning import Avoid, Reward, Sequence, Weighted
-
-    given = [name for name in ("goal", "reward", "weighted") if getattr(options, name) is not None]
-    if len(given) > 1:
-        raise ConfigError(f"--{given[0]} and --{given[1]} are two wishes; give one of them.")
-    wish: Any = np.asarray(goal, np.float32)
-    if options.goal is not None:
-        wish = parse_goal(options.goal)
-    elif options.reward is not None:
-        wish = Reward(parse_reward(options.reward))
-    elif options.weighted is not None:
-        wish = Weighted(*parse_weighted(options.weighted))
-    words: Any = wish.tolist() if isinstance(wish, np.ndarray) else " ".join(getattr(options, given[0]))
-    reward = wish if isinstance(wish, Reward) else None
-    if options.via is not None:
-        wish = Sequence([*(parse_place(place) for place in options.via), wish])
-    return (wish if options.avoid is None else Avoid(wish, parse_places(options.avoid))), words, reward
+    def _wanted(self, task_goal: np.ndarray) -> tuple[Goal, list[float] | str]:
+        """The goal without what lies on the way to it; the same as numbers or words."""
+        options = {"goal": self.goal, "reward": self.reward, "weighted": self.weighted}
+        given = {name: words for name, words in options.items() if words is not None}
+        if len(given) > 1:
+            raise ConfigError(f"--{' and --'.join([*given][:2])} are two wishes; give one of them.")
+        if not given:
+            return task_goal, task_goal.tolist()
+        ((name, words),) = given.items()
+        if name == "reward":
+            return iel.Reward(parse_reward(words)), " ".join(words)
+        if name == "weighted":
+            return iel.Weighted(*parse_weighted(words)), " ".join(words)
+        goal = parse_goal(words)
+        return goal, " ".join(words) if isinstance(goal, dict) else goal.tolist()

@@ -10,25 +10,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from iel.errors import ConfigError, DataError
 
+Place: TypeAlias = dict[int, float | tuple[float, float]]
+"""Column -> its value, or its range."""
+Rewards: TypeAlias = np.ndarray | Callable[[np.ndarray], np.ndarray]
 
-def parse_goal(words: Sequence[str]) -> Any:
+
+def parse_goal(words: Sequence[str]) -> np.ndarray | Place:
     """An observation, or a dictionary of columns where every word has the form COLUMN=VALUE."""
     if any("=" in word for word in words):
         return parse_place(",".join(words))
     return np.array([_number(word, " ".join(words)) for word in words], np.float32)
 
 
-def parse_place(text: str, ranges: bool = False) -> dict[int, Any]:
+def parse_place(text: str, ranges: bool = False) -> Place:
     """`0=4:8,1=2` as {0: (4.0, 8.0), 1: 2.0}; where only `ranges` make sense, a value is refused."""
-    found: dict[int, Any] = {}
+    found: Place = {}
     for part in text.split(","):
         column, sign, wanted = part.partition("=")
         if not sign or not column.strip().isdigit():
@@ -41,7 +45,7 @@ def parse_place(text: str, ranges: bool = False) -> dict[int, Any]:
     return found
 
 
-def parse_places(texts: Sequence[str]) -> list[dict[int, Any]]:
+def parse_places(texts: Sequence[str]) -> list[Place]:
     """Several places."""
     return [parse_place(text, ranges=True) for text in texts]
 
@@ -55,28 +59,20 @@ def parse_weighted(texts: Sequence[str]) -> tuple[np.ndarray, list[float]]:
     return np.array(states, np.float32), [weight for _, weight in parts]
 
 
-def parse_reward(texts: Sequence[str]) -> Any:
+def parse_reward(texts: Sequence[str]) -> Rewards:
     """A function of observations from places and their worth, or the array `rewards` of one npz file."""
-    if len(texts) == 1 and "@" not in texts[0]:
-        return read_rewards(Path(texts[0]))
-    parts = [(parse_place(place, ranges=True), worth) for place, worth in map(_weighed, texts)]
-
-    def reward(observations: np.ndarray) -> np.ndarray:
-        from iel.planning.goals import inside
-
-        return sum((worth * inside(place, observations) for place, worth in parts), np.zeros(len(observations)))
-
-    return reward
-
-
-def read_rewards(path: Path) -> np.ndarray:
-    """One number per state of the data."""
     from iel.data.npz import read_npz
+    from iel.planning.goals import inside
 
-    arrays = read_npz(path, ["rewards"])
-    if "rewards" not in arrays:
-        raise DataError(f"{path} holds no array 'rewards'; save one number per state of the data under this name.")
-    return arrays["rewards"]
+    if len(texts) == 1 and "@" not in texts[0]:
+        arrays = read_npz(Path(texts[0]), ["rewards"])
+        if "rewards" not in arrays:
+            raise DataError(
+                f"{texts[0]} holds no array 'rewards'; save one number per state of the data under this name."
+            )
+        return arrays["rewards"]
+    parts = [(parse_place(place, ranges=True), worth) for place, worth in map(_weighed, texts)]
+    return lambda rows: sum((worth * inside(place, rows) for place, worth in parts), np.zeros(len(rows)))
 
 
 def _weighed(text: str) -> tuple[str, float]:

@@ -6,11 +6,11 @@ import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from iel.commands.common import Flag, Output
+from iel.commands.common import Command, Facts, Flag
 from iel.errors import ConfigError
 
 PORT = 8420
@@ -18,7 +18,7 @@ PACKAGES = ("fastapi", "uvicorn", "websockets", "httptools")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listening(Output):
+class Serving(Command):
     """Where the server listens."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="run")]
@@ -36,54 +36,48 @@ class Listening(Output):
     rate: float = 5000.0
     """Requests a second that one address may ask."""
 
+    def serve(self, *, play: bool, browse: bool) -> Facts:
+        """Serve until interrupted."""
+        missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ConfigError(f"Serving needs {' and '.join(missing)}; install the extra: pip install 'iel[serve]'.")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port is {self.port}; give a number from 0 to 65535.")
+        if self.rate <= 0:
+            raise ConfigError(f"--rate is {self.rate:g}; give a positive number of requests a second.")
+        if not self.runs:
+            raise ConfigError("Nothing to serve; give the directory of a run or an export.")
+        from iel.serving.app import create_app
+        from iel.serving.engine import open_served
+        from iel.serving.guard import AccessPolicy, Limits
+        from iel.serving.listen import listen
+
+        policy = AccessPolicy(self.host, self.allow_host, os.environ.get("IEL_TOKEN"))  # refused before loading
+        served = [each for path in self.runs for each in open_served(path, data=self.data, nodes=self.nodes)]
+        if play:
+            _ = [each.drawable for each in served]  # refused now, not by the page
+        app = create_app(served, policy, Limits(rate=self.rate), play=play)
+        address = listen(app, self.port, browse=browse, quiet=self.json, play=play)
+        return {"address": address, "models": [each.describe() for each in served]}
+
 
 @dataclass(frozen=True, kw_only=True)
-class ServeCommand(Listening):
+class ServeCommand(Serving):
     """Serve a run or export to robots: actions, plans and predicted steps over HTTP and WebSocket."""
 
     play: Flag = False
     """Also serve the playground's page."""
 
+    def __call__(self) -> Facts:
+        return self.serve(play=self.play, browse=False)
+
 
 @dataclass(frozen=True, kw_only=True)
-class PlayCommand(Listening):
+class PlayCommand(Serving):
     """Play with a run or export in the browser: set goals, draw walls, watch it plan and walk."""
 
     no_browser: Flag = False
     """Do not open a browser."""
 
-
-def serve_command(options: ServeCommand) -> dict[str, Any]:
-    """`iel serve`."""
-    return _serve(options, play=options.play, browse=False)
-
-
-def play_command(options: PlayCommand) -> dict[str, Any]:
-    """`iel play`."""
-    return _serve(options, play=True, browse=not options.no_browser)
-
-
-def _serve(options: Listening, *, play: bool, browse: bool) -> dict[str, Any]:
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"Serving needs {' and '.join(missing)}; install the extra: pip install 'iel[serve]'.")
-    if not 0 <= options.port <= 65535:
-        raise ConfigError(f"--port is {options.port}; give a number from 0 to 65535.")
-    if not options.runs:
-        raise ConfigError("Nothing to serve; give the directory of a run or an export.")
-    from iel.serving.app import create_app
-    from iel.serving.guard import Door, Limits, names_of
-    from iel.serving.listen import listen
-    from iel.serving.source import open_served
-
-    # Refused before anything is loaded: a server without a token, a name that is none.
-    door = Door(options.host, names_of(options.allow_host), os.environ.get("IEL_TOKEN"))
-    if options.rate <= 0:
-        raise ConfigError(f"--rate is {options.rate:g}; give a positive number of requests a second.")
-    limits = Limits(rate=options.rate)
-    served = [each for path in options.runs for each in open_served(path, data=options.data, nodes=options.nodes)]
-    if play:
-        _ = [each.drawable for each in served]  # refused now, not by the page
-    app = create_app(served, door, limits, play=play)
-    address = listen(app, door, options.port, limits, browse=browse, quiet=options.json, play=play)
-    return {"address": address, "models": [each.describe() for each in served]}
+    def __call__(self) -> Facts:
+        return self.serve(play=True, browse=not self.no_browser)

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any
 
-from iel.commands.common import Output
+from iel.commands.common import Command, Facts
 from iel.errors import IELError
 
 WIDTH = 98
 
 
 @dataclass(frozen=True, kw_only=True)
-class TheoryCommand(Output):
+class TheoryCommand(Command):
     """Run every statement of the paper on small worlds: what was checked, on what, and the numbers."""
 
     seed: int = 0
     """Seed of the random instances."""
 
+    def __call__(self) -> Facts:
+        from iel.theory.statements import check_all
 
-def theory_command(options: TheoryCommand) -> dict[str, Any]:
-    """`iel theory`."""
-    from iel.theory.statements import check_all
-
-    rows = check_all(options.seed)
-    if not options.json:
+        rows = check_all(self.seed)
         print(report(rows))
-    failed = [row["statement"] for row in rows if not row["holds"]]
-    if failed:
-        raise IELError(f"The numbers do not bear out the verdict on: {', '.join(failed)}.")
-    return {"statements": [_json_safe(row) for row in rows], "seconds": sum(row["seconds"] for row in rows)}
+        failed = [row["statement"] for row in rows if not row["holds"]]
+        if failed:
+            raise IELError(f"The numbers do not bear out the verdict on: {', '.join(failed)}.")
+        return {"statements": [_json_safe(row) for row in rows], "seconds": sum(row["seconds"] for row in rows)}
 
 
-def report(rows: list[dict[str, Any]]) -> str:
+def report(rows: list[Facts]) -> str:
     """One paragraph per statement."""
     lines = []
     for row in rows:
@@ -47,7 +43,7 @@ def report(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _json_safe(row: dict[str, Any]) -> dict[str, Any]:
+def _json_safe(row: Facts) -> Facts:
     """The same row with `inf` as a word, since JSON has no infinity."""
     evidence = [
         {**item, "numbers": {k: v if abs(v) < float("inf") else str(v) for k, v in item["numbers"].items()}}

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-from dataclasses import dataclass, field, make_dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from iel.commands.common import ADVANCED, Flag, Output
+import iel
+from iel.commands.common import ADVANCED, Command, Facts, Flag, known_environment
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from iel.data import Trajectories
     from iel.methods import Method
     from iel.policies import Policy
+    from iel.training import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Output):
+class Train(Command):
     """Train a method on a data set. Every setting of the method is an option; defaults are those of the preset."""
 
     env: str | None = None
@@ -55,48 +58,40 @@ class Train(Output):
         from iel.methods import METHODS, get_method, policy_from
         from iel.policies import POLICIES
 
-        named = Annotated[str, tyro.conf.arg(metavar=f"{{{','.join(METHODS)}}}")]
-        acting = Annotated[str, tyro.conf.arg(metavar=f"{{own,{','.join(POLICIES)}}}")]
-        fields: list[Any] = []
-        if path := _value_of("--resume", arguments):  # the run's own; what is given all the same must agree
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        for option in ("--resume", "--algo", "--preset", "--policy"):
+            parser.add_argument(option)
+        given = parser.parse_known_args(arguments)[0]
+        algo, seeds, every = cls.algo, cls.seeds, cls.checkpoint_every
+        if given.resume:  # the run's own; what is given all the same must agree
             from iel.training import open_runs
 
-            config, defaults = (first := open_runs(path)[0]).config, first.algo
-            fields += [
-                ("algo", named, config["algo"]),
-                ("checkpoint_every", int | None, config.get("checkpoint_every")),
-            ]
-            fields += [("seeds", tuple[int, ...], tuple(config.get("seeds", [first.seed])))]
+            first = open_runs(given.resume)[0]
+            defaults, algo, every = first.algo, first.config["algo"], first.config.get("checkpoint_every")
+            seeds = tuple(first.config.get("seeds", [first.seed]))
         else:
-            method = get_method(_value_of("--algo", arguments) or cls.algo)
-            defaults = method.preset(_value_of("--preset", arguments) or cls.preset)
-            wanted = _value_of("--policy", arguments)
-            if wanted is not None and wanted != _kind(defaults.policy):
-                defaults = dataclasses.replace(defaults, policy=policy_from(wanted))
-            fields += [("algo", named, cls.algo)]
-        presets = tyro.conf.arg(metavar=f"{{{','.join(defaults.presets)}}}")
-        fields += [("preset", Annotated[str, presets], cls.preset), ("policy", acting, _kind(defaults.policy))]
-        about = f"Settings of {defaults.name}; the values shown are those of the preset."
-        settings: tuple[Any, ...] = (tyro.conf.arg(help=about), tyro.conf.OmitArgPrefixes)
-        of_policy: tuple[Any, ...] = (tyro.conf.arg(name="policy", help="Settings of the policy."),)
-        brief = ADVANCED not in arguments and any(word in arguments for word in ("-h", "--help"))
-        if brief:
-            settings, of_policy = (*settings, tyro.conf.Suppress), (*of_policy, tyro.conf.Suppress)
+            defaults = get_method(given.algo or algo).preset(given.preset or cls.preset)
+            if given.policy is not None and given.policy != _kind(defaults.policy):
+                defaults = dataclasses.replace(defaults, policy=policy_from(given.policy))
         # The policy has options of its own, so it is no option of the method.
-        hidden = Annotated[Any, tyro.conf.Fixed, tyro.conf.Suppress]
-        kind = make_dataclass(
-            type(defaults).__name__,
-            [("policy", hidden, field(default=None))],
-            bases=(type(defaults),),
-            frozen=True,
-            kw_only=True,
-        )
-        values = {each.name: getattr(defaults, each.name) for each in dataclasses.fields(defaults)}
-        fields += [("settings", Annotated[(kind, *settings)], field(default=kind(**values)))]
+        hidden = ("policy", Annotated[Any, tyro.conf.Fixed, tyro.conf.Suppress], None)
+        own = type(defaults)
+        kind: Any = make_dataclass(own.__name__, [hidden], bases=(own,), frozen=True, kw_only=True)
+        about = f"Settings of {defaults.name}; the values shown are those of the preset."
+        brief = ADVANCED not in arguments and any(word in arguments for word in ("-h", "--help"))
+        marks = (tyro.conf.Suppress,) if brief else ()
+        settings = Annotated[(kind, tyro.conf.arg(help=about), tyro.conf.OmitArgPrefixes, *marks)]
+        fields = [
+            ("algo", _one_of(METHODS), algo),
+            ("preset", _one_of(defaults.presets), cls.preset),
+            ("seeds", tuple[int, ...], seeds),
+            ("checkpoint_every", int | None, every),
+            ("policy", _one_of(("own", *POLICIES)), _kind(defaults.policy)),
+            ("settings", settings, kind(**vars(defaults))),
+        ]
         if defaults.policy is not None:
-            fields += [
-                ("policy_settings", Annotated[(type(defaults.policy), *of_policy)], field(default=defaults.policy))
-            ]
+            about_policy = tyro.conf.arg(name="policy", help="Settings of the policy.")
+            fields += [("policy_settings", Annotated[(type(defaults.policy), about_policy, *marks)], defaults.policy)]
         chosen = make_dataclass("Train", fields, bases=(cls,), frozen=True, kw_only=True)
         chosen.__doc__ = cls.__doc__
         if brief:
@@ -112,98 +107,75 @@ class Train(Output):
         """The method as the options describe it."""
         from iel.methods import get_method
 
-        kind = get_method(self.algo)
-        values = {each.name: getattr(self.settings, each.name) for each in dataclasses.fields(kind)}
-        return kind(**{**values, "policy": self.policy_settings})
+        return get_method(self.algo)(**{**vars(self.settings), "policy": self.policy_settings})
+
+    def __call__(self) -> Facts:
+        from iel.commands.pictures import draw_training
+        from iel.training import open_runs
+        from iel.training.resume import holds_run
+        from iel.training.run import next_free
+        from iel.typed import check_seeds, check_settings
+
+        algo = self.method()
+        check_seeds(self.seeds)  # before data is collected, which may take minutes
+        check_settings(algo)
+        if self.resume is None and self.out is not None and holds_run(self.out):
+            raise ConfigError(f"{self.out} already holds a run; continue it with --resume, or choose another --out.")
+        begun = None if self.resume is None else open_runs(self.resume)[0]
+        data, file = self._data_to_begin() if begun is None else self._data_to_continue(begun)
+        out = self.resume or self.out or next_free(Path("runs"), f"{data.name}-{algo.name}")
+        trained = iel.train(
+            data,
+            algo,
+            self.seeds,
+            out=out,
+            resume=begun is not None,
+            checkpoint_every=self.checkpoint_every,
+            tensorboard=self.tensorboard or (begun is not None and (begun.path / "tensorboard").is_dir()),
+            data_file=file,
+            snapshots=1 if begun is None else begun.config.get("snapshots", 1),
+        )
+        for run in trained.runs.values():
+            draw_training(run)
+        own = f"iel play {out}, iel diagnose {out}, or iel evaluate {out} --env-factory package:function"
+        further = f"iel evaluate {out}" if known_environment(data.name) else own
+        print(f"trained in {trained.seconds:.0f} s; next: {further}")
+        return {
+            "run": str(out),
+            "runs": [str(run.path) for run in trained.runs.values()],
+            "env": data.name,
+            "algo": algo.name,
+            "steps": algo.steps,
+            "seeds": list(self.seeds),
+            "seconds": round(trained.seconds, 2),
+        }
+
+    def _data_to_begin(self) -> tuple[iel.Trajectories, Path | None]:
+        from iel.envs import canonical_name
+
+        if self.env is not None:
+            canonical_name(self.env)  # an unknown name is refused before anything long starts
+        if self.data is not None:
+            return iel.load(self.data, env=self.env, trust=self.trust), self.data
+        if self.env is None:
+            raise ConfigError("Say what to train on: --env pointmaze-large-navigate-v0, or --data FILE.")
+        return iel.load(self.env, episodes=self.episodes, trust=self.trust), None
+
+    def _data_to_continue(self, run: Run) -> tuple[iel.Trajectories, Path | None]:
+        """The data of the run; `--env`, `--data` and `--algo` may be given again, and are then held against the run."""
+        if self.out is not None and self.out != self.resume:
+            raise ConfigError(f"--resume continues {self.resume} where it is; leave out --out.")
+        for name, given, recorded in (("env", self.env, run.env), ("algo", self.algo, run.config["algo"])):
+            if given is not None and given != recorded:
+                raise ConfigError(f"{self.resume} cannot be resumed: {name} is {recorded} in the run and {given} now.")
+        file = self.data or (Path(recorded) if (recorded := run.config["data"].get("file")) else None)
+        return run.data(file), file
 
 
 def _kind(policy: Policy | None) -> str:
     return "own" if policy is None else policy.kind
 
 
-def train_command(options: Train) -> dict[str, Any]:
-    """`iel train`."""
-    from iel.commands.pictures import draw_training
-    from iel.training import open_runs, train
-    from iel.training.resume import holds_run
-    from iel.training.run import next_free
-    from iel.typed import check_seeds, check_settings
-
-    algo = options.method()
-    check_seeds(options.seeds)  # before data is collected, which may take minutes
-    check_settings(algo)
-    if options.resume is None and options.out is not None and holds_run(options.out):
-        raise ConfigError(f"{options.out} already holds a run; continue it with --resume, or choose another --out.")
-    data, file = _data_to_continue(options) if options.resume is not None else _data_to_begin(options)
-    begun = None if options.resume is None else open_runs(options.resume)[0]
-    out = options.resume or options.out or next_free(Path("runs"), f"{data.name}-{algo.name}")
-    trained = train(
-        data,
-        algo,
-        options.seeds,
-        out=out,
-        resume=options.resume is not None,
-        checkpoint_every=options.checkpoint_every,
-        tensorboard=options.tensorboard or (begun is not None and (begun.path / "tensorboard").is_dir()),
-        data_file=file,
-        snapshots=1 if begun is None else begun.config.get("snapshots", 1),
-    )
-    for run in trained.runs.values():
-        draw_training(run)
-    if not options.json:
-        print(f"trained in {trained.seconds:.0f} s; next: {_next(out, data.name)}")
-    return {
-        "run": str(out),
-        "runs": [str(run.path) for run in trained.runs.values()],
-        "env": data.name,
-        "algo": algo.name,
-        "steps": algo.steps,
-        "seeds": list(options.seeds),
-        "seconds": round(trained.seconds, 2),
-    }
-
-
-def _next(out: Path, env: str) -> str:
-    """What to do with a run: logs of one's own have no environment of ours."""
-    from iel.envs import canonical_name
-
-    try:
-        canonical_name(env)
-    except ConfigError:
-        return f"iel play {out}, iel diagnose {out}, or iel evaluate {out} --env-factory package:function"
-    return f"iel evaluate {out}"
-
-
-def _data_to_begin(options: Train) -> tuple[Trajectories, Path | None]:
-    from iel.commands.runs import training_data
-    from iel.envs import canonical_name
-
-    if options.env is None and options.data is None:
-        raise ConfigError("Say what to train on: --env pointmaze-large-navigate-v0, or --data FILE.")
-    if options.env is not None:
-        canonical_name(options.env)  # an unknown name is refused before anything long starts
-    return training_data(options.env, options.data, options.episodes, options.trust), options.data
-
-
-def _data_to_continue(options: Train) -> tuple[Trajectories, Path | None]:
-    """The data of the run; `--env`, `--data` and `--algo` may be given again, and are then held against the run."""
-    from iel.training import open_runs
-
-    assert options.resume is not None
-    run = open_runs(options.resume)[0]
-    if options.out is not None and options.out != options.resume:
-        raise ConfigError(f"--resume continues {options.resume} where it is; leave out --out.")
-    for name, given, recorded in (("env", options.env, run.env), ("algo", options.algo, run.config["algo"])):
-        if given is not None and given != recorded:
-            raise ConfigError(f"{options.resume} cannot be resumed: {name} is {recorded} in the run and {given} now.")
-    file = options.data or (Path(recorded) if (recorded := run.config["data"].get("file")) else None)
-    return run.data(file), file
-
-
-def _value_of(flag: str, arguments: list[str]) -> str | None:
-    for position, word in enumerate(arguments):
-        if word == flag and position + 1 < len(arguments):
-            return arguments[position + 1]
-        if word.startswith(f"{flag}="):
-            return word.split("=", 1)[1]
-    return None
+def _one_of(names: Iterable[str]) -> object:
+    """The type of an option that is one of these words; others are refused with the nearest one."""
+    return Annotated[str, tyro.conf.arg(metavar=f"{{{','.join(names)}}}")]

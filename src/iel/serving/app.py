@@ -11,29 +11,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Route, WebSocketRoute
 
 import iel
 from iel.errors import ConfigError, IELError
-from iel.serving.engine import Busy, Control, Engine, finite, is_quick
-from iel.serving.guard import Door, Guard, Limits, address_of
-from iel.serving.metrics import Metrics
+from iel.serving.engine import GOALS, Busy, Control, Engine, Served, finite
+from iel.serving.guard import AccessPolicy, Guard, Limits, Metrics, address_of, refused
 from iel.serving.playground import FRAMES, PlayMessage, Session, Stage
-from iel.serving.schemas import ROWS, ActQuestion, ControlMessage, PlanQuestion, Question, Refusal, StepsQuestion, parse
-from iel.serving.source import Served
+from iel.serving.schemas import ROWS, ActQuestion, Answer, ControlMessage, Question, Refusal, StepsQuestion, parse
 
+T = TypeVar("T")
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 IDLE = 600.0
 """Seconds without a message after which a WebSocket is closed."""
-ABOUT = "Send observations and goals, get actions, ways and predicted steps. Answers to bad requests are one sentence."
+ABOUT = (
+    "Send observations and goals, get actions, routes and predicted steps. Answers to bad requests are one sentence."
+)
 
 
 def static_files() -> dict[str, tuple[bytes, str]]:
@@ -46,76 +48,46 @@ def static_files() -> dict[str, tuple[bytes, str]]:
     }
 
 
-class Server:
-    """Engines, counts and limits of one application."""
-
-    def __init__(self, served: Sequence[Served], limits: Limits, play: bool):
-        self.engines = [Engine(each) for each in served]
-        self.limits, self.play, self.metrics = limits, play, Metrics()
-        self.stages: dict[int, Stage] = {}
-        self.guard: Guard
-
-    @property
-    def engine(self) -> Engine:
-        """The one that /v1 asks."""
-        return self.engines[0]
-
-    async def stage(self, number: int) -> Stage:
-        """The playground of one model, made when first asked for."""
-        if not 0 <= number < len(self.engines):
-            raise ConfigError(f"There is no model {number}; there are {len(self.engines)}.")
-        engine = self.engines[number]
-
-        def made() -> Stage:
-            return self.stages.get(number) or self.stages.setdefault(number, Stage(engine))
-
-        return await engine.ask(made)
-
-
 def create_app(
-    served: Sequence[Served], door: Door | None = None, limits: Limits | None = None, *, play: bool = False
-) -> Any:
+    served: Sequence[Served], policy: AccessPolicy | None = None, limits: Limits | None = None, *, play: bool = False
+) -> Guard:
     """The ASGI application, guarded. With `play` it has the page as well."""
-    server = Server(served, limits or Limits(), play)
+    engines = [Engine(each) for each in served]
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> Any:
-        await server.engine.ask(server.engine.planner, None)  # the first request should not wait for the graph
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await engines[0].ask(engines[0].agent)  # the first request should not wait for the graph
         yield
-        for engine in server.engines:
+        for engine in engines:
             engine.close()
 
     app = FastAPI(
         title="iel", version=iel.__version__, description=ABOUT, docs_url=None, redoc_url=None, lifespan=lifespan
     )
-    app.add_exception_handler(IELError, _sentence)
-    app.add_exception_handler(HTTPException, _http_sentence)
-    app.add_exception_handler(RequestValidationError, _http_sentence)
-    _add_policy(app, server)
-    _add_control(app, server)
-    _add_pages(app, server)
+    guard = Guard(app, policy or AccessPolicy(), limits or Limits(), Metrics())
+    for kind in (IELError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _sentence)
+    _add_policy(app, engines[0], guard)
+    _add_pages(app, play)
     if play:
-        _add_playground(app, server)
-    server.metrics.routes = frozenset(getattr(route, "path", "") for route in app.routes)
-    server.guard = Guard(app, door or Door(), server.limits, server.metrics)
-    return server.guard
+        _add_playground(app, engines, guard)
+    guard.metrics.routes = frozenset(route.path for route in app.routes if isinstance(route, (Route, WebSocketRoute)))
+    return guard
 
 
 async def _sentence(_: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": str(error)[:500]}, 429 if isinstance(error, Busy) else 422)
-
-
-async def _http_sentence(_: Request, error: Exception) -> JSONResponse:
-    if not isinstance(error, HTTPException):
-        return JSONResponse({"error": "The address holds something that is no number; see /docs."}, 422)
-    known = {404: "There is nothing here; see /docs.", 405: "This address takes another method; see /docs."}
-    return JSONResponse({"error": known.get(error.status_code, str(error.detail))}, error.status_code)
+    if isinstance(error, HTTPException):
+        known = {404: "There is nothing here; see /docs.", 405: "This address takes another method; see /docs."}
+        return refused(error.status_code, known.get(error.status_code, error.detail), error.headers)
+    if isinstance(error, RequestValidationError):
+        return refused(422, "The address holds something that is not a number; see /docs.")
+    return refused(429 if isinstance(error, Busy) else 422, str(error))
 
 
 # ---------------------------------------------------------------- the policy
 
 
-def _asked(schema: type[Question], answer: dict[str, Any]) -> dict[str, Any]:
+def _described(schema: type[Question], answer: Answer) -> dict[str, Any]:
     """How a route is described: bodies are read by `parse`, so the page is told here."""
     content = {"application/json": {"schema": schema.model_json_schema()}}
     refusals = {code: {"model": Refusal} for code in (401, 403, 413, 415, 421, 422, 429)}
@@ -126,52 +98,50 @@ def _asked(schema: type[Question], answer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _add_policy(app: FastAPI, server: Server) -> None:
-    engine = server.engine
+def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
+    def one_or_all(asked: Question, values: list[T]) -> T | list[T]:
+        return values[0] if asked.single else values
 
-    @app.post("/v1/act", summary="What to do now", **_asked(ActQuestion, {"action": [0.1, -0.3], "steps": 41.5}))
+    @app.post("/v1/act", summary="What to do now", **_described(ActQuestion, {"action": [0.1, -0.3], "steps": 41.5}))
     async def act(request: Request) -> JSONResponse:
         """The policy's mean action towards the goal, over the planner's next waypoint."""
         asked = parse(ActQuestion, await request.body())
-        rows = _tables(*asked.rows)
+        rows = engine.tables(*asked.rows)
         quick = engine.quick(*rows, asked.planner)
         actions, steps = await engine.ask(engine.act, *rows, asked.planner, asked.steps, quick=quick)
-        server.metrics.rows += len(actions)
-        listed = actions.tolist()
-        numbers = None if steps is None else [finite(value) for value in steps]
-        if asked.single:
-            return JSONResponse({"action": listed[0]} | ({} if numbers is None else {"steps": numbers[0]}))
-        return JSONResponse({"actions": listed} | ({} if numbers is None else {"steps": numbers}))
+        guard.metrics.rows += len(actions)
+        answer: Answer = {"action" if asked.single else "actions": one_or_all(asked, actions.tolist())}
+        if steps is not None:
+            answer["steps"] = one_or_all(asked, [finite(value) for value in steps])
+        return JSONResponse(answer)
 
     @app.post(
         "/v1/plan",
-        summary="Which way leads there",
-        **_asked(PlanQuestion, {"waypoints": [[1.0, 2.0]], "steps": [3.1, 4.0], "predicted_steps": 7.1}),
+        summary="Which route leads there",
+        **_described(Question, {"waypoints": [[1.0, 2.0]], "steps": [3.1, 4.0], "predicted_steps": 7.1}),
     )
     async def plan(request: Request) -> JSONResponse:
         """Waypoints (states of the data) from the observation to the goal, and the predicted steps of each part."""
-        asked = parse(PlanQuestion, await request.body())
-        rows = asked.rows
-        if max(map(len, rows)) > engine.goal_limit:
-            raise ConfigError(f"A request may ask for at most {engine.goal_limit} ways; ask several times.")
-        ways = await engine.ask(engine.ways, *_tables(*rows), asked.planner)
-        server.metrics.rows += len(ways)
-        return JSONResponse(ways[0] if asked.single else {"plans": ways})
+        asked = parse(Question, await request.body())
+        rows = engine.tables(*asked.rows)
+        if max(map(len, rows)) > GOALS:
+            raise ConfigError(f"A request may ask for at most {GOALS} routes; ask several times.")
+        routes = await engine.ask(engine.routes, *rows, asked.planner)
+        guard.metrics.rows += len(routes)
+        return JSONResponse(routes[0] if asked.single else {"plans": routes})
 
-    @app.post("/v1/steps", summary="How far it is", **_asked(StepsQuestion, {"steps": 41.5}))
+    @app.post("/v1/steps", summary="How far it is", **_described(StepsQuestion, {"steps": 41.5}))
     async def steps(request: Request) -> JSONResponse:
-        """Predicted steps to the goal: by the network alone, or along a planner's way."""
+        """Predicted steps to the goal: by the network alone, or along a planner's route."""
         asked = parse(StepsQuestion, await request.body())
-        rows = asked.rows
-        found = await engine.ask(engine.steps, *_tables(*rows), asked.planner)
-        server.metrics.rows += len(found)
-        numbers = [finite(value) for value in found]
-        return JSONResponse({"steps": numbers[0] if asked.single else numbers})
+        found = await engine.ask(engine.steps, *engine.tables(*asked.rows), asked.planner)
+        guard.metrics.rows += len(found)
+        return JSONResponse({"steps": one_or_all(asked, [finite(value) for value in found])})
 
     @app.get("/v1/model", summary="What is served")
-    async def model() -> dict[str, Any]:
+    async def model() -> Answer:
         """Sizes, planners and limits."""
-        limits = {"rows": ROWS, "goals": engine.goal_limit, "body": server.limits.body, "rate": server.limits.rate}
+        limits = {"rows": ROWS, "goals": GOALS, "body": guard.limits.body, "rate": guard.limits.rate}
         return {**engine.served.describe(), "limits": limits, "version": iel.__version__}
 
     @app.get("/health", summary="Is it there?")
@@ -182,62 +152,26 @@ def _add_policy(app: FastAPI, server: Server) -> None:
     @app.get("/metrics", summary="How is it doing?", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
         """Counts and times, in the text format that Prometheus reads."""
-        return PlainTextResponse(server.metrics.text())
-
-
-def _tables(observations: Any, goals: Any) -> tuple[Any, Any]:
-    """Rows of equal length as float32; a number too large for that becomes infinite, which the engine refuses."""
-    tables = []
-    for rows, what in ((observations, "observations"), (goals, "goals")):
-        if len({len(row) for row in rows}) != 1:
-            raise ConfigError(f"The {what} have different lengths; give rows of equal length.")
-        with np.errstate(over="ignore"):
-            tables.append(np.array(rows, np.float64).astype(np.float32))
-    return tables[0], tables[1]
-
-
-# ---------------------------------------------------------------- WebSockets
-
-
-def _add_control(app: FastAPI, server: Server) -> None:
-    engine = server.engine
+        return PlainTextResponse(guard.metrics.text())
 
     @app.websocket("/v1/control")
     async def control(socket: WebSocket) -> None:
         """Each message (`ControlMessage`) is answered by one message: an action, what was done, or an error."""
         loop = Control(engine)
 
-        def answer(message: ControlMessage) -> dict[str, Any]:
-            done: dict[str, Any] = {}
-            if message.goal is not None:
-                loop.prepare(_row(message.goal), message.planner, message.acting, message.seed)
-                done["goal"] = "set"
-            if message.avoid is not None:
-                done["nodes_off"] = loop.avoid([_row(row) for row in message.avoid], message.radius)
-            if message.observation is not None:
-                done["action"], steps = loop.act(_row(message.observation), message.steps)
-                if message.steps:
-                    done["steps"] = steps
-            return done
-
         async def reply(text: str) -> None:
             message = parse(ControlMessage, text)
-            prepared = loop.planner is not None and is_quick(loop.planner)
-            quick = prepared and message.goal is None and message.avoid is None
-            await socket.send_json(await engine.ask(answer, message, quick=quick))
+            await socket.send_json(await engine.ask(loop.answer, message, quick=loop.quick(message)))
 
-        await _converse(server, socket, reply)
+        await _converse(guard, socket, reply)
 
 
-def _row(values: list[float]) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return np.array(values, np.float64).astype(np.float32)
+# ---------------------------------------------------------------- WebSockets
 
 
-async def _converse(server: Server, socket: WebSocket, reply: Any) -> None:
+async def _converse(guard: Guard, socket: WebSocket, reply: Callable[[str], Awaitable[None]]) -> None:
     """Message in, answer out, until the other side leaves, falls silent, or floods us."""
     await socket.accept()
-    address = address_of(socket.scope)
     with contextlib.suppress(WebSocketDisconnect):
         while True:
             try:
@@ -250,32 +184,40 @@ async def _converse(server: Server, socket: WebSocket, reply: Any) -> None:
             text = message.get("text")
             if text is None:  # bytes
                 return await socket.close(1003)
-            if not server.guard.rates.take(address):
+            if not guard.rates.take(address_of(socket)):
                 return await socket.close(1008)
-            server.metrics.messages += 1
+            guard.metrics.messages += 1
             try:
                 await reply(text)
             except IELError as error:
                 await socket.send_json({"error": str(error)[:500]})
 
 
-def _add_playground(app: FastAPI, server: Server) -> None:
+def _add_playground(app: FastAPI, engines: Sequence[Engine], guard: Guard) -> None:
+    made = functools.cache(Stage)
+
+    async def stage_of(number: int) -> Stage:
+        """The playground of one model, made when first requested."""
+        if not 0 <= number < len(engines):
+            raise ConfigError(f"There is no model {number}; there are {len(engines)}.")
+        return await engines[number].ask(made, engines[number])
+
     @app.get("/play/models", summary="What can be played with")
-    async def models() -> list[dict[str, Any]]:
+    async def models() -> list[Answer]:
         """The models in the order they were given."""
-        return [engine.served.describe() for engine in server.engines]
+        return [engine.served.describe() for engine in engines]
 
     @app.get("/play/world/{number}", summary="The map of one model")
     async def world(number: int) -> JSONResponse:
         """Walls or data, and the raster of the field."""
-        stage = await server.stage(number)
+        stage = await stage_of(number)
         return JSONResponse(await stage.engine.ask(stage.describe))
 
     @app.websocket("/play/ws/{number}")
     async def play(socket: WebSocket, number: int) -> None:
         """Scenes in, plans and frames of the agent out."""
         try:
-            stage = await server.stage(number)
+            stage = await stage_of(number)
         except IELError:
             return await socket.close(1008)
         session, ask = Session(stage), stage.engine.ask
@@ -301,7 +243,7 @@ def _add_playground(app: FastAPI, server: Server) -> None:
 
         walker = asyncio.create_task(_walk(socket, session, walking))
         try:
-            await _converse(server, socket, reply)
+            await _converse(guard, socket, reply)
         finally:
             walker.cancel()
             with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError, IELError):
@@ -331,19 +273,17 @@ async def _walk(socket: WebSocket, session: Session, walking: asyncio.Event) -> 
 # ---------------------------------------------------------------- pages
 
 
-def _add_pages(app: FastAPI, server: Server) -> None:
+def _add_pages(app: FastAPI, play: bool) -> None:
     files = static_files()
-    pages = {"/docs": "docs.html", "/": "play.html" if server.play else "docs.html"}
 
-    def page(name: str) -> Any:
+    def serve(path: str, name: str) -> None:
         content, kind = files[name]
 
-        async def answer() -> Response:
+        @app.get(path, include_in_schema=False)
+        async def page() -> Response:
             return Response(content, media_type=kind)
 
-        return answer
-
-    for path, name in pages.items():
-        app.get(path, include_in_schema=False)(page(name))
+    serve("/docs", "docs.html")
+    serve("/", "play.html" if play else "docs.html")
     for name in files:
-        app.get(f"/static/{name}", include_in_schema=False)(page(name))
+        serve(f"/static/{name}", name)

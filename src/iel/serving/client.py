@@ -12,7 +12,7 @@ from __future__ import annotations
 import http.client
 import json
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -21,6 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 from iel.errors import ConfigError, RunError
 
 Floats = NDArray[np.float32]
+Answer = dict[str, Any]
+"""A JSON object."""
+Steps = float | None | list[float | None]
 
 
 class ServerError(RunError):
@@ -31,15 +34,17 @@ class ServerError(RunError):
         self.status = status
 
 
-class Client:
+class Client(ExitStack):
     """Questions to a policy server. One connection, for one thread."""
 
     def __init__(self, url: str = "http://127.0.0.1:8420", *, token: str | None = None, timeout: float = 10.0):
+        super().__init__()
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"The server's address is '{url[:80]}'; give one such as http://127.0.0.1:8420.")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(parts.hostname, parts.port, timeout=timeout)
+        self.callback(self._connection.close)
         self._headers = {"Content-Type": "application/json", **authorisation(token)}
 
     def act(self, observation: ArrayLike, goal: ArrayLike, *, planner: str | None = None) -> Floats:
@@ -47,15 +52,15 @@ class Client:
         answer = self._ask("/v1/act", observation, goal, planner)
         return np.array(answer.get("action", answer.get("actions")), np.float32)
 
-    def plan(self, observation: ArrayLike, goal: ArrayLike, *, planner: str | None = None) -> dict[str, Any]:
+    def plan(self, observation: ArrayLike, goal: ArrayLike, *, planner: str | None = None) -> Answer:
         """`waypoints`, `steps` of each part and `predicted_steps`; of several ways a list as `plans`."""
         return self._ask("/v1/plan", observation, goal, planner)
 
-    def steps(self, observation: ArrayLike, goal: ArrayLike, *, planner: str | None = None) -> Any:
+    def steps(self, observation: ArrayLike, goal: ArrayLike, *, planner: str | None = None) -> Steps:
         """Predicted steps: a number, or one per row; None where no way is known."""
         return self._ask("/v1/steps", observation, goal, planner)["steps"]
 
-    def model(self) -> dict[str, Any]:
+    def model(self) -> Answer:
         """Sizes, planners and limits of what is served."""
         return self._request("GET", "/v1/model")
 
@@ -66,22 +71,13 @@ class Client:
         except ServerError:
             return False
 
-    def close(self) -> None:
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _ask(self, path: str, observation: ArrayLike, goal: ArrayLike, planner: str | None) -> dict[str, Any]:
+    def _ask(self, path: str, observation: ArrayLike, goal: ArrayLike, planner: str | None) -> Answer:
         body = {**_named("observation", observation), **_named("goal", goal)}
         if planner is not None:
             body["planner"] = planner
         return self._request("POST", path, json.dumps(body))
 
-    def _request(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: str | None = None) -> Answer:
         try:
             self._connection.request(method, path, body, self._headers)
             response = self._connection.getresponse()
@@ -98,7 +94,7 @@ class Client:
         return answer
 
 
-class Loop:
+class Loop(ExitStack):
     """A control loop over a WebSocket: it remembers its goal, and pays for the connection once."""
 
     def __init__(
@@ -116,16 +112,16 @@ class Loop:
             from websockets.sync.client import connect
         except ImportError:
             raise ConfigError("A control loop needs websockets; install the extra: pip install 'iel[serve]'.") from None
-        self._stack = ExitStack()
+        super().__init__()
         self._timeout, self._wish = timeout, {"planner": planner, "acting": acting, "seed": seed}
         address = url.replace("http", "ws", 1).rstrip("/") + "/v1/control"
         try:
             opened = connect(
                 address, additional_headers=authorisation(token), open_timeout=timeout, proxy=None, compression=None
             )
-            self._socket = self._stack.enter_context(opened)
         except Exception as error:
             raise ServerError(f"{address} cannot be opened ({error}); is `iel serve` running?") from error
+        self._socket = self.enter_context(opened)
         self.head_for(goal)
 
     def head_for(self, goal: ArrayLike) -> None:
@@ -145,16 +141,7 @@ class Loop:
         """Keep away from these states; how many nodes are switched off by that."""
         return self._ask({"avoid": np.asarray(states).tolist(), "radius": radius})["nodes_off"]
 
-    def close(self) -> None:
-        self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, message: Answer) -> Answer:
         try:
             self._socket.send(json.dumps(message))
             answer = json.loads(self._socket.recv(timeout=self._timeout))
@@ -170,6 +157,6 @@ def authorisation(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
-def _named(name: str, rows: ArrayLike) -> dict[str, Any]:
+def _named(name: str, rows: ArrayLike) -> Answer:
     table = np.asarray(rows, np.float64)
     return {name if table.ndim == 1 else f"{name}s": table.tolist()}

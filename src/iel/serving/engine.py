@@ -1,4 +1,4 @@
-"""Answers of one model, one at a time.
+"""What is served, a run with its data or an export with the states it took along, and its answers, one at a time.
 
 Whatever may take long runs in one worker thread, one question after another: numpy keeps a core busy, two threads would
 share it, and planners, their caches and the sessions of a WebSocket then need no locks. An action towards a goal that
@@ -13,51 +13,113 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
-from iel.errors import ConfigError, GeometryError, IELError, unknown_name
+from iel.agent import Agent
+from iel.envs.registry import ALIASES
+from iel.errors import ConfigError, DataError, GeometryError, IELError, RunError, unknown_name
+from iel.files import notice
+from iel.loader import read_json
+from iel.metrics import Floats, Integers
+from iel.model import Model, load_model
 from iel.model.networks import distinct_rows
-from iel.planning import Acting, AsymGraph, Controller, Plan, Planner
+from iel.planning import Acting, AsymGraph, Atlas, Controller, Plan, Planner, over_coreset, usual_planners
 from iel.planning.goals import observation_table
-from iel.serving.source import Served
+from iel.serving.schemas import Answer, ControlMessage
 
-Rows = NDArray[np.float32]
+if TYPE_CHECKING:
+    from iel.training import Run
+
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 PLANS = 32
 """Prepared goals that are remembered: as many robots may head for goals of their own without any search."""
+GOALS = 16
+"""Different goals of one request that a graph is searched for."""
 FEW = 32
 """Rows that are answered on the spot."""
 WAITING = 256
 """Questions that may wait for the worker; beyond that it is honest to say no."""
 
 
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A model and what its agents are made of."""
+
+    name: str
+    """What the page calls it: the directory's own name."""
+    model: Model
+    atlas: Atlas | None = None
+    """States to plan over and to draw; None: only `direct` works, and there is nothing to draw."""
+    env: str | None = None
+    """The environment's name, if there is one of that name."""
+    seed: int | None = None
+    nodes: int | None = None
+    """Nodes of a planning graph; None: the planner's own number."""
+
+    @property
+    def planners(self) -> tuple[str, ...]:
+        """Names of the planners that can be used, the best one last."""
+        return ("direct",) if self.atlas is None else usual_planners(self.model)
+
+    @property
+    def drawable(self) -> Atlas:
+        """States to draw; refused where there are none."""
+        if self.atlas is None:
+            raise ConfigError(
+                f"{self.name} has no states to draw; export with --nodes 2048, or give the data with --data FILE."
+            )
+        return self.atlas
+
+    @property
+    def states(self) -> Floats:
+        """Observations to draw."""
+        return self.drawable.observations
+
+    def agent(self, planner: str) -> Agent:
+        """An agent that uses this planner; a graph takes a second or two."""
+        return Agent(self.model, self.atlas, planner, **({"nodes": self.nodes} if over_coreset(planner) else {}))
+
+    def describe(self) -> Answer:
+        """For programs: what may be requested."""
+        model, planners = self.model, self.planners
+        return {
+            "name": self.name,
+            "algo": model.algo,
+            "env": self.env,
+            "seed": self.seed,
+            "observation_size": model.observation_size,
+            "action_size": model.action_size,
+            "planners": list(planners),
+            "planner": planners[-1],
+            "predicts_steps": model.metric is not None and model.metric.discount is not None,
+        }
+
+
 class Busy(IELError):
     """More was asked than can be answered."""
 
 
-class Prepared(NamedTuple):
-    """A plan for the distinct goals of a request, and which of them each row pursues."""
-
-    plan: Plan
-    rows: NDArray[np.int64]
-
-
 class Engine:
-    """One model, its planners and its thread. Methods other than `ask`, `quick` and `close` go through `ask`."""
+    """One model, its agents and its thread. Methods other than `ask`, `quick` and `close` go through `ask`."""
 
-    def __init__(self, served: Served, *, goals: int = 16):
-        self.served, self.model, self.goal_limit = served, served.model, goals
-        self._planners: dict[str, Planner] = {}
+    def __init__(self, served: Served):
+        self.served, self.model = served, served.model
+        self.planners = served.planners
+        """Names of the planners that can be used; the last one is used unless another is requested."""
+        self._agents: dict[str, Agent] = {}
         self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="iel-engine")
         self.waiting = 0
         """Questions that the worker has not finished, whether or not their answers are still wanted."""
         self._counting = threading.Lock()
 
-    async def ask(self, question: Callable[..., T], *arguments: Any, quick: bool = False) -> T:
+    async def ask(self, question: Callable[[*Arguments], T], *arguments: *Arguments, quick: bool = False) -> T:
         """Run a function in the worker; a `quick` one at once if the worker is idle: then nobody else is asking."""
         if quick and self.waiting == 0:
             return question(*arguments)
@@ -72,87 +134,74 @@ class Engine:
         with self._counting:  # called by the worker too
             self.waiting += change
 
-    def quick(self, observations: Rows, goals: Rows, planner: str | None) -> bool:
+    def quick(self, observations: Floats, goals: Floats, planner: str | None) -> bool:
         """Whether `act` would take well below a millisecond: few rows, and one goal that is remembered."""
-        chosen = self._planners.get(self.served.default_planner if planner is None else planner)
-        known = chosen is not None and is_quick(chosen) and len(goals) == 1 and len(observations) <= FEW
-        return known and (chosen.name, goals.tobytes()) in self._plans  # type: ignore[union-attr]
+        agent = self._agents.get(planner or self.planners[-1])
+        if agent is None or len(goals) > 1 or len(observations) > FEW or not is_quick(agent.planner):
+            return False
+        return (agent.planner.name, goals.tobytes()) in self._plans
 
     def close(self) -> None:
         """Let the worker finish and end it."""
         self._worker.shutdown(wait=True, cancel_futures=True)
 
-    def planner(self, name: str | None) -> Planner:
-        """A planner that is built when first asked for."""
-        name = self.served.default_planner if name is None else name
-        if name not in self.served.planners:
-            raise unknown_name("planner", name[:40], self.served.planners)
-        if name not in self._planners:
-            self._planners[name] = self.served.planner(name)
-        return self._planners[name]
+    def agent(self, planner: str | None = None) -> Agent:
+        """An agent with this planner, built when first requested."""
+        name = self.planners[-1] if planner is None else planner
+        if name not in self.planners:
+            raise unknown_name("planner", name[:40], self.planners)
+        if name not in self._agents:
+            self._agents[name] = self.served.agent(name)
+        return self._agents[name]
 
-    # ---------------------------------------------------------------- what is asked
+    def tables(self, observations: ArrayLike, goals: ArrayLike) -> tuple[Floats, Floats]:
+        """Both as tables (n, o): as many of one as of the other, or a single one that stands for all."""
+        width = self.model.observation_size
+        with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, which is refused
+            rows = observation_table(observations, width, "observation")
+            wanted = observation_table(goals, width, "goal")
+        if len(rows) != len(wanted) and 1 not in (len(rows), len(wanted)):
+            raise ConfigError(f"There are {len(rows)} observations and {len(wanted)} goals; give one goal, or as many.")
+        return rows, wanted
+
+    # ---------------------------------------------------------------- questions about `tables`
 
     def act(
-        self, observations: Rows, goals: Rows, planner: str | None, with_steps: bool = False
-    ) -> tuple[Rows, NDArray[np.floating] | None]:
+        self, observations: Floats, goals: Floats, planner: str | None, with_steps: bool = False
+    ) -> tuple[Floats, Floats | None]:
         """Mean actions (n, a), and predicted steps (n,) if they are wanted. Nothing is remembered: clients share plans,
         and each row is answered like the first step of an episode."""
-        observations, prepared = self._prepare(observations, goals, planner)
-        actions = Controller(self.model, prepared.plan).act(observations, prepared.rows)
-        return actions, self._steps(prepared, observations) if with_steps else None
+        rows, plan, owner = self._prepare(observations, goals, planner)
+        actions = Controller(self.model, plan).act(rows, owner)
+        return actions, self._steps(rows, plan, owner) if with_steps else None
 
-    def steps(self, observations: Rows, goals: Rows, planner: str | None) -> NDArray[np.floating]:
-        """Predicted steps (n,): by the network alone, or along a planner's way."""
+    def steps(self, observations: Floats, goals: Floats, planner: str | None) -> Floats:
+        """Predicted steps (n,): by the network alone, or along a planner's route."""
         if planner is None:
-            observations, goals = self._tables(observations, goals)
-            return self.model.steps(observations, goals)
-        observations, prepared = self._prepare(observations, goals, planner)
-        return self._steps(prepared, observations)
+            return self.model.steps(*np.broadcast_arrays(observations, goals))
+        return self._steps(*self._prepare(observations, goals, planner))
 
-    def _steps(self, prepared: Prepared, observations: Rows) -> NDArray[np.floating]:
+    def _steps(self, rows: Floats, plan: Plan, owner: Integers) -> Floats:
         if self.model.metric is None:
             raise GeometryError(f"{self.model.algo} learned no distances, so it predicts no number of steps.")
-        return prepared.plan.steps(self.model.embed(observations), rows=prepared.rows)
+        return plan.steps(self.model.embed(rows), rows=owner)
 
-    def ways(self, observations: Rows, goals: Rows, planner: str | None) -> list[dict[str, Any]]:
+    def routes(self, observations: Floats, goals: Floats, planner: str | None) -> list[Answer]:
         """Waypoints from each observation to its goal."""
-        observations, goals = self._tables(observations, goals)
-        fork = self.planner(planner).fork()
-        answers = []
-        for observation, goal in zip(observations, goals, strict=True):
-            fork.prepare(goal)
-            way = fork.path(observation)
-            answers.append(
-                {
-                    "waypoints": way.observations.tolist(),
-                    "steps": [finite(steps) for steps in way.steps],
-                    "predicted_steps": finite(way.total),
-                }
-            )
+        agent, answers = self.agent(planner), []
+        for observation, goal in zip(*np.broadcast_arrays(observations, goals), strict=True):
+            route = agent.plan(observation, goal)
+            *steps, total = (finite(value) for value in (*route.steps, route.total))
+            answers.append({"waypoints": route.observations.tolist(), "steps": steps, "predicted_steps": total})
         return answers
 
-    # ---------------------------------------------------------------- inside
-
-    def _tables(self, observations: Rows, goals: Rows) -> tuple[Rows, Rows]:
-        """Both as tables of equal length; one goal may stand for all rows, and one row meet all goals."""
-        width = self.model.observation_size
-        rows, wanted = observation_table(observations, width, "observation"), observation_table(goals, width, "goal")
-        count = max(len(rows), len(wanted))
-        if {len(rows), len(wanted)} - {1, count}:
-            raise ConfigError(f"There are {len(rows)} observations and {len(wanted)} goals; give one goal, or as many.")
-        return np.broadcast_to(rows, (count, width)), np.broadcast_to(wanted, (count, width))
-
-    def _prepare(self, observations: Rows, goals: Rows, planner: str | None) -> tuple[Rows, Prepared]:
-        chosen = self.planner(planner)
-        rows, wanted = self._tables(observations, goals)
-        if len(goals) == 1:
-            distinct, owner = wanted[:1], np.zeros(len(rows), np.int64)
-        else:
-            distinct, owner = distinct_rows(wanted)
-        if len(distinct) > self.goal_limit and chosen.name.endswith("graph"):
+    def _prepare(self, observations: Floats, goals: Floats, planner: str | None) -> tuple[Floats, Plan, Integers]:
+        """The observations, a plan for the distinct goals, and which of these each observation pursues."""
+        chosen = self.agent(planner).planner
+        distinct, owner = (goals, np.zeros(1, np.int64)) if len(goals) == 1 else distinct_rows(goals)
+        if len(distinct) > GOALS and chosen.name.endswith("graph"):
             raise ConfigError(
-                f"There are {len(distinct)} different goals, but {chosen.name} searches for at most {self.goal_limit} "
+                f"There are {len(distinct)} different goals, but {chosen.name} searches for at most {GOALS} "
                 "at a time; ask several times, or use direct."
             )
         key = chosen.name, distinct.tobytes()
@@ -160,7 +209,9 @@ class Engine:
         self._plans[key] = plan
         if len(self._plans) > PLANS:
             self._plans.popitem(last=False)
-        return rows, Prepared(plan, owner.reshape(-1))
+        count = max(len(observations), len(goals))
+        rows = np.broadcast_to(observations, (count, observations.shape[1]))
+        return rows, plan, np.broadcast_to(owner, count)
 
 
 def is_quick(planner: Planner) -> bool:
@@ -174,44 +225,102 @@ class Control:
     def __init__(self, engine: Engine):
         self.engine = engine
         self._forks: dict[str, Planner] = {}
-        self.planner: Planner | None = None
+        self._chosen: Planner | None = None
 
-    def prepare(self, goal: Any, planner: str | None, acting: str, seed: int) -> None:
-        """Head for another goal from now on."""
-        chosen = self.engine.planner(planner)
-        fork = self._forks.setdefault(chosen.name, chosen.fork())
-        fork.prepare(np.asarray(goal, np.float32), Acting(acting), seed)  # type: ignore[arg-type]
-        self.planner = fork
+    @property
+    def planner(self) -> Planner:
+        """The planner that pursues the goal."""
+        if self._chosen is None:
+            raise ConfigError("No goal is set; send a goal first.")
+        return self._chosen
 
-    def avoid(self, states: Any, radius: float) -> int:
+    def quick(self, message: ControlMessage) -> bool:
+        """Whether `answer` would take well below a millisecond: the goal is prepared already."""
+        return self._chosen is not None and is_quick(self._chosen) and message.goal is None and message.avoid is None
+
+    def answer(self, message: ControlMessage) -> Answer:
+        """Do what a message says; what was done, the action, and the predicted steps if they are wanted."""
+        done: Answer = {}
+        if message.goal is not None:
+            chosen = self.engine.agent(message.planner).planner
+            fork = self._forks.setdefault(chosen.name, chosen.fork())
+            fork.prepare(_float32(message.goal), Acting(message.acting), message.seed)
+            self._chosen, done["goal"] = fork, "set"
+        if message.avoid is not None:
+            done["nodes_off"] = self._avoid([_float32(state) for state in message.avoid], message.radius)
+        if message.observation is not None:
+            row = _float32(message.observation)
+            if message.steps:
+                done["steps"] = finite(self.planner.predicted_steps(row))
+            done["action"] = self.planner.act(row).tolist()
+        return done
+
+    def _avoid(self, states: list[Floats], radius: float) -> int:
         """Switch off what is near these states (and everything that was off on again); how many nodes are off.
 
         Where that leaves no plan it is refused, and the goal and the former obstacles stay.
         """
-        planner = self._chosen()
+        planner = self.planner
         if not isinstance(planner, AsymGraph):
             raise ConfigError(f"{planner.name} has no nodes to switch off; use a graph planner.")
         changed = planner.fork()
         changed.switch_on()
-        off = changed.switch_off_near(states, radius) if len(states) else ()
+        off = changed.switch_off_near(states, radius) if states else ()
         changed.resume(planner)
-        self.planner = self._forks[planner.name] = changed
+        self._chosen = self._forks[planner.name] = changed
         return len(off)
 
-    def act(self, observation: Any, with_steps: bool) -> tuple[list[float], float | None]:
-        """The action, and the predicted steps if they are wanted."""
-        planner = self._chosen()
-        row = np.asarray(observation, np.float32)
-        steps = finite(planner.predicted_steps(row)) if with_steps else None
-        return planner.act(row).tolist(), steps
 
-    def _chosen(self) -> Planner:
-        if self.planner is None:
-            raise ConfigError("No goal is set; send a goal first.")
-        return self.planner
+def _float32(values: list[float]) -> Floats:
+    """A number too large becomes infinite, which planners refuse."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values, np.float64).astype(np.float32)
 
 
-def finite(value: Any) -> float | None:
+def finite(value: float) -> float | None:
     """A number that JSON has a word for."""
-    number = float(value)
-    return number if math.isfinite(number) else None
+    return float(value) if math.isfinite(value) else None
+
+
+# ---------------------------------------------------------------- from directories
+
+
+def open_served(path: Path | str, *, data: Path | None = None, nodes: int | None = None) -> list[Served]:
+    """The model in a directory: a run (all seeds of it), an export, or RUN/model."""
+    path = Path(path)
+    config = path / "config.json"
+    if config.exists() and "observation_size" in read_json(config):
+        return [_exported(path, data, nodes)]
+    from iel.training import open_runs  # an export needs no JAX, a run does
+
+    return [_trained(run, data, nodes) for run in open_runs(path)]
+
+
+def _trained(run: Run, data: Path | None, nodes: int | None) -> Served:
+    atlas = None
+    try:
+        atlas = Atlas.of(run.data(data))
+    except DataError as error:
+        if data is not None:
+            raise
+        notice(f"{error} Until then only the planner `direct` can be used, and nothing can be drawn.")
+    path = run.path.resolve()
+    name = f"{path.parent.name}, seed {run.seed}" if path.name.startswith("seed_") else path.name
+    return Served(name, run.model, atlas, ALIASES.get(run.env), run.seed, nodes)
+
+
+def _exported(path: Path, data: Path | None, nodes: int | None) -> Served:
+    model, card = load_model(path), path / "card.json"
+    facts = read_json(card) if card.exists() else {}
+    env, atlas = ALIASES.get(str(facts.get("env"))), model.atlas
+    if data is not None:
+        from iel.data import load
+
+        store = load(data, env=env, trust=True)
+        if store.observation_size != model.observation_size:
+            raise RunError(
+                f"{data} has observations of {store.observation_size} numbers, but {path} takes "
+                f"{model.observation_size}; give the data it was trained on."
+            )
+        atlas = Atlas.of(store)
+    return Served(path.resolve().name, model, atlas, env, facts.get("seed"), None if data is None else nodes)

@@ -9,15 +9,13 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Callable
-from typing import Any
 
 import uvicorn
 from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from iel.errors import ConfigError
-from iel.loader import os_sentence
-from iel.serving.guard import Door, Limits, ipaddress_or_none
+from iel.serving.guard import Guard, ip_address
 
 BACKLOG = 256
 HEAD_BYTES = 64 << 10
@@ -35,7 +33,7 @@ class Bounded(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait()
+        self._wait(HEAD_SECONDS)
 
     def data_received(self, data: bytes) -> None:
         self.began, self.body = False, 0
@@ -48,10 +46,10 @@ class Bounded(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.began = True
-        self._wait()
+        self._wait(HEAD_SECONDS)
 
     def on_headers_complete(self) -> None:
-        self._stop_waiting()
+        self._wait(None)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -59,17 +57,14 @@ class Bounded(HttpToolsProtocol):
         super().on_body(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._wait(None)
         super().connection_lost(exc)
 
-    def _wait(self) -> None:
-        self._stop_waiting()
-        self.patience = self.loop.call_later(HEAD_SECONDS, self.transport.close)
-
-    def _stop_waiting(self) -> None:
+    def _wait(self, seconds: float | None) -> None:
+        """Close the connection after so many seconds, unless something else is awaited before."""
         if self.patience is not None:
             self.patience.cancel()
-            self.patience = None
+        self.patience = None if seconds is None else self.loop.call_later(seconds, self.transport.close)
 
 
 class Announcing(uvicorn.Server):
@@ -85,10 +80,10 @@ class Announcing(uvicorn.Server):
             self.ready()
 
 
-def listen(app: Any, door: Door, port: int, limits: Limits, *, browse: bool, quiet: bool, play: bool) -> str:
+def listen(app: Guard, port: int, *, browse: bool, quiet: bool, play: bool) -> str:
     """Serve until interrupted; returns the address it listened on."""
-    bound = bind(door.address, port)
-    address = f"http://{_shown(door.address)}:{bound.getsockname()[1]}"
+    policy, bound = app.policy, bind(app.policy.address, port)
+    address = f"http://{_shown(policy.address)}:{bound.getsockname()[1]}"
 
     def ready() -> None:
         if quiet:
@@ -96,18 +91,18 @@ def listen(app: Any, door: Door, port: int, limits: Limits, *, browse: bool, qui
             return
         what = "playground" if play else "policy server"
         print(f"{what} at {address}    described at {address}/docs    Ctrl-C ends it", flush=True)
-        if play and door.token is not None:
+        if play and policy.token is not None:
             print(f"open {address}/?token=... with the token of IEL_TOKEN in place of the dots", flush=True)
-        if browse and door.token is None:
+        if browse and policy.token is None:
             threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
 
     # Rows are few: a second thread would only be waited for. Ctrl-C is how a server ends.
     with threadpool_limits(1, "blas"), contextlib.suppress(KeyboardInterrupt):
-        Announcing(settings(app, limits), ready).run(sockets=[bound])
+        Announcing(settings(app), ready).run(sockets=[bound])
     return address
 
 
-def settings(app: Any, limits: Limits) -> uvicorn.Config:
+def settings(app: Guard) -> uvicorn.Config:
     """Quiet, bounded, and without trust in proxies' headers."""
     return uvicorn.Config(
         app,
@@ -117,7 +112,7 @@ def settings(app: Any, limits: Limits) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        ws_max_size=limits.body,
+        ws_max_size=app.limits.body,
         ws_max_queue=16,
         ws_per_message_deflate=False,
         timeout_keep_alive=30,
@@ -135,14 +130,14 @@ def bind(address: str, port: int) -> socket.socket:
         bound.bind((address, port))
     except OSError as error:
         bound.close()
-        reason = os_sentence(error) if error.strerror is None else error.strerror.lower()
+        reason = (error.strerror or str(error)).lower()
         raise ConfigError(f"{address} port {port} cannot be listened on ({reason}); choose another --port.") from None
     return bound
 
 
 def _shown(address: str) -> str:
     """An address that a browser on this machine can open."""
-    own = ipaddress_or_none(address)
+    own = ip_address(address)
     if own is not None and own.is_unspecified:
         return "127.0.0.1"
     return f"[{address}]" if ":" in address else address

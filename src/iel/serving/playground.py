@@ -11,25 +11,29 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 from scipy.spatial import cKDTree
 
+from iel.envs import make_env
 from iel.errors import ConfigError, IELError, NoPath
-from iel.metrics import LatentGoal
+from iel.files import notice
+from iel.metrics import Floats, Integers, LatentGoal
 from iel.planning import AsymGraph, Planner
 from iel.planning.goals import latent_wishes
 from iel.planning.planners import AlongGraph
 from iel.serving.engine import Engine, finite
-from iel.serving.live import Simulation, simulation_of
 from iel.serving.obstacles import Obstacles
-from iel.serving.schemas import Body, Number
-from iel.serving.views import Floats, View, view_of
+from iel.serving.schemas import Answer, Body, Number
+from iel.serving.views import View, view_of
 
+Row = NDArray[np.float32]
 Place = Annotated[list[Number], Field(min_length=2, max_length=2)]
 FRAMES = 30
 """Frames a second while the agent walks."""
 STROKES, STROKE_POINTS = 64, 512
+ROUND, LONG = (2, 4), (3, 5)
+"""MuJoCo's numbers of spheres and ellipsoids, of capsules and cylinders."""
 
 
 class Stroke(Body):
@@ -62,26 +66,72 @@ class PlayMessage(Body):
     """Steps of the simulator per frame."""
 
 
+class Simulation:
+    """A maze environment whose start and goal can be moved."""
+
+    def __init__(self, name: str, reference: ArrayLike):
+        self.env = make_env(name, reference=reference)
+        self.maze, self.horizon = self.env.map, self.env.horizon
+        self.simulator: Any = self.env.unwrapped
+        start, info = self.env.reset(seed=0, options={"task_id": 1})
+        self.task: tuple[Row, Row] = np.asarray(start, np.float32), np.asarray(info["goal"], np.float32)
+        """Start and goal of the first task."""
+
+    def reset(self, start: Row, goal: Row) -> Row:
+        """Put the agent at the start, in the pose a reset gives it."""
+        self.env.reset(seed=0, options={"task_id": 1})
+        self.simulator.set_xy(np.asarray(start[:2], np.float64))
+        self.set_goal(goal)
+        return np.asarray(self.simulator.get_ob(), np.float32)
+
+    def set_goal(self, goal: Row) -> None:
+        """Where success is."""
+        place = np.asarray(goal[:2], np.float64)
+        if "cur_goal_xy" in vars(self.simulator):
+            self.simulator.set_goal(goal_xy=place)
+        else:
+            self.simulator.set_goal(place)
+
+    def step(self, action: ArrayLike) -> tuple[Row, bool]:
+        """(observation, whether the goal is reached)."""
+        observation, _, _, _, info = self.env.step(action)
+        return np.asarray(observation, np.float32), bool(info["success"])
+
+    def body(self) -> list[list[float]]:
+        """The robot from above: [x1, y1, x2, y2, radius] of every part, a line with round ends."""
+        model, data = self.simulator.model, self.simulator.data
+        parts = []
+        for geom in np.flatnonzero(model.geom_bodyid > 0):
+            kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+            if kind not in ROUND + LONG or model.geom_rgba[geom][3] == 0.0:
+                continue
+            half = data.geom_xmat[geom].reshape(3, 3)[:2, 2] * (size[1] if kind in LONG else 0.0)
+            centre = data.geom_xpos[geom][:2]
+            parts.append([round(float(v), 3) for v in (*(centre - half), *(centre + half), size[0])])
+        return parts
+
+
 class Stage:
     """What all sessions of one model share."""
 
     def __init__(self, engine: Engine):
         self.engine, served = engine, engine.served
-        reference = served.states[0]
-        self.simulation = simulation_of(served.env, reference)
-        maze = None if self.simulation is None else self.simulation.maze
-        self.view: View = view_of(served, maze)
-        if self.simulation is not None and not self.simulation.placeable:
-            self.simulation = None
+        live = None
+        if served.env is not None:
+            try:
+                live = Simulation(served.env, served.states[0])
+            except ConfigError as error:
+                notice(f"{error} Until then there is no live agent.")
+        self.view: View = view_of(served, None if live is None else live.maze)
+        # Only in mazes, which have a floor plan, can the agent be put anywhere.
+        self.simulation = live if live is not None and live.maze and hasattr(live.simulator, "set_xy") else None
         if self.simulation is not None:
             self.first = self.simulation.task
         else:
-            corner = np.array([0.15, 0.15]), np.array([0.85, 0.85])
             left, right, bottom, top = self.view.extent
             low, size = np.array([left, bottom]), np.array([right - left, top - bottom])
-            start, goal = (self.view.state(low + part * size) for part in corner)
-            self.first = start, goal
-        engine.planner(None)  # the page should not wait for it
+            self.first = self.view.state(low + 0.15 * size), self.view.state(low + 0.85 * size)
+        engine.agent()  # the page should not wait for it
 
     @cached_property
     def cells(self) -> Floats:
@@ -92,7 +142,7 @@ class Stage:
         """Where a graph's nodes are drawn."""
         return self.view.places(planner.observations[planner.states])
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Answer:
         """The world as the page draws it, without what changes."""
         start, goal = self.view.places(np.stack(self.first)).tolist()
         return {
@@ -113,12 +163,11 @@ class Session:
         self.obstacles = Obstacles([], self.view.scale)
         self.scene: Scene | None = None
         self.planner: Planner | None = None
-        self.latent: LatentGoal | None = None
-        self._nearest: tuple[tuple[str, bytes], NDArray[np.int64]] | None = None
+        self._nearest: tuple[tuple[str, bytes], Integers] | None = None
         self.walled_in = False
         """Whether obstacles cover every node."""
         self.simulation: Simulation | None = None
-        self.observation: np.ndarray | None = None
+        self.observation: Row | None = None
         self.goal = stage.first[1]
         self.speed, self.steps, self.success = 2, 0, False
         self.life = 0
@@ -130,34 +179,32 @@ class Session:
 
     # ---------------------------------------------------------------- the scene
 
-    def show(self, scene: Scene) -> dict[str, Any]:
+    def show(self, scene: Scene) -> Answer:
         """Plan for the scene: path, field and graph."""
         started = time.perf_counter()
-        base = self.stage.engine.planner(scene.planner)
+        base = self.stage.engine.agent(scene.planner).planner
         built = time.perf_counter() - started
         self.scene = scene
-        self._pursue(self.view.state(scene.goal), base)
+        planner, latent = self._pursue(self.view.state(scene.goal), base)
         here = self.observation if self.observation is not None else self.view.state(scene.start)
-        answer: dict[str, Any] = {"type": "plan", "id": scene.id, **self._path(here)}
-        answer["field"] = self._field(scene.field)
-        planner = self.planner
+        answer: Answer = {"type": "plan", "id": scene.id, **self._path(planner, here)}
+        answer["field"] = self._field(scene.field, planner, latent)
         if isinstance(planner, AsymGraph):
             answer["off"] = np.flatnonzero(planner.nodes_off).tolist()
             if scene.graph:
-                assert self.latent is not None
-                edges = planner.graph.edges(self.latent)
+                edges = planner.graph.edges(latent)
                 pairs = np.stack([edges.source, edges.target], 1).ravel().tolist()
                 answer["graph"] = {"nodes": np.round(self.stage.nodes(planner), 3).tolist(), "edges": pairs}
         answer["ms"] = round(1000.0 * (time.perf_counter() - started - built), 2)
         return answer
 
-    def _pursue(self, goal: np.ndarray, base: Planner) -> None:
+    def _pursue(self, goal: Row, base: Planner) -> tuple[Planner, LatentGoal]:
         """A planner of this session's own, with its obstacles switched off."""
         planner = base.fork()
-        self.latent = latent_wishes([goal], planner)[0].stages[0][0]
+        latent = latent_wishes([goal], planner)[0].stages[0][0]
         if isinstance(planner, AsymGraph) and self.obstacles:
             places = self.stage.nodes(planner)
-            crossed = self.obstacles.crossed(planner.graph.edges(self.latent), places)
+            crossed = self.obstacles.crossed(planner.graph.edges(latent), places)
             planner.switch_off(np.flatnonzero(self.obstacles.covers(places)), map(tuple, crossed), one_way=True)
         if self.simulation is not None and not np.array_equal(goal, self.goal):
             self.simulation.set_goal(goal)
@@ -166,20 +213,19 @@ class Session:
         self.walled_in = isinstance(planner, AsymGraph) and bool(planner.nodes_off.all())
         if not self.walled_in:
             planner.prepare(goal)
+        return planner, latent
 
-    def _path(self, here: np.ndarray) -> dict[str, Any]:
-        """The way from a state, on the map, or the sentence that says why there is none."""
-        planner = self.planner
-        assert planner is not None
+    def _path(self, planner: Planner, here: Row) -> Answer:
+        """The route from a state, on the map, or the sentence that says why there is none."""
         ends = self.view.places(np.stack([here, self.goal]))
         try:
             between: Floats = np.empty((0, 2))
             to_go: list[float | None] = [None, None]
             if planner.metric is not None:
-                way = planner.path(here)
-                between = self.view.places(way.observations)
-                to_go = [finite(steps) for steps in (*way.steps_to_go, 0.0)]
-            if planner.name == "rec-mid":  # its way is straight, but it heads for a midpoint first
+                route = planner.path(here)
+                between = self.view.places(route.observations)
+                to_go = [finite(steps) for steps in (*route.steps_to_go, 0.0)]
+            if planner.name == "rec-mid":  # its route is straight, but it heads for a midpoint first
                 between = self.view.places(planner.target(here).observation)
                 to_go = [to_go[0], None, 0.0]
             path = np.concatenate([ends[:1], between, ends[1:]])
@@ -188,33 +234,27 @@ class Session:
             problem = "No way leads there; erase a wall." if self.obstacles else str(error)
             return {"path": [], "to_go": [], "steps": None, "problem": problem}
 
-    def _field(self, kind: str) -> list[float] | None:
-        """Predicted steps at the raster's points, in tenths; -1 where nothing is known."""
-        planner, metric = self.planner, self.model.metric
-        if kind == "none" or planner is None or metric is None or metric.discount is None:
+    def _field(self, kind: str, planner: Planner, goal: LatentGoal) -> list[float] | None:
+        """Predicted steps at the raster's points, in tenths; -1 where nothing is known.
+
+        Along a graph they are those to the nearest node, and on from there. The planner itself takes the cheapest node
+        instead of the nearest: exact, and too slow for every point.
+        """
+        cells, metric = self.stage.cells, self.model.metric
+        if kind == "none" or metric is None or metric.discount is None:
             return None
-        cells = self.stage.cells
         if kind == "graph" and isinstance(planner, AsymGraph):
             if self.walled_in:
                 return [-1] * len(cells)
-            steps = self._along_graph(planner, cells)
+            pursuit, nearest = planner.prepared.pursuit, self._nearest_nodes(planner, cells)
+            assert isinstance(pursuit, AlongGraph) and planner.metric is not None
+            first = planner.metric.row_costs(cells, planner.graph.points[nearest], [goal] * len(cells))
+            steps = planner.metric.steps(first) + pursuit.node_steps[0][nearest]
         else:
-            assert self.latent is not None
-            steps = metric.steps(metric.costs(cells, self.latent.point[None, :], self.latent)[:, 0])
+            steps = metric.steps(metric.costs(cells, goal.point[None, :], goal)[:, 0])
         return np.where(np.isfinite(steps), np.round(10.0 * steps), -1).astype(int).tolist()
 
-    def _along_graph(self, planner: AsymGraph, cells: Floats) -> Floats:
-        """Steps to the node that is nearest to each point, and on along the graph.
-
-        The planner itself takes the cheapest node instead of the nearest: exact, and too slow for every point.
-        """
-        pursuit, metric = planner.prepared.pursuit, planner.metric
-        assert isinstance(pursuit, AlongGraph) and metric is not None and self.latent is not None
-        nearest = self._nearest_nodes(planner, cells)
-        first = metric.row_costs(cells, planner.graph.points[nearest], [self.latent] * len(cells))
-        return metric.steps(first) + pursuit.node_steps[0][nearest]
-
-    def _nearest_nodes(self, planner: AsymGraph, cells: Floats) -> NDArray[np.int64]:
+    def _nearest_nodes(self, planner: AsymGraph, cells: Floats) -> Integers:
         """The nearest node in use of every raster point: in the latent, or on the map where that is no space."""
         key = planner.name, planner.nodes_off.tobytes()
         if self._nearest is None or self._nearest[0] != key:
@@ -230,7 +270,7 @@ class Session:
 
     # ---------------------------------------------------------------- the agent
 
-    def reset(self) -> dict[str, Any]:
+    def reset(self) -> Answer:
         """Put the agent at the scene's start."""
         if self.stage.simulation is None or self.scene is None:
             raise ConfigError("There is no simulator for this data, so there is no live agent.")
@@ -247,7 +287,7 @@ class Session:
         """Take the agent off the stage."""
         self.observation = None
 
-    def advance(self) -> dict[str, Any] | None:
+    def advance(self) -> Answer | None:
         """A few steps towards the goal; the frame says how it went, None that nobody is on the stage."""
         simulation, planner = self.simulation, self.planner
         if simulation is None or planner is None or self.observation is None:
@@ -263,8 +303,8 @@ class Session:
         tired = self.steps >= simulation.horizon
         return self._frame("arrived" if self.success else "tired" if tired else "walking")
 
-    def _frame(self, state: str) -> dict[str, Any]:
-        assert self.observation is not None and self.simulation is not None
+    def _frame(self, state: str) -> Answer:
+        assert self.observation is not None and self.simulation is not None and self.planner is not None
         return {
             "type": "agent",
             "life": self.life,
@@ -272,5 +312,5 @@ class Session:
             "at": np.round(self.view.places(self.observation[None])[0], 3).tolist(),
             "body": self.simulation.body(),
             "step": self.steps,
-            **self._path(self.observation),
+            **self._path(self.planner, self.observation),
         }

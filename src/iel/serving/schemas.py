@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,6 +13,8 @@ ROWS = 256
 LONGEST = 65_536
 """Numbers of one row."""
 
+Answer = dict[str, Any]
+"""A JSON object."""
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=LONGEST)]
 Table = Annotated[list[Row], Field(min_length=1, max_length=ROWS)]
@@ -39,16 +41,17 @@ class Question(Body):
     """direct, rec-mid, sym-graph or asym-graph; by default the best one the model can be used with."""
 
     @model_validator(mode="after")
-    def _one_of_each(self) -> Question:
-        for one, many in (("observation", "observations"), ("goal", "goals")):
-            if (getattr(self, one) is None) == (getattr(self, many) is None):
-                raise ValueError(f"give either {one} or {many}")
+    def _one_of_each(self) -> Self:
+        if (self.observation is None) == (self.observations is None):
+            raise ValueError("give either observation or observations")
+        if (self.goal is None) == (self.goals is None):
+            raise ValueError("give either goal or goals")
         return self
 
     @property
-    def rows(self) -> tuple[Any, Any]:
+    def rows(self) -> tuple[list[list[float]], list[list[float]]]:
         """(observations, goals) as lists of rows."""
-        return self.observations or [self.observation], self.goals or [self.goal]
+        return self.observations or [self.observation or []], self.goals or [self.goal or []]
 
     @property
     def single(self) -> bool:
@@ -62,15 +65,11 @@ class ActQuestion(Question):
     """Also answer the predicted steps to the goal."""
 
 
-class PlanQuestion(Question):
-    """Which way leads there."""
-
-
 class StepsQuestion(Question):
     """How far it is."""
 
     planner: str | None = Field(default=None, max_length=40)
-    """Add up along this planner's way; by default the network's own prediction."""
+    """Add up along this planner's route; by default the network's own prediction."""
 
 
 class ControlMessage(Body):
@@ -94,7 +93,7 @@ class ControlMessage(Body):
     """How far in the latent space, about that many steps."""
 
     @model_validator(mode="after")
-    def _says_something(self) -> ControlMessage:
+    def _says_something(self) -> Self:
         if self.goal is None and self.observation is None and self.avoid is None:
             raise ValueError("give a goal, an observation, or states to avoid")
         return self
