@@ -10,8 +10,8 @@ from pathlib import Path
 
 from iel.data import Trajectories
 from iel.files import sha256
-from iel.training.checkpoint import latest_checkpoint
 from iel.training.trackers import read_metrics
+from run_files import latest_checkpoint
 
 TRAINEE = Path(__file__).with_name("trainee.py")
 PATIENCE = 600.0

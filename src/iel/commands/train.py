@@ -126,8 +126,7 @@ def train_command(options: Train) -> dict[str, Any]:
     """`iel train`."""
     from iel.commands.pictures import draw_training
     from iel.training import open_runs, train
-    from iel.training.resume import holds_run
-    from iel.training.run import next_free
+    from iel.training.run import holds_run, next_free
     from iel.typed import check_seeds, check_settings
 
     algo = options.method()
