@@ -29,7 +29,7 @@ from iel.planning.goals import Goal, observation_table
 
 if TYPE_CHECKING:
     from iel.data import Trajectories
-    from iel.evaluation.report import Evaluation
+    from iel.evaluation.result import Evaluation
     from iel.methods import Method
 
 AGENT = "agent.json"

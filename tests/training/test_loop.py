@@ -22,7 +22,7 @@ from iel.policies import Directions
 from iel.training import open_run, open_runs, train
 from iel.training.checkpoint import Facts, load_checkpoint
 from iel.training.loop import snapshot_steps
-from iel.training.trackers import MetricsFacts, read_metrics
+from iel.training.trackers import facts_of, read_metrics
 from run_files import latest_checkpoint
 
 SMALL = {"hidden": (16,), "batch_size": 16, "dimension": 4}
@@ -132,7 +132,7 @@ def test_checkpoints_are_verified_directories(trained):
     start = lambda key: {phase.slot: phase.learner.start(key, Spec(2, 2)) for phase in TINY.phases()}  # noqa: E731
     like = jax.eval_shape(start, jax.random.key(0))
     state, facts = load_checkpoint(newest, like)
-    metrics = MetricsFacts.of((trained.path / "metrics.csv").read_bytes())
+    metrics = facts_of((trained.path / "metrics.csv").read_bytes())
     assert facts == Facts(step=60, phase="policy", seed=0, metrics=metrics)
     expected = weights(trained.model)["policy.log_std"]
     assert np.array_equal(state["policy"].params.policy.log_std, expected)

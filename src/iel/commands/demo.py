@@ -42,7 +42,7 @@ def demo(out: Path | None = None, seed: int = 0, episodes: int = 10, quiet: bool
     from iel.data import load
     from iel.envs import make_env
     from iel.evaluation import Protocol
-    from iel.evaluation.report import table
+    from iel.evaluation.result import table
     from iel.methods import HTP
     from iel.planning import make_planner
     from iel.training import train

@@ -15,8 +15,7 @@ from iel.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
     from iel.envs import World
-    from iel.evaluation import Protocol, Rollouts
-    from iel.evaluation.ask import Ask
+    from iel.evaluation import Ask, Protocol, Rollouts
     from iel.training import Run
 
 
@@ -66,7 +65,7 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
 
     from iel.commands.runs import world_of
     from iel.evaluation import Protocol
-    from iel.evaluation.report import table
+    from iel.evaluation.result import table
     from iel.model import Direction
     from iel.planning import PLANNERS, over_coreset, usual_planners
     from iel.training import open_run, open_runs
@@ -97,7 +96,7 @@ def evaluate_command(options: Evaluate) -> dict[str, Any]:
 def asked(options: Evaluate) -> Ask:
     """What the agent is asked for, from the command line."""
     from iel.commands.prompts import parse_places, parse_reward
-    from iel.evaluation.ask import Ask
+    from iel.evaluation import Ask
 
     words = []
     if options.goal_columns is not None:
@@ -132,8 +131,7 @@ def evaluate_runs(
     from iel.commands.pictures import draw_distances, draw_evaluation
     from iel.commands.runs import environment_of, planner_settings
     from iel.evaluation import Arena
-    from iel.evaluation.report import summarise
-    from iel.evaluation.result import Result, results_of
+    from iel.evaluation.result import Result, results_of, summarise
     from iel.files import require_writable
     from iel.planning import make_planner
 

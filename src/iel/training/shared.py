@@ -26,7 +26,7 @@ from iel.learner import TrainState
 from iel.methods.method import Method
 from iel.serial import fill, load_arrays, named_arrays, save_arrays
 from iel.training.checkpoint import Facts, Resumed, versions
-from iel.training.trackers import MetricsFacts, read_content
+from iel.training.trackers import facts_of, read_content
 
 if TYPE_CHECKING:
     from iel.training.loop import Trainer
@@ -85,6 +85,6 @@ def load_policy(trainer: Trainer) -> Resumed[dict[str, TrainState]] | None:
             notice(f"skipped a policy: {error}")
             continue
         write_bytes(run.path / METRICS, metrics)
-        facts = Facts(phase.steps, phase.name, seed, MetricsFacts.of(metrics))
+        facts = Facts(phase.steps, phase.name, seed, facts_of(metrics))
         return Resumed(phase.steps, [{**state, phase.slot: trained}], {seed: facts})
     return None

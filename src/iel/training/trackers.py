@@ -25,9 +25,10 @@ class MetricsFacts(Struct, frozen=True):
     bytes: Annotated[int, Meta(ge=0)]
     sha256: str
 
-    @classmethod
-    def of(cls, content: bytes) -> MetricsFacts:
-        return cls(len(content), hashlib.sha256(content).hexdigest())
+
+def facts_of(content: bytes) -> MetricsFacts:
+    """What a checkpoint remembers of a metrics.csv."""
+    return MetricsFacts(len(content), hashlib.sha256(content).hexdigest())
 
 
 class Tracker(Protocol):
@@ -100,7 +101,7 @@ def rewind(path: Path, step: int, facts: MetricsFacts) -> bytes:
     except RunError:
         content = b""
     kept = content[: facts.bytes]
-    if MetricsFacts.of(kept) != facts:
+    if facts_of(kept) != facts:
         notice(f"{path} is not what was written up to step {step}; only its readable lines are kept.")
         rows = (row for row in _rows(content) if int(row["step"]) <= step)
         kept = _csv([HEADER, *([row.get(name, "") for name in HEADER] for row in rows)])
