@@ -1,49 +1,7 @@
 """A grid: environments x methods x planners x seeds, with the protocol they are measured by.
 
-    environments = ["pointmaze-large-navigate-v0"]
-    seeds = [0, 1, 2]
-    preset = "laptop"
-
-    [protocol]                      # `episodes` per task, evaluation `seed`; also `tasks`, `max_steps`, `checkpoints`,
-    episodes = 20                   # `action` (mean, sample, unstick), and `distances`: episodes per band of distance,
-                                    # beside the tasks (default: none)
-    seed = 1000
-
-    [settings]                      # of every method, where it has no other of its own; they win over the preset
-    batch_size = 512
-
-    [data]                          # `episodes` and `seed` of collected sets (default: the benchmark's own)
-    episodes = 300
-    [data.where."*-giant-*"]        # other ones in environments that match
-    episodes = 200
-
-    [planners.wide]                 # a planner with settings of its own, under a name of its own
-    planner = "asym-graph"
-    nodes = 4096
-
-    [planners.common]               # with the policy that another method of the grid trained with the same seed
-    planner = "sym-graph"
-    policy_of = "IEL waypoint"
-
-    [planners.parts]                # asked for these columns of each goal, whatever the others, by environment
-    planner = "asym-graph"
-    goal_columns = { "kitchen-partial-*" = [17, 19, 22, 23] }
-
-    [[methods]]
-    algo = "iel"
-    label = "IEL"                   # default: the algorithm's name
-    planners = ["direct", "wide"]
-    settings = { beta = 0.3 }
-    [methods.where."*-stitch-*"]    # settings only in environments that match
-    beta = 0.1
-    [methods.scales.smoke]          # planners and settings at this scale only; `preset` is one of them
-    planners = ["direct"]
-    settings = { preset = "laptop" }
-
-    [scales.smoke]                  # anything above but methods, replaced when this scale is chosen
-    seeds = [0]
-
-Everything is checked before anything runs, and all mistakes are told at once.
+A grid is a TOML file; docs/comparing.md shows all that can be in it. Everything is checked before anything runs, and
+all mistakes are told at once.
 """
 
 from __future__ import annotations

@@ -85,6 +85,7 @@ def load_policy(trainer: Trainer) -> Resumed[dict[str, TrainState]] | None:
             notice(f"skipped a policy: {error}")
             continue
         write_bytes(run.path / METRICS, metrics)
+        trainer.policy_with = ()  # the others find it where it is
         facts = Facts(phase.steps, phase.name, seed, facts_of(metrics))
         return Resumed(phase.steps, [{**state, phase.slot: trained}], {seed: facts})
     return None
