@@ -28,7 +28,7 @@ from iel.methods import METHODS
 from iel.methods.method import Method, config_dict, config_from_dict
 from iel.planning import ACTION_KINDS, PLANNERS, ActionKind
 from iel.training.shared import policy_fingerprint
-from iel.typed import LARGEST, SEEDS, Amount, Count, Index, Seed, check_settings, shown, violation
+from iel.typed import LARGEST, SEEDS, Amount, Count, Index, Seed, shown, violation
 
 SHIPPED = Path(__file__).parent / "grids"
 SCALED = ("title", "environments", "seeds", "preset", "settings", "protocol", "data", "planners")
@@ -406,9 +406,7 @@ def _settings(method: Table, label: str, env: str, common: Table, mistakes: Mist
         given |= special if fnmatch.fnmatch(env, pattern) else {}
     mistakes.unknown(f"setting of {config.__name__}", [key for key in given if key not in common], fields, "")
     try:
-        chosen = config_from_dict(config, {key: value for key, value in given.items() if key in fields})
-        check_settings(chosen)
-        return config_dict(chosen)
+        return config_dict(config_from_dict(config, {key: value for key, value in given.items() if key in fields}))
     except IELError as error:
         mistakes.add(f"Method '{label}': {error}")
     except (TypeError, ValueError) as error:

@@ -30,7 +30,7 @@ from iel.files import folder, notice, refuse_partial, write_error, write_json
 from iel.loader import os_errors, read_json
 from iel.methods.method import Method, config_dict, config_from_dict
 from iel.model import Model, load_model
-from iel.typed import Count, Index, Seed, as_struct, check_numbers, check_seeds, check_settings
+from iel.typed import Count, Index, Seed, as_struct, check_numbers, check_seeds
 
 FORMAT = 1
 KEPT_DATA = "data.npz"
@@ -90,13 +90,11 @@ class Run:
         from iel.methods import get_method
 
         try:
-            algo = config_from_dict(get_method(self.config["algo"]), self.config["settings"])
-            check_settings(algo)
+            return config_from_dict(get_method(self.config["algo"]), self.config["settings"])
         except (ConfigError, TypeError, ValueError) as error:
             raise RunError(
                 f"{self.path / 'config.json'} does not describe a method of this version ({error})."
             ) from None
-        return algo
 
     @cached_property
     def model(self) -> Model:
