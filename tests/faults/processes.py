@@ -10,8 +10,8 @@ from pathlib import Path
 
 from iel.data import Trajectories
 from iel.files import sha256
+from iel.training.checkpoint import newest_common, saved_steps
 from iel.training.trackers import read_metrics
-from run_files import latest_checkpoint
 
 TRAINEE = Path(__file__).with_name("trainee.py")
 PATIENCE = 600.0
@@ -89,8 +89,7 @@ def wait_for_step(process: subprocess.Popen, out: Path, step: int) -> None:
 
 def results(out: Path) -> dict[str, str]:
     """sha256 of everything training produces: parameters and optimiser state, metrics, the model."""
-    newest = latest_checkpoint(out / "checkpoints")
-    assert newest is not None
+    newest = saved_steps(out / "checkpoints")[newest_common([out / "checkpoints"])[0]]
     return {
         "step": newest.name,
         "state": sha256(newest / "state.safetensors"),
