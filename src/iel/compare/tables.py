@@ -92,21 +92,13 @@ def _has_published(comparison: Comparison, env: str) -> bool:
 
 def interval_table(comparison: Comparison) -> list[str]:
     """Every entry with its interval and its tasks."""
+    rows = []
+    for place, entry in ordered(comparison):
+        score, tasks = number(*mean_and_deviation(entry.scores)), [f"{100 * rate:.0f}" for rate in entry.rates.mean(0)]
+        seeds, steps = str(len(entry.seeds)), f"{entry.steps:.0f}"
+        rows.append([*place, seeds, score, interval_text(entry.interval), " ".join(tasks), steps])
     heads = ("data set", "method", "planner", "seeds", "mean ± std", "95 % interval", "per task", "mean steps")
-    return _lines(
-        heads,
-        [
-            (
-                *place,
-                str(len(entry.seeds)),
-                number(*mean_and_deviation(entry.scores)),
-                interval_text(entry.interval),
-                " ".join(f"{100 * rate:.0f}" for rate in entry.rates.mean(0)),
-                f"{entry.steps:.0f}",
-            )
-            for place, entry in ordered(comparison)
-        ],
-    )
+    return _lines(heads, rows)
 
 
 def ordered(comparison: Comparison) -> Iterator[tuple[tuple[str, str, str], Entry]]:
@@ -134,15 +126,11 @@ def aggregate_table(comparison: Comparison) -> list[str]:
 
 def best_table(comparison: Comparison) -> list[str]:
     """The best of several checkpoints beside the last one; empty where only the last was measured."""
-    rows = [
-        (
-            *place,
-            number(*mean_and_deviation(entry.scores)),
-            f"{number(*mean_and_deviation(entry.best))} of {len(entry.curve) + 1}",
-        )
-        for place, entry in ordered(comparison)
-        if entry.best is not None
-    ]
+    rows = []
+    for place, entry in ordered(comparison):
+        if entry.best is not None:
+            last, top = (number(*mean_and_deviation(scores)) for scores in (entry.scores, entry.best))
+            rows.append([*place, last, f"{top} of {len(entry.curve) + 1}"])
     return _lines(("data set", "method", "planner", "last checkpoint", "best checkpoint of"), rows) if rows else []
 
 

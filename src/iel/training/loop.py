@@ -276,7 +276,8 @@ class Trainer:
             return
         resumed = find_checkpoint(self.runs, jax.eval_shape(self.start, jax.random.key(0)))
         fresh = resumed is None
-        resumed = resumed or load_policy(self)
+        if fresh and self.policy_with:
+            resumed = load_policy(self)
         if resumed is not None:
             self.restore(resumed)
         roots = [run.folder("checkpoints") for run in self.runs.values()]
@@ -287,9 +288,8 @@ class Trainer:
             self.csv[seed] = CSVTracker(run.path / "metrics.csv", self.step, metrics)
             self.trackers[seed] = [self.csv[seed]]
             if tensorboard:
-                self.trackers[seed].append(
-                    TensorBoardTracker(run.folder("tensorboard"), self.step if resumed else None)
-                )
+                since = self.step if resumed else None
+                self.trackers[seed].append(TensorBoardTracker(run.folder("tensorboard"), since))
             for tracker in self.trackers[seed]:
                 stack.callback(tracker.close)
             run.update(status="running", step=self.step)
