@@ -91,7 +91,7 @@ def _measure(
 
     def one_step(state: TrainState, key: jax.Array) -> Any:
         sample_key, update_key = jax.random.split(key)
-        return learner.update(state, learner.sample(sample_key, data, tables), update_key)
+        return learner.update(state, learner.sample(sample_key, *source.seen(learner, tables, data)), update_key)
 
     products = matrix_products(jax.make_jaxpr(one_step)(state, key).jaxpr)
     flops = sum(product_flops(product) for product in products)
