@@ -26,8 +26,8 @@ from iel.learner import Phase
 from iel.methods.iel import IEL
 from iel.progress import Progress
 from iel.training.checkpoint import state_bytes
-from iel.training.loop import CHUNK, SAVE_SECONDS, SAVE_SHARE, Trainer, run_config
-from iel.training.resume import open_or_create
+from iel.training.loop import CHUNK, SAVE_SECONDS, SAVE_SHARE, Trainer
+from iel.training.run import open_or_create, run_config
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,9 +40,9 @@ from iel.errors import ConfigError, IELError
 from iel.methods.iel import IEL
 from iel.progress import Progress
 from iel.training.loop import CHUNK, Trainer
-from iel.training.seeds import SeedMap, Separate, Stacked
 
-MAPS: dict[str, Callable[[int], SeedMap]] = {"separate": Separate, "stacked": Stacked}
+MAPS = {"separate": False, "stacked": True}
+"""Whether the seeds of a process are stacked."""
 WARM_UP = 10
 """Steps that compile a phase and are not timed."""
 
@@ -223,7 +223,7 @@ if __name__ == "__main__":
     keep_to([int(core) for core in cores.split(",")])
     seeds = [int(seed) for seed in own.split(",")]
     work(
-        Trainer(synthetic_data(), IEL.preset(chosen), seeds, {}, MAPS[each](len(seeds))),
+        Trainer(synthetic_data(), IEL.preset(chosen), seeds, {}, MAPS[each]),
         int(number),
         say=lambda *times: print(*times, flush=True),
         wait=sys.stdin.readline,

@@ -32,8 +32,8 @@ from iel.files import require_space
 from iel.learner import Phase, Spec
 from iel.methods.iel import IEL
 from iel.policies import Directions
-from iel.training.feed import CHUNK, DiskSource, step_keys
-from iel.training.loop import Trainer
+from iel.training.loop import CHUNK, Trainer
+from iel.training.steps import Source, step_keys
 
 EPISODE = 1000
 """Transitions an episode."""
@@ -92,7 +92,7 @@ def sample_case(directory: str, batches: int) -> dict[str, Any]:
     data = open_store(Path(directory))
     opened = time.perf_counter() - started
     algo, key = IEL.preset("laptop"), jax.random.key(0)
-    source, learner = DiskSource(data, Spec(data.observation_size, data.action_size), None), algo.phases()[0].learner
+    source, learner = Source(data, Spec(data.observation_size, data.action_size), None), algo.phases()[0].learner
 
     @jax.jit
     def chunk(first: jax.Array) -> jax.Array:

@@ -29,8 +29,7 @@ from iel.errors import ConfigError
 from iel.learner import Phase, Trained, TrainState
 from iel.methods import METHODS, Method, get_method
 from iel.progress import Progress
-from iel.training.feed import MemorySource
-from iel.training.loop import many_steps
+from iel.training.steps import Source, many_steps
 
 SIZES = ((256, 256), (512, 1024))
 """(width, batch) of the standard cases; the second is the paper's."""
@@ -72,7 +71,7 @@ def run(
     rows = []
     with Progress("bench training", sum(len(case.phases()) for *_, case in cases), unit="cases", show=progress) as bar:
         for name, width, batch, case in cases:
-            source = MemorySource(data, case.spec(data), None)
+            source = Source(data, case.spec(data), None)
             first = {phase.slot: phase.learner for phase in reversed(case.phases())}
             start = lambda key, first=first, spec=source.spec: {s: own.start(key, spec) for s, own in first.items()}  # noqa: E731
             states = jax.jit(start)(jax.random.key(0))
@@ -85,14 +84,14 @@ def run(
 
 
 def _measure(
-    phase: Phase, state: TrainState, trained: Trained, source: MemorySource, seconds: float, bare: bool
+    phase: Phase, state: TrainState, trained: Trained, source: Source, seconds: float, bare: bool
 ) -> dict[str, float]:
     learner, data, key = phase.learner, source.data, jax.random.key(1)
     tables = jax.jit(lambda trained: source.prepare(learner, trained, data))(trained)
 
     def one_step(state: TrainState, key: jax.Array) -> Any:
         sample_key, update_key = jax.random.split(key)
-        return learner.update(state, learner.sample(sample_key, data, tables), update_key)
+        return learner.update(state, learner.sample(sample_key, *source.seen(learner, tables, data)), update_key)
 
     products = matrix_products(jax.make_jaxpr(one_step)(state, key).jaxpr)
     flops = sum(product_flops(product) for product in products)

@@ -25,8 +25,7 @@ from pathlib import Path
 import numpy as np
 
 import iel
-from iel.evaluation import Arena, Protocol
-from iel.evaluation.ask import Ask
+from iel.evaluation import Arena, Ask, Protocol
 from iel.planning import AsymGraph, Reward, Weighted
 from iel.planning.goals import inside
 from iel.theory.mazes import Maze, maze_from_map, steps_between

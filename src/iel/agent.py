@@ -33,7 +33,7 @@ from iel.typed import as_struct
 
 if TYPE_CHECKING:
     from iel.data import Trajectories
-    from iel.evaluation.report import Evaluation
+    from iel.evaluation.result import Evaluation
     from iel.methods import Method
 
 AGENT = "agent.json"

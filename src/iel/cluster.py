@@ -14,9 +14,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from iel.cores import environment_for, usable_cores
 from iel.errors import ConfigError, RunError
@@ -28,6 +29,8 @@ PATIENCE = 30.0
 """Seconds a process has to save its state after it was asked to stop."""
 CARRIED = ("IEL_", "JAX_", "XLA_")
 """Variables of the driver that its processes get, wherever they run."""
+Ticket = Any
+"""What Ray calls a process that was submitted."""
 
 
 class Needs(NamedTuple):
@@ -55,7 +58,12 @@ class Cluster:
             raise ConfigError(f"--cores must be at least 1, but is {self.needs.cores}.")
 
     def __enter__(self) -> Cluster:
-        self.ray = _ray()
+        try:
+            import ray
+            import ray.exceptions
+        except ImportError:
+            raise ConfigError('--on ray needs Ray; install it with `pip install "iel[ray]"`.') from None
+        self.ray = ray
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
             if self.address:
@@ -65,16 +73,14 @@ class Cluster:
         except (ConnectionError, RuntimeError, ValueError) as problem:
             reason = (str(problem).splitlines() or [""])[0][:200]
             raise RunError(f"There is no Ray cluster at {self.address or 'this machine'} ({reason}).") from None
-        memory = self.needs.memory_gb
-        self._task = self.ray.remote(run_process).options(
-            num_cpus=self.needs.cores,
-            num_gpus=self.needs.accelerators,
-            memory=None if memory is None else int(memory * 1e9),
-            max_retries=RETRIES,
-        )
+        cores, memory, accelerators = self.needs
+        room = {"num_cpus": cores, "num_gpus": accelerators, "memory": None if memory is None else int(memory * 1e9)}
+        self._task = self.ray.remote(run_process).options(**room, max_retries=RETRIES)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.ray.shutdown()
 
     @property
@@ -82,27 +88,27 @@ class Cluster:
         """How many of our processes fit at a time, as of now."""
         return max(1, int(self.ray.cluster_resources().get("CPU", 1) // self.needs.cores))
 
-    def submit(self, module: str, arguments: Sequence[str], *, stdin: str = "", log: str | None = None) -> Any:
+    def submit(self, module: str, arguments: Sequence[str], *, stdin: str = "", log: str | None = None) -> Ticket:
         """Start a process when there is room for it; returns a ticket."""
         carried = {name: value for name, value in os.environ.items() if name.startswith(CARRIED)}
         if "IEL_DATA" in carried:  # a node has a working directory of its own
             carried["IEL_DATA"] = str(Path(carried["IEL_DATA"]).expanduser().absolute())
         return self._task.remote(module, list(arguments), stdin, log, carried, self.needs.cores)
 
-    def ended(self, tickets: Sequence[Any], patience: float) -> list[Any]:
+    def ended(self, tickets: Sequence[Ticket], patience: float) -> list[Ticket]:
         """Those of the tickets whose processes have ended, after waiting for at most so many seconds."""
         ready, _ = self.ray.wait(list(tickets), num_returns=1, timeout=patience)
         more, _ = self.ray.wait(list(tickets), num_returns=len(tickets), timeout=0) if ready else ([], [])
         return more or ready
 
-    def result(self, ticket: Any) -> Ended:
+    def result(self, ticket: Ticket) -> Ended:
         """How a process ended; one that Ray could not run has code -9."""
         try:
             return Ended(*self.ray.get(ticket))
         except self.ray.exceptions.RayError as problem:
             return Ended(-signal.SIGKILL, (str(problem).splitlines() or ["Ray lost it."])[0][:300])
 
-    def stop(self, tickets: Sequence[Any]) -> None:
+    def stop(self, tickets: Sequence[Ticket]) -> None:
         """Ask processes to save and end; those that have not begun never will."""
         for ticket in tickets:
             self.ray.cancel(ticket, force=False)
@@ -118,15 +124,6 @@ def address_of(on: str) -> str | None:
     return address or os.environ.get("RAY_ADDRESS") or None
 
 
-def _ray() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError:
-        raise ConfigError('--on ray needs Ray; install it with `pip install "iel[ray]"`.') from None
-    return ray
-
-
 def run_process(
     module: str, arguments: list[str], stdin: str, log: str | None, variables: dict[str, str], cores: int
 ) -> tuple[int, str]:
@@ -134,11 +131,11 @@ def run_process(
     os.environ.update(variables)
     environment = environment_for(range(cores))
     environment.pop("RAY_ADDRESS", None)
-    file: BinaryIO | None = open_in_place(Path(log)) if log else None
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        stdin=subprocess.PIPE, stdout=file or subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-    )  # fmt: skip
+    with open_in_place(Path(log)) if log else nullcontext(subprocess.PIPE) as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=environment,
+        )  # fmt: skip
     try:
         said, _ = process.communicate(stdin.encode())
     except BaseException:
@@ -148,8 +145,5 @@ def run_process(
         except subprocess.TimeoutExpired:
             process.kill()
         raise
-    finally:
-        if file is not None:
-            file.close()
     lines = (said or b"").decode(errors="replace").strip().splitlines()
     return process.returncode, lines[-1] if lines else ""

@@ -1,4 +1,4 @@
-"""Progress bars on stderr, so that stdout stays for results. Plain lines when nobody watches a terminal."""
+"""Progress on stderr, so that stdout stays for results. Plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import sys
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 QUIET_SECONDS = 20.0
-"""Without a terminal, say something this often."""
+"""Without a terminal, print a line this often."""
 PACE_SECONDS, PACE_MARKS = 60.0, 2000
-"""What is left is told from the pace of this long."""
+"""The time that is left follows from the pace of this long."""
 
 
 class Unbreakable:
@@ -51,33 +54,34 @@ class Progress:
     """One bar with a free text at its end: `with Progress("train", 1000) as bar: bar.advance(10, "loss 0.3")`."""
 
     def __init__(self, title: str, total: int, *, unit: str = "steps", show: bool = True):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as RichProgress
-
         self.title, self.total, self.unit = title, total, unit
         self.done, self._said = 0, time.monotonic()
         self._pace: list[tuple[float, int]] = []
         """(time, done) of the last minute or so: earlier work says nothing about what is left."""
-        console = Console(file=STDERR)  # type: ignore[arg-type]
-        self._plain = show and not console.is_terminal
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            disable=not show or self._plain,
-        )
-        self._task = self._bar.add_task(title, total=total, note="", left="")
+        self._bar: Bar | None = None
+        self._plain = False
+        if show:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            console = Console(file=STDERR)  # type: ignore[arg-type]
+            self._plain = not console.is_terminal
+            texts = (TextColumn(f"{{task.fields[{name}]}}") for name in ("left", "note"))
+            columns = TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), *texts
+            self._bar = Bar(*columns, console=console, disable=self._plain)
+            self._task = self._bar.add_task(title, total=total, note="", left="")
 
     def __enter__(self) -> Progress:
-        self._bar.start()
+        if self._bar:
+            self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        self._bar.stop()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
         if self._plain and kind is None:
             self._say("")
 
@@ -87,8 +91,9 @@ class Progress:
         now = time.monotonic()
         self._pace = [mark for mark in self._pace if usual and now - mark[0] < PACE_SECONDS][-PACE_MARKS:]
         self._pace.append((now, self.done))
-        left = self.remaining()
-        self._bar.update(self._task, advance=count, note=note, left=f"{left} left" if left else "")
+        if self._bar:
+            left = self.remaining()
+            self._bar.update(self._task, advance=count, note=note, left=f"{left} left" if left else "")
         if self._plain and time.monotonic() - self._said > QUIET_SECONDS:
             self._say(note)
 
@@ -99,13 +104,17 @@ class Progress:
         print("  ".join(word for word in words if word), file=STDERR, flush=True)
 
     def remaining(self) -> str:
-        """How long the rest will take at the pace of the last minute: `40 s`, `12 min`; empty if nobody can tell."""
+        """How long the rest will take at the pace of the last minute: `40 s`, `12 min`; empty where it is unknown."""
         if len(self._pace) < 2 or self.done >= self.total:
             return ""
         (then, before), (now, done) = self._pace[0], self._pace[-1]
         if done == before or now - then < 1.0:
             return ""
-        seconds = (self.total - done) * (now - then) / (done - before)
-        if seconds < 90:
-            return f"{seconds:.0f} s"
-        return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        return clock((self.total - done) * (now - then) / (done - before))
+
+
+def clock(seconds: float) -> str:
+    """Seconds as people say them: `40 s`, `12 min`, `3.1 h`; empty below one."""
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 1 else ""
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -226,6 +226,42 @@ settings = {{ {tiny}, policy = "waypoints" }}
     assert alone[0].state == "failed" and "walker" in alone[0].error
 
 
+def test_a_waypoint_policy_is_trained_once_for_all_geometries(maze_data, tmp_path):
+    """The second cell waits for the first one's policy and continues from it, to the bits it has alone."""
+    settings = {"steps": 40, "hidden": [8], "batch_size": 16, "policy": {"kind": "waypoints", "steps": 120}}
+    table = {
+        "environments": [maze_data.name],
+        "preset": "smoke",
+        "protocol": {"episodes": 1, "max_steps": 5, "tasks": [1]},
+        "data": {"episodes": 60},
+        "methods": [{"algo": name, "settings": settings} for name in ("gcivl", "gcbc")],
+    }
+    grid = check_grid(table, "shared")
+    jobs = execute(grid, tmp_path / "both", lanes=2, quiet=True)
+    alone = execute(grid, tmp_path / "alone", lanes=1, quiet=True, only=["* gcbc *"])
+    assert [job.state for job in (*jobs, alone[1])] == ["done"] * 3, jobs
+    first, second = (job.directory for job in jobs)
+    assert (first / "run" / "policy").is_dir() and not (second / "run" / "policy").exists()
+    for name in ("metrics.csv", "model/model.safetensors"):
+        mine, others = (directory / "run" / name for directory in (second, alone[1].directory))
+        assert mine.read_bytes() == others.read_bytes()
+    steps = [line.split(",")[:2] for line in (second / "run" / "metrics.csv").read_text().splitlines()]
+    assert ["120", "policy"] in steps and ["160", "train"] in steps
+    assert sorted(path.name for path in (second / "run" / "checkpoints").iterdir())[0] == "step_000000120"
+
+
+def test_cells_wait_for_a_policy_only_while_it_is_trained(tmp_path):
+    settings = {"preset": "smoke", "policy": "waypoints"}
+    methods = [{"algo": name, "settings": settings} for name in ("gcivl", "qrl")]
+    grid = check_grid({"environments": ["pointmaze-medium-navigate-v0"], "methods": methods}, "wait")
+    first, second = list_jobs(grid, tmp_path, {})
+    first.sharing = second.sharing = [first.directory, second.directory]
+    assert not first.waits_for([], [second]) and not second.waits_for([], [first])
+    assert second.waits_for([first], [])
+    (first.directory / "run" / "policy").mkdir(parents=True)
+    assert not second.waits_for([first], [])
+
+
 def _report(out: Path) -> dict[str, str]:
     from iel.commands.compare import ReportCommand
 

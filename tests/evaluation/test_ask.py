@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from iel.errors import ConfigError
-from iel.evaluation import Arena, Protocol
-from iel.evaluation.ask import Ask
-from iel.evaluation.report import summarise, table
-from iel.evaluation.result import Result
+from iel.evaluation import Arena, Ask, Protocol
+from iel.evaluation.result import Result, summarise, table
 from iel.metrics import Displacement
 from iel.model import Direction
 from iel.planning import AsymGraph, Avoid, Direct, PlanningModel, Reward, Where

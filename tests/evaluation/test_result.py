@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from iel.errors import RunError
-from iel.evaluation.report import Evaluation
-from iel.evaluation.result import Episodes, Result, read_result
+from iel.evaluation.result import Episodes, Evaluation, Result, read_result
 from iel.evaluation.rollout import Rollouts
 
 PROTOCOL = {"tasks": 2, "episodes_per_task": 2, "seed": 0, "action": "policy mean", "interval": "an interval"}

@@ -7,8 +7,7 @@ from iel.envs import make_env
 from iel.errors import ConfigError
 from iel.evaluation import Arena, Protocol
 from iel.evaluation.distances import BANDS
-from iel.evaluation.report import summarise, table
-from iel.evaluation.result import Result
+from iel.evaluation.result import Result, summarise, table
 from iel.evaluation.stats import success_interval
 
 MAZE = "pointmaze-medium-navigate-v0"

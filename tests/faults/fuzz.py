@@ -38,7 +38,7 @@ from iel.errors import DataError, IELError
 from iel.files import MANIFEST, seal, verify_seal
 from iel.loader import read_safetensors, read_toml
 from iel.training import open_run
-from iel.training.resume import find_checkpoint
+from iel.training.checkpoint import find_checkpoint
 
 STRANGE = [None, True, False, 0, -1, 1.5, 1e300, 2**31, 2**63, 10**30, "", "text", "1", "\0", "é" * 5000, [], [1], [[]],
            {}, {"a": 1}, ["a"] * 3]  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from iel.data import Trajectories
 from iel.files import sha256
-from iel.training.checkpoint import latest_checkpoint
+from iel.training.checkpoint import newest_common, saved_steps
 from iel.training.trackers import read_metrics
 
 TRAINEE = Path(__file__).with_name("trainee.py")
@@ -89,8 +89,7 @@ def wait_for_step(process: subprocess.Popen, out: Path, step: int) -> None:
 
 def results(out: Path) -> dict[str, str]:
     """sha256 of everything training produces: parameters and optimiser state, metrics, the model."""
-    newest = latest_checkpoint(out / "checkpoints")
-    assert newest is not None
+    newest = saved_steps(out / "checkpoints")[newest_common([out / "checkpoints"])[0]]
     return {
         "step": newest.name,
         "state": sha256(newest / "state.safetensors"),

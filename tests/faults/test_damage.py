@@ -13,8 +13,15 @@ from trainee import EVERY, STEPS
 
 from iel.errors import RunError
 from iel.training import open_run
-from iel.training.checkpoint import newest_common, save_checkpoint, saved_steps, verify_checkpoint
-from iel.training.resume import find_checkpoint
+from iel.training.checkpoint import (
+    Facts,
+    find_checkpoint,
+    newest_common,
+    save_checkpoint,
+    saved_steps,
+    verify_checkpoint,
+)
+from iel.training.trackers import MetricsFacts
 
 FILES = ["config.json", "manifest.json", "state.json", "state.safetensors"]
 CONFIG = {
@@ -34,8 +41,8 @@ def make_run(path: Path, **changes) -> Path:
     (path / "checkpoints").mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config))
     for step in (20, 40):
-        facts = {"phase": "task", "seed": config["seed"], "metrics": {"bytes": 0, "sha256": ""}}
-        save_checkpoint(path / "checkpoints", step, state(step + config["seed"]), config, facts)
+        facts = Facts(step, "task", config["seed"], MetricsFacts(0, ""))
+        save_checkpoint(path / "checkpoints", state(step + config["seed"]), config, facts)
     return path
 
 
@@ -115,7 +122,7 @@ def test_a_whole_checkpoint_of_another_run_or_step_is_not_taken(run, tmp_path, c
         verify_checkpoint(root / "step_000000040")  # whole, but not this run's
         assert loaded_step(run) == 20
         assert "belongs to another run" in capsys.readouterr().err
-        save_checkpoint(root, 40, state(40), CONFIG, {})
+        save_checkpoint(root, state(40), CONFIG, Facts(40))
     shutil.copytree(root / "step_000000020", root / "step_000000099")
     assert loaded_step(run) == 40
     assert "holds step 20" in capsys.readouterr().err
@@ -140,7 +147,7 @@ import os, shutil, signal, sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 import test_damage as world
-from iel.training.checkpoint import newest_common, prune, save_checkpoint, saved_steps, is_whole
+from iel.training.checkpoint import Facts, newest_common, prune, save_checkpoint, saved_steps, is_whole
 from iel.files import remove_partials
 
 def killed_before(call):
@@ -156,7 +163,7 @@ def killed_before(call):
                     os.kill(os.getpid(), signal.SIGKILL)
                 return real(*args, **kwargs)
             setattr(os, name, counted)
-        save_checkpoint(root, 60, world.state(60), world.CONFIG, {{}})
+        save_checkpoint(root, world.state(60), world.CONFIG, Facts(60))
         prune(root, 2)
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -175,7 +182,7 @@ while True:
         if step > 40:
             shutil.rmtree(directory)
     for step in (20, 40):
-        save_checkpoint(root, step, world.state(step), world.CONFIG, {{}})
+        save_checkpoint(root, world.state(step), world.CONFIG, Facts(step))
     call += 1
 assert newest == sorted(newest) and newest[0] == 40 and newest[-1] == 60, newest
 print(len(newest) - 1)

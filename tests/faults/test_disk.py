@@ -13,7 +13,7 @@ from trainee import STEPS
 from iel.errors import RunError
 from iel.methods import IEL
 from iel.training import train
-from iel.training.checkpoint import latest_checkpoint
+from run_files import latest_checkpoint
 
 NOBODY = 65534
 

@@ -26,9 +26,9 @@ from iel.files import MANIFEST, locked, notice, open_in_place, seal, verify_seal
 from iel.methods import IEL
 from iel.model import load_model
 from iel.training import open_run
-from iel.training.checkpoint import prune, saved_steps
-from iel.training.resume import find_checkpoint, nothing_left, open_or_create
-from iel.training.trackers import CSVTracker
+from iel.training.checkpoint import find_checkpoint, prune, saved_steps
+from iel.training.run import nothing_left, open_or_create
+from iel.training.trackers import CSVTracker, MetricsFacts
 from iel.typed import check_seeds, check_settings
 
 VICTIM = "what the user would miss\n"
@@ -67,9 +67,7 @@ def test_metrics_that_are_a_link_are_not_written_through(run, victim):
     (run / "metrics.csv").symlink_to(victim)
     with pytest.raises(RunError, match=r"metrics\.csv is a symbolic link"):
         CSVTracker(run / "metrics.csv")
-    CSVTracker(
-        run / "metrics.csv", {"step": 0, "metrics": {"bytes": 0, "sha256": ""}}
-    ).close()  # replaced, not followed
+    CSVTracker(run / "metrics.csv", 0, MetricsFacts(0, "")).close()  # replaced, not followed
     assert victim.read_text() == VICTIM and not (run / "metrics.csv").is_symlink()
 
 

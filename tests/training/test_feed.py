@@ -15,9 +15,8 @@ from iel.data.trajectories import Rows
 from iel.errors import DataError
 from iel.methods import GAS, GCBC, GCCQL, IEL
 from iel.policies import Directions, Waypoints
-from iel.training.feed import DiskSource, MemorySource, step_keys
 from iel.training.loop import Trainer
-from iel.training.seeds import Separate, Stacked
+from iel.training.steps import Source, step_keys
 
 TINY = {"steps": 120, "batch_size": 16, "hidden": (8, 8)}
 METHODS = [
@@ -71,7 +70,7 @@ COMPUTED = {"omega", "displacement", "future", "subgoal"}
 def test_every_step_sees_the_batch_it_sees_in_memory(algo, memory, disk):
     """Observations, actions, steps and flags to the bit; what networks make of them to rounding."""
     spec = algo.spec(memory)
-    key, sources = jax.random.key(7), (MemorySource(memory, spec, None), DiskSource(disk, spec, None))
+    key, sources = jax.random.key(7), (Source(memory, spec, None), Source(disk, spec, None))
     trained = jax.jit(lambda key: {p.slot: p.learner.init(key, spec) for p in algo.phases()})(jax.random.key(1))
     for phase in algo.phases() if not spec.position else algo.phases()[:1]:
         batches = []
@@ -103,9 +102,9 @@ def test_a_model_trained_from_the_disk_is_the_one_trained_in_memory(memory, disk
     assert np.allclose(one.act(states, commands), other.act(states, commands), atol=1e-2)
 
 
-def after(data: Trajectories, each, counts: tuple[int, ...]) -> list:
+def after(data: Trajectories, stacked: bool, counts: tuple[int, ...]) -> list:
     """The leaves of both seeds' states after so many steps, in so many goes."""
-    trainer = Trainer(data, METHODS[-1], [3, 4], {}, each)
+    trainer = Trainer(data, METHODS[-1], [3, 4], {}, stacked)
     advance = trainer.stepper(trainer.phases[0])
     for count in counts:
         advance(count)
@@ -113,15 +112,15 @@ def after(data: Trajectories, each, counts: tuple[int, ...]) -> list:
 
 
 def test_where_nothing_is_frozen_it_is_the_same_to_the_bit_wherever_chunks_end(memory, disk):
-    whole, broken = after(memory, Separate(2), (100, 20)), after(disk, Separate(2), (30, 70, 7, 13))
+    whole, broken = after(memory, False, (100, 20)), after(disk, False, (30, 70, 7, 13))
     assert all(np.array_equal(one, other) for one, other in zip(whole, broken, strict=True))
 
 
 def test_seeds_can_be_stacked(memory, disk):
     """Also of a method with one phase, before which there is nothing to map over."""
-    apart = after(memory, Separate(2), (30,))
+    apart = after(memory, False, (30,))
     for data in (memory, disk):
-        stacked = after(data, Stacked(2), (30,))
+        stacked = after(data, True, (30,))
         assert all(np.allclose(one, other, atol=1e-4) for one, other in zip(apart, stacked, strict=True))
 
 

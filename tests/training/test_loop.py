@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 
 import iel.training.loop as loop
-import iel.training.seeds
+import iel.training.steps as steps
 from iel.data import Trajectories
 from iel.errors import ConfigError, IELError, RunError
-from iel.files import sha256
 from iel.learner import Spec
 from iel.methods import IEL, get_method
 from iel.model import load_model
 from iel.policies import Directions
 from iel.training import open_run, open_runs, train
-from iel.training.checkpoint import latest_checkpoint, load_checkpoint
+from iel.training.checkpoint import Facts, load_checkpoint
 from iel.training.loop import snapshot_steps
-from iel.training.seeds import Separate, Stacked, seed_map
-from iel.training.trackers import read_metrics
+from iel.training.trackers import facts_of, read_metrics
+from run_files import latest_checkpoint
 
 SMALL = {"hidden": (16,), "batch_size": 16, "dimension": 4}
 TINY = IEL.preset("smoke", **SMALL, steps=36, omega_share=1 / 3, policy=Directions(steps=24, target_rate=0.05))
@@ -69,7 +68,7 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(walks, trained, tmp_
 @pytest.mark.long
 @pytest.mark.optimised
 def test_company_changes_no_bit_of_networks_worth_sharing_among_threads(walks, monkeypatch):
-    monkeypatch.setattr(iel.training.seeds, "usable_cores", lambda: [0, 1])  # fewer than seeds
+    monkeypatch.setattr(steps, "usable_cores", lambda: [0, 1])  # fewer than seeds
     wide = IEL.preset("smoke", steps=90, hidden=(256, 256), batch_size=256, omega_share=0.5)
     alone, company = (train(walks, wide, seeds, progress=False).models[5] for seeds in ([5], [1, 2, 5]))
     for name, array in weights(alone).items():
@@ -80,7 +79,7 @@ def test_seeds_trained_by_vmap_are_the_seeds_trained_alone(walks, trained, tmp_p
     """To float tolerance: a mapped matrix product rounds differently, and Adam turns rounding of a gradient that is
     exactly zero (phi may be shifted freely) into small steps. So distances and actions are compared, not weights."""
     monkeypatch.setattr(jax, "default_backend", lambda: "an accelerator")
-    assert isinstance(seed_map(2), Stacked) and isinstance(seed_map(1), Separate)
+    assert [loop.Trainer(walks, TINY, seeds, {}).stacked for seeds in ([0, 1], [0])] == [True, False]
     both = train(walks, TINY, [3, 0], out=tmp_path / "both", progress=False)
     for seed, model in both.models.items():
         saved = weights(load_model(tmp_path / "both" / f"seed_{seed}" / "model"))
@@ -133,9 +132,8 @@ def test_checkpoints_are_verified_directories(trained):
     start = lambda key: {phase.slot: phase.learner.start(key, Spec(2, 2)) for phase in TINY.phases()}  # noqa: E731
     like = jax.eval_shape(start, jax.random.key(0))
     state, facts = load_checkpoint(newest, like)
-    length = (trained.path / "metrics.csv").stat().st_size
-    assert facts.pop("metrics") == {"bytes": length, "sha256": sha256(trained.path / "metrics.csv")}
-    assert facts == {"step": 60, "phase": "policy", "seed": 0}
+    metrics = facts_of((trained.path / "metrics.csv").read_bytes())
+    assert facts == Facts(step=60, phase="policy", seed=0, metrics=metrics)
     expected = weights(trained.model)["policy.log_std"]
     assert np.array_equal(state["policy"].params.policy.log_std, expected)
 

@@ -20,7 +20,8 @@ from iel.loader import read_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from iel.compare import Comparison, Grid
+    from iel.compare.grid import Grid
+    from iel.compare.results import Comparison
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from iel.files import require_writable
 
 if TYPE_CHECKING:
     from iel.evaluation import Arena, Rollouts
-    from iel.evaluation.ask import Ask
+    from iel.evaluation import Ask
     from iel.evaluation.result import Result
     from iel.model import Model
     from iel.training import Run
@@ -59,7 +59,7 @@ class Evaluate(ActingCommand):
         from rich.console import Console
 
         from iel.evaluation import Arena
-        from iel.evaluation.report import summarise, table
+        from iel.evaluation.result import summarise, table
         from iel.training import open_runs
 
         ask, world = self._ask(), self.environment.world()
@@ -90,7 +90,7 @@ class Evaluate(ActingCommand):
         A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
         """
         from iel.commands.pictures import draw_distances, draw_evaluation
-        from iel.evaluation.report import summarise
+        from iel.evaluation.result import summarise
         from iel.evaluation.result import Result, results_of
 
         model = run.model if driver is None else run.model.driven_by(driver.model)
@@ -127,7 +127,7 @@ class Evaluate(ActingCommand):
 
     def _ask(self) -> Ask:
         """What the agent is asked for."""
-        from iel.evaluation.ask import Ask
+        from iel.evaluation import Ask
 
         words = []
         if self.goal_columns is not None:

@@ -1,7 +1,7 @@
 """Comparisons: a grid of environments, methods, planners and seeds, run cell by cell, and what came out of it.
 
 grid.py        reads and checks a grid file; lists all its mistakes at once
-cells.py       trains and evaluates one cell; worker.py is the process it runs in
+cells.py       trains and evaluates one cell, in a process of its own
 execute.py     runs all cells, several at a time, and goes on where it was stopped; progress.py shows it
 results.py     collects what is finished, with its statistics
 tables.py      Markdown in the paper's layout, published numbers beside ours
@@ -9,8 +9,3 @@ page.py        the self-contained HTML page
 published.toml numbers of others, marked as such
 grids/         the grids that come with the package
 """
-
-from iel.compare.grid import Cell, Grid, Variant, read_grid
-from iel.compare.results import Comparison, collect
-
-__all__ = ["Cell", "Comparison", "Grid", "Variant", "collect", "read_grid"]

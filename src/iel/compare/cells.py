@@ -9,21 +9,27 @@
       log.txt                  what the process said
       error.json               why it failed, if it did
 
-`iel.compare.worker` runs it in a process of its own, so that a crash, or a machine out of memory, costs
-one cell.
+`python -m iel.compare.cells CELL CORES` does it in a process of its own, so that a crash, or a machine out of memory,
+costs one cell. Its log ends with the reason of a failure.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from iel.compare.grid import Cell, Variant
+from iel.cores import keep_to
 from iel.data import Trajectories, load
-from iel.errors import RunError
+from iel.errors import IELError, RunError
 from iel.evaluation import Arena
 from iel.evaluation.distances import can_be_asked
 from iel.evaluation.result import Episodes, Result, Seconds, read_record, read_result
@@ -37,9 +43,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0
 """Seconds to wait for another process that trains this cell."""
-CHECKPOINT = "last"
-"""Which model of a run the tables show: the one training ended with. With `checkpoints` above 1 in the protocol earlier
-ones are measured as well, for learning curves and for a table of the best ones, which is labelled as such."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Work:
     """Fingerprint of the data."""
     draw: bool
     """Whether rollouts are drawn."""
+    policy_with: tuple[str, ...] = ()
+    """Directories of other cells that train the same policy."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,6 @@ class Times:
 
     training: Seconds = 0.0
     evaluation: Seconds = 0.0
-
-
-def write_job(directory: Path, work: Work) -> None:
-    """Describe the work of one cell."""
-    (directory / "evaluations").mkdir(parents=True, exist_ok=True)
-    write_json(directory / "job.json", asdict(work))
 
 
 def evaluation_file(directory: Path, label: str) -> Path:
@@ -92,26 +91,23 @@ def missing(directory: Path, cell: Cell, data: str) -> list[Variant]:
 
 def run_cell(directory: Path) -> None:
     """Do what is not done yet of a cell."""
-    from iel.methods import config_from_dict, get_method
     from iel.model import load_model
 
     work = read_record(directory / "job.json", Work)
-    cell = work.cell
+    cell, run, snapshots = work.cell, directory / "run", work.cell.protocol.checkpoints
     data = load(cell.env, episodes=cell.data.episodes, seed=cell.data.seed, make=False, progress=False)
     if data.fingerprint != work.data:
         raise RunError(f"The data of {cell.env} changed since this comparison looked at it; start it again.")
     for variant in cell.planners:  # a driver that is missing is reported before the training, not after
         _driver(directory, work, variant)
-    algo = config_from_dict(get_method(cell.algo), cell.settings)
     started = time.monotonic()
-    with locked(directory / "run", PATIENCE):  # a worker of a comparison that was killed may still be saving
+    with locked(run, PATIENCE):  # a worker of a comparison that was killed may still be saving
         pass
-    snapshots = cell.protocol.checkpoints
-    trained = train(data, algo, [cell.seed], out=directory / "run", resume=True, snapshots=snapshots)
+    others = [directory.parent / name / "run" for name in work.policy_with]
+    trained = train(data, cell.config, [cell.seed], out=run, resume=True, snapshots=snapshots, policy_with=others)
     _add_time(directory, "training", time.monotonic() - started)
-    steps = snapshot_steps(algo, snapshots)[:-1]
-    earlier = {step: load_model(snapshot_model(directory / "run", step)) for step in steps}
-    evaluate_cell(directory, work, trained.models[cell.seed], earlier, data)
+    steps = snapshot_steps(cell.config, snapshots)[:-1]
+    evaluate_cell(directory, work, trained.model, {step: load_model(snapshot_model(run, step)) for step in steps}, data)
 
 
 def evaluate_cell(directory: Path, work: Work, model: Model, earlier: dict[int, Model], data: Trajectories) -> None:
@@ -181,3 +177,35 @@ def read_times(directory: Path) -> Times:
 def _add_time(directory: Path, kind: Literal["training", "evaluation"], seconds: float) -> None:
     before = asdict(read_times(directory))
     write_json(directory / "times.json", {**before, kind: round(before[kind] + seconds, 2)})
+
+
+# ---------------------------------------------------------------- the process
+
+
+def stop_with_parent() -> None:
+    """Ask the kernel (Linux) for SIGTERM when the parent dies: training then saves a checkpoint and ends."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        if os.getppid() != parent:  # it died while we asked
+            sys.exit(143)
+
+
+def main(directory: str, cores: str = "") -> int:
+    """Entry point of the process; its last line on stderr is the reason of a failure."""
+    stop_with_parent()
+    if cores:
+        keep_to([int(core) for core in cores.split(",")])
+    try:
+        run_cell(Path(directory))
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        traceback.print_exc()
+        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2 if isinstance(error, IELError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

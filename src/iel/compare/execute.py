@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Literal
 
 from iel.cluster import Cluster
-from iel.compare.cells import Work, missing, write_job
+from iel.compare.cells import Work, missing
 from iel.compare.grid import Cell, Grid
 from iel.compare.progress import Board
 from iel.cores import environment_for, usable_cores
@@ -41,18 +41,29 @@ class Job:
     directory: Path
     fingerprint: str
     """Of its data; empty where there is none."""
-    state: str = "waiting"
-    """waiting, running, done, failed"""
+    state: Literal["waiting", "running", "done", "failed"] = "waiting"
     error: str = ""
     started: float = 0.0
     seconds: float = 0.0
-    process: subprocess.Popen | None = field(default=None, repr=False)
-    log: BinaryIO | None = field(default=None, repr=False)
-    cores: tuple[int, ...] = ()
+    sharing: list[Path] = field(default_factory=list)
+    """Directories of all cells that train the same policy, this one among them; empty where its geometry matters."""
 
     @property
     def total_steps(self) -> int:
         return int(self.cell.settings.get("steps", 0))
+
+    def work(self, draw: bool) -> Work:
+        """What its process is to do."""
+        others = tuple(directory.name for directory in self.sharing if directory != self.directory)
+        return Work(self.cell, self.fingerprint, draw, others)
+
+    def waits_for(self, running: Sequence[Job], queue: Sequence[Job]) -> bool:
+        """Whether it should begin later: a policy that it needs is being trained, or is to be trained before."""
+        drivers = {self.cell.driver(name).directory(self.fingerprint) for name in self.cell.drivers}
+        if any(job.directory.name in drivers for job in (*running, *queue)):
+            return True
+        there = any((directory / "run" / "policy").is_dir() for directory in self.sharing)
+        return not there and any(job.directory in self.sharing for job in running)
 
 
 def execute(
@@ -83,20 +94,22 @@ def execute(
         jobs = list_jobs(grid, out, fingerprints, errors)
         shown = [job for job in jobs if chosen(job.cell, only)]
         waiting = [job for job in shown if job.state == "waiting"]
+        sharing: dict[str, list[Path]] = {}
+        for job in jobs:
+            if policy := job.cell.policy_fingerprint(job.fingerprint):
+                job.sharing = sharing.setdefault(policy, [])
+                job.sharing.append(job.directory)
         for job in waiting:
-            write_job(job.directory, Work(job.cell, job.fingerprint, draw=job.cell.seed == grid.seeds[0]))
+            (job.directory / "evaluations").mkdir(parents=True, exist_ok=True)
+            write_json(job.directory / "job.json", asdict(job.work(draw=job.cell.seed == grid.seeds[0])))
         on_start(len(waiting))
-        # Those that are driven by the policy of another cell come after all others.
-        waves = [[job for job in waiting if bool(job.cell.drivers) == driven] for driven in (False, True)]
         if cluster is not None and waiting:
             with cluster, Board(shown, cluster.places, quiet) as board:
-                for wave in waves:
-                    _run_on(cluster, wave, board)
-            return jobs
-        lanes = min(lanes or len(usable_cores()), max(len(waiting), 1))
-        with Board(shown, lanes, quiet) as board:
-            for wave in waves:
-                _run(wave, _shares(lanes), board)
+                _run(waiting, OnCluster(cluster), board)
+        else:
+            lanes = min(lanes or len(usable_cores()), max(len(waiting), 1))
+            with Board(shown, lanes, quiet) as board:
+                _run(waiting, Here(lanes), board)
     return jobs
 
 
@@ -121,7 +134,7 @@ def list_jobs(
     grid: Grid, out: Path, fingerprints: Mapping[str, str], errors: Mapping[str, str] | None = None
 ) -> list[Job]:
     """All cells with what is known of them: finished ones by their results, others waiting."""
-    jobs = []
+    jobs: list[Job] = []
     for cell in grid.cells:
         fingerprint = fingerprints.get(cell.env, "")
         job = Job(cell, out / "cells" / cell.directory(fingerprint), fingerprint)
@@ -154,59 +167,91 @@ def read_recorded(out: Path) -> Recorded:
 # ---------------------------------------------------------------- processes
 
 
-def _run(waiting: list[Job], shares: list[tuple[int, ...]], board: Board) -> None:
-    queue, free = list(waiting), list(shares)
-    running: list[Job] = []
+def _run(waiting: Sequence[Job], workers: Here | OnCluster, board: Board) -> None:
+    """Run cells, in their order but for those that wait for a policy of another one."""
+    queue, running = list(waiting), list[Job]()
     try:
         while queue or running:
-            while queue and free:
-                job = queue.pop(0)
-                job.cores = free.pop(0)
-                _start(job)
-                running.append(job)
-            time.sleep(POLL_SECONDS)
-            for job in [job for job in running if job.process and job.process.poll() is not None]:
+            for job in list(queue):
+                others = [other for other in queue if other is not job]
+                if not job.waits_for(running, others):
+                    if not workers.start(job):
+                        break
+                    queue.remove(job)
+                    running.append(job)
+            for job, code, said in workers.ended():
                 running.remove(job)
-                free.append(job.cores)
-                assert job.process is not None and job.log is not None
-                job.log.close()
-                _finish(job, job.process.returncode)
+                _finish(job, code, said)
             board.update()
     except BaseException:
-        _stop(running)
+        workers.stop()
         raise
 
 
-def _start(job: Job) -> None:
-    (job.directory / "error.json").unlink(missing_ok=True)
-    job.log = open_in_place(_log(job))
-    command = [sys.executable, "-m", "iel.compare.worker", str(job.directory), ",".join(map(str, job.cores))]
-    job.process = subprocess.Popen(command, stdout=job.log, stderr=subprocess.STDOUT, env=environment_for(job.cores))
-    job.state, job.started = "running", time.monotonic()
+class Here:
+    """Processes of this machine, each with its share of the cores."""
+
+    def __init__(self, lanes: int):
+        cores = usable_cores()
+        self.free = [tuple(cores[lane::lanes]) or (cores[lane % len(cores)],) for lane in range(lanes)]
+        self.running: list[tuple[Job, subprocess.Popen[bytes], tuple[int, ...]]] = []
+
+    def start(self, job: Job) -> bool:
+        """Begin a cell; False where there is no room for it now."""
+        if not self.free:
+            return False
+        cores = self.free.pop(0)
+        (job.directory / "error.json").unlink(missing_ok=True)
+        command = [sys.executable, "-m", "iel.compare.cells", str(job.directory), ",".join(map(str, cores))]
+        with open_in_place(_log(job)) as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment_for(cores))
+        self.running.append((job, process, cores))
+        job.state, job.started = "running", time.monotonic()
+        return True
+
+    def ended(self) -> Iterator[tuple[Job, int, str]]:
+        """Cells whose processes have ended meanwhile, with the exit code and what was said where there is no log."""
+        time.sleep(POLL_SECONDS)
+        for job, process, cores in list(self.running):
+            if (code := process.poll()) is not None:
+                self.running.remove((job, process, cores))
+                self.free.append(cores)
+                yield job, code, ""
+
+    def stop(self) -> None:
+        """Ctrl-C in a terminal has reached the processes already, and a second signal would stop them at once, so they
+        are asked again only when they do not end by themselves."""
+        for ask in (None, signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + (3.0 if ask is None else PATIENCE)
+            for _, process, _ in self.running:
+                if ask is not None and process.poll() is None:
+                    process.send_signal(ask)
+            while time.monotonic() < deadline and any(process.poll() is None for _, process, _ in self.running):
+                time.sleep(POLL_SECONDS)
 
 
-def _run_on(cluster: Cluster, waiting: list[Job], board: Board) -> None:
-    """Hand all cells to a cluster, and watch the files they write."""
-    for job in waiting:
+class OnCluster:
+    """Processes on the nodes of a cluster, which starts them when there is room; their files are watched."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster, self.running = cluster, dict[Any, Job]()
+
+    def start(self, job: Job) -> bool:
         for name in ("error.json", "log.txt"):
             (job.directory / name).unlink(missing_ok=True)
-    running = {
-        cluster.submit("iel.compare.worker", [str(job.directory.absolute())], log=str(_log(job).absolute())): job
-        for job in waiting
-    }
-    try:
-        while running:
-            for ticket in cluster.ended(list(running), POLL_SECONDS):
-                job = running.pop(ticket)
-                end = cluster.result(ticket)
-                _finish(job, end.code, end.said)
-            for job in running.values():
-                if job.state == "waiting" and _log(job).exists():  # a node has begun
-                    job.state, job.started = "running", time.monotonic()
-            board.update()
-    except BaseException:
-        cluster.stop(list(running))
-        raise
+        arguments, log = [str(job.directory.absolute())], str(_log(job).absolute())
+        self.running[self.cluster.submit("iel.compare.cells", arguments, log=log)] = job
+        return True
+
+    def ended(self) -> Iterator[tuple[Job, int, str]]:
+        for ticket in self.cluster.ended(list(self.running), POLL_SECONDS):
+            yield self.running.pop(ticket), *self.cluster.result(ticket)
+        for job in self.running.values():
+            if job.state == "waiting" and _log(job).exists():  # a node has begun
+                job.state, job.started = "running", time.monotonic()
+
+    def stop(self) -> None:
+        self.cluster.stop(list(self.running))
 
 
 def _log(job: Job) -> Path:
@@ -229,28 +274,6 @@ def _reason(log: Path, code: int) -> str:
         return f"The process was ended by {signal.Signals(-code).name}{hint}."
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1][:500] if lines else f"The process ended with code {code} and said nothing."
-
-
-def _stop(running: list[Job]) -> None:
-    """Let every process save its state. Ctrl-C in a terminal has reached them already, and a second signal would stop
-    them at once, so they are asked again only when they do not end by themselves.
-    """
-    for ask in (None, signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + (3.0 if ask is None else PATIENCE)
-        for job in running:
-            if ask is not None and job.process and job.process.poll() is None:
-                job.process.send_signal(ask)
-        while time.monotonic() < deadline and any(t.process and t.process.poll() is None for t in running):
-            time.sleep(POLL_SECONDS)
-    for job in running:
-        if job.log:
-            job.log.close()
-
-
-def _shares(lanes: int) -> list[tuple[int, ...]]:
-    """The cores this process may use, dealt out to `lanes` processes."""
-    cores = usable_cores()
-    return [tuple(cores[lane::lanes]) or (cores[lane % len(cores)],) for lane in range(lanes)]
 
 
 def summary_of(jobs: list[Job]) -> dict[str, Any]:

@@ -1,49 +1,7 @@
 """A grid: environments x methods x planners x seeds, with the protocol they are measured by.
 
-    environments = ["pointmaze-large-navigate-v0"]
-    seeds = [0, 1, 2]
-    preset = "laptop"
-
-    [protocol]                      # `episodes` per task, evaluation `seed`; also `tasks`, `max_steps`, `checkpoints`,
-    episodes = 20                   # `action` (mean, sample, unstick), and `distances`: episodes per band of distance,
-                                    # beside the tasks (default: none)
-    seed = 1000
-
-    [settings]                      # of every method, where it has no other of its own; they win over the preset
-    batch_size = 512
-
-    [data]                          # `episodes` and `seed` of collected sets (default: the benchmark's own)
-    episodes = 300
-    [data.where."*-giant-*"]        # other ones in environments that match
-    episodes = 200
-
-    [planners.wide]                 # a planner with settings of its own, under a name of its own
-    planner = "asym-graph"
-    nodes = 4096
-
-    [planners.common]               # with the policy that another method of the grid trained with the same seed
-    planner = "sym-graph"
-    policy_of = "IEL waypoint"
-
-    [planners.parts]                # asked for these columns of each goal, whatever the others, by environment
-    planner = "asym-graph"
-    goal_columns = { "kitchen-partial-*" = [17, 19, 22, 23] }
-
-    [[methods]]
-    algo = "iel"
-    label = "IEL"                   # default: the algorithm's name
-    planners = ["direct", "wide"]
-    settings = { beta = 0.3 }
-    [methods.where."*-stitch-*"]    # settings only in environments that match
-    beta = 0.1
-    [methods.scales.smoke]          # planners and settings at this scale only; `preset` is one of them
-    planners = ["direct"]
-    settings = { preset = "laptop" }
-
-    [scales.smoke]                  # anything above but methods, replaced when this scale is chosen
-    seeds = [0]
-
-Everything is checked before anything runs, and all mistakes are told at once.
+A grid is a TOML file; docs/comparing.md shows all that can be in it. Everything is checked before anything runs, and
+all mistakes are told at once.
 """
 
 from __future__ import annotations
@@ -52,40 +10,51 @@ import dataclasses
 import fnmatch
 import hashlib
 import json
-from collections.abc import Mapping
+import typing
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import iel
 from iel.envs.registry import canonical_name
 from iel.errors import ConfigError, IELError, unknown_name
-from iel.evaluation import Protocol
-from iel.evaluation.ask import Ask
+from iel.evaluation import Ask, Protocol
 from iel.loader import read_toml
+from iel.learner import Method
 from iel.methods import METHODS, config_dict, config_from_dict
 from iel.planning import ACTION_KINDS, PLANNERS, ActionKind
-from iel.typed import LARGEST, SEEDS, Amount, Count, Seed, check_settings, shown, violation
+from iel.training.shared import policy_fingerprint
+from iel.typed import LARGEST, SEEDS, Amount, Count, Index, Seed, shown, violation
 
 SHIPPED = Path(__file__).parent / "grids"
 SCALED = ("title", "environments", "seeds", "preset", "settings", "protocol", "data", "planners")
 KEYS = (*SCALED, "methods", "scales", "published")
 METHOD = ("algo", "label", "planners", "settings", "where", "scales")
+SEED = f"a whole number from 0 to {SEEDS - 1}"
+WORDS = {"seed": SEED, "action": f"one of {', '.join(ACTION_KINDS)}"}
+"""What a value must be, where it is not a count."""
+Settings = dict[str, Any]
+"""Of a method or a planner, as a file has them."""
+Table = Mapping[str, Any]
+T = typing.TypeVar("T")
 
 
 @dataclass(frozen=True)
 class GridProtocol:
     """How every cell is evaluated."""
 
-    episodes: int = 20
-    seed: int = 1000
+    episodes: Count = 20
+    seed: Seed = 1000
     """Not one that was used while choosing settings."""
-    tasks: tuple[int, ...] | None = None
-    max_steps: int | None = None
+    tasks: tuple[Seed, ...] | None = None
+    max_steps: Count | None = None
     action: ActionKind = "mean"
-    checkpoints: int = 1
+    checkpoints: Count = 1
     """Models measured of a training: with more than one, earlier steps as well."""
-    distances: int = 0
+    distances: Index = 0
     """Episodes per band of distance, beside the tasks."""
 
     def by_task(self, columns: tuple[int, ...] | None) -> Protocol:
@@ -101,8 +70,8 @@ class GridProtocol:
 class DataChoice:
     """Which data set of an environment: its episodes (None: the benchmark's own) and the seed it is collected with."""
 
-    episodes: int | None = None
-    seed: int = 0
+    episodes: Count | None = None
+    seed: Seed = 0
 
 
 @dataclass(frozen=True)
@@ -111,7 +80,7 @@ class Variant:
 
     label: str
     planner: str
-    settings: dict[str, Any]
+    settings: Settings
     policy_of: str = ""
     """Method of the grid whose policy acts; empty: the method's own."""
     goal_columns: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -129,17 +98,26 @@ class Cell:
     env: str
     method: str
     algo: str
-    settings: dict[str, Any]
+    settings: Settings
     seed: int
     data: DataChoice
     planners: tuple[Variant, ...]
     protocol: GridProtocol
-    drivers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    drivers: dict[str, Settings] = field(default_factory=dict)
     """Methods whose policies act in some of the planners: `algo` and `settings` of each."""
 
     def driver(self, method: str) -> Cell:
         """The training of another method with the same data and seed."""
         return replace(self, method=method, **self.drivers[method], planners=(), drivers={})
+
+    @property
+    def config(self) -> Method:
+        """The method with its settings."""
+        return config_from_dict(METHODS[self.algo], self.settings)
+
+    def policy_fingerprint(self, data_fingerprint: str) -> str | None:
+        """Hash of all that decides a policy which is the same under every geometry; None where there is none."""
+        return policy_fingerprint(self.config, data_fingerprint, self.seed) if self.settings.get("policy") else None
 
     @property
     def name(self) -> str:
@@ -197,46 +175,38 @@ def read_grid(source: str | Path, scale: str | None = None) -> Grid:
     return check_grid(read_toml(path), path.stem, scale)
 
 
-def check_grid(table: Mapping[str, Any], name: str, scale: str | None = None) -> Grid:
+def check_grid(table: Table, name: str, scale: str | None = None) -> Grid:
     """The grid a TOML table describes; raises one error that lists everything wrong with it."""
     mistakes = Mistakes()
     mistakes.unknown("key", table, KEYS, "")
-    scales = mistakes.expect(table.get("scales", {}), dict, "scales")
+    scales = mistakes.table(table.get("scales", {}), "scales")
     if scale is None and scales:
         scale = "laptop" if "laptop" in scales else next(iter(scales))
     chosen = dict(table)
-    if scale is not None:
-        if scale in scales:
-            replaced = mistakes.expect(scales[scale], dict, f"scales.{scale}")
-            mistakes.unknown("key", replaced, SCALED, f"scales.{scale}.")
-            chosen |= {
-                key: {**chosen[key], **value}
-                if isinstance(value, dict) and isinstance(chosen.get(key), dict)
-                else value
-                for key, value in replaced.items()
-            }
-        else:
-            mistakes.add(str(unknown_name("scale", scale, scales)) if scales else f"There is no scale '{scale}' in it.")
+    if scale in scales:
+        for key, value in mistakes.table(scales[scale], f"scales.{scale}", SCALED).items():
+            both = isinstance(value, dict) and isinstance(chosen.get(key), dict)
+            chosen[key] = {**chosen[key], **value} if both else value
+    elif scale is not None:
+        mistakes.add(str(unknown_name("scale", scale, scales)) if scales else f"There is no scale '{scale}' in it.")
     if isinstance(table.get("methods"), list):
         chosen["methods"] = [_at_scale(method, scale, scales, mistakes) for method in table["methods"]]
     grid = _assemble(chosen, name, scale, mistakes)
-    mistakes.raise_for(name)
-    assert grid is not None
+    if mistakes.found:
+        count = "1 mistake" if len(mistakes.found) == 1 else f"{len(mistakes.found)} mistakes"
+        raise ConfigError(f"The grid '{name}' has {count}: " + " ".join(mistakes.found))
     return grid
 
 
-def _at_scale(method: Any, scale: str | None, scales: Mapping[str, Any], mistakes: Mistakes) -> Any:
+def _at_scale(method: object, scale: str | None, scales: Table, mistakes: Mistakes) -> object:
     """A method with what it has at this scale only; its other settings stay."""
     if not isinstance(method, dict) or "scales" not in method:
         return method
     where = f"methods.{method.get('label', method.get('algo'))}.scales"
-    tables = mistakes.expect(method["scales"], dict, where)
-    mistakes.unknown("scale", tables, scales, f"{where}.")
-    tables = {name: mistakes.expect(table, dict, f"{where}.{name}") for name, table in tables.items()}
-    for table in tables.values():
-        mistakes.unknown("key", table, ("planners", "settings"), f"{where}.")
-    own = tables.get(scale, {})
-    settings = [mistakes.expect(part.get("settings", {}), dict, where) for part in (method, own)]
+    tables = mistakes.table(method["scales"], where, scales, "scale")
+    keys = ("planners", "settings")
+    own = {name: mistakes.table(table, f"{where}.{name}", keys) for name, table in tables.items()}.get(str(scale), {})
+    settings = [mistakes.table(part.get("settings", {}), where) for part in (method, own)]
     return {**method, **own, "settings": {**settings[0], **settings[1]}}
 
 
@@ -250,17 +220,20 @@ class Mistakes:
         if mistake not in self.found:
             self.found.append(mistake)
 
-    def unknown(self, kind: str, table: Mapping[str, Any], known: Any, where: str) -> None:
-        for key in table:
-            if key not in known:
-                self.add(str(unknown_name(kind, f"{where}{key}", [f"{where}{name}" for name in known])))
+    def unknown(self, kind: str, given: Iterable[str], known: Iterable[str], where: str) -> None:
+        names = [f"{where}{name}" for name in known]
+        for key in given:
+            if f"{where}{key}" not in names:
+                self.add(str(unknown_name(kind, f"{where}{key}", names)))
 
-    def expect(self, value: Any, kind: type, where: str) -> Any:
-        """`value` if it is of this kind, else an empty one and a mistake."""
-        if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
-            return value
-        self.add(f"{where} must be a {_kind_name(kind)}, but is {shown(value)}.")
-        return kind()
+    def table(self, value: object, where: str, known: Iterable[str] | None = None, kind: str = "key") -> Settings:
+        """`value` if it is a table, with keys that are known, else an empty one and a mistake."""
+        if not isinstance(value, dict):
+            self.add(f"{where} must be a table, but is {shown(value)}.")
+            return {}
+        if known is not None:
+            self.unknown(kind, value, known, f"{where}.")
+        return value
 
     def numbers(self, value: Any, where: str) -> tuple[int, ...]:
         """A list of different whole numbers that can be seeds."""
@@ -269,19 +242,29 @@ class Mistakes:
             return ()
         return tuple(value)
 
-    def raise_for(self, name: str) -> None:
-        if self.found:
-            count = "1 mistake" if len(self.found) == 1 else f"{len(self.found)} mistakes"
-            raise ConfigError(f"The grid '{name}' has {count}: " + " ".join(self.found))
+    def fields(self, value: object, where: str, kind: type[Any]) -> Settings:
+        """What a table says of the fields of `kind`."""
+        hints = typing.get_type_hints(kind, include_extras=True)
+        given = {name: item for name, item in self.table(value, where, hints).items() if name in hints}
+        for name, item in given.items():
+            if name == "tasks":
+                self.numbers(item, f"{where}.tasks")
+            elif violation(item, hints[name]):
+                wanted = WORDS.get(name, f"a whole number from 1 to {LARGEST}")
+                self.add(f"{where}.{name} must be {wanted}, not {shown(item)}.")
+        return given
 
 
-def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: Mistakes) -> Grid | None:
+def _assemble(table: Table, name: str, scale: str | None, mistakes: Mistakes) -> Grid:
     environments = _environments(table.get("environments", []), mistakes)
     seeds = mistakes.numbers(table.get("seeds", [0]), "seeds")
-    protocol = GridProtocol(**_numbers(table.get("protocol", {}), "protocol", GridProtocol, mistakes))
+    protocol = _typed(mistakes.fields(table.get("protocol", {}), "protocol", GridProtocol), GridProtocol)
     data = {env: _data(table, env, mistakes) for env in environments or ("",)}
     variants = _variants(table.get("planners", {}), mistakes)
-    common = _common(table, mistakes)
+    common = mistakes.table(table.get("settings", {}), "settings")
+    if "preset" in common:
+        mistakes.add("settings.preset belongs at the top of the grid or into a scale, as `preset`.")
+    common = {**({} if table.get("preset") is None else {"preset": table["preset"]}), **common}
     methods = table.get("methods", [])
     if not isinstance(methods, list) or not methods:
         mistakes.add("There are no [[methods]]; name at least one.")
@@ -295,16 +278,13 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: 
         label = str(method.get("label", method.get("algo", f"number {number}")))
         if label in chosen:
             mistakes.add(f"Two methods are called '{label}'; give them different labels.")
-        labels = _planners_of(method, label, variants, mistakes)
-        chosen[label] = labels
-        planners = tuple(variants[known] for known in labels)
+        chosen[label] = _planners_of(method, label, variants, mistakes)
+        planners = tuple(variants[known] for known in chosen[label])
         for env in environments or ("",):  # a method is checked even where there is no place for it
             settings = _settings(method, label, env, common, mistakes)
             if settings is not None:
                 cells += [Cell(env, label, method["algo"], settings, s, data[env], planners, protocol) for s in seeds]
     cells = _with_drivers(cells, variants, chosen, mistakes)
-    if mistakes.found:
-        return None
     cells.sort(key=lambda cell: cell.seed)  # every method once before any a second time: something to see early
     title, published = str(table.get("title", name)), table.get("published")
     return Grid(
@@ -312,7 +292,15 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None, mistakes: 
     )  # fmt: skip
 
 
-def _environments(names: Any, mistakes: Mistakes) -> tuple[str, ...]:
+def _typed(given: Settings, kind: type[T]) -> T:
+    """The fields of `kind`; with mistakes, which are noted by now, its defaults."""
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError:
+        return kind()
+
+
+def _environments(names: object, mistakes: Mistakes) -> tuple[str, ...]:
     if not isinstance(names, list) or not names:
         mistakes.add("`environments` must be a list of at least one name.")
         return ()
@@ -325,60 +313,34 @@ def _environments(names: Any, mistakes: Mistakes) -> tuple[str, ...]:
     return tuple(known)
 
 
-def _numbers(table: Any, where: str, kind: type[Any], mistakes: Mistakes) -> dict[str, Any]:
-    """What a table says of the fields of `kind`: whole numbers, tasks and how to act."""
-    known = [field.name for field in dataclasses.fields(kind)]
-    given = dict(mistakes.expect(table, dict, where))
-    mistakes.unknown("key", given, known, f"{where}.")
-    for name, value in given.items():
-        if name == "tasks":
-            given[name] = mistakes.numbers(value, f"{where}.tasks")
-        elif name == "action":
-            if value not in ACTION_KINDS:
-                mistakes.add(f"{where}.action must be one of {', '.join(ACTION_KINDS)}, not {shown(value)}.")
-        elif name in known:
-            low, high = (0, SEEDS - 1) if name == "seed" else (1, LARGEST)
-            if violation(value, Seed if name == "seed" else Count):
-                mistakes.add(f"{where}.{name} must be a whole number from {low} to {high}, not {shown(value)}.")
-    return {name: value for name, value in given.items() if name in known}
-
-
-def _data(table: Mapping[str, Any], env: str, mistakes: Mistakes) -> DataChoice:
+def _data(table: Table, env: str, mistakes: Mistakes) -> DataChoice:
     """Which data an environment is collected with: the general numbers, and those of patterns that match its name."""
-    given = dict(mistakes.expect(table.get("data", {}), dict, "data"))
-    for pattern, special in mistakes.expect(given.pop("where", {}), dict, "data.where").items():
-        numbers = _numbers(special, "data.where", DataChoice, mistakes)
+    given = dict(mistakes.table(table.get("data", {}), "data"))
+    for pattern, special in mistakes.table(given.pop("where", {}), "data.where").items():
+        numbers = mistakes.fields(special, "data.where", DataChoice)
         given |= numbers if fnmatch.fnmatch(env, pattern) else {}
-    return DataChoice(**_numbers(given, "data", DataChoice, mistakes))
+    return _typed(mistakes.fields(given, "data", DataChoice), DataChoice)
 
 
-def _variants(tables: Any, mistakes: Mistakes) -> dict[str, Variant]:
+def _variants(tables: object, mistakes: Mistakes) -> dict[str, Variant]:
     """Every planner under its own name, and those the grid defines (which may also change the usual ones)."""
     variants = {name: Variant(name, name, {}) for name in PLANNERS}
-    for label, table in mistakes.expect(tables, dict, "planners").items():
-        settings = dict(mistakes.expect(table, dict, f"planners.{label}"))
+    for label, table in mistakes.table(tables, "planners").items():
+        where = f"planners.{label}"
+        settings = dict(mistakes.table(table, where))
         planner, policy_of = str(settings.pop("planner", label)), str(settings.pop("policy_of", ""))
-        columns = _goal_columns(settings.pop("goal_columns", {}), f"planners.{label}.goal_columns", mistakes)
+        asked = mistakes.table(settings.pop("goal_columns", {}), f"{where}.goal_columns")
+        columns = {name: mistakes.numbers(own, f"{where}.goal_columns.{name}") for name, own in asked.items()}
         if planner not in PLANNERS:
             mistakes.add(str(unknown_name("planner", planner, PLANNERS)))
             variants[label] = Variant(label, "direct", {})
             continue
-        mistakes.unknown("setting", settings, planner_fields(planner), f"planners.{label}.")
+        mistakes.unknown("setting", settings, planner_fields(planner), f"{where}.")
         for name, value in settings.items():
             if not isinstance(value, (str, bool)) and violation(value, Amount):
-                mistakes.add(f"planners.{label}.{name} must be a number from 0 to {LARGEST}, but is {shown(value)}.")
+                mistakes.add(f"{where}.{name} must be a number from 0 to {LARGEST}, but is {shown(value)}.")
         variants[label] = Variant(label, planner, settings, policy_of, columns)
     return variants
-
-
-def _goal_columns(table: Any, where: str, mistakes: Mistakes) -> dict[str, tuple[int, ...]]:
-    given = mistakes.expect(table, dict, where)
-    return {pattern: mistakes.numbers(columns, f"{where}.{pattern}") for pattern, columns in given.items()}
-
-
-def _policy_kind(cell: Cell) -> str:
-    policy = cell.settings.get("policy")
-    return policy["kind"] if isinstance(policy, dict) else "own"
 
 
 def _with_drivers(
@@ -386,18 +348,20 @@ def _with_drivers(
 ) -> list[Cell]:
     """Every cell with the trainings of the methods whose policies drive it."""
     trained = {(cell.env, cell.method): {"algo": cell.algo, "settings": cell.settings} for cell in cells}
-    drivers = {variant.policy_of for variant in variants.values() if variant.policy_of}
-    for name in sorted(drivers):
+    for name in sorted({variant.policy_of for variant in variants.values() if variant.policy_of}):
         if name not in methods:
             mistakes.add(str(unknown_name("method", name, methods)))
         elif any(variants[label].policy_of for label in methods[name]):
             mistakes.add(f"Method '{name}' drives others, so its own planners can have no policy_of.")
-        elif any(_policy_kind(cell) != "waypoints" for cell in cells if cell.method == name):
+        elif any(cell.method == name and cell.policy_fingerprint("") is None for cell in cells):
             mistakes.add(f"Method '{name}' is to drive others, which only the policy waypoints can.")
     if mistakes.found:
         return cells
-    others = lambda cell: {v.policy_of for v in cell.planners if v.policy_of}  # noqa: E731
-    return [replace(cell, drivers={name: trained[cell.env, name] for name in sorted(others(cell))}) for cell in cells]
+    others = [sorted({variant.policy_of for variant in cell.planners if variant.policy_of}) for cell in cells]
+    return [
+        replace(cell, drivers={name: trained[cell.env, name] for name in names})
+        for cell, names in zip(cells, others, strict=True)
+    ]
 
 
 def planner_fields(planner: str) -> list[str]:
@@ -405,37 +369,24 @@ def planner_fields(planner: str) -> list[str]:
     return sorted(PLANNERS[planner].setting_names())
 
 
-def _planners_of(
-    method: Mapping[str, Any], label: str, variants: Mapping[str, Variant], mistakes: Mistakes
-) -> tuple[str, ...]:
+def _planners_of(method: Table, label: str, variants: Mapping[str, Variant], mistakes: Mistakes) -> tuple[str, ...]:
     names = method.get("planners", ["direct"])
     if not isinstance(names, list) or not names:
         mistakes.add(f"The planners of method '{label}' must be a list of at least one name.")
         return ()
-    known = [str(name) for name in names if str(name) in variants]
-    for name in names:
-        if str(name) not in variants:
-            mistakes.add(str(unknown_name("planner", str(name), variants)))
     entry = METHODS.get(str(method.get("algo")))
+    known = dict.fromkeys(str(name) for name in names)
+    mistakes.unknown("planner", known, variants, "")
     for name in known:
-        if entry is not None and variants[name].planner not in entry.planners:
+        if entry is not None and name in variants and variants[name].planner not in entry.planners:
             mistakes.add(f"Planner '{name}' cannot drive method '{label}'; use {', '.join(entry.planners)}.")
-    return tuple(dict.fromkeys(known))
+    return tuple(name for name in known if name in variants)
 
 
-def _common(table: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
-    """The preset, and the settings of every method that has no other of its own."""
-    settings = mistakes.expect(table.get("settings", {}), dict, "settings")
-    if "preset" in settings:
-        mistakes.add("settings.preset belongs at the top of the grid or into a scale, as `preset`.")
-    return {**({} if table.get("preset") is None else {"preset": table["preset"]}), **settings}
-
-
-def _settings(
-    method: Mapping[str, Any], label: str, env: str, common: Mapping[str, Any], mistakes: Mistakes
-) -> dict[str, Any] | None:
+def _settings(method: Table, label: str, env: str, common: Table, mistakes: Mistakes) -> Settings | None:
     """The full settings of a method in an environment, or None with the reason among the mistakes."""
-    mistakes.unknown("key", method, METHOD, f"methods.{label}.")
+    where = f"methods.{label}."
+    mistakes.unknown("key", method, METHOD, where)
     algo = str(method.get("algo", ""))
     if algo not in METHODS:
         mistakes.add(str(unknown_name("method", algo, METHODS)))
@@ -445,18 +396,14 @@ def _settings(
     for key in common:
         if key not in fields:
             mistakes.add(f"settings.{key} is no setting of {config.__name__}; give it to the methods that have it.")
-    given = mistakes.expect(method.get("settings", {}), dict, f"methods.{label}.settings")
-    given = {**{key: value for key, value in common.items() if key in fields}, **given}
-    for pattern, table in mistakes.expect(method.get("where", {}), dict, f"methods.{label}.where").items():
-        special = mistakes.expect(table, dict, f"methods.{label}.where.{pattern}")
+    given = {**common, **mistakes.table(method.get("settings", {}), f"{where}settings")}
+    for pattern, table in mistakes.table(method.get("where", {}), f"{where}where").items():
+        special = mistakes.table(table, f"{where}where.{pattern}")
         mistakes.unknown(f"setting of {config.__name__}", special, fields, "")
-        if fnmatch.fnmatch(env, pattern):
-            given |= special
-    mistakes.unknown(f"setting of {config.__name__}", given, fields, "")
+        given |= special if fnmatch.fnmatch(env, pattern) else {}
+    mistakes.unknown(f"setting of {config.__name__}", [key for key in given if key not in common], fields, "")
     try:
-        chosen = config_from_dict(config, {key: value for key, value in given.items() if key in fields})
-        check_settings(chosen)
-        return config_dict(chosen)
+        return config_dict(config_from_dict(config, {key: value for key, value in given.items() if key in fields}))
     except IELError as error:
         mistakes.add(f"Method '{label}': {error}")
     except (TypeError, ValueError) as error:
@@ -464,9 +411,5 @@ def _settings(
     return None
 
 
-def _kind_name(kind: type) -> str:
-    return {dict: "table", list: "list", int: "whole number", str: "text"}[kind]
-
-
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

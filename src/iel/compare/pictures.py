@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,40 +16,33 @@ from iel.training.trackers import read_losses
 from iel.viz.comparison import draw_bars, draw_by_distance, draw_by_time, draw_learning, draw_profiles
 from iel.viz.pictures import draw_orders
 
+Curves = dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]
+"""Method -> environment -> (steps, values) of every seed."""
+
 
 def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
     """Title -> file of every picture there is data for."""
     pictures: dict[str, Path] = {}
-    panels: dict[str, Any] = {
-        env: {c: (e.scores, e.interval) for c in comparison.columns if (e := comparison.entries.get((env, c)))}
-        for env in comparison.environments
-    }
-    published = {
-        env: {c: n[0] / 100 for c in comparison.columns if (n := comparison.published.get((env, c)))}
-        for env in comparison.environments
-    }
-    pictures["Success with 95 % intervals"] = out / "success.png"
-    draw_bars(out / "success.png", comparison.columns, panels, published)
-    bands: dict[str, Any] = {
-        env: {c: e.bands for c in comparison.columns if (e := comparison.entries.get((env, c))) and e.bands}
-        for env in comparison.environments
-    }
-    if bands := {env: entries for env, entries in bands.items() if entries}:
-        pictures["Success by distance"] = out / "distances.png"
-        draw_by_distance(out / "distances.png", comparison.columns, bands)
+
+    def draw(title: str, name: str, picture: Callable[..., None], *content: object) -> None:
+        pictures[title] = out / name
+        picture(out / name, *content)
+
+    columns, entries = comparison.columns, comparison.entries
+    panels = comparison.by_environment({key: (entry.scores, entry.interval) for key, entry in entries.items()})
+    published = comparison.by_environment({key: mean / 100 for key, (mean, _) in comparison.published.items()})
+    draw("Success with 95 % intervals", "success.png", draw_bars, columns, panels, published)
+    bands = comparison.by_environment({key: entry.bands for key, entry in entries.items() if entry.bands})
+    if bands := {env: own for env, own in bands.items() if own}:
+        draw("Success by distance", "distances.png", draw_by_distance, columns, bands)
     if times := _by_time(comparison):
-        pictures["Success against the time of training"] = out / "time.png"
-        draw_by_time(out / "time.png", times)
-    if comparison.complete:
-        profiles = {column: comparison.profile(column) for column in comparison.complete}
-        pictures["Performance profiles"] = out / "profiles.png"
-        draw_profiles(out / "profiles.png", comparison.columns, THRESHOLDS, profiles)
+        draw("Success against the time of training", "time.png", draw_by_time, times)
+    if profiles := {column: comparison.profile(column) for column in comparison.complete}:
+        draw("Performance profiles", "profiles.png", draw_profiles, columns, THRESHOLDS, profiles)
     if success := _success_curves(comparison):
-        pictures["Success during training"] = out / "progress.png"
-        draw_learning(out / "progress.png", success, "success, per cent")
+        draw("Success during training", "progress.png", draw_learning, success, "success, per cent")
     if curves := _curves(comparison):
-        pictures["Training losses"] = out / "learning.png"
-        draw_learning(out / "learning.png", curves)
+        draw("Training losses", "learning.png", draw_learning, curves)
     for number, env in enumerate(comparison.environments):
         if fields := _fields(comparison, env, out / f"fields{number or ''}.png"):
             pictures[f"What is near the goal, {env}"] = fields
@@ -98,9 +90,9 @@ def _fields(comparison: Comparison, env_name: str, path: Path) -> Path | None:
     return path
 
 
-def _success_curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]:
+def _success_curves(comparison: Comparison) -> Curves:
     """Success in per cent at every measured checkpoint, by method (under its last planner) and environment."""
-    curves: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
+    curves: Curves = {}
     last = {method: (method, planner) for method, planner in comparison.columns}
     for (env, column), entry in comparison.entries.items():
         if column != last[column[0]] or not entry.curve:
@@ -111,9 +103,9 @@ def _success_curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np
     return curves
 
 
-def _curves(comparison: Comparison) -> dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]:
+def _curves(comparison: Comparison) -> Curves:
     """Losses of all phases, one after the other, by method and environment."""
-    curves: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
+    curves: Curves = {}
     for (env, method, _), run in comparison.runs.items():
         if not (run / "metrics.csv").exists():
             continue

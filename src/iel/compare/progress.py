@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from iel.errors import RunError
-from iel.files import STDERR
+from iel.progress import STDERR
 from iel.loader import read_json
+from iel.progress import clock
 
 if TYPE_CHECKING:
     from iel.compare.execute import Job
@@ -24,7 +24,8 @@ QUIET_SECONDS = 60.0
 ROWS = 24
 FORETELLS = 0.1
 """From this share of its work on, a running cell says how long its method takes."""
-MARKS = {"done": "[green]done[/]", "failed": "[red]failed[/]", "running": "[cyan]running[/]", "waiting": "waiting"}
+MARKS = {"running": "[cyan]running[/]", "failed": "[red]failed[/]", "waiting": "waiting", "done": "[green]done[/]"}
+"""States in the order of the table."""
 
 
 class Board:
@@ -32,59 +33,63 @@ class Board:
 
     def __init__(self, jobs: list[Job], lanes: int, quiet: bool = False):
         self.jobs, self.lanes, self.quiet = jobs, lanes, quiet
-        self.console = Console(file=STDERR)  # type: ignore[arg-type]
-        self.live = None if quiet or not self.console.is_terminal else Live(console=self.console, auto_refresh=False)
-        self.started, self._drawn = time.monotonic(), 0.0
+        console = Console(file=STDERR)  # type: ignore[arg-type]
+        self.live = None if quiet or not console.is_terminal else Live(console=console, auto_refresh=False)
+        self._drawn = 0.0
         self._told = {job.cell.name: job.state for job in jobs}
 
     def __enter__(self) -> Board:
         if self.live:
             self.live.start()
-        elif not self.quiet:
-            done = sum(job.state == "done" for job in self.jobs)
-            self._say(f"{len(self.jobs)} cells, {done} already finished")
-            for job in self.jobs:
-                if job.state == "failed":
-                    self._say(f"failed: {job.cell.name}: {job.error}")
+        done = sum(job.state == "done" for job in self.jobs)
+        self._say(f"{len(self.jobs)} cells, {done} already finished")
+        for job in self.jobs:
+            if job.state == "failed":
+                self._say(f"failed: {job.cell.name}: {job.error}")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        self.update(force=True)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._drawn = 0.0
+        self.update()
         if self.live:
             self.live.stop()
 
-    def update(self, force: bool = False) -> None:
+    def update(self) -> None:
         """Show what changed."""
         now = time.monotonic()
-        if self.live and (force or now - self._drawn > REFRESH_SECONDS):
+        if self.live and now - self._drawn > REFRESH_SECONDS:
             self._drawn = now
             self.live.update(self._table(), refresh=True)
-        elif not self.live and not self.quiet:
-            for job in self.jobs:
-                if job.state != self._told[job.cell.name]:
-                    self._told[job.cell.name], self._drawn = job.state, now
-                    self._say(f"{job.state}: {job.cell.name} {job.error}".rstrip() + f"  ({self._left()})")
-            if now - self._drawn > QUIET_SECONDS:
-                self._drawn = now
-                running = [job for job in self.jobs if job.state == "running"]
-                self._say("; ".join(f"{job.cell.name} {stage_of(job)[0]}" for job in running) + f"  ({self._left()})")
+        if self.live or self.quiet:
+            return
+        for job in self.jobs:
+            if job.state != self._told[job.cell.name]:
+                self._told[job.cell.name], self._drawn = job.state, now
+                self._say(f"{job.state}: {job.cell.name} {job.error}".rstrip() + f"  ({self._left()})")
+        if now - self._drawn > QUIET_SECONDS:
+            self._drawn = now
+            running = [f"{job.cell.name} {stage_of(job)[0]}" for job in self.jobs if job.state == "running"]
+            if running:
+                self._say("; ".join(running) + f"  ({self._left()})")
 
     def _say(self, line: str) -> None:
-        print(f"compare: {line}", file=STDERR, flush=True)
+        if not self.live and not self.quiet:
+            print(f"compare: {line}", file=STDERR, flush=True)
 
     def _table(self) -> Group:
         table = Table(title="comparison", title_style="bold", expand=False)
         for column in ("environment", "method", "seed", "state", "stage", "time"):
             table.add_column(column, justify="right" if column in ("seed", "time") else "left")
-        order = {"running": 0, "failed": 1, "waiting": 2, "done": 3}
-        shown = sorted(self.jobs, key=lambda job: order[job.state])
+        shown = sorted(self.jobs, key=lambda job: list(MARKS).index(job.state))
         for job in shown[:ROWS]:
-            stage = stage_of(job)[0] if job.state == "running" else job.error[:60]
-            seconds = time.monotonic() - job.started if job.state == "running" else job.seconds
-            table.add_row(job.cell.env, job.cell.method, str(job.cell.seed), MARKS[job.state], stage, clock(seconds))
-        hidden = len(shown) - ROWS
-        more = f"and {hidden} more; " if hidden > 0 else ""
-        return Group(table, Text(f"{more}{self._left()}"))
+            running = job.state == "running"
+            stage = stage_of(job)[0] if running else job.error[:60]
+            took = clock(time.monotonic() - job.started if running else job.seconds)
+            table.add_row(job.cell.env, job.cell.method, str(job.cell.seed), MARKS[job.state], stage, took)
+        more = f"and {len(shown) - ROWS} more; " if len(shown) > ROWS else ""
+        return Group(table, f"{more}{self._left()}")
 
     def _left(self) -> str:
         """Done so far and a guess at the rest: cells of one method take the same time, others the mean of those known.
@@ -109,13 +114,11 @@ class Board:
 
 def stage_of(job: Job) -> tuple[str, float]:
     """(what a running cell is doing, the share of its work that is done), read from the files it writes."""
-    evaluated = len(list((job.directory / "evaluations").glob("*.json")))
-    run = job.directory / "run"
+    run, planners = job.directory / "run", len(job.cell.planners)
     try:
         if read_json(run / "config.json").get("status") == "finished":
-            number = min(evaluated + 1, len(job.cell.planners))
-            share = 0.8 + 0.2 * evaluated / len(job.cell.planners)
-            return f"evaluating {number}/{len(job.cell.planners)}", share
+            evaluated = len(list((job.directory / "evaluations").glob("*.json")))
+            return f"evaluating {min(evaluated + 1, planners)}/{planners}", 0.8 + 0.2 * evaluated / planners
     except RunError:
         return "starting", 0.0
     step = last_step(run / "metrics.csv")
@@ -132,12 +135,3 @@ def last_step(metrics: Path) -> int:
         return int(lines[-1].split(",")[0]) if lines else 0
     except (OSError, ValueError):
         return 0
-
-
-def clock(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 1:
-        return ""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

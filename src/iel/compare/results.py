@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.compare.cells import CHECKPOINT, Times, evaluation_file, finished, read_times
+from iel.compare.cells import Times, evaluation_file, finished, read_times
 from iel.compare.execute import list_jobs, read_recorded
 from iel.compare.grid import GridProtocol
 from iel.errors import IELError, RunError
-from iel.evaluation.result import Episodes, Result, results_of
+from iel.evaluation.result import JSON, Result, rates_of, results_of
 from iel.evaluation.rollout import ACTIONS
 from iel.evaluation.stats import (
     SUCCESS_INTERVAL,
@@ -34,6 +34,11 @@ from iel.planning import ACTION_KINDS
 
 Column = tuple[str, str]
 """(method, planner)."""
+Scores = NDArray[np.float64]
+T = TypeVar("T")
+CHECKPOINT = "last"
+"""Which model of a run the tables show: the one training ended with. With `checkpoints` above 1 in the protocol earlier
+ones are measured as well, for learning curves and for a table of the best ones, which is labelled as such."""
 THRESHOLDS = np.linspace(0, 1, 101)
 
 
@@ -42,21 +47,21 @@ class Entry:
     """A method under a planner in one environment."""
 
     seeds: tuple[int, ...]
-    rates: NDArray[np.float64]
+    rates: Scores
     """(seeds, tasks) mean scores."""
     episodes: int
     """Episodes per task and seed."""
     steps: float
     metric: str = "success_rate"
-    curve: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    curve: dict[int, Scores] = field(default_factory=dict)
     """Step -> (seeds, tasks) mean scores of earlier checkpoints."""
     last_step: int = 0
     """The step of the last checkpoint, if it was noted."""
-    bands: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    bands: dict[str, Scores] = field(default_factory=dict)
     """Band of distance -> scores of the seeds, where it was measured."""
 
     @property
-    def best(self) -> NDArray[np.float64] | None:
+    def best(self) -> Scores | None:
         """Each seed's highest score over its checkpoints, or None where only the last one was measured.
 
         Chosen by the episodes it is judged by, so it flatters: most where checkpoints are many and episodes few.
@@ -66,7 +71,7 @@ class Entry:
         return np.max([self.scores, *(rates.mean(1) for rates in self.curve.values())], axis=0)
 
     @property
-    def scores(self) -> NDArray[np.float64]:
+    def scores(self) -> Scores:
         """One number per seed."""
         return self.rates.mean(1)
 
@@ -74,28 +79,28 @@ class Entry:
     def interval(self) -> Interval:
         return success_interval(self.rates, self.episodes)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JSON:
         """JSON-safe."""
-        mean, deviation = mean_and_deviation(self.scores)
+        more: JSON = {}
+        if self.best is not None:
+            more["best_checkpoint"] = _spread(self.best)
+            more["earlier"] = {str(step): rates.mean(1).tolist() for step, rates in self.curve.items()}
+        if self.bands:
+            more["by_distance"] = {band: scores.tolist() for band, scores in self.bands.items()}
         return {
             "metric": self.metric,
-            "mean": mean,
-            "standard_deviation": deviation,
+            **_spread(self.scores),
             "interval": list(self.interval),
             "per_seed": dict(zip(map(str, self.seeds), self.scores.tolist(), strict=True)),
             "per_task": self.rates.mean(0).tolist(),
             "episodes_per_task": self.episodes,
             "mean_steps": self.steps,
-            **self._describe_best(),
-            **({"by_distance": {band: scores.tolist() for band, scores in self.bands.items()}} if self.bands else {}),
+            **more,
         }
 
-    def _describe_best(self) -> dict[str, Any]:
-        if self.best is None:
-            return {}
-        mean, deviation = mean_and_deviation(self.best)
-        curve = {str(step): rates.mean(1).tolist() for step, rates in self.curve.items()}
-        return {"best_checkpoint": {"mean": mean, "standard_deviation": deviation}, "earlier": curve}
+
+def _spread(scores: Scores) -> JSON:
+    return dict(zip(("mean", "standard_deviation"), mean_and_deviation(scores), strict=True))
 
 
 @dataclass(frozen=True)
@@ -119,71 +124,70 @@ class Comparison:
     pictures: dict[tuple[str, Column], Path] = field(default_factory=dict)
     seconds: dict[tuple[str, str], Times] = field(default_factory=dict)
     """(environment, method) -> mean seconds of training and evaluation of a cell."""
-    sessions: list[dict[str, Any]] = field(default_factory=list)
+    sessions: list[JSON] = field(default_factory=list)
 
-    def groups(self, column: Column) -> list[NDArray[np.float64]] | None:
-        """Scores of the seeds in every environment; None where one is missing."""
-        entries = [self.entries.get((env, column)) for env in self.environments]
-        return None if any(entry is None for entry in entries) else [entry.scores for entry in entries if entry]
-
-    @property
-    def complete(self) -> list[Column]:
-        """Columns that have a result in every environment, which aggregates need."""
-        return [column for column in self.columns if self.groups(column) is not None]
+    @cached_property
+    def complete(self) -> dict[Column, list[Scores]]:
+        """Scores of the seeds in every environment, of columns that have a result in all, which aggregates need."""
+        found = {
+            column: [self.entries[env, column].scores for env in self.environments if (env, column) in self.entries]
+            for column in self.columns
+        }
+        return {column: groups for column, groups in found.items() if len(groups) == len(self.environments)}
 
     @property
     def reference(self) -> Column | None:
         """What the others are compared with: IEL (or the first method) under its last planner."""
-        ours = [column for column in self.complete if column[0] == "IEL"] or self.complete[:1]
+        ours = [column for column in self.complete if column[0] == "IEL"] or list(self.complete)[:1]
         return ours[-1] if ours else None
 
-    def aggregates(self) -> dict[Column, dict[str, Any]]:
+    def aggregates(self) -> dict[Column, JSON]:
         """Interquartile mean, mean and probability of improvement of the reference over each column."""
-        result: dict[Column, dict[str, Any]] = {}
-        for column in self.complete:
-            groups = self.groups(column)
-            assert groups is not None
-            numbers: dict[str, Any] = {
+        result: dict[Column, JSON] = {}
+        for column, groups in self.complete.items():
+            result[column] = {
                 "iqm": float(interquartile_mean(np.concatenate(groups))),
                 "iqm_interval": _listed(stratified_interval(groups, interquartile_mean)),
                 "mean": float(np.mean([group.mean() for group in groups])),
                 "mean_interval": _listed(stratified_interval(groups)),
             }
             if self.reference and column != self.reference:
-                best = self.groups(self.reference)
-                assert best is not None
-                numbers["improvement"] = probability_of_improvement(best, groups)
-                numbers["improvement_interval"] = _listed(improvement_interval(best, groups))
-            result[column] = numbers
+                best = self.complete[self.reference]
+                result[column]["improvement"] = probability_of_improvement(best, groups)
+                result[column]["improvement_interval"] = _listed(improvement_interval(best, groups))
         return result
 
-    def profile(self, column: Column) -> tuple[NDArray, tuple[NDArray, NDArray] | None]:
+    def profile(self, column: Column) -> tuple[Scores, tuple[Scores, Scores] | None]:
         """Share of runs above each of THRESHOLDS, and its band."""
-        groups = self.groups(column)
-        assert groups is not None
+        groups = self.complete[column]
         return performance_profile(groups, THRESHOLDS), profile_band(groups, THRESHOLDS)
 
-    def describe(self) -> dict[str, Any]:
+    def by_environment(self, numbers: Mapping[tuple[str, Column], T]) -> dict[str, dict[Column, T]]:
+        """Environment -> column -> number, in the order of the grid."""
+        return {
+            env: {column: numbers[env, column] for column in self.columns if (env, column) in numbers}
+            for env in self.environments
+        }
+
+    def describe(self) -> JSON:
         """Everything a table shows, JSON-safe; the same results give the same description, bit for bit."""
+
+        def labelled(numbers: Mapping[tuple[str, Column], T], shown: Callable[[T], Any]) -> JSON:
+            return {
+                env: {label_of(column): shown(number) for column, number in own.items()}
+                for env, own in self.by_environment(numbers).items()
+            }
+
         return {
             "title": self.title,
             "scale": self.scale,
             "checkpoint": CHECKPOINT,
             "interval": SUCCESS_INTERVAL,
             "protocol": asdict(self.protocol),
-            "results": {
-                env: {label_of(c): self.entries[env, c].describe() for c in self.columns if (env, c) in self.entries}
-                for env in self.environments
-            },
+            "results": labelled(self.entries, Entry.describe),
             "aggregates": {label_of(column): numbers for column, numbers in self.aggregates().items()},
             "reference": label_of(self.reference) if self.reference else None,
-            "published": {
-                "source": self.published_source,
-                "results": {
-                    env: {label_of(c): list(self.published[env, c]) for c in self.columns if (env, c) in self.published}
-                    for env in self.environments
-                },
-            },
+            "published": {"source": self.published_source, "results": labelled(self.published, list)},
             "failed": self.errors,
             "unfinished": self.unfinished,
         }
@@ -206,44 +210,33 @@ def collect_grid(out: Path) -> Comparison:
     recorded = read_recorded(out)
     grid = recorded.grid
     columns = tuple((method, label) for method in grid.methods for label in grid.variants[method])
+    published, source = published_numbers(grid.published, grid.environments, columns)
+    comparison = Comparison(grid.title, grid.environments, columns, {}, published, source, grid.protocol, grid.scale)
     found: dict[tuple[str, Column], list[Result]] = {}
-    pictures: dict[tuple[str, Column], Path] = {}
-    runs: dict[tuple[str, str, int], Path] = {}
-    errors: dict[str, str] = {}
     spent: dict[tuple[str, str], list[Times]] = {}
     jobs = list_jobs(grid, out, recorded.data)
     for job in jobs:
         cell = job.cell
-        if job.state != "done" and (job.directory / "error.json").exists():
-            errors[cell.name] = str(read_json(job.directory / "error.json").get("error"))
-        if (job.directory / "run" / "config.json").exists():
-            runs[cell.env, cell.method, cell.seed] = job.directory / "run"
         if job.state == "done":
             spent.setdefault((cell.env, cell.method), []).append(read_times(job.directory))
+        elif (job.directory / "error.json").exists():
+            comparison.errors[cell.name] = str(read_json(job.directory / "error.json").get("error"))
+        if (job.directory / "run" / "config.json").exists():
+            comparison.runs[cell.env, cell.method, cell.seed] = job.directory / "run"
         for variant in cell.planners if job.fingerprint else ():
             if (result := finished(job.directory, cell, job.fingerprint, variant)) is not None:
                 key = cell.env, (cell.method, variant.label)
                 found.setdefault(key, []).append(result)
                 picture = evaluation_file(job.directory, variant.label).with_suffix(".png")
                 if picture.exists():
-                    pictures.setdefault(key, picture)
-    published, source = published_numbers(grid.published, grid.environments, columns)
-    sessions = read_json(out / "sessions.json").get("sessions", []) if (out / "sessions.json").exists() else []
-    return Comparison(
-        title=grid.title,
-        environments=grid.environments,
-        columns=columns,
+                    comparison.pictures.setdefault(key, picture)
+    sessions = out / "sessions.json"
+    return replace(
+        comparison,
         entries={key: _entry(results) for key, results in found.items()},
-        published=published,
-        published_source=source,
-        protocol=grid.protocol,
-        scale=grid.scale,
-        errors=errors,
         unfinished=sum(job.state != "done" for job in jobs),
-        runs=runs,
-        pictures=pictures,
         seconds={key: mean_times(times) for key, times in spent.items()},
-        sessions=sessions,
+        sessions=read_json(sessions).get("sessions", []) if sessions.exists() else [],
     )
 
 
@@ -268,12 +261,10 @@ def collect_runs(sources: Sequence[Path]) -> Comparison:
     protocols = {_protocol(result) for results in found.values() for result in results}
     if len(protocols) != 1:
         raise RunError("These runs were evaluated by different protocols; evaluate them again with equal options.")
-    environments = tuple(dict.fromkeys(env for env, _ in found))
-    columns = tuple(dict.fromkeys(column for _, column in found))
+    environments, columns = dict.fromkeys(env for env, _ in found), dict.fromkeys(column for _, column in found)
     entries = {key: _entry(results) for key, results in found.items()}
-    return Comparison(
-        "runs", environments, columns, entries, {}, unfinished=unfinished, protocol=protocols.pop(), runs=runs
-    )
+    parts = tuple(environments), tuple(columns), entries
+    return Comparison("runs", *parts, {}, unfinished=unfinished, protocol=protocols.pop(), runs=runs)
 
 
 def _protocol(result: Result) -> GridProtocol:
@@ -294,19 +285,14 @@ def _entry(results: list[Result]) -> Entry:
     bands = [result.bands for result in results if result.bands is not None]
     return Entry(
         seeds,
-        _rates([result.episodes for result in results]),
+        rates_of([result.episodes for result in results]),
         first.episodes.per_task,
         float(np.mean([result.episodes.steps for result in results])),
         first.episodes.metric,
-        {step: _rates([result.earlier[step] for result in results]) for step in first.earlier},
+        {step: rates_of([result.earlier[step] for result in results]) for step in first.earlier},
         first.step,
-        dict(zip(bands[0].names, _rates(bands).T, strict=True)) if bands else {},
+        dict(zip(bands[0].names, rates_of(bands).T, strict=True)) if bands else {},
     )
-
-
-def _rates(seeds: Sequence[Episodes]) -> NDArray[np.float64]:
-    """(seeds, tasks) mean scores."""
-    return np.array([list(episodes.means(episodes.scores).values()) for episodes in seeds])
 
 
 def published_numbers(
@@ -318,7 +304,7 @@ def published_numbers(
         return {}, ""
     if name not in tables:
         raise IELError(f"There is no published table '{name}'; there are {', '.join(tables)}.")
-    rows: Mapping[str, Any] = tables[name]["rows"]
+    rows = tables[name]["rows"]
     numbers = {
         (env, column): tuple(rows[env][label_of(column)])
         for env in environments
@@ -330,7 +316,7 @@ def published_numbers(
 
 def mean_times(times: Sequence[Times]) -> Times:
     """Means over cells, by what the time was spent on."""
-    return Times(*(float(np.mean(seconds)) for seconds in zip(*map(astuple, times), strict=True)))
+    return Times(*(float(np.mean([getattr(own, kind) for own in times])) for kind in ("training", "evaluation")))
 
 
 def _listed(interval: Interval | None) -> list[float] | None:

@@ -6,17 +6,16 @@ A table with many columns is turned round, like the paper's sensitivity table: c
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Any
 
-from iel.compare.progress import clock
 from iel.compare.results import Column, Comparison, Entry, label_of, mean_times
 from iel.cores import usable_cores
 from iel.evaluation.rollout import ACTIONS
 from iel.evaluation.stats import SUCCESS_INTERVAL, mean_and_deviation
+from iel.progress import clock
 
 WIDE = 8
 """Columns up to which the paper's main layout is readable."""
@@ -28,15 +27,9 @@ def number(mean: float, deviation: float | None) -> str:
     return f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
 
 
-def interval_text(interval: Any) -> str:
+def interval_text(interval: Sequence[float] | None, form: str = "{:.1f}", unit: float = 100) -> str:
     """`[62.1, 80.0]`, in per cent."""
-    return "–" if interval is None else f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
-
-
-def published_text(numbers: tuple[float, float | None]) -> str:
-    """A number of others is in italics wherever it stands, and is in per cent already."""
-    mean, deviation = numbers
-    return f"*{mean:g}*" if deviation is None else f"*{mean:g} ± {deviation:g}*"
+    return "–" if interval is None else f"[{', '.join(form.format(unit * bound) for bound in interval)}]"
 
 
 def best_in(comparison: Comparison, env: str) -> float:
@@ -58,33 +51,39 @@ def main_table(comparison: Comparison) -> list[str]:
     return _across(comparison) if len(comparison.columns) <= WIDE else _down(comparison)
 
 
+def _lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table of Markdown."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (heads, *rows))
+    return [first, "|" + "---|" * len(heads), *others]
+
+
 def _across(comparison: Comparison) -> list[str]:
-    lines = ["| data set | " + " | ".join(f"{method}<br>{planner}" for method, planner in comparison.columns) + " |"]
-    lines.append("|---|" + "---|" * len(comparison.columns))
+    rows = []
     for env in comparison.environments:
         best = best_in(comparison, env)
-        cells = [cell_text(comparison.entries.get((env, column)), best) for column in comparison.columns]
-        lines.append(f"| {env} | " + " | ".join(cells) + " |")
-        theirs = [comparison.published.get((env, column)) for column in comparison.columns]
-        if any(theirs):
-            lines.append("| *published* | " + " | ".join(published_text(t) if t else "" for t in theirs) + " |")
-    return lines
+        rows.append([env, *(cell_text(comparison.entries.get((env, column)), best) for column in comparison.columns)])
+        if _has_published(comparison, env):
+            rows.append(["*published*", *(_published(comparison, env, column) for column in comparison.columns)])
+    return _lines(["data set", *(f"{method}<br>{planner}" for method, planner in comparison.columns)], rows)
 
 
 def _down(comparison: Comparison) -> list[str]:
-    heads = []
+    heads, rows = ["method", "planner"], [list(column) for column in comparison.columns]
     for env in comparison.environments:
-        heads += [env, *(["*published*"] if _has_published(comparison, env) else [])]
-    lines = ["| method | planner | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(heads)]
-    for column in comparison.columns:
-        cells = []
-        for env in comparison.environments:
-            cells.append(cell_text(comparison.entries.get((env, column)), best_in(comparison, env)))
-            if _has_published(comparison, env):
-                theirs = comparison.published.get((env, column))
-                cells.append(published_text(theirs) if theirs else "")
-        lines.append(f"| {column[0]} | {column[1]} | " + " | ".join(cells) + " |")
-    return lines
+        best, published = best_in(comparison, env), _has_published(comparison, env)
+        heads += [env, *(["*published*"] if published else [])]
+        for row, column in zip(rows, comparison.columns, strict=True):
+            row.append(cell_text(comparison.entries.get((env, column)), best))
+            row += [_published(comparison, env, column)] if published else []
+    return _lines(heads, rows)
+
+
+def _published(comparison: Comparison, env: str, column: Column) -> str:
+    """A number of others is in italics wherever it stands, and is in per cent already."""
+    if (env, column) not in comparison.published:
+        return ""
+    mean, deviation = comparison.published[env, column]
+    return f"*{mean:g}*" if deviation is None else f"*{mean:g} ± {deviation:g}*"
 
 
 def _has_published(comparison: Comparison, env: str) -> bool:
@@ -93,23 +92,20 @@ def _has_published(comparison: Comparison, env: str) -> bool:
 
 def interval_table(comparison: Comparison) -> list[str]:
     """Every entry with its interval and its tasks."""
-    lines = ["| data set | method | planner | seeds | mean ± std | 95 % interval | per task | mean steps |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
-    for (env, (method, planner)), entry in ordered(comparison):
-        tasks = " ".join(f"{100 * rate:.0f}" for rate in entry.rates.mean(0))
-        lines.append(
-            f"| {env} | {method} | {planner} | {len(entry.seeds)} | {number(*mean_and_deviation(entry.scores))} | "
-            f"{interval_text(entry.interval)} | {tasks} | {entry.steps:.0f} |"
-        )
-    return lines
+    rows = []
+    for place, entry in ordered(comparison):
+        score, tasks = number(*mean_and_deviation(entry.scores)), [f"{100 * rate:.0f}" for rate in entry.rates.mean(0)]
+        seeds, steps = str(len(entry.seeds)), f"{entry.steps:.0f}"
+        rows.append([*place, seeds, score, interval_text(entry.interval), " ".join(tasks), steps])
+    heads = ("data set", "method", "planner", "seeds", "mean ± std", "95 % interval", "per task", "mean steps")
+    return _lines(heads, rows)
 
 
-def ordered(comparison: Comparison) -> Iterator[tuple[tuple[str, Column], Entry]]:
-    """Entries in the order of the grid."""
-    for env in comparison.environments:
-        for column in comparison.columns:
-            if (env, column) in comparison.entries:
-                yield (env, column), comparison.entries[env, column]
+def ordered(comparison: Comparison) -> Iterator[tuple[tuple[str, str, str], Entry]]:
+    """(environment, method, planner) and entry, in the order of the grid."""
+    for env, entries in comparison.by_environment(comparison.entries).items():
+        for column, entry in entries.items():
+            yield (env, *column), entry
 
 
 def aggregate_table(comparison: Comparison) -> list[str]:
@@ -117,38 +113,31 @@ def aggregate_table(comparison: Comparison) -> list[str]:
     reference = comparison.reference
     if reference is None or len(comparison.environments) * len(next(iter(comparison.entries.values())).seeds) < 4:
         return []
-    lines = [f"| method | planner | IQM | 95 % interval | mean | P({label_of(reference)} is better) | 95 % interval |"]
-    lines.append("|---|---|---|---|---|---|---|")
-    for (method, planner), numbers in comparison.aggregates().items():
-        better = numbers.get("improvement")
-        lines.append(
-            f"| {method} | {planner} | {100 * numbers['iqm']:.1f} | {interval_text(numbers['iqm_interval'])} | "
-            f"{100 * numbers['mean']:.1f} | {'–' if better is None else f'{better:.2f}'} | "
-            f"{'–' if better is None else _shares(numbers['improvement_interval'])} |"
-        )
-    return lines
+    better = f"P({label_of(reference)} is better)"
+    rows = []
+    for column, numbers in comparison.aggregates().items():
+        compared = ["–", "–"]
+        if "improvement" in numbers:
+            compared = [f"{numbers['improvement']:.2f}", interval_text(numbers["improvement_interval"], "{:.2f}", 1)]
+        iqm = f"{100 * numbers['iqm']:.1f}", interval_text(numbers["iqm_interval"])
+        rows.append([*column, *iqm, f"{100 * numbers['mean']:.1f}", *compared])
+    return _lines(["method", "planner", "IQM", "95 % interval", "mean", better, "95 % interval"], rows)
 
 
 def best_table(comparison: Comparison) -> list[str]:
     """The best of several checkpoints beside the last one; empty where only the last was measured."""
-    rows = [(key, entry, entry.best) for key, entry in ordered(comparison) if entry.best is not None]
-    if not rows:
-        return []
-    lines = ["| data set | method | planner | last checkpoint | best checkpoint of |", "|---|---|---|---|---|"]
-    for (env, (method, planner)), entry, best in rows:
-        last, top = number(*mean_and_deviation(entry.scores)), number(*mean_and_deviation(best))
-        lines.append(f"| {env} | {method} | {planner} | {last} | {top} of {len(entry.curve) + 1} |")
-    return lines
+    rows = []
+    for place, entry in ordered(comparison):
+        if entry.best is not None:
+            last, top = (number(*mean_and_deviation(scores)) for scores in (entry.scores, entry.best))
+            rows.append([*place, last, f"{top} of {len(entry.curve) + 1}"])
+    return _lines(("data set", "method", "planner", "last checkpoint", "best checkpoint of"), rows) if rows else []
 
 
 BEST_NOTE = (
     "The best checkpoint of each seed was chosen by the very episodes it is judged by, so these numbers flatter; all "
     "other tables show the last checkpoint."
 )
-
-
-def _shares(interval: Any) -> str:
-    return "–" if interval is None else f"[{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
 def protocol_text(comparison: Comparison) -> str:

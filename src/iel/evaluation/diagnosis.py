@@ -13,7 +13,6 @@ for the episodes and the ways.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -124,15 +123,14 @@ def coverage_finding(support: Support, rollouts: Rollouts) -> Finding:
     goals = support.excess(rollouts.goals[whole]) if whole.any() else np.zeros(1)
     outside = int((starts > 1).sum()), int((goals > 1).sum())
     numbers = {"largest_start_excess": float(starts.max()), "largest_goal_excess": float(goals.max())}
-    if not any(outside):
-        most = max(numbers.values())
-        text = f"all {len(starts)} starts and goals are inside of the data (at most {most:.1f} of the limit)."
-        return Finding("coverage", True, text, numbers)
-    text = (
-        f"{outside[0]} of {len(starts)} starts and {outside[1]} of {len(goals)} goals are outside of the data; record "
-        "episodes that pass there, or choose goals inside."
-    )
-    return Finding("coverage", False, text, numbers)
+    most = max(numbers.values())
+    text = f"all {len(starts)} starts and goals are inside of the data (at most {most:.1f} of the limit)."
+    if any(outside):
+        text = (
+            f"{outside[0]} of {len(starts)} starts and {outside[1]} of {len(goals)} goals are outside of the data; "
+            "record episodes that pass there, or choose goals inside."
+        )
+    return Finding("coverage", not any(outside), text, numbers)
 
 
 def graph_finding(planner: AsymGraph) -> tuple[NDArray[np.int64], Finding]:
@@ -144,17 +142,14 @@ def graph_finding(planner: AsymGraph) -> tuple[NDArray[np.int64], Finding]:
     number, labels = connected_components(table.tocsr(), directed=True, connection="strong")
     sizes = np.sort(np.bincount(labels))[::-1]
     share = float(sizes[0] / count)
-    numbers = {"parts": float(number), "largest_share": share}
-    if share >= CONNECTED:
-        return labels, Finding(
-            "graph", True, f"{share:.0%} of {count} nodes reach each other by cheapest edges.", numbers
+    text = f"{share:.0%} of {count} nodes reach each other by cheapest edges."
+    if share < CONNECTED:
+        text = (
+            f"without the tree that the planner adds it falls into {number} parts, the largest with {share:.0%} of "
+            f"{count} nodes, so ways between parts jump over places that no data joins; use more --nodes or "
+            "--neighbours, train the embedding longer, or record episodes that go from one part to the other."
         )
-    text = (
-        f"without the tree that the planner adds it falls into {number} parts, the largest with {share:.0%} of {count} "
-        "nodes, so ways between parts jump over places that no data joins; use more --nodes or --neighbours, train the "
-        "embedding longer, or record episodes that go from one part to the other."
-    )
-    return labels, Finding("graph", False, text, numbers)
+    return labels, Finding("graph", share >= CONNECTED, text, {"parts": float(number), "largest_share": share})
 
 
 def ways_finding(planner: AsymGraph, rollouts: Rollouts, maze: MazeMap) -> Finding:
@@ -169,15 +164,14 @@ def ways_finding(planner: AsymGraph, rollouts: Rollouts, maze: MazeMap) -> Findi
         longest[rollouts.name_of(int(task))] = float(maze.cell_distances[cells[:-1], cells[1:]].max(initial=0.0))
     over = [task for task, hop in longest.items() if hop > FAR]
     numbers = {"longest_hop": max(longest.values()), "ways_over_walls": float(len(over))}
-    if not over:
-        text = f"the planned ways of all {len(longest)} tasks keep to the maze."
-        return Finding("ways", True, text, numbers)
-    text = (
-        f"the planned way of {', '.join(over)} hops over walls ({numbers['longest_hop']:g} moves from cell to cell at "
-        "once), so the distance takes places for near that are not; try --witnesses 1000, more --nodes, or train the "
-        "distance longer."
-    )
-    return Finding("ways", False, text, numbers)
+    text = f"the planned ways of all {len(longest)} tasks keep to the maze."
+    if over:
+        text = (
+            f"the planned way of {', '.join(over)} hops over walls ({numbers['longest_hop']:g} moves from cell to cell "
+            "at once), so the distance takes places for near that are not; try --witnesses 1000, more --nodes, or "
+            "train the distance longer."
+        )
+    return Finding("ways", not over, text, numbers)
 
 
 def steps_finding(
@@ -201,13 +195,15 @@ def steps_finding(
         begins = f" (and begin at {numbers['predicted_over_logged']:.1f} times the logged number)"
     falls = np.median(predicted / np.maximum(predicted[:, :1], 1e-9), axis=0)
     text = f"along logged stretches of {length} steps, predictions fall in {share:.0%} of moves of {MOVE} steps"
-    if share >= FALLS:
-        return falls, Finding("steps", True, f"{text}{begins}.", numbers)
     text += (
-        " only, so the distance does not know the way; train longer (--steps), set --standardise if columns have "
-        "different units, or give more of the steps to the embedding."
+        f"{begins}."
+        if share >= FALLS
+        else (
+            " only, so the distance does not know the way; train longer (--steps), set --standardise if columns have "
+            "different units, or give more of the steps to the embedding."
+        )
     )
-    return falls, Finding("steps", False, text, numbers)
+    return falls, Finding("steps", share >= FALLS, text, numbers)
 
 
 def policy_finding(model: Model, data: Trajectories, generator: np.random.Generator) -> Finding:
@@ -226,15 +222,16 @@ def policy_finding(model: Model, data: Trajectories, generator: np.random.Genera
         f"its squared error on logged actions is {right:.3g} when told where the log went, {other:.3g} when told "
         f"another place, and a constant action has {spread:.3g}"
     )
+    good = False
     if spread < 1e-8:
-        return Finding("policy", False, "all logged actions are equal; check the recording.", numbers)
-    if right > LEARNED * spread:
+        text = "all logged actions are equal; check the recording."
+    elif right > LEARNED * spread:
         text += "; it has hardly learned what the log did, so train longer, or try --policy waypoints."
-        return Finding("policy", False, text, numbers)
-    if other < LISTENS * right:
+    elif other < LISTENS * right:
         text += "; it ignores where it is sent, so try --policy waypoints, or --policy.future-share 1."
-        return Finding("policy", False, text, numbers)
-    return Finding("policy", True, f"{text}: it responds to its input.", numbers)
+    else:
+        good, text = True, f"{text}: it responds to its input."
+    return Finding("policy", good, text, numbers)
 
 
 FATES = {
@@ -293,14 +290,9 @@ def _command(model: Model, states: NDArray, towards: NDArray) -> NDArray:
 
 def _rows_with(data: Trajectories, ahead: int) -> NDArray[np.int64]:
     """Rows that have so many more of their episode after them; where episodes are short, as many as there are."""
-    for count in _halves(ahead):
-        rows = np.flatnonzero(data.final - np.arange(data.num_states) >= count)
+    while ahead >= 1:
+        rows = np.flatnonzero(data.final - np.arange(data.num_states) >= ahead)
         if len(rows):
             return rows
+        ahead //= 2
     return data.transitions
-
-
-def _halves(number: int) -> Iterable[int]:
-    while number >= 1:
-        yield number
-        number //= 2

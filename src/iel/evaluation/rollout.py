@@ -10,7 +10,7 @@ compute, so threads step them; which thread steps which environment cannot chang
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,19 +23,68 @@ from iel.cores import usable_cores
 from iel.data import Trajectories
 from iel.envs import GoalEnv, World, make_env
 from iel.errors import ConfigError
-from iel.evaluation.ask import Ask
 from iel.evaluation.distances import bands_of
-from iel.evaluation.report import Evaluation, summary_of
-from iel.evaluation.result import Episodes
+from iel.evaluation.result import JSON, Episodes, Evaluation, summary_of
 from iel.evaluation.stats import EPISODE_INTERVAL
 from iel.model import Model
-from iel.planning import Acting, ActionKind, Controller, Planner, Where, make_planner, planners_for
+from iel.planning import Acting, ActionKind, Avoid, Controller, Planner, Reward, Where, make_planner, planners_for
+from iel.planning.goals import Goal, inside
 from iel.progress import Progress
 
 ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
 """Ways of acting, as protocols print them."""
 NEARBY = 0.5
 """Spreads within which a state of the data may stand for a goal on some columns: an environment asks for any place."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Only some columns of the goals, places to keep out of, or a reward instead of goals."""
+
+    columns: tuple[int, ...] | None = None
+    """The agent is sent to these columns of each goal, whatever the others; success is still the environment's."""
+    avoid: Goal = None
+    """Places to keep out of on the way (`iel.planning.Avoid`)."""
+    goal: Goal = None
+    """Any goal of `iel.planning`, the same in all episodes, instead of the tasks' own. Episodes then begin where the
+    tasks do and last to the horizon, and success says whether the task's goal was passed."""
+    reward: Callable[[NDArray[np.float32]], NDArray[np.floating]] | None = None
+    """Measured on the way: a function from observations (n, obs_dim) to numbers (n,)."""
+    words: str = ""
+    """How protocols print it."""
+
+    @classmethod
+    def for_reward(cls, reward: Goal, avoid: Goal = None, words: str = "") -> Ask:
+        """Collect a reward, and measure it."""
+        if not callable(reward):
+            raise ConfigError("A column of rewards is known at the data's states only; evaluate a function of states.")
+        return cls(avoid=avoid, goal=Reward(reward), reward=reward, words=words)
+
+    def __post_init__(self) -> None:
+        if self.goal is not None and self.columns is not None:
+            raise ConfigError("Another goal replaces the tasks' own, so there are no columns of them to choose.")
+
+    def wishes(self, goals: NDArray[np.float32]) -> Goal:
+        """What a planner is asked for in each episode. Goals of which only some columns are known (the others are NaN)
+        are matched by the states of the data nearest by."""
+        wanted: Goal = goals
+        if not np.isfinite(goals).all():
+            known = [np.flatnonzero(np.isfinite(goal)) for goal in goals]
+            return [Where({int(c): float(g[c]) for c in own}, NEARBY) for g, own in zip(goals, known, strict=True)]
+        if self.goal is not None:
+            wanted = [self.goal] * len(goals)
+        elif self.columns is not None:
+            wanted = [Where({column: float(goal[column]) for column in self.columns}) for goal in goals]
+        return wanted if self.avoid is None else [Avoid(wish, self.avoid) for wish in wanted]
+
+    def scores(self, paths: list[NDArray[np.float32]]) -> dict[str, NDArray[np.float64]]:
+        """Per episode: the mean reward of a step, and the share of steps in places to keep out of."""
+        found = {}
+        if self.reward is not None:
+            found["reward_per_step"] = np.array([float(np.mean(self.reward(path[1:]))) for path in paths])
+        if self.avoid is not None:
+            found["share_in_avoided"] = np.array([float(inside(self.avoid, path[1:]).mean()) for path in paths])
+        return found
 
 
 @dataclass(frozen=True)
@@ -89,7 +138,7 @@ class Rollouts:
     def name_of(self, task: int) -> str:
         return self.names.get(int(task), f"task{task}")
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JSON:
         """success_rate, 95 % interval and the same per task, as JSON-safe values.
 
         Where tasks have subtasks, also `subtask_fraction` (D4RL's normalised kitchen score / 100) and its interval.
@@ -106,7 +155,12 @@ class Arena:
     """
 
     def __init__(
-        self, env: str | World, protocol: Protocol, *, reference: NDArray[Any] | None = None, threads: int | None = None
+        self,
+        env: str | World,
+        protocol: Protocol,
+        *,
+        reference: NDArray[np.float32] | None = None,
+        threads: int | None = None,
     ):
         def make() -> GoalEnv:
             made: Any = env.environment() if isinstance(env, World) else make_env(env, reference=reference)
@@ -129,7 +183,7 @@ class Arena:
         cores = len(usable_cores())
         self.threads = 1 if first.draws_while_stepping else min(threads or cores, lanes)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JSON:
         """The protocol as JSON-safe values."""
         return {
             "tasks": len(self.tasks),
@@ -156,30 +210,30 @@ class Arena:
 
     def rollout(self, model: Model, planner: Planner, name: str, progress: bool = True) -> Rollouts:
         """Let `planner` drive every episode to success or to the horizon."""
-        count, lanes = len(self.episodes), len(self.envs)
-        turns = []
         from threadpoolctl import threadpool_limits
 
+        count, lanes, turns = len(self.episodes), len(self.envs), list[_Turn]()
         # Episodes are few rows: a second thread for their products would only be waited for.
         limits = threadpool_limits(1, "blas")
         with Progress(f"evaluate {name}", count, unit="episodes", show=progress) as bar, limits, ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(self.threads)) if self.threads > 1 else None
             for first in range(0, count, lanes):
-                chosen = range(first, min(first + lanes, count))
-                turn = _Turn(self, chosen, pool)
-                turn.run(model, planner, bar)
-                turns.append(turn)
-        parts = np.concatenate([turn.subtasks for turn in turns])
+                turns.append(_Turn(self, range(first, min(first + lanes, count)), pool))
+                turns[-1].run(model, planner, bar)
+        success, steps, goals, parts = (
+            np.concatenate(columns)
+            for columns in zip(*((turn.success, turn.steps, turn.goals, turn.subtasks) for turn in turns), strict=True)
+        )
         paths = [np.array(path, np.float32) for turn in turns for path in turn.paths]
         return Rollouts(
             name,
             self.episodes[:, 0],
-            np.concatenate([turn.success for turn in turns]),
-            np.concatenate([turn.steps for turn in turns]),
+            success,
+            steps,
             sum(turn.seconds for turn in turns),
             sum(turn.planning for turn in turns),
             paths,
-            np.concatenate([turn.goals for turn in turns]),
+            goals,
             parts / self.envs[0].subtasks if self.envs[0].subtasks else None,
             self.protocol.ask.scores(paths),
             {number: band.label for number, band in enumerate(self.bands, 1)},
@@ -190,22 +244,20 @@ class _Turn:
     """Episodes that are stepped together, one per environment."""
 
     def __init__(self, arena: Arena, chosen: range, pool: ThreadPoolExecutor | None):
-        self.arena, self.pool = arena, pool
+        self.arena, self.pool, count = arena, pool, len(chosen)
         self.started = time.perf_counter()
         self.observations, self.goals = arena.reset(chosen)
-        count = len(chosen)
         self.paths = [[observation.copy()] for observation in self.observations]
         self.success, self.steps = np.zeros(count, bool), np.full(count, arena.horizon)
-        self.subtasks = np.zeros(count)
-        self.over = np.zeros(count, bool)
+        self.subtasks, self.over = np.zeros(count), np.zeros(count, bool)
         self.planning = self.seconds = 0.0
         self.generator = np.random.default_rng(np.random.SeedSequence([arena.protocol.seed, chosen.start]))
 
     def run(self, model: Model, planner: Planner, bar: Progress) -> None:
         """Act and step, for all running episodes at once."""
-        running, mark = np.arange(len(self.steps)), time.perf_counter()
-        wishes = self.arena.protocol.ask.wishes(self.goals) if np.isfinite(self.goals).all() else _wishes(self.goals)
-        controller = Controller(model, planner.plan(wishes), Acting(self.arena.protocol.action), self.generator)
+        running, mark, protocol = np.arange(len(self.steps)), time.perf_counter(), self.arena.protocol
+        plan = planner.plan(protocol.ask.wishes(self.goals))
+        controller = Controller(model, plan, Acting(protocol.action), self.generator)
         self.planning = time.perf_counter() - mark
         for step in range(1, self.arena.horizon + 1):
             self._step(step, running, controller.act(self.observations[running], running))
@@ -235,27 +287,19 @@ class _Turn:
                 arrived = (terminated or info["success"]) and self.arena.protocol.ask.goal is None
                 self.over[episode] = truncated or arrived
 
-        rows = np.arange(len(running))
-        if self.pool is None or len(running) == 1:
-            return advance(rows)
-        for _ in self.pool.map(advance, np.array_split(rows, min(self.arena.threads, len(running)))):
+        shares = np.array_split(np.arange(len(running)), min(self.arena.threads, len(running)))
+        for _ in map(advance, shares) if self.pool is None or len(running) == 1 else self.pool.map(advance, shares):
             pass
-
-
-def _wishes(goals: NDArray[np.float32]) -> list[Where]:
-    """Goals of which only some columns are known (the others are NaN), matched by the states of the data nearest by."""
-    known = [np.flatnonzero(np.isfinite(goal)) for goal in goals]
-    return [Where({int(c): float(goal[c]) for c in own}, NEARBY) for goal, own in zip(goals, known, strict=True)]
 
 
 def evaluate(
     model: Model,
     data: Trajectories | None = None,
-    env: str | World | Any = None,
+    env: object = None,
     planners: Sequence[str] | None = None,
     protocol: Protocol | None = None,
     *,
-    settings: dict[str, dict[str, Any]] | None = None,
+    settings: dict[str, JSON] | None = None,
     progress: bool = True,
     **world: Any,
 ) -> Evaluation:
@@ -271,12 +315,10 @@ def evaluate(
     place = env if isinstance(env, str) else World.of(env, **world)
     if planners is None:
         planners = planners_for(model) if data is not None or model.atlas is not None else ("direct",)
-    chosen = settings or {}
-    made = {
-        name: model.planner(name, **chosen.get(name, {})) if data is None
-        else make_planner(name, model, data, **chosen.get(name, {}))
-        for name in planners
-    }  # fmt: skip
+    made = {}
+    for name in planners:
+        own = (settings or {}).get(name, {})
+        made[name] = model.planner(name, **own) if data is None else make_planner(name, model, data, **own)
     return evaluate_planners(model, made, place, protocol or Protocol(), progress)
 
 

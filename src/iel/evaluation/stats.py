@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
-RESAMPLES = 10_000
+RESAMPLES, PROFILES = 10_000, 2_000
+LEVEL = 0.95
+TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 SUCCESS_INTERVAL = "95 % score interval over training seeds"
 """What tables call `success_interval`."""
 EPISODE_INTERVAL = "95 % score interval over episodes"
@@ -31,23 +33,17 @@ Statistic = Callable[[Floats], Floats]
 """(..., runs) scores of all environments -> (...)."""
 
 
-def bootstrap_interval(
-    strata: Sequence[ArrayLike], level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
-) -> Interval:
+def bootstrap_interval(strata: Sequence[ArrayLike]) -> Interval:
     """Stratified percentile bootstrap of the mean of stratum means.
 
     Each stratum (a task, or a task of one training seed) is resampled with replacement on its own:
 
-        m* = mean_k mean(x_k*),   interval = quantiles (1 - level)/2 and (1 + level)/2 of m*
+        m* = mean_k mean(x_k*),   interval = quantiles 0.025 and 0.975 of m*
 
     Episodes are all it knows: it says nothing about another training seed.
     """
-    rng = np.random.default_rng(seed)
-    means = np.zeros(resamples)
-    for stratum in strata:
-        values = np.asarray(stratum, np.float64)
-        means += values[rng.integers(len(values), size=(resamples, len(values)))].mean(1)
-    low, high = np.quantile(means / len(strata), [(1 - level) / 2, (1 + level) / 2])
+    values, rng = _arrays(strata), np.random.default_rng(0)
+    low, high = np.quantile(sum(resample([own], rng, RESAMPLES).mean(1) for own in values) / len(values), TAILS)
     return float(low), float(high)
 
 
@@ -60,13 +56,13 @@ def mean_and_deviation(scores: ArrayLike) -> tuple[float, float | None]:
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
 
 
-def success_interval(rates: ArrayLike, episodes: int, level: float = 0.95) -> Interval:
+def success_interval(rates: ArrayLike, episodes: int) -> Interval:
     """Interval of the expected success rate of a newly trained agent, from (seeds, tasks) rates of `episodes` each."""
-    low, high = score_bounds(np.asarray(rates, np.float64)[None], episodes, level)
+    low, high = score_bounds(np.asarray(rates, np.float64)[None], episodes)
     return float(low[0]), float(high[0])
 
 
-def score_bounds(rates: Floats, episodes: int, level: float = 0.95) -> tuple[Floats, Floats]:
+def score_bounds(rates: Floats, episodes: int) -> tuple[Floats, Floats]:
     """`success_interval` for (..., seeds, tasks) rates at once.
 
     A score interval (Wilson's): all theta for which the mean m of n seeds is not too far away, with the variance that
@@ -86,11 +82,10 @@ def score_bounds(rates: Floats, episodes: int, level: float = 0.95) -> tuple[Flo
     by_chance = (task_rates * (1 - task_rates)).sum(-1) / (tasks**2 * episodes) / unit
     if tasks == 1:  # exactly Wilson's: there are no strata to take variance out
         by_chance = np.full(mean.shape, 1.0 / episodes)
-    quantile = (1 + level) / 2
-    low, high = _wilson(mean, ndtri(quantile) ** 2 * by_chance / seeds)
+    low, high = _wilson(mean, ndtri(TAILS[1]) ** 2 * by_chance / seeds)
     if seeds > 1:
         between = scores.var(-1, ddof=1) / unit
-        wide = _wilson(mean, stdtrit(seeds - 1, quantile) ** 2 * between / seeds)
+        wide = _wilson(mean, stdtrit(seeds - 1, TAILS[1]) ** 2 * between / seeds)
         low, high = np.minimum(low, wide[0]), np.maximum(high, wide[1])
     return low, high
 
@@ -119,7 +114,6 @@ def interquartile_mean(scores: ArrayLike) -> Floats:
 def stratified_interval(
     groups: Sequence[ArrayLike],
     statistic: Statistic = average,
-    level: float = 0.95,
     seed: int = 0,
     resamples: int = RESAMPLES,
     *,
@@ -135,12 +129,12 @@ def stratified_interval(
 
     None where no environment has two runs.
     """
-    values = [np.asarray(group, np.float64) for group in groups]
-    if max(len(group) for group in values) < 2:
+    values = _arrays(groups)
+    if max(map(len, values)) < 2:
         return None
     drawn = resample(values, np.random.default_rng(seed), resamples)
-    factor = stretch(values, level) if corrected else 1.0
-    return _stretched(statistic(np.concatenate(values)), statistic(drawn), factor, level, bounds)
+    factor = stretch(values) if corrected else 1.0
+    return _stretched(statistic(np.concatenate(values)), statistic(drawn), factor, bounds)
 
 
 def resample(groups: Sequence[Floats], rng: np.random.Generator, resamples: int) -> Floats:
@@ -148,7 +142,7 @@ def resample(groups: Sequence[Floats], rng: np.random.Generator, resamples: int)
     return np.concatenate([group[rng.integers(len(group), size=(resamples, len(group)))] for group in groups], axis=1)
 
 
-def stretch(groups: Sequence[Floats], level: float = 0.95) -> float:
+def stretch(groups: Sequence[Floats]) -> float:
     """How much a percentile interval of these groups is too short.
 
     With v_e the variance of environment e's runs, nu = (sum v_e / n_e)^2 / sum (v_e / n_e)^2 / (n_e - 1): where one
@@ -159,12 +153,16 @@ def stretch(groups: Sequence[Floats], level: float = 0.95) -> float:
     parts = np.array([group.var(ddof=1) for group in several]) / sizes
     spread = (parts**2 / (sizes - 1)).sum()
     freedom = parts.sum() ** 2 / spread if spread > 0 else float((sizes - 1).sum())
-    quantile, size = (1 + level) / 2, sizes.mean()
-    return float(np.sqrt(size / (size - 1)) * stdtrit(freedom, quantile) / ndtri(quantile))
+    size = sizes.mean()
+    return float(np.sqrt(size / (size - 1)) * stdtrit(freedom, TAILS[1]) / ndtri(TAILS[1]))
 
 
-def _stretched(estimate: Floats, drawn: Floats, factor: float, level: float, bounds: Interval | None) -> Interval:
-    low, high = estimate + factor * (np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]) - estimate)
+def _arrays(groups: Sequence[ArrayLike]) -> list[Floats]:
+    return [np.asarray(group, np.float64) for group in groups]
+
+
+def _stretched(estimate: Floats, drawn: Floats, factor: float, bounds: Interval | None = (0.0, 1.0)) -> Interval:
+    low, high = estimate + factor * (np.quantile(drawn, TAILS) - estimate)
     if bounds is not None:
         low, high = np.clip([low, high], *bounds)
     return float(low), float(high)
@@ -173,68 +171,56 @@ def _stretched(estimate: Floats, drawn: Floats, factor: float, level: float, bou
 def performance_profile(groups: Sequence[ArrayLike], thresholds: ArrayLike) -> Floats:
     """Share of runs whose score is above each threshold, every environment counting the same."""
     levels = np.asarray(thresholds, np.float64)
-    return np.mean([(np.asarray(group, np.float64)[:, None] > levels).mean(0) for group in groups], axis=0)
+    return np.mean([(group[:, None] > levels).mean(0) for group in _arrays(groups)], axis=0)
 
 
-def profile_band(
-    groups: Sequence[ArrayLike], thresholds: ArrayLike, level: float = 0.95, seed: int = 0, resamples: int = 2000
-) -> tuple[Floats, Floats] | None:
+def profile_band(groups: Sequence[ArrayLike], thresholds: ArrayLike) -> tuple[Floats, Floats] | None:
     """Pointwise corrected bootstrap band of the performance profile.
 
     Where all runs lie on one side of a threshold, resampling sees no variation; the band always contains the score
     interval of as many independent runs.
     """
-    values = [np.asarray(group, np.float64) for group in groups]
-    levels = np.asarray(thresholds, np.float64)
-    if max(len(group) for group in values) < 2:
+    values, levels = _arrays(groups), np.asarray(thresholds, np.float64)
+    if max(map(len, values)) < 2:
         return None
-    rng = np.random.default_rng(seed)
-    drawn = np.zeros((resamples, len(levels)))
+    rng, drawn = np.random.default_rng(0), np.zeros((PROFILES, len(levels)))
     for group in values:
-        picks = rng.integers(len(group), size=(resamples, len(group)))
+        picks = rng.integers(len(group), size=(PROFILES, len(group)))
         drawn += (group[:, None] > levels)[picks].mean(1) / len(values)
     centre = performance_profile(values, levels)
-    quantiles = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    low, high = np.clip(centre + stretch(values, level) * (quantiles - centre), 0, 1)
+    low, high = np.clip(centre + stretch(values) * (np.quantile(drawn, TAILS, axis=0) - centre), 0, 1)
     shares = np.stack([(group[:, None] > levels).mean(0) for group in values], axis=-1)  # (thresholds, environments)
-    few_low, few_high = score_bounds(shares[:, None], min(len(group) for group in values), level)
+    few_low, few_high = score_bounds(shares[:, None], min(map(len, values)))
     return np.minimum(low, few_low), np.maximum(high, few_high)
 
 
 def probability_of_improvement(ours: Sequence[ArrayLike], theirs: Sequence[ArrayLike]) -> float:
     """P(X > Y) + P(X = Y) / 2 for a run X of ours and a run Y of theirs, averaged over environments."""
-    return float(np.mean([_share_above(np.asarray(x, np.float64), np.asarray(y, np.float64))
-                          for x, y in zip(ours, theirs, strict=True)]))  # fmt: skip
+    return float(np.mean([_wins(x, y).mean() for x, y in zip(_arrays(ours), _arrays(theirs), strict=True)]))
 
 
-def improvement_interval(
-    ours: Sequence[ArrayLike],
-    theirs: Sequence[ArrayLike],
-    level: float = 0.95,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> Interval | None:
+def improvement_interval(ours: Sequence[ArrayLike], theirs: Sequence[ArrayLike]) -> Interval | None:
     """Corrected bootstrap interval of the probability of improvement; runs of both sides are resampled.
 
     Where all runs of one side are better, resampling sees no variation at all. The interval therefore always contains
     the score interval of min(n, m) independent comparisons an environment, whose variance P (1 - P) / min(n, m) is the
     largest that P(X > Y) can have.
     """
-    x, y = ([np.asarray(group, np.float64) for group in side] for side in (ours, theirs))
+    x, y = _arrays(ours), _arrays(theirs)
     sizes = [len(group) for group in (*x, *y)]
     if max(sizes) < 2:
         return None
-    rng, drawn = np.random.default_rng(seed), np.zeros(resamples)
-    for mine, other in zip(x, y, strict=True):
-        wins = (mine[:, None] > other) + 0.5 * (mine[:, None] == other)
-        rows = rng.integers(len(mine), size=(resamples, len(mine)))
-        columns = rng.integers(len(other), size=(resamples, len(other)))
-        drawn += wins[rows[:, :, None], columns[:, None, :]].mean((1, 2)) / len(x)
-    shares = np.array([_share_above(mine, other) for mine, other in zip(x, y, strict=True)])
-    low, high = _stretched(shares.mean(), drawn, stretch([*x, *y], level), level, (0.0, 1.0))
-    few_low, few_high = success_interval(shares[None], min(sizes), level)
+    rng, drawn = np.random.default_rng(0), np.zeros(RESAMPLES)
+    wins = [_wins(mine, other) for mine, other in zip(x, y, strict=True)]
+    for table in wins:
+        rows, columns = (rng.integers(size, size=(RESAMPLES, size)) for size in table.shape)
+        drawn += table[rows[:, :, None], columns[:, None, :]].mean((1, 2)) / len(x)
+    shares = np.array([float(table.mean()) for table in wins])
+    low, high = _stretched(shares.mean(), drawn, stretch([*x, *y]))
+    few_low, few_high = success_interval(shares[None], min(sizes))
     return min(low, few_low), max(high, few_high)
 
 
-def _share_above(x: Floats, y: Floats) -> float:
-    return float(((x[:, None] > y) + 0.5 * (x[:, None] == y)).mean())
+def _wins(x: Floats, y: Floats) -> Floats:
+    """(runs of x, runs of y): 1 where x is better, 1/2 where both are equal."""
+    return (x[:, None] > y) + 0.5 * (x[:, None] == y)

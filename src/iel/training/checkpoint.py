@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
+import msgspec
 import numpy as np
-from msgspec import UNSET, Meta, Struct, UnsetType
 from safetensors import SafetensorError
 
 import iel
@@ -27,7 +27,9 @@ from iel.errors import RunError
 from iel.files import (
     MANIFEST,
     new_directory,
+    notice,
     remove_directory,
+    remove_partials,
     require_space,
     seal,
     verify_seal,
@@ -36,26 +38,30 @@ from iel.files import (
 )
 from iel.loader import read_json
 from iel.serial import fill, load_arrays, named_arrays, save_arrays
+from iel.training.run import Config, Run, check_config, differences
+from iel.training.trackers import MetricsFacts
 from iel.typed import Index, Seed, as_struct
 
 FORMAT = 2
 FILES = {"config.json", "state.json", "state.safetensors"}
+Tree = TypeVar("Tree")
 
 
-class MetricsFacts(Struct, frozen=True):
-    """How long metrics.csv was, and its content until there."""
-
-    bytes: Annotated[int, Meta(ge=0)]
-    sha256: str
-
-
-class Facts(Struct, frozen=True):
-    """What state.json must hold."""
+class Facts(msgspec.Struct, frozen=True):
+    """What state.json holds."""
 
     step: Index
     phase: str = ""
     seed: Seed = 0
-    metrics: MetricsFacts | UnsetType = UNSET
+    metrics: MetricsFacts | None = None
+
+
+class Resumed(NamedTuple, Generic[Tree]):
+    """Where training continues: a step, and every seed's state and facts there."""
+
+    step: int
+    states: list[Tree]
+    facts: dict[int, Facts]
 
 
 def checkpoint_name(step: int) -> str:
@@ -63,24 +69,24 @@ def checkpoint_name(step: int) -> str:
     return f"step_{step:09d}"
 
 
-def save_checkpoint(root: Path, step: int, state: Any, config: dict[str, Any], facts: dict[str, Any]) -> Path:
-    """Write the checkpoint of `step` under `root` and return its directory. One that is there and whole is kept."""
-    final = root / checkpoint_name(step)
+def save_checkpoint(root: Path, state: object, config: Config, facts: Facts) -> Path:
+    """Write a checkpoint under `root` and return its directory. One of this step that is there and whole is kept."""
+    final, what = root / checkpoint_name(facts.step), f"checkpoint of step {facts.step}"
     if final.exists() and is_whole(final):
         return final
-    require_space(root, state_bytes(state), f"the checkpoint of step {step} and what follows it")
+    require_space(root, state_bytes(state), f"the {what} and what follows it")
     try:
         with new_directory(final) as partial:
             save_arrays(partial / "state.safetensors", named_arrays(state))
             write_json(partial / "config.json", config)
-            write_json(partial / "state.json", {"step": step, **facts})
+            write_json(partial / "state.json", msgspec.to_builtins(facts))
             seal(partial, FORMAT, versions(), data=config.get("data", {}).get("fingerprint"))
     except (OSError, SafetensorError) as error:
-        raise write_error(f"The checkpoint of step {step}", root, error) from error
+        raise write_error(f"The {what}", root, error) from error
     return final
 
 
-def state_bytes(state: Any) -> int:
+def state_bytes(state: object) -> int:
     """Size of a state on disk, headers aside."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
@@ -105,11 +111,9 @@ def verify_checkpoint(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def read_facts(directory: Path) -> dict[str, Any]:
+def read_facts(directory: Path) -> Facts:
     """The checked content of a checkpoint's state.json."""
-    facts = read_json(directory / "state.json")
-    as_struct(facts, Facts, str(directory / "state.json"), RunError)
-    return facts
+    return as_struct(read_json(directory / "state.json"), Facts, str(directory / "state.json"), RunError)
 
 
 def is_whole(directory: Path) -> bool:
@@ -144,13 +148,7 @@ def newest_common(
     return None, problems
 
 
-def latest_checkpoint(root: Path) -> Path | None:
-    """The newest checkpoint that verifies, or None."""
-    step, _ = newest_common([root])
-    return None if step is None else root / checkpoint_name(step)
-
-
-def load_checkpoint(directory: Path, like: Any) -> tuple[Any, dict[str, Any]]:
+def load_checkpoint(directory: Path, like: Tree) -> tuple[Tree, Facts]:
     """(state, facts) of a verified checkpoint; `like` gives the shapes."""
     verify_checkpoint(directory)
     source = directory / "state.safetensors"
@@ -168,3 +166,60 @@ def prune(root: Path, keep: int) -> None:
             f"Old checkpoints in {root} could not be removed ({error.strerror or error}); make it writable, then "
             "continue with `iel train --resume`."
         ) from error
+
+
+# ---------------------------------------------------------------- from which step does a run continue?
+
+
+def find_checkpoint(runs: dict[int, Run], like: Tree) -> Resumed[Tree] | None:
+    """The newest step that every seed has a whole checkpoint of; None if nothing was saved yet.
+
+    Broken ones are named and set aside; what only some of the seeds have is removed, as it will come again.
+    """
+    roots = {seed: run.folder("checkpoints") for seed, run in runs.items()}
+    for seed, run in runs.items():
+        for place in (run.path, run.path / "models", roots[seed]):
+            if place.is_dir():
+                remove_partials(place)
+    owners = {roots[seed]: run for seed, run in runs.items()}
+    step, problems = newest_common(list(owners), lambda directory: _require_own(directory, owners[directory.parent]))
+    for problem in problems:
+        notice(f"skipped a checkpoint: {problem}")
+    if step is None:
+        if problems:
+            raise RunError(
+                f"No checkpoint in {next(iter(owners))} can be used; to train again from step 0, remove that directory."
+            )
+        return None
+    found = {seed: load_checkpoint(root / checkpoint_name(step), like) for seed, root in roots.items()}
+    for root in owners:
+        _drop_newer(root, step)
+    return Resumed(step, [state for state, _ in found.values()], {seed: facts for seed, (_, facts) in found.items()})
+
+
+def _require_own(directory: Path, run: Run) -> None:
+    """A whole checkpoint, of this step and this run (not one that was copied here from elsewhere)."""
+    manifest = verify_checkpoint(directory)
+    step = read_facts(directory).step
+    if checkpoint_name(step) != directory.name:
+        raise RunError(f"{directory} holds step {step}, which is not what its name says; use an older checkpoint.")
+    recorded = read_json(directory / "config.json")
+    check_config(recorded, directory / "config.json")
+    if different := differences(run.config, recorded):
+        phrase = different[0].removesuffix(" now")
+        raise RunError(f"{directory} belongs to another run ({phrase} in the checkpoint); use an older checkpoint.")
+    # A later version may have written down more than this one knows of.
+    then, now = manifest.get("versions", {}), versions()
+    if changed := [f"{name} {then[name]} -> {now[name]}" for name in now if then.get(name, now[name]) != now[name]]:
+        notice(f"{directory} was written with other versions ({', '.join(changed)}); the last bits may differ.")
+
+
+def _drop_newer(root: Path, step: int) -> None:
+    for other, directory in saved_steps(root).items():
+        if other > step and is_whole(directory):
+            remove_directory(directory)
+        elif other > step:
+            aside = root / f"damaged_{directory.name}"
+            if aside.exists():
+                remove_directory(aside)
+            directory.rename(aside)

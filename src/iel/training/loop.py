@@ -7,12 +7,14 @@ cannot change the result.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 import jax
 import jax.numpy as jnp
@@ -23,23 +25,31 @@ from iel.data.positions import cut_at_jumps, cut_rests
 from iel.data.scaling import scaling_of
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
-from iel.files import locked, new_directory, require_space, seal, write_error
-from iel.learner import Learner, Method, Metrics, Phase, TrainState
-from iel.methods import config_dict
+from iel.files import locked, new_directory, notice, require_space, seal, write_error
+from iel.learner import Method, Phase, TrainState
 from iel.model import Model, save_model
 from iel.model.files import MANIFEST_FORMAT
 from iel.model.scaling import for_raw_observations
 from iel.model.support import support_of
 from iel.progress import Progress
-from iel.training.checkpoint import prune, save_checkpoint, saved_steps, state_bytes, versions
-from iel.training.feed import CHUNK, Source, source_of, step_keys
-from iel.training.interrupt import Interrupted, StopRequest, deferred_signals
-from iel.training.resume import Resumed, find_checkpoint, nothing_left, open_or_create
-from iel.training.run import KEPT_DATA, Run, open_runs
-from iel.training.seeds import SeedMap, seed_map
+from iel.training.checkpoint import (
+    Facts,
+    Resumed,
+    find_checkpoint,
+    prune,
+    save_checkpoint,
+    saved_steps,
+    state_bytes,
+    versions,
+)
+from iel.training.run import KEPT_DATA, Run, nothing_left, open_or_create, open_runs, run_config
+from iel.training.shared import load_policy, save_policy
+from iel.training.steps import Source, many_steps, over_seeds
 from iel.training.trackers import CSVTracker, TensorBoardTracker, Tracker
 from iel.typed import check_seeds, check_settings
 
+CHUNK = 100
+"""Steps between two looks at the metrics."""
 KEPT_CHECKPOINTS = 2
 SAVE_SECONDS = 60.0
 """By default, a checkpoint is saved whenever so much time has passed since the last one..."""
@@ -78,6 +88,7 @@ def train(
     progress: bool = True,
     data_file: Path | str | None = None,
     snapshots: int = 1,
+    policy_with: Sequence[Path] = (),
 ) -> Trained:
     """Train `algo` on `data`, all seeds together.
 
@@ -88,7 +99,8 @@ def train(
     SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. The file that the data
     was loaded from (or `data_file`) is noted, and data that was built in memory is kept in OUT/data.npz. With
     `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the last one in RUN/model, the
-    others in RUN/models/step_N.
+    others in RUN/models/step_N. `policy_with` are other runs that may train the same policy, where it needs nothing of
+    the geometry: it is taken from one of them, to the same bits, or left for them (`iel.training.shared`).
     """
     seeds = list(seeds)
     check_seeds(seeds)
@@ -99,6 +111,8 @@ def train(
         raise ConfigError(f"checkpoint_every must be at least 1, but is {checkpoint_every}.")
     if snapshots < 1 or (snapshots > 1 and out is None):
         raise ConfigError(f"snapshots is {snapshots}; it must be at least 1, and more than 1 needs `out`.")
+    if policy_with and (len(seeds) > 1 or checkpoint_every is not None or out is None):
+        raise ConfigError("policy_with needs `out`, one seed, and checkpoints by the clock.")
     if resume and out is None:
         raise ConfigError("resume=True needs `out`, the directory of the run to continue.")
     with ExitStack() as stack, deferred_signals(saves=out is not None) as stop:
@@ -113,6 +127,7 @@ def train(
                 return Trained({seed: run.model for seed, run in runs.items()}, runs, 0.0)
         trainer = Trainer(data, algo, seeds, runs)
         trainer.snapshots = frozenset(snapshot_steps(algo, snapshots)[:-1])
+        trainer.policy_with = policy_with
         trainer.open(stack, tensorboard)
         started = time.monotonic()
         try:
@@ -158,6 +173,44 @@ def snapshot_model(run: Path, step: int) -> Path:
     return run / "models" / f"step_{step}"
 
 
+class Interrupted(KeyboardInterrupt):
+    """Training was asked to stop and did so between two chunks; its state is whole."""
+
+
+@contextmanager
+def deferred_signals(saves: bool) -> Iterator[threading.Event]:
+    """An event that Ctrl-C, SIGTERM and SIGUSR1 (how SLURM announces the end) set; the chunk under way goes on.
+
+    A second signal is not deferred and nothing is saved: SIGTERM and SIGUSR1 end the process at once, Ctrl-C as soon as
+    Python runs again, which is after the chunk. No effect outside the main thread, which gets no signals. `saves` says
+    whether what was trained is kept, for the sentence that the first signal prints.
+    """
+    stop, before = threading.Event(), {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGUSR1"))
+        before = {number: signal.getsignal(number) for number in numbers if number is not None}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def request(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        restore()  # the next one is not deferred
+        notice(
+            "stopping after the steps under way, which are then saved; again to stop without saving."
+            if saves
+            else "stopping after the steps under way; nothing is saved, because no `out` was given."
+        )
+
+    for number in before:
+        signal.signal(number, request)
+    try:
+        yield stop
+    finally:
+        restore()
+
+
 class SaveClock:
     """When a checkpoint is due: every so many steps, or by default every so many seconds."""
 
@@ -183,11 +236,15 @@ class Trainer:
     """The state of training between chunks. `open` begins or continues its runs, `fit` trains to the end."""
 
     def __init__(
-        self, data: Trajectories, algo: Method, seeds: list[int], runs: dict[int, Run], each: SeedMap | None = None
+        self, data: Trajectories, algo: Method, seeds: list[int], runs: dict[int, Run], stacked: bool | None = None
     ):
-        self.algo, self.seeds, self.runs = algo, seeds, runs
+        """`stacked` says how several seeds are trained (`over_seeds`): by default as suits the device."""
+        self.algo, self.seeds, self.runs, self.fingerprint = algo, seeds, runs, data.fingerprint
+        self.csv: dict[int, CSVTracker] = {}
         self.trackers: dict[int, list[Tracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
+        self.policy_with: Sequence[Path] = ()
+        self.stop = threading.Event()
         self.support = support_of(data)
         data = cut_at_jumps(data).data if algo.cut_jumps else data
         data = cut_rests(data) if algo.cut_rests else data
@@ -195,64 +252,68 @@ class Trainer:
         self.spec = algo.spec(data, self.scaling)
         self.phases = algo.phases()
         self.step, self.phase = 0, self.phases[0].name
-        self.each = each or seed_map(len(seeds))
-        self.source = source_of(data, self.spec, self.scaling)
+        self.stacked = len(seeds) > 1 and jax.default_backend() != "cpu" if stacked is None else stacked
+        self.source = Source(data, self.spec, self.scaling)
         keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
-        self.keys = self.each.join([train_key for _, train_key in keys])
-        started = self.each.compile(self.start)(self.each.join([init_key for init_key, _ in keys]))
-        self.take([self.each.part(started, index) for index in range(len(seeds))])
+        self.keys = [train_key for _, train_key in keys]
+        self.state = over_seeds(self.start, stacked=self.stacked)([init_key for init_key, _ in keys])
+        """By seed: the state of every learner, by its slot."""
 
     def start(self, key: jax.Array) -> dict[str, TrainState]:
         """The state of every learner before the first step, by slot."""
         first = {phase.slot: phase.learner for phase in reversed(self.phases)}
         return {slot: learner.start(key, self.spec) for slot, learner in first.items()}
 
-    def take(self, states: Sequence[dict[str, TrainState]]) -> None:
-        """Go on from these states, one per seed."""
-        self.state = {slot: self.each.join([state[slot] for state in states]) for slot in states[0]}
-
     def states(self) -> list[dict[str, TrainState]]:
         """The states of every seed, as numpy arrays."""
-        state = jax.tree.map(np.asarray, self.state)
-        return [{slot: self.each.part(own, index) for slot, own in state.items()} for index in range(len(self.seeds))]
+        return jax.tree.map(np.asarray, self.state)
 
     def open(self, stack: ExitStack, tensorboard: bool) -> None:
         """Continue from the newest checkpoint, or save the first one; both show that the directory can be written."""
         if not self.runs:
             return
-        like = jax.eval_shape(self.start, jax.random.key(0))
-        resumed = find_checkpoint(self.runs, like)
+        resumed = find_checkpoint(self.runs, jax.eval_shape(self.start, jax.random.key(0)))
+        fresh = resumed is None
+        if fresh and self.policy_with:
+            resumed = load_policy(self)
         if resumed is not None:
             self.restore(resumed)
         roots = [run.folder("checkpoints") for run in self.runs.values()]
         more = KEPT_CHECKPOINTS + 1 - min(KEPT_CHECKPOINTS, *(len(saved_steps(root)) for root in roots))
         require_space(roots[0], more * state_bytes(self.state), "the checkpoints of this training")
         for seed, run in self.runs.items():
-            facts = resumed.facts[seed] if resumed else None
-            self.trackers[seed] = _open_trackers(run, tensorboard, facts, stack)
+            metrics = resumed.facts[seed].metrics if resumed else None
+            self.csv[seed] = CSVTracker(run.path / "metrics.csv", self.step, metrics)
+            self.trackers[seed] = [self.csv[seed]]
+            if tensorboard:
+                since = self.step if resumed else None
+                self.trackers[seed].append(TensorBoardTracker(run.folder("tensorboard"), since))
+            for tracker in self.trackers[seed]:
+                stack.callback(tracker.close)
             run.update(status="running", step=self.step)
-        if resumed is None:
+        if fresh:
             self.checkpoint()
 
-    def restore(self, resumed: Resumed) -> None:
+    def restore(self, resumed: Resumed[dict[str, TrainState]]) -> None:
         """Take over a saved state. Keys need no restoring: step t's is f(seed, t)."""
         self.step = resumed.step
-        self.take([jax.tree.map(jnp.asarray, state) for state in resumed.states])
+        self.state = jax.tree.map(jnp.asarray, resumed.states)
 
-    def fit(self, stop: StopRequest, checkpoint_every: int | None, progress: bool) -> None:
-        """Run every phase from the current step to its end, or until `stop` is requested."""
+    def fit(self, stop: threading.Event, checkpoint_every: int | None, progress: bool) -> None:
+        """Run every phase from the current step to its end, or until `stop` is set."""
+        self.stop, clock, end = stop, SaveClock(checkpoint_every), 0
         total = sum(phase.steps for phase in self.phases)
-        clock = SaveClock(checkpoint_every)
         with Progress(f"train {self.algo.name}", total, show=progress) as bar:
             bar.advance(self.step, usual=False)
-            end = 0
             for phase in self.phases:
                 end += phase.steps
                 if self.step < end:
                     self.phase = phase.name
-                    self._run_phase(phase, end, stop, clock, bar)
+                    self._run_phase(phase, end, clock, bar)
+                if self.step == end and self.policy_with:
+                    save_policy(self)
 
-    def _run_phase(self, phase: Phase, end: int, stop: StopRequest, clock: SaveClock, bar: Progress) -> None:
+    def _run_phase(self, phase: Phase, end: int, clock: SaveClock, bar: Progress) -> None:
         advance = self.stepper(phase)
         mark, compiled = time.monotonic(), False
         while self.step < end:
@@ -268,65 +329,61 @@ class Trainer:
                 self.checkpoint()
                 mark = time.monotonic()
                 clock.saved(mark - now)
-            stop.check()
+            if self.stop.is_set():
+                raise Interrupted
 
-    def stepper(self, phase: Phase) -> Callable[[int], dict[str, np.ndarray]]:
-        """A function that trains so many steps of a phase, waits for them, and returns their mean metrics by seed."""
+    def stepper(self, phase: Phase) -> Callable[[int], list[dict[str, float]]]:
+        """A function that trains so many steps of a phase, waits for them, and returns every seed's mean metrics."""
         source, learner = self.source, phase.learner
         # What the tables are computed from is frozen in this phase, so a resumed run computes the same ones.
-        others = [
-            {slot: self.each.part(own, index).params for slot, own in self.state.items() if slot != phase.slot}
-            for index in range(len(self.seeds))
-        ]
-        prepare = self.each.compile(lambda trained, data: source.prepare(learner, trained, data), shared=1)
-        prepared = jax.block_until_ready(prepare(self.each.join(others), source.data))
-        chunk = self.each.compile(many_steps(learner, source), shared=3, donate=True)
+        others = [{slot: own.params for slot, own in state.items() if slot != phase.slot} for state in self.state]
+        prepare = over_seeds(
+            lambda trained, data: source.prepare(learner, trained, data), shared=1, stacked=self.stacked
+        )
+        prepared = jax.block_until_ready(prepare(others, source.data))
+        chunk = over_seeds(many_steps(learner, source), shared=3, stacked=self.stacked, donate=True)
 
-        def advance(count: int) -> dict[str, np.ndarray]:
-            span = np.int32(self.step), np.int32(count)
-            answers = chunk(self.state[phase.slot], self.keys, prepared, source.data, *span)
-            self.state[phase.slot], metrics = self.each.unzip(answers)
-            metrics = jax.tree.map(np.asarray, metrics)
-            by_seed = [self.each.part(metrics, index) for index in range(len(self.seeds))]
+        def advance(count: int) -> list[dict[str, float]]:
+            own = [state[phase.slot] for state in self.state]
+            found = chunk(own, self.keys, prepared, source.data, np.int32(self.step), np.int32(count))
+            for state, (after, _) in zip(self.state, found, strict=True):
+                state[phase.slot] = after
             self.step += count
-            return {name: np.array([own[name] for own in by_seed]) for name in by_seed[0]}
+            return [{name: float(value) for name, value in metrics.items()} for _, metrics in found]
 
         return advance
 
     def _report(
-        self, phase: str, metrics: dict[str, np.ndarray], rate: float | None, count: int, bar: Progress
+        self, phase: str, metrics: list[dict[str, float]], rate: float | None, count: int, bar: Progress
     ) -> None:
-        for index, seed in enumerate(self.seeds):
-            values = {name: float(value[index]) for name, value in metrics.items()}
+        for seed, values in zip(self.seeds, metrics, strict=True):
             for tracker in self.trackers.get(seed, ()):
                 tracker.log(self.step, phase, values)
-            broken = [name for name, value in values.items() if not np.isfinite(value)]
-            if broken:
+            if broken := [name for name, value in values.items() if not np.isfinite(value)]:
                 raise IELError(
                     f"Training diverged: {broken[0]} is not finite at step {self.step} of phase {phase}, seed {seed}; "
                     "lower learning_rate, or check the scale of the observations."
                 )
         speed = "" if rate is None else f"  {rate:.0f} steps/s"  # the first chunk also compiled
-        bar.advance(count, f"{phase}  loss {metrics[f'{phase}/loss'].mean():.4g}{speed}", usual=rate is not None)
+        loss = np.mean([values[f"{phase}/loss"] for values in metrics])
+        bar.advance(count, f"{phase}  loss {loss:.4g}{speed}", usual=rate is not None)
 
     def models(self) -> dict[int, Model]:
         """The frozen model of every seed, as of now; it takes observations as they are in the data."""
         models = {}
         for seed, state in zip(self.seeds, self.states(), strict=True):
-            models[seed] = self.algo.model({slot: own.params for slot, own in state.items()}, self.spec)
-        if self.scaling is not None:
-            models = {seed: for_raw_observations(model, self.scaling) for seed, model in models.items()}
-        for model in models.values():
-            model.support = self.support
+            model = self.algo.model({slot: own.params for slot, own in state.items()}, self.spec)
+            models[seed] = model if self.scaling is None else for_raw_observations(model, self.scaling)
+            models[seed].support = self.support
         return models
 
     def checkpoint(self) -> None:
         """Save the state of every run. Older checkpoints are removed when all runs have the new one."""
         for (seed, run), state in zip(self.runs.items(), self.states(), strict=True):
-            facts: dict[str, Any] = {"phase": self.phase, "seed": seed}
             for tracker in self.trackers[seed]:
-                facts |= tracker.sync()
-            save_checkpoint(run.folder("checkpoints"), self.step, state, run.config, facts)
+                tracker.sync()
+            facts = Facts(self.step, self.phase, seed, self.csv[seed].facts)
+            save_checkpoint(run.folder("checkpoints"), state, run.config, facts)
         for run in self.runs.values():
             prune(run.folder("checkpoints"), KEPT_CHECKPOINTS)
 
@@ -349,70 +406,3 @@ class Trainer:
                     seal(partial, MANIFEST_FORMAT, versions())
             except OSError as error:
                 raise write_error("The model", final, error) from error
-
-
-def many_steps(learner: Learner, source: Source) -> Callable:
-    """(state, key, prepared, data, first step, count) -> (state, mean metrics) of one seed.
-
-    The loop is `lax.fori_loop` with a traced number of steps: the same machine code as a scan, but a phase that ends in
-    the middle of a chunk, or a checkpoint off the beat, does not compile it anew.
-    """
-
-    def steps(
-        state: TrainState, key: jax.Array, prepared: Any, data: Any, first: jax.Array, count: jax.Array
-    ) -> tuple[TrainState, Metrics]:
-        def one_step(state: TrainState, offset: jax.Array) -> tuple[TrainState, Metrics]:
-            sample_key, update_key = step_keys(key, first + offset)
-            batch = learner.sample(sample_key, *source.seen(learner, prepared, data))
-            return learner.update(state, batch, update_key)
-
-        shapes = jax.eval_shape(one_step, state, first)[1]
-        zeros = jax.tree.map(lambda metric: jnp.zeros(metric.shape, metric.dtype), shapes)
-
-        def body(offset: jax.Array, carry: tuple[TrainState, Metrics]) -> tuple[TrainState, Metrics]:
-            state, sums = carry
-            state, metrics = one_step(state, offset)
-            return state, jax.tree.map(jnp.add, sums, metrics)
-
-        state, sums = jax.lax.fori_loop(0, count, body, (state, zeros))
-        return state, jax.tree.map(lambda total: total / count, sums)
-
-    return steps
-
-
-def run_config(
-    data: Trajectories,
-    algo: Method,
-    seeds: list[int],
-    checkpoint_every: int | None,
-    data_file: Path | str | None = None,
-    snapshots: int = 1,
-) -> dict[str, Any]:
-    """What a run's config.json holds when it begins, its seed aside."""
-    facts = {
-        "name": data.name,
-        "fingerprint": data.fingerprint,
-        "episodes": len(data),
-        "transitions": data.num_transitions,
-    }
-    if data_file is not None:
-        facts["file"] = str(Path(data_file).absolute())
-    return {
-        "env": data.name,
-        "algo": algo.name,
-        "settings": config_dict(algo),
-        "data": facts,
-        "seeds": seeds,
-        "checkpoint_every": checkpoint_every,
-        "snapshots": snapshots,
-        "status": "running",
-    }
-
-
-def _open_trackers(run: Run, tensorboard: bool, resumed: dict[str, Any] | None, stack: ExitStack) -> list[Tracker]:
-    trackers: list[Tracker] = [CSVTracker(run.path / "metrics.csv", resumed)]
-    if tensorboard:
-        trackers.append(TensorBoardTracker(run.folder("tensorboard"), resumed))
-    for tracker in trackers:
-        stack.callback(tracker.close)
-    return trackers

@@ -15,6 +15,7 @@ Training several seeds at once gives a directory with one run a seed: OUT/seed_0
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -28,13 +29,15 @@ from iel.errors import ConfigError, DataError, RunError
 from iel.files import folder, notice, write_error, write_json
 from iel.learner import Method
 from iel.loader import os_errors, read_json, refuse_partial
-from iel.methods import config_from_dict
+from iel.methods import config_dict, config_from_dict
 from iel.model import Model, load_model
-from iel.typed import Count, Index, Seed, as_struct, check_settings
+from iel.typed import Count, Index, Seed, as_struct, check_numbers, check_seeds
 
 FORMAT = 1
 KEPT_DATA = "data.npz"
 """Data that was built in memory is kept with the run, or nobody could plan, audit or resume it."""
+Config = dict[str, Any]
+"""What config.json holds: a `RunConfig`, and what a later version may have added."""
 
 
 class DataFacts(Struct, frozen=True):
@@ -65,7 +68,7 @@ class RunConfig(Struct, frozen=True):
 class Run:
     """One trained seed on disk."""
 
-    def __init__(self, path: Path, config: dict[str, Any]):
+    def __init__(self, path: Path, config: Config):
         self.path, self.config = path, config
 
     @property
@@ -88,13 +91,11 @@ class Run:
         from iel.methods import get_method
 
         try:
-            algo = config_from_dict(get_method(self.config["algo"]), self.config["settings"])
-            check_settings(algo)
+            return config_from_dict(get_method(self.config["algo"]), self.config["settings"])
         except (ConfigError, TypeError, ValueError) as error:
             raise RunError(
                 f"{self.path / 'config.json'} does not describe a method of this version ({error})."
             ) from None
-        return algo
 
     @cached_property
     def model(self) -> Model:
@@ -150,19 +151,6 @@ class Run:
         self.config = config
 
 
-def create_run(path: Path, config: dict[str, Any]) -> Run:
-    """A new run directory; an existing run is never overwritten. Two processes are kept apart by `files.locked`."""
-    if (path / "config.json").exists():
-        raise RunError(f"{path} already holds a run; choose another --out, or remove it.")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        run = Run(path, {"format": FORMAT, **config})
-        write_json(path / "config.json", run.config)
-    except OSError as error:
-        raise RunError(f"{path} cannot be written ({error.strerror}); choose another --out.") from error
-    return run
-
-
 def open_run(path: Path | str) -> Run:
     """Open the directory of one run."""
     path = Path(path)
@@ -189,7 +177,7 @@ def open_run(path: Path | str) -> Run:
     return Run(path, config)
 
 
-def check_config(config: dict[str, Any], source: Path) -> None:
+def check_config(config: Config, source: Path) -> None:
     """Refuse a run's config.json (or a checkpoint's copy of it) that holds anything else than it should."""
     as_struct(config, RunConfig, str(source), RunError)
 
@@ -216,3 +204,135 @@ def next_free(root: Path, stem: str) -> Path:
                 continue
             return path
     raise RunError(f"{root} holds too many runs of {stem}; remove some.")
+
+
+# ---------------------------------------------------------------- beginning and continuing runs
+
+
+def run_config(
+    data: Trajectories,
+    algo: Method,
+    seeds: list[int],
+    checkpoint_every: int | None,
+    data_file: Path | str | None = None,
+    snapshots: int = 1,
+) -> Config:
+    """What a run's config.json holds when it begins, its seed aside."""
+    facts = {
+        "name": data.name,
+        "fingerprint": data.fingerprint,
+        "episodes": len(data),
+        "transitions": data.num_transitions,
+    }
+    if data_file is not None:
+        facts["file"] = str(Path(data_file).absolute())
+    return {
+        "env": data.name,
+        "algo": algo.name,
+        "settings": config_dict(algo),
+        "data": facts,
+        "seeds": seeds,
+        "checkpoint_every": checkpoint_every,
+        "snapshots": snapshots,
+        "status": "running",
+    }
+
+
+def create_run(path: Path, config: Config) -> Run:
+    """A new run directory; an existing run is never overwritten. Two processes are kept apart by `files.locked`."""
+    if (path / "config.json").exists():
+        raise RunError(f"{path} already holds a run; choose another --out, or remove it.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        run = Run(path, {"format": FORMAT, **config})
+        write_json(path / "config.json", run.config)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror}); choose another --out.") from error
+    return run
+
+
+def holds_run(out: Path) -> bool:
+    """Whether there is a run, or several seeds, in this directory."""
+    return (out / "config.json").exists() or any(out.glob("seed_*/config.json"))
+
+
+def open_or_create(out: Path, seeds: list[int], config: Config, resume: bool) -> dict[int, Run]:
+    """The runs of all seeds: new ones, or with `resume` those that are there, if they are runs of this `config`.
+
+    One seed trains in OUT itself, several in OUT/seed_K.
+    """
+    if not resume and holds_run(out):
+        raise RunError(
+            f"{out} already holds a run; continue it with `iel train --resume {out}`, choose another --out, or "
+            "remove it."
+        )
+    check_seeds(seeds)
+    check_numbers(config["settings"], "settings")
+    runs: dict[int, Run] = {}
+    for seed in seeds:
+        path, expected = out if len(seeds) == 1 else out / f"seed_{seed}", {**config, "seed": seed}
+        if (path / "config.json").exists():
+            runs[seed] = open_run(path)
+            require_same(runs[seed], expected)
+        elif (out / "config.json").exists() or (len(seeds) == 1 and holds_run(out)):
+            raise RunError(f"{out} holds a run of other seeds; give the seeds it was started with.")
+        else:  # new, or killed before this seed's directory was made
+            runs[seed] = create_run(path, expected)
+    return runs
+
+
+def nothing_left(runs: Mapping[int, Run]) -> bool:
+    """Whether all runs are finished and have their models: resuming them has nothing to do, and changes no file."""
+    return all(run.status == "finished" and (run.path / "model").is_dir() for run in runs.values())
+
+
+def _identity(config: Config) -> Config:
+    """Everything that decides the bits of a run, under flat names."""
+    settings = dict(config.get("settings", {}))
+    policy = settings.pop("policy", None) or {}
+    return {
+        "algo": config.get("algo"),
+        **{f"settings.{name}": value for name, value in settings.items()},
+        **{f"settings.policy.{name}": value for name, value in policy.items()},
+        "seed": config.get("seed"),
+        "seeds": config.get("seeds"),
+        "checkpoint_every": config.get("checkpoint_every"),
+        "snapshots": config.get("snapshots", 1),
+        "data.fingerprint": config.get("data", {}).get("fingerprint"),
+    }
+
+
+def differences(run: Config, now: Config) -> list[str]:
+    """The fields in which two configurations differ, each as a phrase.
+
+    A resumed run must end with the bits of one that was never stopped, so everything that decides them has to agree:
+    the data, the method and its settings, the seeds trained together, and where metrics are averaged.
+    """
+    mine, other = _identity(run), _identity(now)
+    return [
+        f"{name} is {mine.get(name)!r} in the run and {other.get(name)!r} now"
+        for name in {**mine, **other}
+        if mine.get(name) != other.get(name)
+    ]
+
+
+def require_same(run: Run, now: Config) -> None:
+    """Refuse to continue a run with another method, other settings, seeds or data, and say what differs."""
+    if "seeds" not in run.config or "data" not in run.config:
+        raise RunError(f"{run.path} was written by a version that could not resume; train it again.")
+    recorded, data = dict(run.config), run.config["data"]
+    if run.config["algo"] == now["algo"]:  # settings that are newer than the run have their defaults
+        recorded["settings"] = config_dict(run.algo)
+    if data["fingerprint"] != now["data"]["fingerprint"]:
+        raise RunError(
+            f"{run.path} cannot be resumed on other data: data.fingerprint is {data['fingerprint'][:12]}... in the run "
+            f"('{data.get('name')}', {data.get('episodes')} episodes) and {now['data']['fingerprint'][:12]}... now "
+            f"('{now['data']['name']}', {now['data']['episodes']} episodes); give the data it was started with."
+        )
+    if different := differences(recorded, now):
+        steps = any(phrase.startswith("settings.steps ") for phrase in different)
+        why = "phases are shares of the steps, so a longer run is another run: train it anew" if steps else ""
+        raise RunError(
+            f"{run.path} cannot be resumed with another configuration: {'; '.join(different[:5])}; "
+            f"{why or 'leave these as they were, or start a new run'}."
+        )

@@ -6,9 +6,11 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Protocol
+
+from msgspec import Meta, Struct
 
 from iel.errors import ConfigError, RunError
 from iel.files import notice, open_in_place, write_bytes, write_error
@@ -17,14 +19,25 @@ from iel.loader import open_regular
 HEADER = ("step", "phase", "metric", "value")
 
 
+class MetricsFacts(Struct, frozen=True):
+    """How long metrics.csv was, and its content until there."""
+
+    bytes: Annotated[int, Meta(ge=0)]
+    sha256: str
+
+
+def facts_of(content: bytes) -> MetricsFacts:
+    """What a checkpoint remembers of a metrics.csv."""
+    return MetricsFacts(len(content), hashlib.sha256(content).hexdigest())
+
+
 class Tracker(Protocol):
     """Anything that takes metrics: one call a logged step, `sync` before a checkpoint, and `close` at the end."""
 
     def log(self, step: int, phase: str, metrics: Mapping[str, float]) -> None: ...
 
-    def sync(self) -> dict[str, Any]:
-        """Bring everything to the disk; returns what a checkpoint should remember of it."""
-        ...
+    def sync(self) -> None:
+        """Bring everything to the disk."""
 
     def close(self) -> None: ...
 
@@ -36,10 +49,10 @@ class CSVTracker:
     bytes there were and their sha256; a resumed run cuts the file there and continues.
     """
 
-    def __init__(self, path: Path, resumed: Mapping[str, Any] | None = None):
-        """`resumed` holds the facts of the checkpoint that training continues from."""
+    def __init__(self, path: Path, step: int = 0, resumed: MetricsFacts | None = None):
+        """`resumed` is what the checkpoint of `step`, from which training continues, knows of the file."""
         self._path = path
-        before = b"" if resumed is None else rewind(path, resumed)
+        before = b"" if resumed is None else rewind(path, step, resumed)
         self._bytes, self._digest = len(before), hashlib.sha256(before)
         try:
             # Unbuffered: when the disk is full, the error comes here and not again when the file is closed.
@@ -49,13 +62,16 @@ class CSVTracker:
         if not before:
             self._write([HEADER])
 
-    def log(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
-        self._write([(step, phase, name, f"{value:.8g}") for name, value in metrics.items()])
+    @property
+    def facts(self) -> MetricsFacts:
+        """What a checkpoint remembers."""
+        return MetricsFacts(self._bytes, self._digest.hexdigest())
 
-    def _write(self, rows: list[tuple]) -> None:
-        text = io.StringIO(newline="")
-        csv.writer(text).writerows(rows)
-        block = memoryview(text.getvalue().encode())
+    def log(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
+        self._write((step, phase, name, f"{value:.8g}") for name, value in metrics.items())
+
+    def _write(self, rows: Iterable[tuple[object, ...]]) -> None:
+        block = memoryview(_csv(rows))
         try:
             while block:
                 written = self._file.write(block)
@@ -65,37 +81,30 @@ class CSVTracker:
         except OSError as error:
             raise write_error("Metrics", self._path, error) from error
 
-    def sync(self) -> dict[str, Any]:
+    def sync(self) -> None:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise write_error("Metrics", self._path, error) from error
-        return {"metrics": {"bytes": self._bytes, "sha256": self._digest.hexdigest()}}
 
     def close(self) -> None:
         self._file.close()
 
 
-def rewind(path: Path, facts: Mapping[str, Any]) -> bytes:
-    """Take from `metrics.csv` what was logged after a checkpoint; returns what is left.
+def rewind(path: Path, step: int, facts: MetricsFacts) -> bytes:
+    """Take from `metrics.csv` what was logged after the checkpoint of `step`; returns what is left.
 
     When the part before is not what the checkpoint remembers (lost or edited), whole lines up to its step are kept.
     """
-    mark = facts["metrics"]
     try:
-        with open_regular(path, RunError) as (file, _):
-            content = file.read()
+        content = read_content(path)
     except RunError:
         content = b""
-    kept = content[: mark["bytes"]]
-    if len(kept) != mark["bytes"] or hashlib.sha256(kept).hexdigest() != mark["sha256"]:
-        notice(f"{path} is not what was written up to step {facts['step']}; only its readable lines are kept.")
-        rows = [row for row in _rows(content.decode(errors="replace")) if int(row["step"]) <= facts["step"]]
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, HEADER, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-        kept = text.getvalue().encode()
+    kept = content[: facts.bytes]
+    if facts_of(kept) != facts:
+        notice(f"{path} is not what was written up to step {step}; only its readable lines are kept.")
+        rows = (row for row in _rows(content) if int(row["step"]) <= step)
+        kept = _csv([HEADER, *([row.get(name, "") for name in HEADER] for row in rows)])
     if kept != content:
         try:
             write_bytes(path, kept)
@@ -107,31 +116,25 @@ def rewind(path: Path, facts: Mapping[str, Any]) -> bytes:
 class TensorBoardTracker:
     """Event files TensorBoard reads."""
 
-    def __init__(self, directory: Path, resumed: Mapping[str, Any] | None = None):
+    def __init__(self, directory: Path, resumed_step: int | None = None):
         try:
             from tensorboardX import SummaryWriter
         except ImportError:
             raise ConfigError(
                 "TensorBoard output needs an extra package; run `pip install 'iel[tensorboard]'`."
             ) from None
-        self._writer = SummaryWriter(str(directory), purge_step=None if resumed is None else resumed["step"] + 1)
+        self._writer = SummaryWriter(str(directory), purge_step=None if resumed_step is None else resumed_step + 1)
+        self.sync, self.close = self._writer.flush, self._writer.close
 
     def log(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
-    def sync(self) -> dict[str, Any]:
-        self._writer.flush()
-        return {}
-
-    def close(self) -> None:
-        self._writer.close()
-
 
 def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     """metric -> (steps, values) of a `metrics.csv`; a half-written last line is left out."""
     curves: dict[str, tuple[list[int], list[float]]] = {}
-    for row in _rows(_text(path)):
+    for row in _rows(read_content(path)):
         steps, values = curves.setdefault(row["metric"], ([], []))
         steps.append(int(row["step"]))
         values.append(float(row["value"]))
@@ -143,7 +146,7 @@ def read_losses(path: Path) -> tuple[list[int], list[float]]:
 
     Between two phases stands a NaN: their losses are different things, and no line should join them.
     """
-    rows = [row for row in _rows(_text(path)) if row["metric"] == f"{row['phase']}/loss"]
+    rows = [row for row in _rows(read_content(path)) if row["metric"] == f"{row['phase']}/loss"]
     steps, values = [], []
     for before, row in zip([None, *rows], rows, strict=False):
         if before and before["phase"] != row["phase"]:
@@ -154,13 +157,20 @@ def read_losses(path: Path) -> tuple[list[int], list[float]]:
     return steps, values
 
 
-def _text(path: Path) -> str:
+def _csv(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()
+
+
+def read_content(path: Path) -> bytes:
     with open_regular(path, RunError) as (file, _):
-        return file.read().decode(errors="replace")
+        return file.read()
 
 
-def _rows(text: str) -> Iterator[dict[str, str]]:
+def _rows(content: bytes) -> Iterator[dict[str, str]]:
     """The readable rows of a `metrics.csv`; a last line without its end may be cut off in the middle of a number."""
+    text = content.decode(errors="replace")
     for row in csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline="")):
         try:
             int(row["step"]), float(row["value"])
