@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         Weighted,
         Where,
     )
-    from iel.policies import Directions, Waypoints
+    from iel.policies import Directions, StateDirections, Waypoints
     from iel.training import open_run, train
 
 _NAMES = {
@@ -72,7 +72,7 @@ _NAMES = {
     "iel.methods": "CMD CRL FB GAS GCBC GCCQL GCIQL GCIVL HILP HIQL HTP IEL PSM QRL TMD CLearning check_algo",
     "iel.model": "load_model",
     "iel.planning": "AsymGraph Direct GasGraph RecMid SymGraph Avoid Mixture Region Reward Sequence Weighted Where",
-    "iel.policies": "Directions Waypoints",
+    "iel.policies": "Directions StateDirections Waypoints",
     "iel.training": "open_run train",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -17,8 +17,7 @@ from iel.errors import ConfigError, unknown_name
 from iel.files import require_writable
 
 if TYPE_CHECKING:
-    from iel.evaluation import Arena, Rollouts
-    from iel.evaluation import Ask
+    from iel.evaluation import Arena, Ask, Rollouts
     from iel.evaluation.result import Result
     from iel.model import Model
     from iel.training import Run
@@ -90,8 +89,7 @@ class Evaluate(ActingCommand):
         A smaller evaluation than one that is there already draws under names of its own: a quick look replaces nothing.
         """
         from iel.commands.pictures import draw_distances, draw_evaluation
-        from iel.evaluation.result import summarise
-        from iel.evaluation.result import Result, results_of
+        from iel.evaluation.result import Result, results_of, summarise
 
         model = run.model if driver is None else run.model.driven_by(driver.model)
         measured = {**arena.describe(), **({} if driver is None else {"policy_of": str(driver.path)})}

@@ -112,8 +112,7 @@ class Train(Command):
     def __call__(self) -> Facts:
         from iel.commands.pictures import draw_training
         from iel.training import open_runs
-        from iel.training.run import holds_run
-        from iel.training.run import next_free
+        from iel.training.run import holds_run, next_free
         from iel.typed import check_seeds, check_settings
 
         algo = self.method()

@@ -22,8 +22,8 @@ import iel
 from iel.envs.registry import canonical_name
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.evaluation import Ask, Protocol
-from iel.loader import read_toml
 from iel.learner import Method
+from iel.loader import read_toml
 from iel.methods import METHODS, config_dict, config_from_dict
 from iel.planning import ACTION_KINDS, PLANNERS, ActionKind
 from iel.training.shared import policy_fingerprint

@@ -12,9 +12,8 @@ from rich.live import Live
 from rich.table import Table
 
 from iel.errors import RunError
-from iel.progress import STDERR
 from iel.loader import read_json
-from iel.progress import clock
+from iel.progress import STDERR, clock
 
 if TYPE_CHECKING:
     from iel.compare.execute import Job

@@ -137,11 +137,16 @@ def place_columns(data: Table, lag: int = LAG, ratios: ArrayLike | None = None) 
     )
 
 
+def usual_lag(data: Table) -> int:
+    """`LAG`, or half of the longest episode where that is less."""
+    return min(LAG, int(np.diff(data.offsets).max()) // 2)
+
+
 def position_columns(data: Table) -> tuple[int, ...]:
     """The columns that tell the position, over half of the longest episode if all are short; () if none do."""
     data.require_memory("tell its slow columns")
     try:
-        return tuple(place_columns(data, min(LAG, int(np.diff(data.offsets).max()) // 2)))
+        return tuple(place_columns(data, usual_lag(data)))
     except DataError:
         return ()
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from iel.cores import usable_cores
 from iel.data import Trajectories
@@ -26,9 +26,10 @@ from iel.errors import ConfigError
 from iel.evaluation.distances import bands_of
 from iel.evaluation.result import JSON, Episodes, Evaluation, summary_of
 from iel.evaluation.stats import EPISODE_INTERVAL
+from iel.metrics import Floats
 from iel.model import Model
 from iel.planning import Acting, ActionKind, Avoid, Controller, Planner, Reward, Where, make_planner, planners_for
-from iel.planning.goals import Goal, inside
+from iel.planning.goals import Goal, Places, Rewards, inside
 from iel.progress import Progress
 
 ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
@@ -43,18 +44,18 @@ class Ask:
 
     columns: tuple[int, ...] | None = None
     """The agent is sent to these columns of each goal, whatever the others; success is still the environment's."""
-    avoid: Goal = None
+    avoid: Places | None = None
     """Places to keep out of on the way (`iel.planning.Avoid`)."""
-    goal: Goal = None
+    goal: Goal | None = None
     """Any goal of `iel.planning`, the same in all episodes, instead of the tasks' own. Episodes then begin where the
     tasks do and last to the horizon, and success says whether the task's goal was passed."""
-    reward: Callable[[NDArray[np.float32]], NDArray[np.floating]] | None = None
+    reward: Callable[[Floats], ArrayLike] | None = None
     """Measured on the way: a function from observations (n, obs_dim) to numbers (n,)."""
     words: str = ""
     """How protocols print it."""
 
     @classmethod
-    def for_reward(cls, reward: Goal, avoid: Goal = None, words: str = "") -> Ask:
+    def for_reward(cls, reward: Rewards, avoid: Places | None = None, words: str = "") -> Ask:
         """Collect a reward, and measure it."""
         if not callable(reward):
             raise ConfigError("A column of rewards is known at the data's states only; evaluate a function of states.")
@@ -64,10 +65,10 @@ class Ask:
         if self.goal is not None and self.columns is not None:
             raise ConfigError("Another goal replaces the tasks' own, so there are no columns of them to choose.")
 
-    def wishes(self, goals: NDArray[np.float32]) -> Goal:
+    def wishes(self, goals: NDArray[np.float32]) -> Sequence[Goal] | NDArray[np.float32]:
         """What a planner is asked for in each episode. Goals of which only some columns are known (the others are NaN)
         are matched by the states of the data nearest by."""
-        wanted: Goal = goals
+        wanted: Sequence[Goal] | NDArray[np.float32] = goals
         if not np.isfinite(goals).all():
             known = [np.flatnonzero(np.isfinite(goal)) for goal in goals]
             return [Where({int(c): float(g[c]) for c in own}, NEARBY) for g, own in zip(goals, known, strict=True)]

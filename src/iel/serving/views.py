@@ -152,7 +152,7 @@ def _position_columns(served: Served) -> tuple[int, ...]:
     if size <= 2:
         return tuple(range(size))
     conditioned = served.model.target_spec.columns
-    if len(conditioned) >= 2:
+    if 2 <= len(conditioned) < size:
         return tuple(conditioned[:2])
     if data is None:
         return ()

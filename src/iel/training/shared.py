@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 import iel
 from iel.errors import RunError
 from iel.files import new_directory, notice, seal, verify_seal, write_bytes, write_error
-from iel.learner import TrainState
-from iel.methods.method import Method
+from iel.learner import Method, TrainState
 from iel.serial import fill, load_arrays, named_arrays, save_arrays
 from iel.training.checkpoint import Facts, Resumed, versions
 from iel.training.trackers import facts_of, read_content

@@ -1,7 +1,7 @@
 """Steps of training as compiled programs: where a batch comes from, many steps in one loop, and many seeds.
 
 Data in memory goes to the device as a whole, and so do the tables of a phase; batches are drawn there, inside of the
-compiled loop. Data on the disk stays there: the same loop calls back for the rows of a batch (`iel.data.remote`), and
+compiled loop. Data on the disk stays there: the same loop calls back for the rows of a batch (`iel.data.goals`), and
 what a phase knows about every state (`tables`) is computed for those rows alone, which agrees to float tolerance.
 """
 
@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from iel.cores import usable_cores
-from iel.data.goals import DeviceData, to_device
-from iel.data.goals import Facts, Shape
+from iel.data.goals import DeviceData, Facts, Shape, to_device
 from iel.data.scaling import Scaling, standardised
 from iel.data.store import FILES, RowReader
 from iel.data.trajectories import Trajectories
