@@ -82,7 +82,7 @@ class Ask:
         """Per episode: the mean reward of a step, and the share of steps in places to keep out of."""
         found = {}
         if self.reward is not None:
-            found["reward_per_step"] = np.array([float(np.mean(self.reward(path[1:]))) for path in paths])
+            found["reward_per_step"] = np.array([float(np.mean(np.asarray(self.reward(path[1:])))) for path in paths])
         if self.avoid is not None:
             found["share_in_avoided"] = np.array([float(inside(self.avoid, path[1:]).mean()) for path in paths])
         return found
