@@ -11,14 +11,13 @@ import gymnasium
 import numpy as np
 
 import iel
-from iel.policies import Waypoints
 
 ROOM, GAP = 10.0, (4.0, 6.0)
 """A square room with a wall across the middle, open between these two heights."""
 
 
 class Cart(gymnasium.Env):
-    """A cart that is pushed around a room: it sees x, y and its velocity, and is told a push in x and y."""
+    """A cart that is pushed around a room: it observes x, y and its velocity; the action is a push in x and y."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -65,7 +64,7 @@ def write_logs(path: Path, episodes: int = 60, steps: int = 200) -> None:
                 cart.step(push)
 
 
-def main(directory: str = "own-robot", steps: int = 4500) -> float:
+def main(directory: str = "own-robot", steps: int = 3000) -> float:
     here = Path(directory)
     here.mkdir(parents=True, exist_ok=True)
     write_logs(here / "logs.csv")
@@ -74,22 +73,21 @@ def main(directory: str = "own-robot", steps: int = 4500) -> float:
     data = iel.load(here / "logs.csv", columns=columns)
     print(data)
 
-    # Velocities are small numbers beside positions, hence `standardise`; the policy follows waypoints in x and y.
-    policy = Waypoints(columns=(0, 1), steps=steps // 3)
-    algo = iel.IEL.preset("laptop", steps=steps, dimension=16, standardise=True, policy=policy)
-    run = iel.train(data, algo, out=here / "run")
+    # `iel.fit(data)` alone chooses settings; these take half a minute.
+    policy = iel.Waypoints(steps=steps // 2, learning_rate=1e-3)
+    agent = iel.fit(data, iel.HTP.preset("laptop", steps=steps, policy=policy), out=here / "run")
+    agent.save(here / "agent")  # for the robot: iel.load_agent reads it without JAX
 
-    planner = iel.AsymGraph(run.model, data, nodes=512)
-    planner.prepare({0: 8.0, 1: 2.0})  # x and y, whatever the speed
-    print(f"predicted: {planner.predicted_steps([2.0, 2.0, 0.0, 0.0]):.0f} steps")
+    goal = {0: 8.0, 1: 2.0}  # x and y, whatever the speed
+    print(f"predicted: {agent.steps([2.0, 2.0, 0.0, 0.0], goal):.0f} steps")
 
-    nodes = {"asym-graph": {"nodes": 512}}
-    results = iel.evaluate(run.model, data, Cart, ("direct", "asym-graph"), settings=nodes)
-    for name, rollouts in results.items():
-        summary = rollouts.summary()
-        low, high = summary["interval"]
-        print(f"{name}: {summary['success_rate']:.0%} of goals reached [{low:.0%}, {high:.0%}]")
-    return results["asym-graph"].summary()["success_rate"]
+    rates = {}
+    for name in ("direct", "asym-graph"):
+        result = iel.Agent(agent.model, data, name).evaluate(Cart)
+        summary = result[name].summary()
+        rates[name], (low, high) = summary["success_rate"], summary["interval"]
+        print(f"{name}: {rates[name]:.0%} of goals reached [{low:.0%}, {high:.0%}]")
+    return rates["asym-graph"]
 
 
 if __name__ == "__main__":
