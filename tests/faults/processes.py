@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from iel.data import Trajectories
-from iel.files import sha256
 from iel.training.checkpoint import newest_common, saved_steps
 from iel.training.trackers import read_metrics
+from run_files import sha256
 
 TRAINEE = Path(__file__).with_name("trainee.py")
 PATIENCE = 600.0
