@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.catalogue import read_rows, resolve
+from iel.data.positions import pairs
 from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, non_finite, short_episodes
 from iel.errors import DataError, IELError
 from iel.files import notice
@@ -67,10 +68,6 @@ class Finding:
         place = [self.file, *(f"{word} {value}" for word, value in numbers if value is not None), self.column]
         return f"{', '.join(part for part in place if part)}: {self.message}"
 
-    def as_dict(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
-
 
 class Problem(NamedTuple):
     """What one check found; its first places become findings."""
@@ -104,8 +101,9 @@ def examine(source: str | Path) -> list[Finding]:
             return []
         rows = read_rows(path, str(source) if isinstance(source, str) else None)
     except IELError as problem:
-        words = str(problem).removeprefix(f"{path}: ").removeprefix(f"{path} ")  # the finding names the file
-        return [Finding(_kind_of_refusal(words), "error", str(path), None, None, None, words)]
+        said = str(problem).removeprefix(f"{path}: ").removeprefix(f"{path} ")  # the finding names the file
+        kind = next((kind for kind, words in REFUSALS.items() if any(word in said for word in words)), "unreadable")
+        return [Finding(kind, "error", str(path), None, None, None, said)]
     return examine_rows(rows, str(path))
 
 
@@ -130,8 +128,8 @@ def examine_rows(rows: Rows, file: str) -> list[Finding]:
     if len(rows.offsets) < 2 or len(rows.observations) == 0:
         return [Finding("empty", "error", file, None, None, None, "there are no episodes; record some.")]
     with np.errstate(all="ignore"):  # what is too large for the store's float32 is found as not finite
-        observations, actions = (np.asarray(array, np.float32) for _, array in _tables(rows))
-        rows = rows._replace(observations=observations, actions=actions)
+        tables = {f"{kind}s": np.asarray(array, np.float32) for kind, array in _tables(rows)}
+        rows = rows._replace(**tables)
     return _findings(rows, file, (_short, _non_finite, *CHECKS))
 
 
@@ -158,20 +156,13 @@ def _listed(problem: Problem, table: Table, file: str) -> Iterator[Finding]:
         yield Finding(kind, severity, file, episode, None if whole else step, column, said, len(rows))
 
 
-def _kind_of_refusal(message: str) -> str:
-    """Files that cannot be read at all are told apart by what the reader said."""
-    for kind, words in REFUSALS.items():
-        if any(word in message for word in words):
-            return kind
-    return "unreadable"
-
-
 REFUSALS = {
     "missing": ("does not exist",),
     "truncated": ("cut off", "not a whole", "lacks blocks", "ever written"),
     "overlapping": ("overlap", "not together"),
     "misaligned": ("equally many", "do not fit", "must agree", "must be equal", "for 0 rows", "rows;"),
 }
+"""Files that cannot be read at all are told apart by what the reader said."""
 
 
 # -------------------------------------------------------------------------------------------------------- the checks
@@ -206,7 +197,7 @@ def _out_of_range(rows: Table) -> Iterator[Problem]:
 
 def _constant(rows: Table) -> Iterator[Problem]:
     for kind, array in _tables(rows):
-        used = array[_transitions(rows)] if kind == "action" else array
+        used = array[pairs(rows.offsets, 1)] if kind == "action" else array
         if len(used) < 2:
             continue
         for column in np.flatnonzero(used.min(0) == used.max(0)):
@@ -222,7 +213,7 @@ def _teleporting(rows: Table) -> Iterator[Problem]:
         "and if the world teleports, cut the data at its jumps."
     )
     yield Problem("jumping", "warning", message, jumps)
-    steps = np.setdiff1d(_transitions(rows), jumps)
+    steps = np.setdiff1d(pairs(rows.offsets, 1), jumps)
     found: list[tuple[int, int]] = []
     for column in range(rows.observations.shape[1]):
         values = rows.observations[:, column]
@@ -291,13 +282,6 @@ CHECKS: tuple[Check, ...] = (_out_of_range, _constant, _teleporting, _repeated, 
 
 def _tables(rows: Table) -> tuple[tuple[str, NDArray], ...]:
     return ("observation", rows.observations), ("action", rows.actions)
-
-
-def _transitions(rows: Table) -> NDArray[np.int64]:
-    """Rows that have a next one in their episode."""
-    keep = np.ones(len(rows.observations), bool)
-    keep[rows.offsets[1:] - 1] = False
-    return np.flatnonzero(keep)
 
 
 def _is_read(rows: Table, where: NDArray, kind: str) -> NDArray[np.bool_]:
