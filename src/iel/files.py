@@ -29,16 +29,7 @@ from typing import Any, BinaryIO
 from msgspec import Struct, structs
 
 from iel.errors import RunError
-from iel.loader import (
-    JSON_BYTES,
-    PARTIAL,
-    ErrorType,
-    open_regular,
-    os_errors,
-    os_sentence,
-    parse_json,
-    read_limited,
-)
+from iel.loader import JSON_BYTES, PARTIAL, ErrorType, open_regular, os_errors, os_sentence, parse_json, read_limited
 from iel.progress import STDERR, silence
 from iel.typed import as_struct
 

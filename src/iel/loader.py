@@ -229,10 +229,7 @@ def parse_json(text: bytes, source: str, error: ErrorType) -> dict[str, Any]:
         raise error(f"{source} holds more than {JSON_VALUES:,} JSON values; it is not what it should be.")
     try:
         value = json.loads(
-            text.decode("utf-8"),
-            parse_constant=_no_constant,
-            parse_float=_finite,
-            object_pairs_hook=_no_duplicates,
+            text.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_duplicates
         )
     except RecursionError:
         raise error(f"{source} is not JSON this package writes (it is nested too deeply); it is damaged.") from None

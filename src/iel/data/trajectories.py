@@ -128,12 +128,7 @@ class Trajectories:
 
     @classmethod
     def from_flat(
-        cls,
-        observations: ArrayLike,
-        actions: ArrayLike,
-        terminals: ArrayLike,
-        name: str = "data",
-        trust: bool = False,
+        cls, observations: ArrayLike, actions: ArrayLike, terminals: ArrayLike, name: str = "data", trust: bool = False
     ) -> Trajectories:
         """From flat arrays with T + 1 rows per episode, `terminals` true on the last row of each (OGBench's layout)."""
         states, controls, ends = (plain_numbers(array, name) for array in (observations, actions, terminals))
