@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import iel
-from iel.data.hdf5 import opened_hdf5, read_hdf5
+from arrays import read_hdf5
+from iel.data.hdf5 import opened_hdf5
 from iel.data.npz import opened, read_npz
 from iel.errors import ConfigError, DataError, IELError
 from iel.loader import memory_budget, read_json, read_safetensors, read_toml

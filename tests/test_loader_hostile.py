@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from iel.data.hdf5 import read_hdf5
+from arrays import read_hdf5
 from iel.data.npz import read_npz
 from iel.errors import ConfigError, DataError, IELError, RunError
 from iel.loader import kind_of, read_json, read_safetensors, read_toml
@@ -237,7 +237,7 @@ BOMBS = {
 MEASURED = """
     import re, sys, time
     from pathlib import Path
-    import h5py, iel.loader, iel.data.npz, iel.data.hdf5
+    import arrays, h5py, iel.loader, iel.data.npz
     from iel.errors import IELError
 
     def memory(kind):
@@ -248,7 +248,7 @@ MEASURED = """
         Path("/proc/self/clear_refs").write_text("5")
         before, began = memory("VmRSS"), time.process_time()
         try:
-            place = {"read_npz": iel.data.npz, "read_hdf5": iel.data.hdf5}.get(reader, iel.loader)
+            place = {"read_npz": iel.data.npz, "read_hdf5": arrays}.get(reader, iel.loader)
             getattr(place, reader)(path)
             print("accepted", 0, 0, path)
         except IELError as error:
@@ -265,7 +265,11 @@ def test_bombs_are_refused_at_once_and_cheaply(tmp_path):
         arguments += [reader, str(tmp_path / make.__name__)]
     assert (tmp_path / "hdf5_claims_terabytes").stat().st_size < 3000
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(MEASURED), *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(MEASURED), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parent,
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split(" ", 3) for line in done.stdout.splitlines()]

@@ -56,7 +56,7 @@ def load(
     """
     with os_errors(DataError):
         path = resolve(name, episodes=episodes, seed=seed, split=split)
-        path = path or _obtain(str(name), episodes, seed, split, make, progress)
+        path = path or obtain(str(name), episodes, seed, split, make, progress)
     called = env or (None if str(path) == str(_at_home(str(name))) else str(name))
     return read(path, called, trust, columns)
 
@@ -229,8 +229,15 @@ def resolve(source: str | Path, *, episodes: int | None = None, seed: int = 0, s
     return find(text, episodes, seed, split) or (Path(text) if Path(text).exists() else None)
 
 
-def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool, progress: bool) -> Path:
-    """Make or download a data set, and say where it is."""
+def obtain(
+    name: str,
+    episodes: int | None = None,
+    seed: int = 0,
+    split: Split = "train",
+    make: bool = True,
+    progress: bool = True,
+) -> Path:
+    """Make or download a data set that is not on this machine, and say where it is; refused without `make`."""
     from iel.data.download import download, has_source  # these two reach for simulators and the network
     from iel.data.make import make_dataset, recipe
     from iel.envs.registry import ALIASES

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.catalogue import read_rows, resolve
+from iel.data.catalogue import obtain, read_rows, resolve
 from iel.data.positions import pairs
 from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, non_finite, short_episodes
 from iel.errors import DataError, IELError
@@ -87,14 +87,7 @@ def examine(source: str | Path) -> list[Finding]:
     """All findings about a data set on this machine, by name or path; errors first. Never raises for a bad file."""
     from iel.data.store import is_store, verify_store  # what it is made of is judged here
 
-    path = resolve(source)
-    if path is None:
-        from iel.data.download import has_source  # these two know the names, and reach for simulators
-        from iel.data.make import recipe
-
-        if not has_source(str(source)):
-            recipe(str(source))  # a misspelt name is refused with the nearest ones
-        raise DataError(f"Data set '{source}' is not on this machine; give a file, or run `iel data make {source}`.")
+    path = resolve(source) or obtain(str(source), make=False)
     try:
         if is_store(path):  # its rows were judged when it was written
             verify_store(path)

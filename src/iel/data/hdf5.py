@@ -48,12 +48,6 @@ CHECKSUM = 4
 DAMAGED = (ValueError, IndexError, zlib.error)
 
 
-def read_hdf5(path: Path | str, wanted: Sequence[str] | None = None, budget: int | None = None) -> dict[str, NDArray]:
-    """Arrays by full name (`group/array`): those of `wanted` that are there, or all at the top of the file."""
-    with opened_hdf5(path) as file:
-        return file.read(file.names() if wanted is None else wanted, budget)
-
-
 @contextmanager
 def opened_hdf5(path: Path | str) -> Iterator[Hdf5File]:
     """An open file. The library reads through our own open file and never opens one by itself."""

@@ -78,21 +78,12 @@ def _input_tables() -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     return np.array(columns, np.int64), np.array(gains, np.float32)
 
 
-def _motor_tables() -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """For every quarter turn k: motor = canonical action[column] * sign."""
-    columns, signs = [], []
-    for k in range(4):
-        hips, ankles, _ = _renumbered(0, -k)
-        order = np.stack([hips, ankles], 1)[_LEG_OF_MOTOR]
-        columns.append(order.ravel())
-        signs.append(np.stack([np.ones(4), _ANKLE_SIGN], 1)[_LEG_OF_MOTOR].ravel())
-    return np.array(columns, np.int64), np.array(signs, np.float32)
-
-
 _INPUT_COLUMN, _INPUT_GAIN = _input_tables()
 _INPUT_OFFSET = np.zeros(FEATURES, np.float32)
 _INPUT_OFFSET[0], _INPUT_OFFSET[8:12] = -1.0, -_ANKLE_MIDDLE / _ANKLE_RANGE
-_MOTOR_COLUMN, _MOTOR_SIGN = _motor_tables()
+# For every quarter turn k: motor = canonical action[column] * sign.
+_MOTOR_COLUMN = np.array([np.stack(_renumbered(0, -k)[:2], 1)[_LEG_OF_MOTOR].ravel() for k in range(4)])
+_MOTOR_SIGN = np.stack([np.ones(4), _ANKLE_SIGN], 1)[_LEG_OF_MOTOR].ravel().astype(np.float32)
 
 
 def features(observation: NDArray, direction: Iterable[float]) -> tuple[NDArray[np.float32], int]:
@@ -120,7 +111,7 @@ def features(observation: NDArray, direction: Iterable[float]) -> tuple[NDArray[
 
 def to_motors(action: NDArray, turns: int) -> NDArray[np.float32]:
     """Commands of the canonical legs (8) as motor commands of the ant."""
-    return (action[_MOTOR_COLUMN[turns]] * _MOTOR_SIGN[turns]).astype(np.float32, copy=False)
+    return (action[_MOTOR_COLUMN[turns]] * _MOTOR_SIGN).astype(np.float32, copy=False)
 
 
 def upright(observations: ArrayLike) -> NDArray[np.float64]:

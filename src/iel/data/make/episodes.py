@@ -84,9 +84,8 @@ class Driver:
 class Explorer:
     """A random heading, redrawn every few steps: the unit vector of a 2-D normal."""
 
-    def __init__(self, plan: Recipe, rng: Generator):
-        self.plan, self.rng, self.reached = plan, rng, 0
-        self.steps, self.heading = 0, np.zeros(2)
+    def __init__(self, rng: Generator):
+        self.rng, self.reached, self.steps, self.heading = rng, 0, 0, np.zeros(2)
 
     def __call__(self, xy: NDArray) -> NDArray:
         if self.steps % REDRAW_EVERY == 0:
@@ -138,7 +137,7 @@ class Collector:
         task = {"init_ij": tuple(maze.free[start]), "goal_ij": tuple(maze.free[start])}
         observation, _ = self.env.reset(seed=int(rng.integers(2**31)), options={"task_info": task})
         explores = self.plan.kind == "explore"
-        return observation, Explorer(self.plan, rng) if explores else Driver(self.plan, maze, rng, start)
+        return observation, Explorer(rng) if explores else Driver(self.plan, maze, rng, start)
 
     def episode(self, index: int, split: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """(T + 1 observations, T actions) of episode `index`."""
