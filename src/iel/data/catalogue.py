@@ -71,10 +71,10 @@ def read(
             from iel.data.store import is_store, open_store  # it reads by the readers here
 
             if is_store(path):
-                return open_store(path, name).read_from(path.absolute())
+                return open_store(path, name)._set(source=path.absolute())
         data = read_rows(path, name, columns).trajectories(trust)
         # Which columns were meant is known to nobody but the caller: such a file cannot be read again by its path.
-        return data if columns else data.read_from(path.absolute())
+        return data if columns else data._set(source=path.absolute())
 
 
 def read_rows(path: Path | str, name: str | None = None, columns: Columns | Given | None = None) -> Rows:

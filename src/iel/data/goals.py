@@ -210,9 +210,7 @@ class Facts(NamedTuple):
     others: jax.Array
 
 
-def seen_from_disk(
-    data: Trajectories, facts: Facts, answer: Callable[[str, jax.Array], jax.Array]
-) -> DeviceData:
+def seen_from_disk(data: Trajectories, facts: Facts, answer: Callable[[str, jax.Array], jax.Array]) -> DeviceData:
     """The data as methods see it, its sizes fixed; `answer` is asked for rows of `observations` or `actions`."""
     episode = partial(jnp.searchsorted, side="right")
     starts = facts.offsets[:-1]

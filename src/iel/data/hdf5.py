@@ -17,7 +17,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from io import BufferedReader
 from pathlib import Path
@@ -104,7 +104,7 @@ class Hdf5File:
             here = h5o.open(here, part)
         return here
 
-    def read(self, wanted: Sequence[str], budget: int | None = None) -> dict[str, NDArray]:
+    def read(self, wanted: Sequence[str]) -> dict[str, NDArray]:
         """Whole arrays by name; room is made when all of them fit."""
         from h5py import h5o
 
@@ -123,7 +123,7 @@ class Hdf5File:
         if stored > self.size:
             raise DataError(f"{self.path}: its arrays claim more bytes than the file has; it is damaged, get it again.")
         check_size(str(self.path), logical, self.size, DataError)
-        check_budget(self.path, cost, budget, DataError)
+        check_budget(self.path, cost)
         return {name: array.rows(0, array.length) for name, array in arrays.items()}
 
     def pieces(self, wanted: Sequence[str], size: int | None) -> Iterator[tuple[Piece, bool]]:
@@ -248,19 +248,16 @@ def _field(dataset: DatasetID) -> Field:
     """Shape and type; the type is None unless the bytes in the file are plain numbers of that type."""
     from h5py import h5s, h5t
 
-    if dataset.get_space().get_simple_extent_type() != h5s.SIMPLE:
-        return Field((), None)
-    kind = dataset.get_type()
-    if kind.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM):
-        return Field(tuple(dataset.shape), None)
-    try:
-        dtype = np.dtype(dataset.dtype)
-    except (TypeError, ValueError):
-        return Field(tuple(dataset.shape), None)
-    # A bool is an enumeration of bytes; of other enumerations the numbers are kept.
-    stored, plain = (kind.get_super() if kind.get_class() == h5t.ENUM else kind), np.dtype(dtype.str)
-    usual = numeric(plain) and stored.equal(h5t.py_create(np.dtype(np.int8) if plain.kind == "b" else plain))
-    return Field(tuple(dataset.shape), plain if usual else None)
+    simple, kind = dataset.get_space().get_simple_extent_type() == h5s.SIMPLE, dataset.get_type()
+    field = Field(tuple(dataset.shape) if simple else (), None)
+    if simple and kind.get_class() in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM):
+        with suppress(TypeError, ValueError):
+            plain = np.dtype(np.dtype(dataset.dtype).str)
+            # A bool is an enumeration of bytes; of other enumerations the numbers are kept.
+            stored = kind.get_super() if kind.get_class() == h5t.ENUM else kind
+            if numeric(plain) and stored.equal(h5t.py_create(np.dtype(np.int8) if plain.kind == "b" else plain)):
+                return Field(field.shape, plain)
+    return field
 
 
 # ------------------------------------------------------------------------------------------------------ packed blocks

@@ -128,10 +128,10 @@ class Header(NamedTuple):
     """Bytes before the data."""
 
 
-def read_npz(path: Path | str, wanted: Iterable[str] | None = None, budget: int | None = None) -> dict[str, NDArray]:
+def read_npz(path: Path | str, wanted: Iterable[str] | None = None) -> dict[str, NDArray]:
     """The arrays of an npz file: all of them, or those of `wanted` that are there; others are not even looked at."""
     with opened(path) as archive:
-        return archive.read(archive.members if wanted is None else wanted, budget)
+        return archive.read(archive.members if wanted is None else wanted)
 
 
 @contextmanager
@@ -172,12 +172,12 @@ class Archive:
         self.members = self._checked()
         """Entries of its directory by the names of their arrays."""
 
-    def read(self, wanted: Iterable[str], budget: int | None = None) -> dict[str, NDArray]:
+    def read(self, wanted: Iterable[str]) -> dict[str, NDArray]:
         """Those arrays of `wanted` that are there; room is made when all of them fit."""
         headers = {name: self.header(name) for name in wanted if name in self.members}
         total = sum(header.field.cost for header in headers.values())
         check_size(str(self.path), total, sum(self.members[name].compress_size for name in headers), DataError)
-        check_budget(self.path, total, budget, DataError)
+        check_budget(self.path, total)
         arrays = {}
         for name, header in headers.items():
             with self.archive.open(self.members[name]) as stream:

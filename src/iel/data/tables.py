@@ -195,7 +195,7 @@ def table_episodes(files: Sequence[Path], columns: Columns, read: Reader) -> Ite
 def read_csv(path: Path, columns: Columns, one_episode: bool) -> tuple[Layout, Piece]:
     """The columns of a CSV file that are read."""
     with open_regular(path, DataError) as (file, size):
-        check_budget(path, EXPANSION * size, None, DataError)
+        check_budget(path, EXPANSION * size)
         try:
             with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
                 header, separator = _header(text, path)

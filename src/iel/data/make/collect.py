@@ -79,34 +79,31 @@ def make_dataset(
     if count < 1:
         raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")
     directory = directory or data_directory()
-    train, val = (directory / file_name(plan.name, episodes, seed, split) for split in SPLITS)
-    parts = directory / f".{train.name}.parts"
-    written = lambda: [path.stat().st_mtime_ns if path.is_file() else None for path in (train, val)]  # noqa: E731
+    files = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
+    parts = directory / f".{files['train'].name}.parts"
+    written = lambda: [path.stat().st_mtime_ns if path.is_file() else None for path in files.values()]  # noqa: E731
     before = written()
     with locked(parts, patience=math.inf):
         now = written()
         if now != before and None not in now:  # another process has made them meanwhile
-            return {"train": train, "val": val}
+            return dict(files)
         _open_parts(parts, _settings(plan, seed, controller))
         job = plan.name, seed, None if controller is None else str(controller.absolute())
-        sizes = {train: count, val: max(1, count // VALIDATION_SHARE)}
-        blocks = {
-            path: list(_blocks(plan, split, size, parts))
-            for split, (path, size) in zip(SPLITS, sizes.items(), strict=True)
-        }
-        with Progress(f"collect {plan.name}", sum(sizes.values()), unit="episodes", show=progress) as bar:
-            todo = [block for part in blocks.values() for block in part if _read_block(block, plan) is None]
-            bar.advance(sum(sizes.values()) - sum(block.size for block in todo))
+        validation = max(1, count // VALIDATION_SHARE)
+        blocks = [*_blocks(plan, "train", count, parts), *_blocks(plan, "val", validation, parts)]
+        with Progress(f"collect {plan.name}", count + validation, unit="episodes", show=progress) as bar:
+            todo = [block for block in blocks if _read_block(block, plan) is None]
+            bar.advance(count + validation - sum(block.size for block in todo))
             if cluster is None:
                 _collect(job, todo, workers or len(usable_cores()), bar.advance)
             elif todo:
                 _collect_on(cluster, job, todo, bar.advance)
-        for path, part in blocks.items():
-            data = _join(plan, part)
+        for split, path in files.items():
+            data = _join(plan, [block for block in blocks if block.split == split])
             set_aside(path)
             data.save(path, recipe=VERSION)
         shutil.rmtree(parts)
-    return {"train": train, "val": val}
+    return dict(files)
 
 
 def _settings(plan: Recipe, seed: int, controller: Path | None) -> dict[str, object]:
