@@ -327,30 +327,27 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     except OSError as error:
         raise RunError(f"{directory} cannot be written ({error.strerror}); choose another --out.") from error
     with file:
-        _acquire(file.fileno(), directory, patience)
+        deadline = time.monotonic() + patience
+        while not _acquire(file, directory):
+            if time.monotonic() >= deadline:
+                holder = os.pread(file.fileno(), 100, 0).decode(errors="replace").strip() or "unknown"
+                raise RunError(
+                    f"{directory} is being trained by another process ({holder}); wait for it, or choose another --out."
+                )
+            time.sleep(0.2)
         os.ftruncate(file.fileno(), 0)
         file.write(f"process {os.getpid()} on {os.uname().nodename}\n".encode())
         yield
 
 
-def _acquire(descriptor: int, directory: Path, patience: float) -> None:
+def _acquire(file: BinaryIO, directory: Path) -> bool:
+    """Whether the file is ours now; on a file system without locks it is, which is said."""
     import fcntl
 
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() < deadline:
-                time.sleep(0.2)
-                continue
-            holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
-            raise RunError(
-                f"{directory} is being trained by another process ({holder}); wait for it, or choose another --out."
-            ) from None
-        except OSError as error:  # a file system without locks: train all the same, but say so
-            notice(
-                f"{directory} is on a file system without locks ({error.strerror}); train in it only once at a time."
-            )
-            return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        notice(f"{directory} is on a file system without locks ({error.strerror}); train in it only once at a time.")
+    return True

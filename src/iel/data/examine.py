@@ -16,16 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.catalogue import obtain, read_rows, resolve
-from iel.data.positions import pairs
+from iel.data.positions import Table, pairs
 from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, non_finite, short_episodes
 from iel.errors import DataError, IELError
 from iel.files import notice
 
 Severity = Literal["error", "warning"]
-Table = Rows | Trajectories
 SHOWN = 3
 """Findings of one kind that are listed one by one; the last of them says how many more there are."""
-ABSURD = 1e6
 JUMP = 10.0
 """A step is a teleport when it is this many times larger than nearly all others of its column..."""
 JUMP_SHARE = 0.5
@@ -37,7 +35,7 @@ LIMITS: dict[str, tuple[float, Severity, str]] = {
         "policies act in [-1, 1], so stretch the actions with `iel data convert --unit-actions` (numbered actions "
         "cannot be used)",
     ),
-    "observation": (ABSURD, "warning", "no network learns from numbers this large, so rescale or drop the column"),
+    "observation": (1e6, "warning", "no network learns from numbers this large, so rescale or drop the column"),
 }
 WINDOW = 3
 """Consecutive rows that two episodes must share to overlap: single states can repeat by chance."""
@@ -121,8 +119,8 @@ def examine_rows(rows: Rows, file: str) -> list[Finding]:
     if len(rows.offsets) < 2 or len(rows.observations) == 0:
         return [Finding("empty", "error", file, None, None, None, "there are no episodes; record some.")]
     with np.errstate(all="ignore"):  # what is too large for the store's float32 is found as not finite
-        tables = {f"{kind}s": np.asarray(array, np.float32) for kind, array in _tables(rows)}
-        rows = rows._replace(**tables)
+        observations, actions = (np.asarray(array, np.float32) for _, array in _tables(rows))
+        rows = rows._replace(observations=observations, actions=actions)
     return _findings(rows, file, (_short, _non_finite, *CHECKS))
 
 

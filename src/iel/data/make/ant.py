@@ -124,29 +124,25 @@ def upright(observations: ArrayLike) -> NDArray[np.float64]:
 class TanhGaussian:
     """tanh(mu) without a generator, tanh(mu + sigma N(0, I)) with one; ReLU layers, the last gives mu and log sigma."""
 
-    def __init__(
-        self, arrays: Mapping[str, NDArray], names: list[tuple[str, str]], inputs: int, source: str = "the weights"
-    ):
+    def __init__(self, arrays: Mapping[str, NDArray], names: list[tuple[str, str]], inputs: int, source: str):
         self.layers: list[tuple[NDArray, NDArray]] = []
         width = inputs
-        for kernel_name, bias_name in names:
-            missing = [name for name in (kernel_name, bias_name) if name not in arrays]
-            if missing:
+        for pair in names:
+            if missing := [name for name in pair if name not in arrays]:
                 raise DataError(f"{source} lacks {missing[0]}; it is not an ant controller.")
-            kernel, bias = (np.ascontiguousarray(arrays[name], np.float32) for name in (kernel_name, bias_name))
+            kernel, bias = (np.ascontiguousarray(arrays[name], np.float32) for name in pair)
             if kernel.ndim != 2 or kernel.shape[0] != width or bias.shape != kernel.shape[1:]:
-                raise DataError(f"{source}: {kernel_name} is {list(kernel.shape)}, which does not take {width} inputs.")
+                raise DataError(f"{source}: {pair[0]} is {list(kernel.shape)}, which does not take {width} inputs.")
             self.layers.append((kernel, bias))
             width = kernel.shape[1]
         if width != 2 * ACTIONS:
             raise DataError(f"{source}: the last layer gives {width} numbers instead of {2 * ACTIONS}.")
 
     def __call__(self, inputs: NDArray[np.float32], rng: np.random.Generator | None = None) -> NDArray[np.float32]:
-        hidden = inputs
-        for kernel, bias in self.layers[:-1]:
-            hidden = np.maximum(hidden @ kernel + bias, 0.0)
-        kernel, bias = self.layers[-1]
-        out = hidden @ kernel + bias
+        (kernel, bias), *others = self.layers
+        out = inputs @ kernel + bias
+        for kernel, bias in others:
+            out = np.maximum(out, 0.0) @ kernel + bias
         mean = out[..., :ACTIONS]
         if rng is not None:
             noise = rng.standard_normal(mean.shape, np.float32)
@@ -160,9 +156,8 @@ class AntController:
     """
 
     def __init__(self, arrays: Mapping[str, NDArray], source: str = "the weights"):
-        self.policy = TanhGaussian(
-            arrays, [(f"layers.{i}.kernel", f"layers.{i}.bias") for i in range(3)], FEATURES, source
-        )
+        names = [(f"layers.{i}.kernel", f"layers.{i}.bias") for i in range(3)]
+        self.policy = TanhGaussian(arrays, names, FEATURES, source)
 
     def __call__(
         self, observation: NDArray, direction: NDArray, rng: np.random.Generator | None = None

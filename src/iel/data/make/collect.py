@@ -79,14 +79,14 @@ def make_dataset(
     if count < 1:
         raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")
     directory = directory or data_directory()
-    files = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
+    files: dict[str, Path] = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
     parts = directory / f".{files['train'].name}.parts"
     written = lambda: [path.stat().st_mtime_ns if path.is_file() else None for path in files.values()]  # noqa: E731
     before = written()
     with locked(parts, patience=math.inf):
         now = written()
         if now != before and None not in now:  # another process has made them meanwhile
-            return dict(files)
+            return files
         _open_parts(parts, _settings(plan, seed, controller))
         job = plan.name, seed, None if controller is None else str(controller.absolute())
         validation = max(1, count // VALIDATION_SHARE)
@@ -103,7 +103,7 @@ def make_dataset(
             set_aside(path)
             data.save(path, recipe=VERSION)
         shutil.rmtree(parts)
-    return dict(files)
+    return files
 
 
 def _settings(plan: Recipe, seed: int, controller: Path | None) -> dict[str, object]:
