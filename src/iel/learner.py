@@ -68,6 +68,15 @@ class Examples(NamedTuple):
     """A state that the policy was sent to from here in training: 1 to `Policy.future_steps` steps ahead."""
 
 
+class Outcomes(NamedTuple):
+    """Teleports of the data: the states before and after each, (m, observation size), and for each the rows of those
+    that were entered in the same place, (m, k)."""
+
+    before: jax.Array
+    after: jax.Array
+    alike: jax.Array
+
+
 class Spec(NamedTuple):
     """What networks need to know about the data."""
 
@@ -80,7 +89,9 @@ class Spec(NamedTuple):
     examples: Examples | None = None
     """Some transitions, for methods and policies that ask for them (`examples`)."""
     columns: Scaling | None = None
-    """Mean and standard deviation of the columns, as training sees them."""
+    """Mean and standard deviation of the columns, as training sees them, for policies that standardise."""
+    teleports: Outcomes | None = None
+    """Where teleports lead, for methods that bound them in expectation."""
 
 
 class TrainState(NamedTuple):
@@ -337,22 +348,22 @@ class Method(ABC):
         policy = Phase(self.policy.learner(self), self.policy.steps or self.steps)
         return (policy, *own) if self.policy.first else (*own, policy)
 
-    def spec(self, data: Trajectories, scaling: Scaling | None = None) -> Spec:
-        """What networks need to know about data that will be standardised so."""
+    def spec(self, data: Trajectories, scaling: Scaling | None = None, uncut: Trajectories | None = None) -> Spec:
+        """What networks need to know about data that will be standardised so; `uncut` still has its teleports."""
         position = ((), 0.0) if self.policy is None else self.policy.position(data, scaling)
         count = max(self.examples, 0 if self.policy is None else self.policy.examples)
-        examples = None
-        if count:
-            generator = np.random.default_rng(0)  # always the same ones
-            rows = generator.permutation(data.transitions)[:count]
-            ahead = generator.integers(1, 1 + (1 if self.policy is None else self.policy.future_steps), len(rows))
-            last = data.offsets[np.searchsorted(data.offsets, rows, side="right")] - 1
-            states = (data.observations[chosen] for chosen in (rows, rows + 1, np.minimum(rows + ahead, last)))
-            examples = Examples(*(part if scaling is None else scaling(part) for part in states))
-        own = scaling_of(data)
+        if not count:
+            return Spec(data.observation_size, data.action_size, *position)
+        generator = np.random.default_rng(0)  # always the same ones
+        rows = generator.permutation(data.transitions)[:count]
+        ahead = generator.integers(1, 1 + (1 if self.policy is None else self.policy.future_steps), len(rows))
+        last = data.offsets[np.searchsorted(data.offsets, rows, side="right")] - 1
+        states = (data.observations[chosen] for chosen in (rows, rows + 1, np.minimum(rows + ahead, last)))
+        examples = Examples(*(part if scaling is None else scaling(part) for part in states))
+        columns = scaling_of(data)
         if scaling is not None:
-            own = Scaling((own.mean - scaling.mean) / scaling.spread, own.spread / scaling.spread)
-        return Spec(data.observation_size, data.action_size, *position, examples, own)
+            columns = Scaling((columns.mean - scaling.mean) / scaling.spread, columns.spread / scaling.spread)
+        return Spec(data.observation_size, data.action_size, *position, examples, columns)
 
     # What is exported.
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from algo_worlds import CIRCLE, SQUARE, fresh, grid, grid_steps, one_way, one_way_steps
 
+from iel.data import Trajectories
 from iel.data.goals import to_device
 from iel.errors import ConfigError
 from iel.learner import Spec
 from iel.methods import HTP
-from iel.methods.htp import Batch, Networks
+from iel.methods.htp import ENTERED, LED, Batch, Networks, outcomes
 from iel.metrics import FLOOR, SupportFunction
 from iel.model import load_model, save_model
 from iel.policies import Waypoints
@@ -132,3 +133,62 @@ def test_what_is_exported_keeps_values_and_measures_lengths_in_steps(tmp_path):
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         HTP(**settings)
+
+
+# ---------------------------------------------------------------- teleports, in expectation
+
+
+GAMBLE = {"cut_jumps": True, "expect_jumps": True, "policy": Waypoints(columns=(0,))}
+
+
+def gambling(seed: int = 0) -> Trajectories:
+    """A corridor of 40 steps with a teleport at its end, which leads to its beginning or 100 further on, by chance."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for _ in range(60):
+        there = np.arange(int(rng.integers(0, 30)), 41, dtype=np.float32)
+        on = np.arange(0 if rng.random() < 0.5 else 140, 1000, dtype=np.float32)[:150]
+        x = np.concatenate([there, on])
+        states = np.column_stack([x, rng.normal(size=(len(x), 2)) * 0.1]).astype(np.float32)
+        episodes.append((states, np.zeros((len(x) - 1, 1), np.float32)))
+    return Trajectories.from_episodes(episodes, "gambling", trust=True)
+
+
+def test_teleports_are_grouped_by_where_they_are_entered():
+    data = gambling()
+    found = outcomes(data, None)
+    assert len(found.before) == len(data.jumps) >= 50 and found.alike.shape[1] == LED
+    ends = np.asarray(found.after)[np.asarray(found.alike)][..., 0]
+    assert set(np.unique(ends)) == {0.0, 140.0}, "both ends are seen from every entrance"
+    assert np.abs((ends == 0.0).mean(1) - 0.5).max() < 0.2
+    spec = HTP.preset("smoke", **GAMBLE).spec(data.cut(data.jumps), None, data)
+    assert spec.teleports is not None
+    plain = HTP.preset("smoke", **{**GAMBLE, "expect_jumps": False})
+    assert plain.spec(data.cut(data.jumps), None, data).teleports is None
+
+
+def test_a_teleport_is_bounded_by_where_it_leads_on_average():
+    """By hand: c gains (max_g <mean phi(x') - phi(x), omega_g> - 1)_+^2. One lucky end does not count by itself."""
+    algo = HTP.preset("smoke", **TINY)
+    network = jax.tree.map(lambda leaf: 3.0 * leaf, fresh(algo, Spec(2, 2, (0, 1)))["geometry"].network)
+    networks = Networks(network, jnp.zeros(()))
+    rows, steps = jax.random.normal(jax.random.key(1), (24, 2)), jnp.ones(6)
+    entered, left = jax.random.normal(jax.random.key(2), (3, 2)), jax.random.normal(jax.random.key(3), (3, 5, 2))
+    alone = algo.loss(networks, None, Batch(rows, steps), jax.random.key(4))[1]["geometry/excess"]
+    both = algo.loss(networks, None, Batch(rows, steps, entered, left), jax.random.key(4))[1]["geometry/excess"]
+    omega = wide(network(rows))[18:, 4:]
+    mean = wide(network(left.reshape(15, 2)))[:, :4].reshape(3, 5, 4).mean(1)
+    progress = ((mean - wide(network(entered))[:, :4]) @ omega.T).max(1)
+    assert (progress > 1.0).any()
+    assert float(both - alone) == pytest.approx(np.mean(np.maximum(progress - 1.0, 0.0) ** 2), rel=1e-3)
+
+
+def test_batches_have_the_same_states_with_and_without_teleports():
+    data = gambling()
+    algo = HTP.preset("smoke", **GAMBLE)
+    cut = data.cut(data.jumps)
+    spec, arrays = algo.spec(cut, None, data), to_device(cut)
+    with_jumps = algo.sample(jax.random.key(0), arrays, algo.tables({}, arrays, spec))
+    without = algo.sample(jax.random.key(0), arrays, None)
+    assert np.array_equal(with_jumps.rows, without.rows) and without.entered is None
+    assert with_jumps.left.shape == (ENTERED, LED, 3) and (np.asarray(with_jumps.entered)[:, 0] == 40.0).all()

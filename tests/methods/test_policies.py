@@ -13,14 +13,16 @@ from algo_worlds import fresh, learner, started
 
 import iel
 from iel.data import Trajectories
-from iel.data.goals import to_device
+from iel.data.goals import draw_states, to_device
 from iel.data.positions import cut_at_jumps
 from iel.errors import ConfigError, DataError
 from iel.learner import Spec, adam, with_multiplier
 from iel.methods import HTP, IEL, METHODS, QRL, Method, check_algo, config_dict, config_from_dict, policy_from
 from iel.model import Direction, Waypoint, load_model, save_model
+from iel.nn import unit
 from iel.planning import make_planner
-from iel.policies import POLICIES, Directions, Waypoints
+from iel.policies import POLICIES, Directions, StateDirections, Waypoints
+from iel.policies.state_directions import column_weights
 from iel.training.loop import Trainer
 
 TINY = {"hidden": (8,), "batch_size": 16, "steps": 4}
@@ -66,7 +68,7 @@ def test_geometries_with_an_embedding_are_those_known():
 def test_every_embedding_with_every_policy_is_trained_saved_loaded_and_acts(name, kind, tmp_path):
     data = robot()
     model = iel.train(data, paired(name, POLICIES[kind](steps=3)), progress=False).model
-    assert isinstance(model.steering, {"directions": Direction, "waypoints": Waypoint}[kind])
+    assert isinstance(model.steering, Direction if kind == "directions" else Waypoint)
     save_model(model, tmp_path)
     loaded = load_model(tmp_path)
     states, goals = data.observations[:5], data.observations[-5:]
@@ -329,3 +331,62 @@ def test_a_robot_that_is_nothing_but_a_position_can_be_standardised():
     model = iel.train(point, paired("gcivl", Waypoints(), standardise=True), progress=False).model
     actions = model.act(point.observations[:3], np.eye(3, 2, dtype=np.float32))
     assert model.elsewhere == [] and np.isfinite(actions).all()
+
+
+# ---------------------------------------------------------------- directions of the state
+
+
+def test_columns_are_weighted_by_the_steps_that_the_embedding_gives_them():
+    """A linear phi = A x has the slopes A: s_c is the length of its column c, and no column counts for nothing."""
+    data = robot()
+    spec, matrix = (
+        paired("htp", StateDirections()).spec(data),
+        np.random.default_rng(0).normal(size=(3, 4)) * [1e-9, 2.0, 1.0, 0.1],
+    )
+
+    class Linear:
+        def embedding(self, trained, spec):
+            return lambda x: x @ matrix.T
+
+    found = np.asarray(column_weights(Linear(), {}, spec))
+    worth = np.linalg.norm(matrix, axis=0) * spec.columns.spread
+    np.testing.assert_allclose(found[1:] * spec.columns.spread[1:], worth[1:], rtol=1e-4)
+    assert found[0] * spec.columns.spread[0] == pytest.approx(1e-3 * worth.max(), rel=1e-3), "the least weight"
+
+
+def test_a_policy_for_state_directions_acts_on_raw_columns_as_it_was_trained_on_standardised_ones():
+    """By hand: the learner's standardised batch through the trained network, and raw columns through the export."""
+    data = robot()
+    algo = paired("htp", StateDirections(steps=3))
+    learner, spec = algo.policy.learner(algo), algo.spec(data)
+    trained = {phase.slot: phase.learner.init(jax.random.key(0), spec) for phase in algo.phases()}
+    arrays = to_device(data)
+    tables = learner.tables(trained, arrays, spec)
+    rows = draw_states(jax.random.key(3), arrays, algo.batch_size)
+    batch = learner.sample(jax.random.key(3), arrays, tables)
+    model = algo.model(trained, spec)
+    direction = np.asarray(unit(batch.future))
+    wanted = np.clip(trained["policy"](jnp.concatenate([batch.state, direction], -1)), -1.0, 1.0)
+    np.testing.assert_allclose(model.act(data.observations[rows], direction), wanted, rtol=1e-3, atol=1e-5)
+
+    states, goals = data.observations[:5], data.observations[-5:]
+    target = make_planner("direct", model, data).plan(goals).target(model.embed(states))
+    command = model.command(states, target)
+    ahead = (goals - states) / np.array(model.steering.scale)
+    np.testing.assert_allclose(command, ahead / np.linalg.norm(ahead, axis=1, keepdims=True), rtol=1e-4, atol=1e-6)
+    later = (spec.examples.later - spec.examples.state) / np.array(model.steering.scale)
+    assert model.steering.reach == pytest.approx(np.linalg.norm(later, axis=1).mean(), rel=1e-5)
+
+
+def test_a_policy_for_state_directions_goes_where_it_is_sent():
+    """The geometry alone says that x and y matter; the pose columns are noise."""
+    data = robot()
+    policy = StateDirections(steps=600, learning_rate=3e-3)
+    model = iel.train(data, paired("htp", policy, hidden=(32, 32), steps=600, batch_size=64), progress=False).model
+    weights = 1.0 / np.array(model.steering.scale) * data.observations.std(0)
+    assert weights[[1, 2]].min() > 3 * weights[[0, 3]].max()
+    states = data.observations[::97]
+    for heading in np.linspace(0, 2 * np.pi, 8, endpoint=False):
+        way = np.array([0.0, np.cos(heading), np.sin(heading), 0.0]) / np.array(model.steering.scale)
+        actions = model.act(states, np.tile(way / np.linalg.norm(way), (len(states), 1)))
+        assert (actions @ [np.cos(heading), np.sin(heading)]).mean() > 0.4

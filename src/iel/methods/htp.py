@@ -15,9 +15,14 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from scipy.spatial import cKDTree
 
 from iel.data.goals import DeviceData, draw_states, geometric
+from iel.data.positions import same_entrance
+from iel.data.scaling import Scaling
+from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError
 from iel.learner import (
     SPATIAL,
@@ -27,6 +32,7 @@ from iel.learner import (
     Learner,
     Method,
     Metrics,
+    Outcomes,
     Policy,
     Spec,
     Trained,
@@ -92,8 +98,11 @@ class HTP(Method, Learner):
     inequality, the same for every goal (`iel.metrics.SupportFunction`). Coordinates are chosen so that the landmarks'
     omega have the identity as second moment: the length of a displacement is its root mean square over goals.
 
-    The constraint is per sampled transition: where the same action may lead to several places, it believes in the
-    luckiest.
+    A sampled constraint believes in luck: where a transition may lead to several places, the best of them counts. But
+    V is linear in phi(x'), so an expectation goes inside. Teleports of the data are bounded so, over all places that
+    those entered in the same place led to (`expect_jumps`):
+
+        <E[phi(x')] - phi(x), omega_g> <= 1                                the Bellman inequality of a random world
     """
 
     name = "htp"
@@ -139,6 +148,9 @@ class HTP(Method, Learner):
     states."""
     behind_steps: Count = 40
     """How many steps behind such a goal may lie."""
+    expect_jumps: bool = False
+    """Bound teleports by where they lead on average (with `cut_jumps`, which leaves out the single ones): distances are
+    then expected steps, through teleports where that pays."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,8 +169,19 @@ class HTP(Method, Learner):
         """A fresh network; lambda starts at 1: states spread out first and are then drawn together."""
         return Networks(MLP(key, spec.observation_size, self.hidden, 2 * self.dimension), jnp.zeros(()))
 
-    def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
-        """States with the next one, one up to H_max ahead, and a goal."""
+    def spec(self, data: Trajectories, scaling: Scaling | None = None, uncut: Trajectories | None = None) -> Spec:
+        """Also where teleports lead, if they were cut out."""
+        spec = super().spec(data, scaling)
+        if not (self.expect_jumps and self.cut_jumps) or uncut is None or uncut.stored or len(uncut.jumps) < FEWEST:
+            return spec
+        return spec._replace(teleports=outcomes(uncut, scaling))
+
+    def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> Outcomes | None:
+        """The data's teleports."""
+        return spec.teleports
+
+    def sample(self, key: jax.Array, data: DeviceData, tables: Outcomes | None) -> Batch:
+        """States with the next one, one up to H_max ahead, and a goal; some teleports, if there are any."""
         state_key, kind_key, ahead_key, behind_key, random_key, steps_key = jax.random.split(key, 6)
         drawn, size = draw_states(state_key, data, self.batch_size), (self.batch_size,)
         final = data.final[drawn]
@@ -172,7 +195,11 @@ class HTP(Method, Learner):
         goal = jnp.where(kind < self.p_ahead, later, jnp.where(behind, drawn, anywhere))
         steps = 1 + jax.random.randint(steps_key, size, 0, jnp.minimum(self.max_steps, final - state))
         rows = jnp.concatenate([state, state + 1, state + steps, goal])
-        return Batch(data.observations[rows], steps.astype(jnp.float32))
+        batch = Batch(data.observations[rows], steps.astype(jnp.float32))
+        if tables is None:
+            return batch
+        entered = jax.random.randint(jax.random.fold_in(key, JUMP_KEY), (ENTERED,), 0, len(tables.before))
+        return batch._replace(entered=tables.before[entered], left=tables.after[tables.alike[entered]])
 
     # ---------------------------------------------------------------- the programme
 
@@ -191,6 +218,9 @@ class HTP(Method, Learner):
         step, several = support(after - state, toward), support(later - state, toward)
         excess = jnp.square(jax.nn.relu(step - 1.0)).mean()
         excess += (jnp.square(jax.nn.relu(several - batch.steps)) / batch.steps).mean()
+        if batch.entered is not None and batch.left is not None:
+            entered, left = (self.split(networks.network(part))[0] for part in (batch.entered, batch.left))
+            excess += jnp.square(jax.nn.relu(support(left.mean(1) - entered, toward) - 1.0)).mean()
         multiplier = jnp.exp(jax.lax.stop_gradient(networks.log_multiplier))
         loss = push + multiplier * excess
         return loss + dual_loss(networks.log_multiplier, excess, self.epsilon), {
@@ -249,15 +279,44 @@ def canonical(network: MLP, examples: Examples, landmarks: int) -> tuple[MLP, ML
     return changed(slice(0, size), root / scale), changed(slice(size, None), inverse)
 
 
+ENTERED, LED = 4, 128
+"""Teleports of a batch, and places that each led to: the mean over few of them would still believe in luck."""
+FEWEST = 10
+"""Fewer jumps may be a log that was put together wrongly."""
+JUMP_KEY = 40009
+"""Folded into the key of a batch, which then has the same states with and without teleports."""
+
+
+def outcomes(data: Trajectories, scaling: Scaling | None) -> Outcomes:
+    """The data's teleports, each with the `LED` nearest that were entered in the same place (again and again, where
+    there are fewer)."""
+    rows, columns = data.jumps, list(data.position_columns)
+    before, after = (data.observations[rows + step] for step in (0, 1))
+    positions = data.observations[:, columns].astype(np.float64) / data.scale[columns]
+    usual = float(np.quantile(np.linalg.norm(np.diff(positions, axis=0), axis=1), 0.9))
+    places = positions[rows]
+    labels = same_entrance(places, 3.0 * usual)  # what a few steps join is one place
+    alike = np.empty((len(rows), LED), np.int64)
+    for label in np.unique(labels):
+        own = np.flatnonzero(labels == label)
+        near = cKDTree(places[own]).query(places[own], k=np.arange(1, 1 + min(LED, len(own))))[1]
+        alike[own] = own[near[:, np.arange(LED) % near.shape[1]]]
+    if scaling is not None:
+        before, after = scaling(before), scaling(after)
+    return Outcomes(jnp.asarray(before), jnp.asarray(after), jnp.asarray(alike))
+
+
 SMALLEST = 1e-6
 """Directions that landmarks hardly have are not stretched beyond this share of the largest second moment."""
 
 
 class Batch(NamedTuple):
-    """Rows [x; x'; u; g] and H(u)."""
+    """Rows [x; x'; u; g] and H(u); states that teleports were entered from (n, o), and where they led (n, k, o)."""
 
     rows: jax.Array
     steps: jax.Array
+    entered: jax.Array | None = None
+    left: jax.Array | None = None
 
 
 class Networks(NamedTuple):

@@ -22,11 +22,9 @@ would have been two steps later.
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from iel.data.positions import jump_rows
+from iel.data.positions import jump_rows, same_entrance
 from iel.data.trajectories import Trajectories
 from iel.metrics import Booleans, Floats
 from iel.model.atlas import ObservedTeleports
@@ -53,9 +51,7 @@ def find_portals(data: Trajectories, columns: list[int], scale: Floats, nodes: F
     steps = np.linalg.norm(here - before, axis=1)
     near = 3.0 * float(np.quantile(steps, 0.9))  # what a few steps join is one place
     inside = here + AHEAD * np.where(steps < near, 1.0, 0.0)[:, None] * (here - before)
-    pairs = cKDTree(here).query_pairs(near, output_type="ndarray")
-    graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(rows), len(rows)))
-    labels = connected_components(graph, directed=False)[1]
+    labels = same_entrance(here, near)
     kept = np.flatnonzero(np.bincount(labels) >= FEWEST)
     if not len(kept):
         return None

@@ -246,10 +246,11 @@ class Trainer:
         self.policy_with: Sequence[Path] = ()
         self.stop = threading.Event()
         self.support = support_of(data)
+        uncut = data
         data = cut_at_jumps(data).data if algo.cut_jumps else data
         data = cut_rests(data) if algo.cut_rests else data
         self.scaling = scaling_of(data) if algo.standardise else None
-        self.spec = algo.spec(data, self.scaling)
+        self.spec = algo.spec(data, self.scaling, uncut)
         self.phases = algo.phases()
         self.step, self.phase = 0, self.phases[0].name
         self.stacked = len(seeds) > 1 and jax.default_backend() != "cpu" if stacked is None else stacked
