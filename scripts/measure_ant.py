@@ -22,14 +22,14 @@ import numpy as np
 import ogbench.online_locomotion  # noqa: F401  registers online-ant-v0
 
 from iel.data.make import make_collector, recipe
-from iel.data.make.ant import Controller, load_controller, upright
+from iel.data.make.ant import AntController, load_controller, upright
 
 HEADINGS, STEPS, SETTLE, NOISE = 16, 200, 20, 0.2
 """Speed is measured from step `SETTLE` on."""
 MAZES = ("antmaze-medium-navigate-v0", "antmaze-large-navigate-v0", "antmaze-large-diverse-v2")
 
 
-def walk(controller: Controller, starts: int, noisy: bool, seed: int = 0) -> dict[str, Any]:
+def walk(controller: AntController, starts: int, noisy: bool, seed: int = 0) -> dict[str, Any]:
     """Speed along the command, heading error and falls on the open floor."""
     env: Any = gymnasium.make("online-ant-v0").unwrapped
     world = mujoco.MjData(env.model)
@@ -57,7 +57,7 @@ def walk(controller: Controller, starts: int, noisy: bool, seed: int = 0) -> dic
     }
 
 
-def _run(env: Any, world: Any, controller: Controller, direction: np.ndarray, rng: np.random.Generator, noisy: bool):
+def _run(env: Any, world: Any, controller: AntController, direction: np.ndarray, rng: np.random.Generator, noisy: bool):
     """States of one run from the environment's own start."""
     mujoco.mj_resetData(env.model, world)
     world.qpos[:] = env.init_qpos + rng.uniform(-0.1, 0.1, env.model.nq)

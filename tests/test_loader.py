@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import iel
-from iel.data.hdf5 import opened_hdf5, read_hdf5
+from arrays import read_hdf5
+from iel.data.hdf5 import opened_hdf5
 from iel.data.npz import opened, read_npz
 from iel.errors import ConfigError, DataError, IELError
 from iel.loader import memory_budget, read_json, read_safetensors, read_toml
@@ -163,12 +164,15 @@ def test_the_memory_budget(tmp_path, monkeypatch):
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["x"] = np.zeros(100_000)
     for read, name in ((read_npz, "a.npz"), (read_hdf5, "a.hdf5"), (read_safetensors, "a.safetensors")):
-        assert len(read(tmp_path / name, budget=1_700_000)) == 1
+        monkeypatch.setenv("IEL_MEMORY_BUDGET", "1700kB")
+        assert len(read(tmp_path / name)) == 1
+        monkeypatch.setenv("IEL_MEMORY_BUDGET", "700kB")
         with pytest.raises(IELError, match=r"budget is 0\.00 GB; .*IEL_MEMORY_BUDGET"):
-            read(tmp_path / name, budget=700_000)
+            read(tmp_path / name)
+        monkeypatch.setenv("IEL_MEMORY_BUDGET", "1100kB")
         if read is not read_safetensors:  # 0.8 MB as stored and 0.4 MB as the float32 they become
             with pytest.raises(IELError, match="IEL_MEMORY_BUDGET"):
-                read(tmp_path / name, budget=1_100_000)
+                read(tmp_path / name)
     monkeypatch.setenv("IEL_MEMORY_BUDGET", "500kB")
     assert memory_budget() == 500_000
     with pytest.raises(DataError, match="IEL_MEMORY_BUDGET"):

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from iel.data.hdf5 import read_hdf5
-from iel.data.npz import opened, read_npz
+from arrays import read_hdf5
+from iel.data.npz import read_npz
 from iel.errors import ConfigError, DataError, IELError, RunError
 from iel.loader import kind_of, read_json, read_safetensors, read_toml
 
@@ -223,7 +223,7 @@ BOMBS = {
     npz_claims_terabytes: ("read_npz", "does not fit|claims"),
     npz_lies_in_its_directory: ("read_npz", "does not fit its 4,000,000,080 bytes"),
     npz_of_zeros: ("read_npz", "decompression bomb"),
-    npz_with_a_long_header: ("read_npz", "header of 100,000,000 bytes"),
+    npz_with_a_long_header: ("read_npz", "its header is damaged, EOF: reading array header"),
     npz_of_many_members: ("read_npz", "directory is too large"),
     hdf5_claims_terabytes: ("read_hdf5", "claims 4,000,000,000,000 bytes, but none"),
     hdf5_claims_terabytes_in_one_piece: ("read_hdf5", "claims 4,000,000,000,000 bytes"),
@@ -237,7 +237,7 @@ BOMBS = {
 MEASURED = """
     import re, sys, time
     from pathlib import Path
-    import h5py, iel.loader, iel.data.npz, iel.data.hdf5
+    import arrays, h5py, iel.loader, iel.data.npz
     from iel.errors import IELError
 
     def memory(kind):
@@ -248,7 +248,7 @@ MEASURED = """
         Path("/proc/self/clear_refs").write_text("5")
         before, began = memory("VmRSS"), time.process_time()
         try:
-            place = {"read_npz": iel.data.npz, "read_hdf5": iel.data.hdf5}.get(reader, iel.loader)
+            place = {"read_npz": iel.data.npz, "read_hdf5": arrays}.get(reader, iel.loader)
             getattr(place, reader)(path)
             print("accepted", 0, 0, path)
         except IELError as error:
@@ -265,7 +265,11 @@ def test_bombs_are_refused_at_once_and_cheaply(tmp_path):
         arguments += [reader, str(tmp_path / make.__name__)]
     assert (tmp_path / "hdf5_claims_terabytes").stat().st_size < 3000
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(MEASURED), *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(MEASURED), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parent,
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split(" ", 3) for line in done.stdout.splitlines()]
@@ -337,24 +341,22 @@ def test_no_code_runs(tmp_path, monkeypatch):
     assert read_npz("evil.npz", ["fine"])["fine"].tolist() == [1, 1, 1]
     with pytest.raises(DataError, match="'observations' does not hold plain numbers"):
         read_npz("evil.npz")
-    with opened("evil.npz") as archive:
-        assert archive.header("observations").field.dtype is None
     assert not Path("canary").exists()
 
 
 NPZ = {
     "duplicate": ({"x.npy": npy("(1,)", data=b"\0" * 4), "x": npy("(1,)", data=b"\0" * 4)}, "'x' is there twice"),
-    "negative": ({"x.npy": npy("(-1,)", data=b"\0" * 4)}, "plain numbers"),
-    "code in the header": ({"x.npy": npy("(__import__('os').getpid(),)")}, "plain numbers|cannot be understood"),
-    "call in the header": ({"x.npy": npy("(int(5),)")}, "cannot be understood"),
-    "unknown type": ({"x.npy": npy("(1,)", descr="'<q99'")}, "cannot be understood"),
+    "negative": ({"x.npy": npy("(-1,)", data=b"\0" * 4)}, "impossible shape"),
+    "code in the header": ({"x.npy": npy("(__import__('os').getpid(),)")}, "plain numbers"),
+    "call in the header": ({"x.npy": npy("(int(5),)")}, "plain numbers"),
+    "unknown type": ({"x.npy": npy("(1,)", descr="'<q99'")}, "plain numbers"),
     "text": ({"x.npy": npy("(1,)", descr="'<U4'", data=b"\0" * 16)}, "plain numbers"),
     "records": ({"x.npy": npy("(1,)", descr="[('a', '<f4')]", data=b"\0" * 4)}, "plain numbers"),
     "too short": ({"x.npy": npy("(9, 9)", data=b"\0" * 300)}, "does not fit its"),
     "too long": ({"x.npy": npy("(9, 9)", data=b"\0" * 400)}, "does not fit its"),
     "bool as a size": ({"x.npy": npy("(True,)", data=b"\0" * 4)}, "impossible shape"),
     "not an array": ({"x.npy": b"hello"}, "plain numbers"),
-    "braces": ({"x.npy": npy("(" * 2000)}, "cannot be understood"),
+    "braces": ({"x.npy": npy("(" * 2000)}, "plain numbers"),
 }
 
 

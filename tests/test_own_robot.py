@@ -166,7 +166,7 @@ def test_factories_by_name(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"has no reset\(\)"):
         World.from_text("my_robot_for_a_test:make").environment()
     for text, sentence in (("my_robot_for_a_test", "package.module:function"), ("nowhere_at_all:make", "cannot be"),
-                           ("my_robot_for_a_test:nothing", "has no 'nothing'")):  # fmt: skip
+                           ("my_robot_for_a_test:nothing", "has no attribute 'nothing'")):  # fmt: skip
         with pytest.raises(ConfigError, match=sentence):
             World.from_text(text)
     with pytest.raises(ConfigError, match="give a name"):

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 from msgspec import Struct, structs
 
 from iel.errors import RunError
-from iel.loader import PARTIAL, ErrorType, open_regular, os_sentence, read_json
+from iel.loader import JSON_BYTES, PARTIAL, ErrorType, open_regular, os_errors, os_sentence, parse_json, read_limited
 from iel.progress import STDERR, silence
 from iel.typed import as_struct
 
@@ -56,11 +56,10 @@ def writing(path: Path | str) -> Iterator[BinaryIO]:
     path = Path(path)
     partial = partial_name(path.parent)
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o666)
-        with os.fdopen(descriptor, "wb") as file:
+        with partial.open("xb") as file:
             yield file
             file.flush()
-            os.fsync(descriptor)
+            os.fsync(file.fileno())
         if path.is_file() and not path.is_symlink():
             shutil.copymode(path, partial)
         partial.replace(path)
@@ -110,18 +109,6 @@ def open_in_place(path: Path, *, append: bool = False) -> BinaryIO:
 
 
 # -------------------------------------------------------------------------------------------------------- directories
-
-
-def folder(parent: Path, name: str) -> Path:
-    """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""
-    path = parent / name
-    try:
-        if path.is_symlink():
-            raise RunError(f"{path} is a symbolic link, which is not written through; remove it.")
-        path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise write_error(f"The directory '{name}'", parent, error) from error
-    return path
 
 
 @contextmanager
@@ -193,13 +180,11 @@ def require_space(directory: Path, needed: int, purpose: str) -> None:
 
 def require_writable(directory: Path, error: ErrorType = RunError) -> None:
     """Refuse to start something long whose result could not be written: make the directory, and a file in it."""
-    try:
+    with os_errors(error, directory, writing=True):
         directory.mkdir(parents=True, exist_ok=True)
         probe = partial_name(directory)
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o666))
+        probe.touch(exist_ok=False)
         probe.unlink()
-    except OSError as problem:
-        raise error(os_sentence(problem, directory, writing=True)) from problem
 
 
 def write_error(what: str, place: Path, error: Exception) -> RunError:
@@ -227,11 +212,6 @@ class Manifest(Struct, frozen=True):
 
     files: dict[str, FileFacts]
     versions: dict[str, str] = {}
-
-
-def sha256(path: Path, error: ErrorType = RunError) -> str:
-    """Digest of a file's content."""
-    return file_facts(path, error).sha256
 
 
 def file_facts(path: Path, error: ErrorType = RunError) -> FileFacts:
@@ -268,15 +248,15 @@ def verify_seal(
     Keys and versions of packages that this version does not know are left alone.
     """
     source = directory / MANIFEST
-    manifest = read_json(source, error)
+    text = read_limited(source, JSON_BYTES, error)
+    manifest = parse_json(text, str(source), error)
     if manifest.get("format") != version or isinstance(manifest.get("format"), bool):
         raise error(
             f"{source} has format {str(manifest.get('format'))[:40]}, but this version of iel reads format {version}; "
             "use the version that wrote it."
         )
     content = {name: value for name, value in manifest.items() if name != "sha256"}
-    text = _json_text(manifest).encode()
-    if manifest.get("sha256") != _digest(content) or sha256(source, error) != hashlib.sha256(text).hexdigest():
+    if manifest.get("sha256") != _digest(content) or text != _json_text(manifest).encode():
         raise error(f"{source} is damaged (it does not match its own sha256); {remedy}.")
     listed = as_struct(manifest, Manifest, str(source), error).files
     for name in listed:
@@ -347,30 +327,27 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     except OSError as error:
         raise RunError(f"{directory} cannot be written ({error.strerror}); choose another --out.") from error
     with file:
-        _acquire(file.fileno(), directory, patience)
+        deadline = time.monotonic() + patience
+        while not _acquire(file, directory):
+            if time.monotonic() >= deadline:
+                holder = os.pread(file.fileno(), 100, 0).decode(errors="replace").strip() or "unknown"
+                raise RunError(
+                    f"{directory} is being trained by another process ({holder}); wait for it, or choose another --out."
+                )
+            time.sleep(0.2)
         os.ftruncate(file.fileno(), 0)
         file.write(f"process {os.getpid()} on {os.uname().nodename}\n".encode())
         yield
 
 
-def _acquire(descriptor: int, directory: Path, patience: float) -> None:
+def _acquire(file: BinaryIO, directory: Path) -> bool:
+    """Whether the file is ours now; on a file system without locks it is, which is said."""
     import fcntl
 
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() < deadline:
-                time.sleep(0.2)
-                continue
-            holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
-            raise RunError(
-                f"{directory} is being trained by another process ({holder}); wait for it, or choose another --out."
-            ) from None
-        except OSError as error:  # a file system without locks: train all the same, but say so
-            notice(
-                f"{directory} is on a file system without locks ({error.strerror}); train in it only once at a time."
-            )
-            return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        notice(f"{directory} is on a file system without locks ({error.strerror}); train in it only once at a time.")
+    return True

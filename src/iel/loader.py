@@ -205,9 +205,9 @@ def check_size(what: str, logical: int, stored: int, error: ErrorType) -> None:
         )
 
 
-def check_budget(path: Path | str, total: int, budget: int | None, error: ErrorType) -> None:
+def check_budget(path: Path | str, total: int, error: ErrorType = DataError) -> None:
     """Refuse to read more than the memory budget."""
-    allowed = memory_budget() if budget is None else budget
+    allowed = memory_budget()
     if total > allowed:
         raise error(
             f"{path} needs {total / 1e9:,.2f} GB of memory, but the budget is {allowed / 1e9:,.2f} GB; "
@@ -229,10 +229,7 @@ def parse_json(text: bytes, source: str, error: ErrorType) -> dict[str, Any]:
         raise error(f"{source} holds more than {JSON_VALUES:,} JSON values; it is not what it should be.")
     try:
         value = json.loads(
-            text.decode("utf-8"),
-            parse_constant=_no_constant,
-            parse_float=_finite,
-            object_pairs_hook=_no_duplicates,
+            text.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_duplicates
         )
     except RecursionError:
         raise error(f"{source} is not JSON this package writes (it is nested too deeply); it is damaged.") from None
@@ -276,16 +273,14 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 # -------------------------------------------------------------------------------------------------------- safetensors
 
 
-def read_safetensors(
-    path: Path | str, budget: int | None = None, error: ErrorType = RunError, finite: bool = False
-) -> dict[str, np.ndarray]:
+def read_safetensors(path: Path | str, error: ErrorType = RunError, finite: bool = False) -> dict[str, np.ndarray]:
     """The named arrays of a safetensors file; with `finite`, a NaN or an infinity in one of them is refused.
 
     The library compares every claim of the header with the bytes that are there, but of two arrays with one name it
     takes the last. The format has no checksum: manifests (`iel.files`) hold one.
     """
     with open_regular(path, error) as (file, size):
-        check_budget(path, 2 * size, budget, error)  # the bytes, and the arrays made of them
+        check_budget(path, 2 * size, error)  # the bytes, and the arrays made of them
         content = file.read()
     try:
         arrays = load(content)

@@ -18,7 +18,7 @@ PACE_SECONDS, PACE_MARKS = 60.0, 2000
 """The time that is left follows from the pace of this long."""
 
 
-class Unbreakable:
+class SafeStream:
     """A stream whose reader may go away: what is written after that is lost, and nobody else is troubled by it."""
 
     def __init__(self, name: str):
@@ -47,7 +47,7 @@ def silence(name: str) -> None:
         os.close(nowhere)
 
 
-STDERR = Unbreakable("stderr")
+STDERR = SafeStream("stderr")
 
 
 class Progress:

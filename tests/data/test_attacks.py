@@ -61,7 +61,7 @@ def test_lzf_is_unpacked_as_the_library_does(tmp_path, kind, shuffle):
     table = tables[kind].astype(np.float32)
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file.create_dataset("x", data=table, shuffle=shuffle, **LZF)
-    from iel.data.hdf5 import read_hdf5
+    from arrays import read_hdf5
 
     assert np.array_equal(read_hdf5(tmp_path / "a.hdf5")["x"], table)
 

@@ -132,7 +132,7 @@ def test_single_steps_and_counts():
     findings = only(rows._replace(offsets=offsets), "single-step")
     assert len(findings) == SHOWN and findings[0].episode == 0 and findings[0].count == 9
     assert "(6 more like this)" in findings[-1].message
-    assert findings[0].as_dict()["kind"] == "single-step"
+    assert findings[0].kind == "single-step"
 
 
 def test_errors_come_first():

@@ -81,7 +81,7 @@ def test_explore_goes_nowhere_in_particular():
 
 
 def test_explorers_head_anywhere_for_ten_steps():
-    explorer = Explorer(recipe("antmaze-large-explore-v0"), np.random.default_rng(0))
+    explorer = Explorer(np.random.default_rng(0))
     headings = np.array([explorer(np.zeros(2)) for _ in range(20_000)]).reshape(-1, 10, 2)
     assert (headings == headings[:, :1]).all()
     assert_allclose(np.linalg.norm(headings[:, 0], axis=1), 1.0, atol=1e-3)

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("gymnasium_robotics")
 
 from iel.envs import make_env
-from iel.envs.kitchen import COLUMNS, ELEMENTS, TARGETS, distances, goal_state
+from iel.envs.kitchen import ELEMENTS, TARGETS, distances, goal_state
 from iel.errors import ConfigError
 
 FILE = Path(os.environ.get("IEL_DATA", "")) / "kitchen-partial-reconstructed.hdf5"
@@ -47,7 +47,8 @@ def test_subtasks_count_once_and_four_are_success(env):
     state = kitchen.robot.init_qpos.copy()
     env.reset(seed=0)
     for number, element in enumerate(ELEMENTS["partial"], start=1):
-        state[COLUMNS[element]] = TARGETS[element]
+        columns, target = TARGETS[element]
+        state[columns] = target
         kitchen.restore(state)
         _, reward, terminated, _, info = env.step(np.zeros(9))
         assert reward == number and info["subtasks"] == number
@@ -62,7 +63,8 @@ def test_subtasks_count_once_and_four_are_success(env):
 
 def test_distances_are_euclidean():
     states = np.zeros((2, 30))
-    states[:, COLUMNS["kettle"]] = TARGETS["kettle"]
+    columns, target = TARGETS["kettle"]
+    states[:, columns] = target
     states[1, 23] += 0.2
     measured = distances(states, "partial")
     assert measured[:, 1] == pytest.approx([0.0, 0.2])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from iel.data import Trajectories
-from iel.files import sha256
+from iel.files import file_facts
 from iel.training.checkpoint import newest_common, saved_steps
 from iel.training.trackers import read_metrics
 
@@ -92,9 +92,9 @@ def results(out: Path) -> dict[str, str]:
     newest = saved_steps(out / "checkpoints")[newest_common([out / "checkpoints"])[0]]
     return {
         "step": newest.name,
-        "state": sha256(newest / "state.safetensors"),
-        "metrics": sha256(out / "metrics.csv"),
-        "model": sha256(out / "model" / "model.safetensors"),
+        "state": file_facts(newest / "state.safetensors").sha256,
+        "metrics": file_facts(out / "metrics.csv").sha256,
+        "model": file_facts(out / "model" / "model.safetensors").sha256,
     }
 
 

@@ -14,10 +14,11 @@ from processes import Command, ended
 
 from iel.data import load
 from iel.errors import IELError
-from iel.files import PARTIAL, sha256
+from iel.files import PARTIAL
 from iel.methods import IEL
 from iel.model import load_model
 from iel.training import open_run, train
+from run_files import sha256
 
 MAZE = "pointmaze-medium-navigate-v0"
 KILLS = 15

@@ -9,7 +9,7 @@ import pytest
 
 import iel
 from iel.data import Trajectories
-from iel.data.goals import Facts, Shape
+from iel.data.goals import Facts, seen_from_disk
 from iel.data.store import write_store
 from iel.data.trajectories import Rows
 from iel.errors import DataError
@@ -45,7 +45,7 @@ def disk(memory, tmp_path_factory) -> Trajectories:
 
 def test_ends_and_transitions_follow_from_the_offsets(memory):
     facts = Facts(jnp.asarray(memory.offsets, jnp.int32), *(jnp.zeros(0),) * 3)
-    seen = Shape.of(memory).seen(facts, lambda name, rows: rows)
+    seen = seen_from_disk(memory, facts, lambda name, rows: rows)
     everything = jnp.arange(memory.num_states)
     assert np.array_equal(seen.final[everything], memory.final)
     assert np.array_equal(seen.transitions[everything[: memory.num_transitions]], memory.transitions)

@@ -10,13 +10,12 @@ import pytest
 import iel.training.loop as loop
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
-from iel.files import sha256
 from iel.methods import IEL, METHODS, get_method
 from iel.policies import Directions, Waypoints
 from iel.training import open_run, resume, train
 from iel.training.loop import Interrupted, SaveClock, Trainer
 from iel.training.trackers import CSVTracker, read_losses, read_metrics
-from run_files import latest_checkpoint
+from run_files import latest_checkpoint, sha256
 
 SMALL = {"hidden": (16,), "batch_size": 16, "dimension": 4}
 TINY = IEL.preset("smoke", **SMALL, steps=36, omega_share=1 / 3, policy=Directions(steps=24, target_rate=0.05))

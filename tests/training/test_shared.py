@@ -10,13 +10,12 @@ import pytest
 import iel.training.loop as loop
 from iel.data import Trajectories
 from iel.errors import ConfigError
-from iel.files import sha256
 from iel.methods import METHODS
 from iel.policies import Directions, Waypoints
 from iel.training import train
 from iel.training.loop import Interrupted, Trainer
 from iel.training.shared import policy_fingerprint
-from run_files import latest_checkpoint
+from run_files import latest_checkpoint, sha256
 
 POLICY = Waypoints(steps=30, columns=(0, 1))
 SMALL = {"steps": 20, "hidden": (16,), "batch_size": 16, "policy": POLICY}

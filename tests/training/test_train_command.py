@@ -7,9 +7,8 @@ import pytest
 
 from iel.cli import main
 from iel.data import Trajectories
-from iel.files import sha256
 from iel.training import open_runs
-from run_files import latest_checkpoint
+from run_files import latest_checkpoint, sha256
 
 SMALL = ["--preset", "smoke", "--steps", "20", "--hidden", "16", "--batch-size", "16", "--checkpoint-every", "15"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +74,7 @@ class DataCheck(Command):
             "data": self.name,
             "errors": errors,
             "warnings": len(findings) - errors,
-            "findings": [finding.as_dict() for finding in findings],
+            "findings": [asdict(finding) for finding in findings],
             "exit_code": int(errors > 0),
         }
 

@@ -2,15 +2,7 @@
 
 from iel.data.catalogue import data_directory, load
 from iel.data.examine import Finding, examine
-from iel.data.positions import (
-    cut_at_jumps,
-    cut_rests,
-    jump_rows,
-    place_columns,
-    rest_rows,
-    slow_directions,
-    slowness,
-)
+from iel.data.positions import cut_at_jumps, cut_rests, jump_rows, place_columns, rest_rows, slow_directions, slowness
 from iel.data.trajectories import Episode, Trajectories
 
 __all__ = [

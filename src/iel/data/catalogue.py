@@ -43,7 +43,7 @@ def load(
     progress: bool = True,
     env: str | None = None,
     trust: bool = False,
-    columns: Columns | Given | None = None,
+    columns: Given | None = None,
 ) -> Trajectories:
     """Trajectories by data set name, or by path: npz, HDF5, CSV or Parquet, a data set of Minari or LeRobot, a folder
     with one file per episode, or a store, whose rows stay on the disk.
@@ -56,14 +56,12 @@ def load(
     """
     with os_errors(DataError):
         path = resolve(name, episodes=episodes, seed=seed, split=split)
-        path = path or _obtain(str(name), episodes, seed, split, make, progress)
+        path = path or obtain(str(name), episodes, seed, split, make, progress)
     called = env or (None if str(path) == str(_at_home(str(name))) else str(name))
     return read(path, called, trust, columns)
 
 
-def read(
-    path: Path | str, name: str | None = None, trust: bool = False, columns: Columns | Given | None = None
-) -> Trajectories:
+def read(path: Path | str, name: str | None = None, trust: bool = False, columns: Given | None = None) -> Trajectories:
     """Trajectories from a file or folder, or a store."""
     path = _at_home(str(path))
     with os_errors(DataError, path):
@@ -71,26 +69,24 @@ def read(
             from iel.data.store import is_store, open_store  # it reads by the readers here
 
             if is_store(path):
-                return open_store(path, name).read_from(path.absolute())
+                return open_store(path, name)._set(source=path.absolute())
         data = read_rows(path, name, columns).trajectories(trust)
         # Which columns were meant is known to nobody but the caller: such a file cannot be read again by its path.
-        return data if columns else data.read_from(path.absolute())
+        return data if columns else data._set(source=path.absolute())
 
 
-def read_rows(path: Path | str, name: str | None = None, columns: Columns | Given | None = None) -> Rows:
+def read_rows(path: Path | str, name: str | None = None, columns: Given | None = None) -> Rows:
     """The rows of a file, told by its content, before they are checked."""
     with os_errors(DataError, path):
         (rows,) = windows(path, name, None, columns)
     return rows
 
 
-def windows(
-    source: Path | str, name: str | None, size: int | None, columns: Columns | Given | None = None
-) -> Iterator[Rows]:
+def windows(source: Path | str, name: str | None, size: int | None, columns: Given | None = None) -> Iterator[Rows]:
     """The rows of a file, all together, or (npz, HDF5, folders) some `size` at a time, as whole episodes."""
     path = _at_home(str(source))
     name = name or path.stem
-    chosen = columns if isinstance(columns, Columns) else Columns.of(columns) if columns else Columns()
+    chosen = Columns.of(columns or {})
     if path.is_symlink():  # a link that its user names is meant; a link inside of a folder is not followed
         try:
             path = path.resolve(strict=True)
@@ -229,8 +225,15 @@ def resolve(source: str | Path, *, episodes: int | None = None, seed: int = 0, s
     return find(text, episodes, seed, split) or (Path(text) if Path(text).exists() else None)
 
 
-def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool, progress: bool) -> Path:
-    """Make or download a data set, and say where it is."""
+def obtain(
+    name: str,
+    episodes: int | None = None,
+    seed: int = 0,
+    split: Split = "train",
+    make: bool = True,
+    progress: bool = True,
+) -> Path:
+    """Make or download a data set that is not on this machine, and say where it is; refused without `make`."""
     from iel.data.download import download, has_source  # these two reach for simulators and the network
     from iel.data.make import make_dataset, recipe
     from iel.envs.registry import ALIASES
@@ -252,10 +255,9 @@ def _obtain(name: str, episodes: int | None, seed: int, split: Split, make: bool
             ) from None
         if episodes is not None:
             raise DataError(f"Data set '{name}' has its own size; ask for it without a number of episodes.") from None
-        files = download(name)
-        if split not in files:
+        if (path := download(name).get(split)) is None:
             raise DataError(f"Data set '{name}' has no validation part; give a file of your own.") from None
-        return files[split]
+        return path
     old = next(stored(name, episodes, seed, split), None)
     reason = f"Data set '{name}' is not on this machine"
     if old is not None:

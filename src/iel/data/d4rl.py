@@ -25,15 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.hdf5 import opened_hdf5
-from iel.data.trajectories import (
-    Piece,
-    Rows,
-    episodes_in_windows,
-    marked,
-    misspelt,
-    rows_in_windows,
-    short_episodes,
-)
+from iel.data.trajectories import Piece, Rows, episodes_in_windows, marked, misspelt, rows_in_windows, short_episodes
 from iel.errors import DataError
 from iel.files import notice
 

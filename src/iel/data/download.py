@@ -83,14 +83,12 @@ def _settle(name: str, scratch: Path, directory: Path, minari: bool) -> dict[str
     """Rename what arrived, after all of it has been read."""
     if minari:
         arrived, final = {"train": scratch / name}, directory / "minari" / name
-        if not (scratch / name / "data" / MINARI_FILE).exists():
-            raise DataError(
-                f"The download of '{name}' brought no {MINARI_FILE}; its format is another, or it was cut off."
-            )
+        needed = scratch / name / "data" / MINARI_FILE
     else:
         arrived, final = {"train": scratch / f"{name}.npz", "val": scratch / f"{name}-val.npz"}, directory / name
-        if not arrived["train"].exists():
-            raise DataError(f"The download of '{name}' brought no {name}.npz; copy the file to {directory} by hand.")
+        needed = arrived["train"]
+    if not needed.exists():
+        raise DataError(f"The download of '{name}' brought no {needed.name}; copy the file to {directory} by hand.")
     arrived = {split: path for split, path in arrived.items() if path.exists()}
     for path in arrived.values():
         try:

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iel.data.catalogue import read_rows, resolve
+from iel.data.catalogue import obtain, read_rows, resolve
+from iel.data.positions import Table, pairs
 from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, non_finite, short_episodes
 from iel.errors import DataError, IELError
 from iel.files import notice
 
 Severity = Literal["error", "warning"]
-Table = Rows | Trajectories
 SHOWN = 3
 """Findings of one kind that are listed one by one; the last of them says how many more there are."""
-ABSURD = 1e6
 JUMP = 10.0
 """A step is a teleport when it is this many times larger than nearly all others of its column..."""
 JUMP_SHARE = 0.5
@@ -36,7 +35,7 @@ LIMITS: dict[str, tuple[float, Severity, str]] = {
         "policies act in [-1, 1], so stretch the actions with `iel data convert --unit-actions` (numbered actions "
         "cannot be used)",
     ),
-    "observation": (ABSURD, "warning", "no network learns from numbers this large, so rescale or drop the column"),
+    "observation": (1e6, "warning", "no network learns from numbers this large, so rescale or drop the column"),
 }
 WINDOW = 3
 """Consecutive rows that two episodes must share to overlap: single states can repeat by chance."""
@@ -67,10 +66,6 @@ class Finding:
         place = [self.file, *(f"{word} {value}" for word, value in numbers if value is not None), self.column]
         return f"{', '.join(part for part in place if part)}: {self.message}"
 
-    def as_dict(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
-
 
 class Problem(NamedTuple):
     """What one check found; its first places become findings."""
@@ -90,22 +85,16 @@ def examine(source: str | Path) -> list[Finding]:
     """All findings about a data set on this machine, by name or path; errors first. Never raises for a bad file."""
     from iel.data.store import is_store, verify_store  # what it is made of is judged here
 
-    path = resolve(source)
-    if path is None:
-        from iel.data.download import has_source  # these two know the names, and reach for simulators
-        from iel.data.make import recipe
-
-        if not has_source(str(source)):
-            recipe(str(source))  # a misspelt name is refused with the nearest ones
-        raise DataError(f"Data set '{source}' is not on this machine; give a file, or run `iel data make {source}`.")
+    path = resolve(source) or obtain(str(source), make=False)
     try:
         if is_store(path):  # its rows were judged when it was written
             verify_store(path)
             return []
         rows = read_rows(path, str(source) if isinstance(source, str) else None)
     except IELError as problem:
-        words = str(problem).removeprefix(f"{path}: ").removeprefix(f"{path} ")  # the finding names the file
-        return [Finding(_kind_of_refusal(words), "error", str(path), None, None, None, words)]
+        said = str(problem).removeprefix(f"{path}: ").removeprefix(f"{path} ")  # the finding names the file
+        kind = next((kind for kind, words in REFUSALS.items() if any(word in said for word in words)), "unreadable")
+        return [Finding(kind, "error", str(path), None, None, None, said)]
     return examine_rows(rows, str(path))
 
 
@@ -158,20 +147,13 @@ def _listed(problem: Problem, table: Table, file: str) -> Iterator[Finding]:
         yield Finding(kind, severity, file, episode, None if whole else step, column, said, len(rows))
 
 
-def _kind_of_refusal(message: str) -> str:
-    """Files that cannot be read at all are told apart by what the reader said."""
-    for kind, words in REFUSALS.items():
-        if any(word in message for word in words):
-            return kind
-    return "unreadable"
-
-
 REFUSALS = {
     "missing": ("does not exist",),
     "truncated": ("cut off", "not a whole", "lacks blocks", "ever written"),
     "overlapping": ("overlap", "not together"),
     "misaligned": ("equally many", "do not fit", "must agree", "must be equal", "for 0 rows", "rows;"),
 }
+"""Files that cannot be read at all are told apart by what the reader said."""
 
 
 # -------------------------------------------------------------------------------------------------------- the checks
@@ -206,7 +188,7 @@ def _out_of_range(rows: Table) -> Iterator[Problem]:
 
 def _constant(rows: Table) -> Iterator[Problem]:
     for kind, array in _tables(rows):
-        used = array[_transitions(rows)] if kind == "action" else array
+        used = array[pairs(rows.offsets, 1)] if kind == "action" else array
         if len(used) < 2:
             continue
         for column in np.flatnonzero(used.min(0) == used.max(0)):
@@ -222,7 +204,7 @@ def _teleporting(rows: Table) -> Iterator[Problem]:
         "and if the world teleports, cut the data at its jumps."
     )
     yield Problem("jumping", "warning", message, jumps)
-    steps = np.setdiff1d(_transitions(rows), jumps)
+    steps = np.setdiff1d(pairs(rows.offsets, 1), jumps)
     found: list[tuple[int, int]] = []
     for column in range(rows.observations.shape[1]):
         values = rows.observations[:, column]
@@ -291,13 +273,6 @@ CHECKS: tuple[Check, ...] = (_out_of_range, _constant, _teleporting, _repeated, 
 
 def _tables(rows: Table) -> tuple[tuple[str, NDArray], ...]:
     return ("observation", rows.observations), ("action", rows.actions)
-
-
-def _transitions(rows: Table) -> NDArray[np.int64]:
-    """Rows that have a next one in their episode."""
-    keep = np.ones(len(rows.observations), bool)
-    keep[rows.offsets[1:] - 1] = False
-    return np.flatnonzero(keep)
 
 
 def _is_read(rows: Table, where: NDArray, kind: str) -> NDArray[np.bool_]:

@@ -210,27 +210,15 @@ class Facts(NamedTuple):
     others: jax.Array
 
 
-class Shape(NamedTuple):
-    """Sizes of the data, known when a program is compiled."""
-
-    states: int
-    episodes: int
-    observation_size: int
-    action_size: int
-
-    @classmethod
-    def of(cls, data: Trajectories) -> Shape:
-        return cls(data.num_states, len(data), data.observation_size, data.action_size)
-
-    def seen(self, facts: Facts, answer: Callable[[str, jax.Array], jax.Array]) -> DeviceData:
-        """The data as methods see it; `answer` is asked for rows of `observations` or `actions` by number."""
-        episode = partial(jnp.searchsorted, side="right")
-        starts = facts.offsets[:-1]
-        before = starts - jnp.arange(self.episodes, dtype=starts.dtype)  # transitions before each episode
-        tables = (
-            Table((self.states, self.observation_size), partial(answer, "observations")),
-            Table((self.states, self.action_size), partial(answer, "actions")),
-            Table((self.states,), lambda rows: facts.offsets[episode(starts, rows)] - 1),
-            Table((self.states - self.episodes,), lambda numbers: numbers + episode(before, numbers) - 1),
-        )
-        return DeviceData(*tables, facts.scale, facts.position, facts.others)  # type: ignore[arg-type]
+def seen_from_disk(data: Trajectories, facts: Facts, answer: Callable[[str, jax.Array], jax.Array]) -> DeviceData:
+    """The data as methods see it, its sizes fixed; `answer` is asked for rows of `observations` or `actions`."""
+    episode = partial(jnp.searchsorted, side="right")
+    starts = facts.offsets[:-1]
+    before = starts - jnp.arange(len(data), dtype=starts.dtype)  # transitions before each episode
+    tables = (
+        Table(data.observations.shape, partial(answer, "observations")),
+        Table(data.actions.shape, partial(answer, "actions")),
+        Table((data.num_states,), lambda rows: facts.offsets[episode(starts, rows)] - 1),
+        Table((data.num_transitions,), lambda numbers: numbers + episode(before, numbers) - 1),
+    )
+    return DeviceData(*tables, facts.scale, facts.position, facts.others)  # type: ignore[arg-type]

@@ -13,10 +13,12 @@ that were damaged that way, and gzip likewise). Here a block that does not come 
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,12 +45,7 @@ PIPELINES = {(), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE), (LZF,), (SHUFFLE, L
 """The orders of filters that are read; a checksum may come after any of them."""
 CHECKSUM = 4
 """Bytes of a checksum, which may stand inside of what is compressed."""
-
-
-def read_hdf5(path: Path | str, wanted: Sequence[str] | None = None, budget: int | None = None) -> dict[str, NDArray]:
-    """Arrays by full name (`group/array`): those of `wanted` that are there, or all at the top of the file."""
-    with opened_hdf5(path) as file:
-        return file.read(file.names() if wanted is None else wanted, budget)
+DAMAGED = (ValueError, IndexError, zlib.error)
 
 
 @contextmanager
@@ -107,7 +104,7 @@ class Hdf5File:
             here = h5o.open(here, part)
         return here
 
-    def read(self, wanted: Sequence[str], budget: int | None = None) -> dict[str, NDArray]:
+    def read(self, wanted: Sequence[str]) -> dict[str, NDArray]:
         """Whole arrays by name; room is made when all of them fit."""
         from h5py import h5o
 
@@ -126,7 +123,7 @@ class Hdf5File:
         if stored > self.size:
             raise DataError(f"{self.path}: its arrays claim more bytes than the file has; it is damaged, get it again.")
         check_size(str(self.path), logical, self.size, DataError)
-        check_budget(self.path, cost, budget, DataError)
+        check_budget(self.path, cost)
         return {name: array.rows(0, array.length) for name, array in arrays.items()}
 
     def pieces(self, wanted: Sequence[str], size: int | None) -> Iterator[tuple[Piece, bool]]:
@@ -153,7 +150,6 @@ class Hdf5Array:
         self.plan = dataset.get_create_plist()
         self.layout = self.plan.get_layout()
         self.filters = tuple(self.plan.get_filter(i)[0] for i in range(self.plan.get_nfilters()))
-        self._blocks: NDArray[np.int64] | None = None
 
     def check(self) -> int:
         """Refuse an array that is not what it claims, before room is made for it; returns its blocks' cost."""
@@ -164,7 +160,8 @@ class Hdf5Array:
             raise DataError(f"{what} does not hold plain numbers, so it is not read; save it as numbers.")
         if self.layout == h5d.VIRTUAL or self.plan.get_external_count():
             raise DataError(f"{what} is kept in other files, which are not opened; copy the data into the file.")
-        if not readable(self.filters):
+        packed = tuple(code for code in self.filters if code != FLETCHER32)
+        if packed not in PIPELINES or len(self.filters) > len(packed) + 1:
             raise DataError(f"{what} uses a filter that is not read; save it with gzip compression or none.")
         if field.nbytes == 0:
             return 0
@@ -180,12 +177,12 @@ class Hdf5Array:
         chunk = math.prod(self.plan.get_chunk()) * field.dtype.itemsize
         if chunk > max(CHUNK_BYTES, 2 * field.nbytes):
             raise DataError(f"{what} is stored in blocks larger than the array; save it with smaller blocks.")
-        blocks = self._count()
+        blocks = math.prod(map(len, self.corners))
         if blocks > stored:
             raise DataError(f"{what} lacks blocks of data; the file was cut off while it was written, get it again.")
         if blocks > CHUNKS:
             raise DataError(f"{what} is stored in {blocks:,} blocks, more than {CHUNKS:,}; save it with larger ones.")
-        return 100 * blocks + 2 * chunk
+        return 500 * blocks + 2 * chunk
 
     def rows(self, first: int, last: int) -> NDArray:
         """Rows first .. last - 1."""
@@ -202,106 +199,94 @@ class Hdf5Array:
             self.dataset.read(h5s.create_simple(array.shape), space, array)
         return array.view(np.uint8) != 0 if array.dtype == bool else array
 
-    def _count(self) -> int:
-        return math.prod(-(-n // width) for n, width in zip(self.field.shape, self.plan.get_chunk(), strict=True))
+    @cached_property
+    def corners(self) -> list[range]:
+        """Along every axis, where blocks begin."""
+        return [range(0, n, width) for n, width in zip(self.field.shape, self.plan.get_chunk(), strict=True)]
 
-    def blocks(self) -> NDArray[np.int64]:
-        """(blocks, ...) corner, left-out filters, start and length; each must be there once, and inside of the file."""
-        if self._blocks is not None:
-            return self._blocks
-        whole, shape, size = self.field.shape, self.plan.get_chunk(), self.file.size
-        table, found = np.zeros((self._count(), len(whole) + 3), np.int64), 0
+    @cached_property
+    def blocks(self) -> dict[tuple[int, ...], StoreInfo]:
+        """Filters, start and length of all blocks by their corners; each must be there once, inside of the file."""
+        found: dict[tuple[int, ...], StoreInfo] = {}
+        size, most, twice = self.file.size, math.prod(map(len, self.corners)), False
 
         def collect(info: StoreInfo) -> bool | None:
-            nonlocal found
-            if found < len(table):
-                table[found] = (*info.chunk_offset, info.filter_mask, info.byte_offset, info.size)
-            found += 1
-            return True if found > len(table) else None
+            nonlocal twice
+            twice = info.chunk_offset in found or len(found) == most
+            found[info.chunk_offset] = info
+            return twice or None
 
         self.dataset.chunk_iter(collect)
-        corners = table[:, : len(whole)]
-        inside = ((corners >= 0) & (corners < whole) & (corners % shape == 0)).all()
-        if found != len(table) or not inside or len(np.unique(corners, axis=0)) != len(table):
+        if twice or any(corner not in found for corner in itertools.product(*self.corners)):
             raise DataError(
                 f"{self.what} lacks blocks of data; the file was cut off while it was written, get it again."
             )
-        *_, start, length = table.T
-        if (start < 0).any() or (length < 0).any() or (length > size).any() or (start > size - length).any():
+        if any(not 0 <= block.byte_offset <= size - block.size <= size for block in found.values()):
             raise DataError(f"{self.what} is cut off; get the file again.")
-        self._blocks = table
-        return table
+        return found
 
     def _fill(self, array: NDArray, first: int) -> None:
         """Fill `array` with rows `first` and on."""
-        shape, table, file = self.plan.get_chunk(), self.blocks(), self.file.file
+        shape, file = self.plan.get_chunk(), self.file.file
         room = math.prod(shape) * array.dtype.itemsize
-        top = table[:, 0]
-        for row in table[(top + shape[0] > first) & (top < first + len(array))]:
-            corner, (mask, start, length) = row[: array.ndim].tolist(), row[array.ndim :].tolist()
-            file.seek(start)
-            content = unfilter(file.read(length), mask, self.filters, array.dtype.itemsize, room)
-            if content is None:
-                raise DataError(f"{self.what} has a damaged block at row {corner[0]}; get the file again.")
-            block = np.frombuffer(content, array.dtype).reshape(shape)
-            above = max(0, first - corner[0])
-            corner[0] += above - first
-            block = block[above:]
-            target = array[tuple(slice(c, c + w) for c, w in zip(corner, block.shape, strict=True))]
-            target[...] = block[tuple(slice(0, width) for width in target.shape)]
+        for (top, *others), block in self.blocks.items():
+            if not first - shape[0] < top < first + len(array):
+                continue
+            file.seek(block.byte_offset)
+            packed = file.read(block.size)
+            try:
+                content = unfilter(packed, block.filter_mask, self.filters, array.dtype.itemsize, room)
+            except DAMAGED:
+                raise DataError(f"{self.what} has a damaged block at row {top}; get the file again.") from None
+            rows = np.frombuffer(content, array.dtype).reshape(shape)[max(0, first - top) :]
+            corner = max(0, top - first), *others
+            target = array[tuple(slice(c, c + w) for c, w in zip(corner, rows.shape, strict=True))]
+            target[...] = rows[tuple(slice(0, width) for width in target.shape)]
 
 
 def _field(dataset: DatasetID) -> Field:
     """Shape and type; the type is None unless the bytes in the file are plain numbers of that type."""
     from h5py import h5s, h5t
 
-    if dataset.get_space().get_simple_extent_type() != h5s.SIMPLE:
-        return Field((), None)
-    kind = dataset.get_type()
-    if kind.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM):
-        return Field(tuple(dataset.shape), None)
-    try:
-        dtype = np.dtype(dataset.dtype)
-    except (TypeError, ValueError):
-        return Field(tuple(dataset.shape), None)
-    # A bool is an enumeration of bytes; of other enumerations the numbers are kept.
-    stored, plain = (kind.get_super() if kind.get_class() == h5t.ENUM else kind), np.dtype(dtype.str)
-    usual = numeric(plain) and stored.equal(h5t.py_create(np.dtype(np.int8) if plain.kind == "b" else plain))
-    return Field(tuple(dataset.shape), plain if usual else None)
+    simple, kind = dataset.get_space().get_simple_extent_type() == h5s.SIMPLE, dataset.get_type()
+    field = Field(tuple(dataset.shape) if simple else (), None)
+    if simple and kind.get_class() in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM):
+        with suppress(TypeError, ValueError):
+            plain = np.dtype(np.dtype(dataset.dtype).str)
+            # A bool is an enumeration of bytes; of other enumerations the numbers are kept.
+            stored = kind.get_super() if kind.get_class() == h5t.ENUM else kind
+            if numeric(plain) and stored.equal(h5t.py_create(np.dtype(np.int8) if plain.kind == "b" else plain)):
+                return Field(field.shape, plain)
+    return field
 
 
 # ------------------------------------------------------------------------------------------------------ packed blocks
 
 
-def readable(filters: tuple[int, ...]) -> bool:
-    """Whether blocks with these filters can be read."""
-    return tuple(code for code in filters if code != FLETCHER32) in PIPELINES and filters.count(FLETCHER32) <= 1
-
-
-def unfilter(content: bytes, mask: int, filters: tuple[int, ...], itemsize: int, room: int) -> bytes | None:
-    """Undo the filters of a block in reverse order; None when it is not a whole block of `room` bytes.
+def unfilter(content: bytes, mask: int, filters: tuple[int, ...], itemsize: int, room: int) -> bytes:
+    """Undo the filters of a block in reverse order; one of `DAMAGED` when it is not a whole block of `room` bytes.
 
     Bit i of `mask` says that filter i was left out of this block, as it did not make it smaller.
     """
-    if mask >> len(filters):
-        return None
     for position, code in reversed(list(enumerate(filters))):
-        if mask >> position & 1:
-            continue
-        undone = _undo(code, content, itemsize, room + CHECKSUM)
-        if undone is None:
-            return None
-        content = undone
-    return content if len(content) == room else None
+        if not mask >> position & 1:
+            content = _undo(code, content, itemsize, room + CHECKSUM)
+    if len(content) != room or mask >> len(filters):
+        raise ValueError("a block of another size")
+    return content
 
 
-def _undo(code: int, content: bytes, itemsize: int, room: int) -> bytes | None:
-    if code == FLETCHER32:
-        return content[:-CHECKSUM] if len(content) >= CHECKSUM and _fletcher_holds(content) else None
+def _undo(code: int, content: bytes, itemsize: int, room: int) -> bytes:
     if code == DEFLATE:
-        return _inflate(content, room)
+        machine = zlib.decompressobj()
+        result = machine.decompress(content, room + 1)
+        if not machine.eof:
+            raise ValueError("a stream without its end, or longer than the room")
+        return result
     if code == LZF:
         return unlzf(content, room)
+    if code == FLETCHER32:
+        return without_checksum(content)
     if itemsize == 1:
         return content
     whole = len(content) // itemsize * itemsize
@@ -309,52 +294,40 @@ def _undo(code: int, content: bytes, itemsize: int, room: int) -> bytes | None:
     return columns.T.tobytes() + content[whole:]
 
 
-def _inflate(content: bytes, room: int) -> bytes | None:
-    """At most `room` bytes from a zlib stream that ends with its own checksum."""
-    machine = zlib.decompressobj()
-    try:
-        result = machine.decompress(content, room + 1)
-    except zlib.error:
-        return None
-    return result if machine.eof and len(result) <= room else None
-
-
-def unlzf(content: bytes, room: int) -> bytes | None:
-    """At most `room` bytes from an LZF stream, or None when the stream is broken.
+def unlzf(content: bytes, room: int) -> bytes:
+    """At most `room` bytes from an LZF stream.
 
     A byte c < 32 stands for c + 1 literal bytes that follow. Otherwise its upper three bits are the length - 2 of a
     stretch to be copied (7: add the next byte) and its lower five, with the byte after, the distance - 1 to it.
     """
-    result, position, end = bytearray(), 0, len(content)
-    while position < end:
+    result, position = bytearray(), 0
+    while position < len(content) and len(result) <= room:
         control = content[position]
         position += 1
         if control < 32:
             result += content[position : position + control + 1]
             position += control + 1
-            if position > end or len(result) > room:
-                return None
             continue
         length = control >> 5
         if length == 7:
-            if position >= end:
-                return None
             length += content[position]
             position += 1
-        if position >= end:
-            return None
         distance = ((control & 31) << 8) + content[position] + 1
         position += 1
         length += 2
-        if distance > len(result) or len(result) + length > room:
-            return None
+        if distance > len(result):
+            raise ValueError("a stretch before the first byte")
         stretch = result[-distance:][:length]  # one that is longer than the distance to it repeats
         result += stretch if length <= distance else (stretch * (length // distance + 1))[:length]
+    if position != len(content) or len(result) > room:
+        raise ValueError("a stream without its end, or longer than the room")
     return bytes(result)
 
 
-def _fletcher_holds(content: bytes) -> bool:
-    """Fletcher's checksum over big-endian 16-bit words, s1 = sum w_i and s2 = sum (n - i) w_i modulo 65535."""
+def without_checksum(content: bytes) -> bytes:
+    """What stands before Fletcher's checksum: over big-endian 16-bit words, s1 = sum w_i and s2 = sum (n - i) w_i
+    modulo 65535.
+    """
     body, kept = content[:-CHECKSUM], int.from_bytes(content[-CHECKSUM:], "little")
     words = np.frombuffer(body + b"\0" * (len(body) % 2), ">u2").astype(np.uint64)
     first, second = 0, 0
@@ -362,4 +335,6 @@ def _fletcher_holds(content: bytes) -> bool:
         part = words[start : start + (1 << 16)]
         second += first * len(part) + int((part * np.arange(len(part), 0, -1, dtype=np.uint64)).sum())
         first += int(part.sum())
-    return kept % 65536 % 65535 == first % 65535 and (kept >> 16) % 65535 == second % 65535
+    if len(content) < CHECKSUM or (kept % 65536 % 65535, (kept >> 16) % 65535) != (first % 65535, second % 65535):
+        raise ValueError("another checksum")
+    return body

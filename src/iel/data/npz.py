@@ -14,19 +14,17 @@ the directory of the archive and in the first bytes of a member; only then is ro
 
 from __future__ import annotations
 
-import ast
-import math
-import re
+import io
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from io import BufferedReader
 from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from iel.data.trajectories import Piece, Rows, check_flags, ends_of_ids, equally_many, marked, misspelt, rows_in_windows
@@ -84,17 +82,15 @@ def _marked(arrays: Piece, source: str) -> NDArray[np.bool_]:
 
 
 def _ends(about: Piece, rows: int, source: str) -> NDArray[np.bool_]:
-    """Flags on last rows, from the first rows of the episodes or from a number per row."""
-    if "offsets" in about:
-        return _ends_from_offsets(about["offsets"], rows, source)
-    ids = about["episode_ids"].reshape(-1)
-    if len(ids) != rows:
-        raise DataError(f"{source}: {len(ids)} episode_ids for {rows} rows; give one per row.")
-    return ends_of_ids(ids, "episode_ids", source)
-
-
-def _ends_from_offsets(offsets: NDArray, rows: int, source: str) -> NDArray[np.bool_]:
-    """`offsets` are the first rows of the episodes, with or without the number of rows at the end."""
+    """Flags on last rows, from a number per row, or from `offsets`: the first rows of the episodes, with or without the
+    number of rows at the end.
+    """
+    if "offsets" not in about:
+        ids = about["episode_ids"].reshape(-1)
+        if len(ids) != rows:
+            raise DataError(f"{source}: {len(ids)} episode_ids for {rows} rows; give one per row.")
+        return ends_of_ids(ids, "episode_ids", source)
+    offsets = about["offsets"]
     if offsets.ndim != 1 or len(offsets) == 0 or offsets.dtype.kind not in "iu" or offsets[0] != 0:
         raise DataError(f"{source}: offsets must be whole numbers from 0 on, the first row of every episode.")
     full = offsets.astype(np.int64) if offsets[-1] == rows else np.append(offsets.astype(np.int64), rows)
@@ -127,15 +123,15 @@ class Header(NamedTuple):
     """What the first bytes of an npy array say."""
 
     field: Field
-    fortran: bool = False
-    start: int = 0
+    fortran: bool
+    start: int
     """Bytes before the data."""
 
 
-def read_npz(path: Path | str, wanted: Iterable[str] | None = None, budget: int | None = None) -> dict[str, NDArray]:
+def read_npz(path: Path | str, wanted: Iterable[str] | None = None) -> dict[str, NDArray]:
     """The arrays of an npz file: all of them, or those of `wanted` that are there; others are not even looked at."""
     with opened(path) as archive:
-        return archive.read(archive.members if wanted is None else wanted, budget)
+        return archive.read(archive.members if wanted is None else wanted)
 
 
 @contextmanager
@@ -152,7 +148,7 @@ def opened(path: Path | str) -> Iterator[Archive]:
             ) from None
 
 
-def _check_directory_size(file: BufferedReader, size: int) -> None:
+def _check_directory_size(file: io.BufferedReader, size: int) -> None:
     """Python parses the whole directory at once, so a directory of millions of members is refused before that."""
     file.seek(max(0, size - 22 - 65535))
     tail = file.read()
@@ -176,12 +172,12 @@ class Archive:
         self.members = self._checked()
         """Entries of its directory by the names of their arrays."""
 
-    def read(self, wanted: Iterable[str], budget: int | None = None) -> dict[str, NDArray]:
+    def read(self, wanted: Iterable[str]) -> dict[str, NDArray]:
         """Those arrays of `wanted` that are there; room is made when all of them fit."""
-        headers = self._headers(wanted)
+        headers = {name: self.header(name) for name in wanted if name in self.members}
         total = sum(header.field.cost for header in headers.values())
         check_size(str(self.path), total, sum(self.members[name].compress_size for name in headers), DataError)
-        check_budget(self.path, total, budget, DataError)
+        check_budget(self.path, total)
         arrays = {}
         for name, header in headers.items():
             with self.archive.open(self.members[name]) as stream:
@@ -194,7 +190,7 @@ class Archive:
 
     def pieces(self, wanted: Sequence[str], size: int | None) -> Iterator[tuple[Piece, bool]]:
         """(the next `size` rows of those arrays that are there, or all; whether they are the last)."""
-        headers = self._headers(wanted)
+        headers = {name: self.header(name) for name in wanted if name in self.members}
         for name, header in headers.items():
             flat = header.fortran and len(header.field.shape) > 1 and size is not None
             if not header.field.shape or flat:
@@ -208,24 +204,10 @@ class Archive:
             for name, stream in streams.items():
                 stream.read(headers[name].start)
             for first in range(0, max(rows, 1), size):
-                last = min(first + size, rows)
-                yield (
-                    {
-                        name: self._take(stream, headers[name], (last - first, *headers[name].field.shape[1:]))
-                        for name, stream in streams.items()
-                    },
-                    last == rows,
-                )
-
-    def _headers(self, wanted: Iterable[str]) -> dict[str, Header]:
-        """Of those arrays of `wanted` that are there, which must hold plain numbers."""
-        headers = {name: self.header(name) for name in wanted if name in self.members}
-        for name, header in headers.items():
-            if header.field.dtype is None:
-                raise DataError(
-                    f"{self.path}: '{name}' does not hold plain numbers, so it is not read; save it as numbers."
-                )
-        return headers
+                last, piece = min(first + size, rows), {}
+                for name, stream in streams.items():
+                    piece[name] = self._take(stream, headers[name], (last - first, *headers[name].field.shape[1:]))
+                yield piece, last == rows
 
     def _take(self, stream: IO[bytes], header: Header, shape: tuple[int, ...]) -> NDArray:
         """The next numbers of an array that is being unpacked, read straight into their place."""
@@ -255,36 +237,24 @@ class Archive:
         return members
 
     def header(self, name: str) -> Header:
-        """The header of one array. numpy's own reader would first load a header of any length, so it is read here."""
+        """The header of one array, which must hold plain numbers; no more than `HEADER_BYTES` of it are read."""
         what, info = f"{self.path}: '{name[:80]}'", self.members[name]
         with self.archive.open(info) as member:
-            start = member.read(8)
-            if len(start) < 8 or start[:6] != b"\x93NUMPY" or start[6] not in (1, 2, 3):
-                return Header(Field((), None))  # not an array: only those who want it need to know
-            width = 2 if start[6] == 1 else 4
-            length = int.from_bytes(member.read(width), "little")
-            if length > HEADER_BYTES:
-                raise DataError(f"{what} has an array header of {length:,} bytes; the file is damaged.")
-            text = member.read(length).decode("latin-1")
-        # Only what a description of an array needs: no signs and no dots, hence nothing to compute and no deep nesting.
-        if not re.fullmatch(r"[\w\s'\"{}():,<>|=\[\]]*", text):
-            return Header(Field((), None))
+            start = io.BytesIO(member.read(HEADER_BYTES))
         try:
-            facts = ast.literal_eval(text.strip())
-            descr, fortran, shape = facts["descr"], facts["fortran_order"], facts["shape"]
-            dtype = np.dtype(descr) if isinstance(descr, str) else None
-        except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
-            raise DataError(f"{what} has an array header that cannot be understood; the file is damaged.") from None
-        if type(fortran) is not bool or not isinstance(shape, tuple) or len(shape) > 32:
-            raise DataError(f"{what} has an impossible array header; the file is damaged.")
-        if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+            parse = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0}[npy.read_magic(start)[0]]
+            shape, fortran, dtype = parse(start, HEADER_BYTES)
+            reason = "" if numeric(dtype) else str(dtype)
+        except Exception as problem:  # numpy's parser of text from a stranger
+            reason = f"its header is damaged, {first_line(problem)}"
+        if reason:
+            raise DataError(f"{what} does not hold plain numbers ({reason}), so it is not read; save it as numbers.")
+        if not all(type(size) is int and size >= 0 for size in shape):
             raise DataError(f"{what} has the impossible shape {str(shape)[:60]}; the file is damaged.")
-        if dtype is None or not numeric(dtype):
-            return Header(Field(shape, None))
-        before = 8 + width + length
-        if math.prod(shape) * dtype.itemsize + before != info.file_size:
+        field = Field(shape, dtype)
+        if field.nbytes + start.tell() != info.file_size:
             raise DataError(
                 f"{what} has the shape {shape} of type {dtype}, which does not fit its {info.file_size:,} bytes; "
                 "the file is cut off or damaged."
             )
-        return Header(Field(shape, dtype), fortran, before)
+        return Header(field, fortran, start.tell())

@@ -56,7 +56,7 @@ def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
     for file in files:
         layout, table = read_parquet(file, wanted, False, quiet=True)
         cost += sum(array.nbytes + 4 * array.size for array in table.values())
-        check_budget(path, cost, None, DataError)
+        check_budget(path, cost)
         for column, values in table.items():
             parts.setdefault(column, []).append(values)
     whole = {column: np.concatenate(values) for column, values in parts.items()}
@@ -104,11 +104,11 @@ def read_parquet(
         # Runs and dictionaries make many rows of few bytes: the rows themselves count, too.
         least = 8 * facts.num_rows * len(layout.read)
         check_size(str(path), max(unpacked, least), size, DataError)
-        check_budget(path, least, None, DataError)
+        check_budget(path, least)
         batches, cost = [], 0
         for batch in file.iter_batches(BATCH, columns=list(layout.read), use_threads=False):
             cost += 3 * batch.nbytes  # as it is read, side by side, and as float32
-            check_budget(path, cost, None, DataError)
+            check_budget(path, cost)
             batches.append(batch)
         rows = sum(batch.num_rows for batch in batches)
         if rows != facts.num_rows or not batches:

@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import numpy as np
 from msgspec import Meta, Struct, structs
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from iel.data.catalogue import windows
 from iel.data.trajectories import FloatArray, Rows, Trajectories, check_offsets, fingerprint_of, usable_scale
 from iel.errors import DataError
-from iel.files import new_directory, open_in_place, require_space, seal, verify_seal
+from iel.files import new_directory, require_space, seal, verify_seal
 from iel.loader import memory_budget, open_regular, os_errors, read_limited, refuse_partial
 from iel.typed import Count, as_struct
 
@@ -101,7 +101,7 @@ def _append(
     """Write the rows of all windows; returns offsets and widths."""
     offsets, episodes, widths = [np.zeros(1, np.int64)], 0, (0, 0)
     with ExitStack() as stack:
-        files = {kind: stack.enter_context(open_in_place(partial / file)) for kind, file in FILES.items()}
+        files = {kind: stack.enter_context((partial / file).open("xb")) for kind, file in FILES.items()}
         for rows in windows:
             label = f"{name} (counted from episode {episodes})" if episodes else name
             data = rows._replace(name=label).trajectories(trust)
@@ -113,20 +113,13 @@ def _append(
             widths, episodes = found, episodes + len(data)
             require_space(partial, data.observations.nbytes + data.actions.nbytes, "the rows of this store")
             for kind, table in (("observations", data.observations), ("actions", data.actions)):
-                _write(files[kind], table.astype("<f4", copy=False))
+                files[kind].write(np.ascontiguousarray(table, "<f4").data)
             offsets.append(offsets[-1][-1] + data.offsets[1:])
         if episodes == 0:
             raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
         joined = np.concatenate(offsets)
-        _write(files["offsets"], joined.astype("<i8", copy=False))
+        files["offsets"].write(joined.astype("<i8", copy=False).data)
     return joined, widths
-
-
-def _write(file: BinaryIO, table: NDArray) -> None:
-    """All bytes of an array; the file is unbuffered and may take fewer at a time."""
-    content = memoryview(np.ascontiguousarray(table).data).cast("B")
-    while content:
-        content = content[file.write(content) :]
 
 
 def _moments(table: RowReader) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
@@ -170,14 +163,12 @@ def open_store(path: Path, name: str | None = None) -> Trajectories:
     check_offsets(offsets, facts.states, str(path))
     tables = [_map(path / FILES[kind], (facts.states, width)) for kind, width in zip(FILES, widths, strict=False)]
     data = Trajectories(tables[0], tables[1], offsets, name or path.stem, checked=True, stored=path.absolute())
-    known = {
-        "fingerprint": facts.fingerprint,
-        "mean": np.array(facts.mean, np.float64),
-        "scale": np.array(facts.scale, np.float32),
-        "constant": np.array(facts.constant, bool),
-    }
-    data.__dict__.update(known)
-    return data
+    return data._set(
+        fingerprint=facts.fingerprint,
+        mean=np.array(facts.mean, np.float64),
+        scale=np.array(facts.scale, np.float32),
+        constant=np.array(facts.constant, bool),
+    )
 
 
 def verify_store(path: Path) -> None:

@@ -11,9 +11,8 @@ the observation and those with `action` or `act` the action, in the order of the
 last rows) say where episodes end. A step or time column (`step`, `frame_index`, `timestamp`, `time`) must rise within
 every episode. Nothing else is read, and a notice says so.
 
-CSV files have a header with these names, then commas, semicolons or tabs; UTF-8. An empty cell is a missing number:
-fine in the action of an episode's last row, which is not read, and refused anywhere else. Names of episodes are text
-(`1` and `01` are two). A file may take six times its length in memory, which is held against the budget.
+CSV files have a header with these names, then commas, semicolons or tabs; UTF-8. An empty cell is refused, except in
+the action of an episode's last row. Names of episodes are text (`1` and `01` are two).
 """
 
 from __future__ import annotations
@@ -67,12 +66,11 @@ class Columns:
     def of(cls, given: Given) -> Columns:
         """From `{"observations": ["x", "y"], "actions": ["vx", "vy"], "episode": "run"}`."""
         known = [field.name for field in fields(Columns)]
-        wrong = [name for name in given if name not in known]
-        if wrong:
+        if wrong := [name for name in given if name not in known]:
             raise DataError(f"columns has no entry '{wrong[0]}'; it takes {', '.join(known)}.")
-        names = {key: (value,) if isinstance(value, str) else tuple(map(str, value)) for key, value in given.items()}
-        single = {key: names[key][0] for key in ("episode", "step") if names.get(key)}
-        return cls(names.get("observations", ()), names.get("actions", ()), single.get("episode"), single.get("step"))
+        lists = ([given.get(key, ())] if isinstance(given.get(key), str) else given.get(key, ()) for key in known)
+        observations, actions, episode, step = (tuple(map(str, names)) for names in lists)
+        return cls(observations, actions, next(iter(episode), None), next(iter(step), None))
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ def table_episodes(files: Sequence[Path], columns: Columns, read: Reader) -> Ite
 def read_csv(path: Path, columns: Columns, one_episode: bool) -> tuple[Layout, Piece]:
     """The columns of a CSV file that are read."""
     with open_regular(path, DataError) as (file, size):
-        check_budget(path, EXPANSION * size, None, DataError)
+        check_budget(path, EXPANSION * size)
         try:
             with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
                 header, separator = _header(text, path)

@@ -128,12 +128,7 @@ class Trajectories:
 
     @classmethod
     def from_flat(
-        cls,
-        observations: ArrayLike,
-        actions: ArrayLike,
-        terminals: ArrayLike,
-        name: str = "data",
-        trust: bool = False,
+        cls, observations: ArrayLike, actions: ArrayLike, terminals: ArrayLike, name: str = "data", trust: bool = False
     ) -> Trajectories:
         """From flat arrays with T + 1 rows per episode, `terminals` true on the last row of each (OGBench's layout)."""
         states, controls, ends = (plain_numbers(array, name) for array in (observations, actions, terminals))
@@ -185,10 +180,6 @@ class Trajectories:
     def named(self, name: str) -> Trajectories:
         """The same store under another name."""
         return copy(self)._set(name=name)
-
-    def read_from(self, source: Path) -> Trajectories:
-        """The same store, which was read from this file or folder."""
-        return copy(self)._set(source=source)
 
     def cut(self, rows: ArrayLike) -> Trajectories:
         """A new store without the transitions that leave these rows; pieces of fewer than two steps are left out."""
@@ -276,7 +267,7 @@ class Trajectories:
         """Refuse to look at all rows of a store at once where they do not fit into memory."""
         if self.stored is not None:
             needed = self.observations.nbytes + self.actions.nbytes + 40 * self.num_states
-            check_budget(f"{self.stored}, to {purpose},", needed, None, DataError)
+            check_budget(f"{self.stored}, to {purpose},", needed)
 
 
 def fingerprint_of(*arrays: NDArray | RowReader) -> str:
@@ -455,7 +446,7 @@ def episodes_in_windows(
         window.append(episode)
         rows += len(episode[1]) if episode[1].ndim else 0
         cost += sum(array.nbytes + 4 * array.size for array in episode[1:])  # as it is, and once more as float32
-        check_budget(name, cost, None, DataError)
+        check_budget(name, cost)
         if size is not None and rows >= size:
             yield rows_from_episodes(window, name)
             window, rows, cost = [], 0, 0

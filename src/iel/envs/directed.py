@@ -133,12 +133,10 @@ class _Directed(_Maze):
             )  # fmt: skip
 
     def set_tasks(self) -> None:
-        self.task_infos = [
-            {"task_name": f"task{number}", "init_ij": start, "goal_ij": goal}
-            for number, (start, goal) in enumerate(self.world.tasks, 1)
-        ]
-        for task in self.task_infos:
-            task |= {"init_xy": self.ij_to_xy(task["init_ij"]), "goal_xy": self.ij_to_xy(task["goal_ij"])}
+        self.task_infos = []
+        for number, (start, goal) in enumerate(self.world.tasks, 1):
+            places = {"init_xy": self.ij_to_xy(start), "goal_xy": self.ij_to_xy(goal)}
+            self.task_infos.append({"task_name": f"task{number}", "init_ij": start, "goal_ij": goal, **places})
         if self._reward_task_id == 0:
             self._reward_task_id = 1
 

@@ -25,24 +25,16 @@ NOISE = 0.1
 JOINTS, STATE = 9, 30
 LAST_AMPLITUDE = 0.005
 """The specification's amplitude of column 29, which gymnasium-robotics does not read."""
-COLUMNS = {
-    "bottom burner": slice(11, 13),
-    "top burner": slice(15, 17),
-    "light switch": slice(17, 19),
-    "slide cabinet": slice(19, 20),
-    "hinge cabinet": slice(20, 22),
-    "microwave": slice(22, 23),
-    "kettle": slice(23, 30),
-}
 TARGETS = {
-    "bottom burner": (-0.88, -0.01),
-    "top burner": (-0.92, -0.01),
-    "light switch": (-0.69, -0.05),
-    "slide cabinet": (0.37,),
-    "hinge cabinet": (0.0, 1.45),
-    "microwave": (-0.75,),
-    "kettle": (-0.23, 0.75, 1.62, 0.99, 0.0, 0.0, -0.06),
+    "bottom burner": (slice(11, 13), (-0.88, -0.01)),
+    "top burner": (slice(15, 17), (-0.92, -0.01)),
+    "light switch": (slice(17, 19), (-0.69, -0.05)),
+    "slide cabinet": (slice(19, 20), (0.37,)),
+    "hinge cabinet": (slice(20, 22), (0.0, 1.45)),
+    "microwave": (slice(22, 23), (-0.75,)),
+    "kettle": (slice(23, 30), (-0.23, 0.75, 1.62, 0.99, 0.0, 0.0, -0.06)),
 }
+"""Columns of each element, and where they should be."""
 ELEMENTS = {
     "complete": ("microwave", "kettle", "light switch", "slide cabinet"),
     "partial": ("microwave", "kettle", "light switch", "slide cabinet"),
@@ -53,15 +45,15 @@ ELEMENTS = {
 def goal_state(kind: str) -> NDArray[np.float64]:
     """(30,) D4RL's goal half: targets of the four elements, zero elsewhere (also where zero is no natural state)."""
     goal = np.zeros(STATE)
-    for element in ELEMENTS[kind]:
-        goal[COLUMNS[element]] = TARGETS[element]
+    for columns, target in map(TARGETS.__getitem__, ELEMENTS[kind]):
+        goal[columns] = target
     return goal
 
 
 def distances(states: ArrayLike, kind: str) -> NDArray[np.float64]:
     """(..., 4) Euclidean distance of each asked-for element from its target, for states (..., 30 or more)."""
     states = np.asarray(states, np.float64)
-    parts = [states[..., COLUMNS[element]] - np.array(TARGETS[element]) for element in ELEMENTS[kind]]
+    parts = [states[..., columns] - np.array(target) for columns, target in map(TARGETS.__getitem__, ELEMENTS[kind])]
     return np.stack([np.sqrt(np.sum(part**2, axis=-1)) for part in parts], axis=-1)
 
 
@@ -100,13 +92,13 @@ class Kitchen(gymnasium.Env):
         super().reset(seed=seed)
         robot, _ = self.robot.reset(seed=seed)
         observation = self._observe(robot)
-        self.done = self._done_now(observation)
+        self.done = distances(observation, self.kind) < TOLERANCE
         return observation, {"goal": self.goal.copy(), "subtasks": int(self.done.sum())}
 
     def step(self, action: NDArray) -> tuple[NDArray, float, bool, bool, Info]:
         robot, *_ = self.robot.step(action)
         observation = self._observe(robot)
-        now = self._done_now(observation)
+        now = distances(observation, self.kind) < TOLERANCE
         self.done |= now
         success = bool(self.done.all())
         info = {"success": success, "subtasks": int(self.done.sum())}
@@ -128,6 +120,3 @@ class Kitchen(gymnasium.Env):
     def _observe(self, robot: NDArray) -> NDArray[np.float64]:
         noise = self.amplitudes * self.robot.np_random.uniform(-1.0, 1.0, STATE - JOINTS)
         return np.concatenate([robot[:JOINTS], self.robot.data.qpos[JOINTS:] + noise])
-
-    def _done_now(self, observation: NDArray) -> NDArray[np.bool_]:
-        return distances(observation, self.kind) < TOLERANCE

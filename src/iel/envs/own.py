@@ -11,7 +11,7 @@ or a distance of at most `tolerance` to the goal in the given columns. An enviro
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -93,18 +93,15 @@ class World:
     @classmethod
     def from_text(cls, text: str, **facts: Any) -> World:
         """From `package:function`, looked for in the current directory too."""
-        module_name, _, function = text.partition(":")
-        if not module_name or not function:
+        if not all(text.partition(":")):
             raise ConfigError(f"--env-factory is '{text}'; give package.module:function, a function that makes one.")
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
         try:
-            make = getattr(importlib.import_module(module_name), function)
-        except ImportError as problem:
+            make = pkgutil.resolve_name(text)
+        except (ImportError, AttributeError, ValueError) as problem:
             raise ConfigError(f"--env-factory {text} cannot be imported ({problem}); check the name.") from None
-        except AttributeError:
-            raise ConfigError(f"{module_name} has no '{function}'; check --env-factory {text}.") from None
         return cls.of(make, **facts)
 
     def environment(self) -> OwnEnv:

@@ -26,7 +26,7 @@ from iel.data import Trajectories, load
 from iel.data.catalogue import stored
 from iel.data.make.recipes import recipe_names
 from iel.errors import ConfigError, DataError, RunError
-from iel.files import folder, notice, write_error, write_json
+from iel.files import notice, write_error, write_json
 from iel.learner import Method
 from iel.loader import os_errors, read_json, refuse_partial
 from iel.methods import config_dict, config_from_dict
@@ -139,7 +139,14 @@ class Run:
 
     def folder(self, name: str) -> Path:
         """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""
-        return folder(self.path, name)
+        path = self.path / name
+        try:
+            if path.is_symlink():
+                raise RunError(f"{path} is a symbolic link, which is not written through; remove it.")
+            path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise write_error(f"The directory '{name}'", self.path, error) from error
+        return path
 
     def update(self, **changes: Any) -> None:
         """Change entries of config.json, atomically."""

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from iel.cores import usable_cores
-from iel.data.goals import DeviceData, Facts, Shape, to_device
+from iel.data.goals import DeviceData, Facts, seen_from_disk, to_device
 from iel.data.scaling import Scaling, standardised
 from iel.data.store import FILES, RowReader
 from iel.data.trajectories import Trajectories
@@ -38,7 +38,7 @@ class Source:
             return
         if data.num_states >= 2**31:
             raise DataError(f"{data.name} has {data.num_states:,} states; row numbers here go up to 2^31.")
-        self.shape = Shape.of(data)
+        self.stored = data
         widths = {"observations": data.observation_size, "actions": data.action_size}
         self.readers = {name: RowReader(data.stored / FILES[name], width) for name, width in widths.items()}
         others = np.setdiff1d(np.arange(data.observation_size), np.array(spec.position, int))
@@ -55,7 +55,7 @@ class Source:
         """The data and the tables that `sample` sees."""
         if isinstance(data, DeviceData):
             return data, prepared
-        rows = self.shape.seen(data, self._read)
+        rows = seen_from_disk(self.stored, data, self._read)
         return rows, learner.tables(prepared, rows, self.spec)
 
     def _read(self, name: str, rows: jax.Array) -> jax.Array:

@@ -20,7 +20,6 @@ import cmath
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +32,7 @@ OBSERVATIONS, ACTIONS, FEATURES = 29, 8, 28
 LOG_STD_RANGE = (-5.0, 2.0)
 WEIGHTS = Path(__file__).with_name("ant.safetensors")
 
-_SIZES = {"height": 0.5, "speed": 2.0, "spin": 3.0, "joint speed": 8.0}
+_HEIGHT, _SPEED, _SPIN, _JOINT_SPEED = 0.5, 2.0, 3.0, 8.0
 """Typical sizes the inputs are divided by."""
 _HIP_RANGE, _ANKLE_MIDDLE, _ANKLE_RANGE = np.pi / 6, 5 * np.pi / 18, np.pi / 9
 _ANKLE_SIGN = np.array([1.0, -1.0, -1.0, 1.0])
@@ -48,54 +47,43 @@ def _renumbered(first: int, turns: int) -> tuple[NDArray[np.int64], NDArray[np.i
     return first + 2 * legs, first + 2 * legs + 1, _ANKLE_SIGN[legs]
 
 
-def _input_tables() -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+def _input_tables() -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """For every quarter turn k: input = heading-free state[column] * gain + offset.
 
     The heading-free state is [z, swing (w, x, y), joints, velocity, spin, joint velocities, command], see `features`.
     A quarter turn only permutes it and changes signs: (a, b) turned by -90 degrees is (b, -a).
     """
-    columns: list[NDArray] = []
-    gains: list[NDArray] = []
-    offsets: list[NDArray] = []
+    columns, gains = [], []
     for k in range(4):
-        pair = [0, 1] if k % 2 == 0 else [1, 0]
+        pair = np.array([0, 1] if k % 2 == 0 else [1, 0])
         sign = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1]][k], float)
         hips, ankles, ankle_signs = _renumbered(4, k)
-        hip_rates, ankle_rates, _ = _renumbered(18, k)
-        rates = np.stack([hip_rates, ankle_rates], 1).ravel()
+        rates = np.stack(_renumbered(18, k)[:2], 1).ravel()
         rate_signs = np.stack([np.ones(4), ankle_signs], 1).ravel()
-        height, speed, spin, joint_speed = _SIZES.values()
         parts = [
-            ([0], [1 / height], [-1.0]),
-            ([1], [1.0], [0.0]),
-            (2 + np.array(pair), sign, [0.0] * 2),
-            (hips, np.ones(4) / _HIP_RANGE, [0.0] * 4),
-            (ankles, ankle_signs / _ANKLE_RANGE, [-_ANKLE_MIDDLE / _ANKLE_RANGE] * 4),
-            (12 + np.array(pair), sign / speed, [0.0] * 2),
-            ([14], [1 / speed], [0.0]),
-            (15 + np.array(pair), sign / spin, [0.0] * 2),
-            ([17], [1 / spin], [0.0]),
-            (rates, rate_signs / joint_speed, [0.0] * 8),
-            (26 + np.array(pair), sign, [0.0] * 2),
+            ([0], [1 / _HEIGHT]),
+            ([1], [1.0]),
+            (2 + pair, sign),
+            (hips, np.ones(4) / _HIP_RANGE),
+            (ankles, ankle_signs / _ANKLE_RANGE),
+            (12 + pair, sign / _SPEED),
+            ([14], [1 / _SPEED]),
+            (15 + pair, sign / _SPIN),
+            ([17], [1 / _SPIN]),
+            (rates, rate_signs / _JOINT_SPEED),
+            (26 + pair, sign),
         ]
-        for table, rows in zip((columns, gains, offsets), zip(*parts, strict=True), strict=True):
-            table.append(np.concatenate(rows))
-    return np.array(columns, np.int64), np.array(gains, np.float32), np.array(offsets, np.float32)
+        columns.append(np.concatenate([column for column, _ in parts]))
+        gains.append(np.concatenate([gain for _, gain in parts]))
+    return np.array(columns, np.int64), np.array(gains, np.float32)
 
 
-def _motor_tables() -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """For every quarter turn k: motor = canonical action[column] * sign."""
-    columns, signs = [], []
-    for k in range(4):
-        hips, ankles, _ = _renumbered(0, -k)
-        order = np.stack([hips, ankles], 1)[_LEG_OF_MOTOR]
-        columns.append(order.ravel())
-        signs.append(np.stack([np.ones(4), _ANKLE_SIGN], 1)[_LEG_OF_MOTOR].ravel())
-    return np.array(columns, np.int64), np.array(signs, np.float32)
-
-
-_INPUT_COLUMN, _INPUT_GAIN, _INPUT_OFFSET = _input_tables()
-_MOTOR_COLUMN, _MOTOR_SIGN = _motor_tables()
+_INPUT_COLUMN, _INPUT_GAIN = _input_tables()
+_INPUT_OFFSET = np.zeros(FEATURES, np.float32)
+_INPUT_OFFSET[0], _INPUT_OFFSET[8:12] = -1.0, -_ANKLE_MIDDLE / _ANKLE_RANGE
+# For every quarter turn k: motor = canonical action[column] * sign.
+_MOTOR_COLUMN = np.array([np.stack(_renumbered(0, -k)[:2], 1)[_LEG_OF_MOTOR].ravel() for k in range(4)])
+_MOTOR_SIGN = np.stack([np.ones(4), _ANKLE_SIGN], 1)[_LEG_OF_MOTOR].ravel().astype(np.float32)
 
 
 def features(observation: NDArray, direction: Iterable[float]) -> tuple[NDArray[np.float32], int]:
@@ -118,12 +106,12 @@ def features(observation: NDArray, direction: Iterable[float]) -> tuple[NDArray[
     pose = [z, length, swing.real, swing.imag, *joints]
     numbers = [*pose, velocity.real, velocity.imag, *observation[17:].tolist(), command.real, command.imag]
     state = np.array(numbers, np.float32)
-    return state[_INPUT_COLUMN[turns]] * _INPUT_GAIN[turns] + _INPUT_OFFSET[turns], turns
+    return state[_INPUT_COLUMN[turns]] * _INPUT_GAIN[turns] + _INPUT_OFFSET, turns
 
 
 def to_motors(action: NDArray, turns: int) -> NDArray[np.float32]:
     """Commands of the canonical legs (8) as motor commands of the ant."""
-    return (action[_MOTOR_COLUMN[turns]] * _MOTOR_SIGN[turns]).astype(np.float32, copy=False)
+    return (action[_MOTOR_COLUMN[turns]] * _MOTOR_SIGN).astype(np.float32, copy=False)
 
 
 def upright(observations: ArrayLike) -> NDArray[np.float64]:
@@ -133,43 +121,28 @@ def upright(observations: ArrayLike) -> NDArray[np.float64]:
     return 1.0 - 2.0 * (x * x + y * y) / np.square(quaternion).sum(-1)
 
 
-class Controller(Protocol):
-    """One observation (29) and a unit direction (2) in, an action in [-1, 1] (8) out.
-
-    Without a generator the action is the mean one, with a generator it is sampled.
-    """
-
-    def __call__(
-        self, observation: NDArray, direction: NDArray, rng: np.random.Generator | None = None
-    ) -> NDArray[np.float32]: ...
-
-
 class TanhGaussian:
     """tanh(mu) without a generator, tanh(mu + sigma N(0, I)) with one; ReLU layers, the last gives mu and log sigma."""
 
-    def __init__(
-        self, arrays: Mapping[str, NDArray], names: list[tuple[str, str]], inputs: int, source: str = "the weights"
-    ):
+    def __init__(self, arrays: Mapping[str, NDArray], names: list[tuple[str, str]], inputs: int, source: str):
         self.layers: list[tuple[NDArray, NDArray]] = []
         width = inputs
-        for kernel_name, bias_name in names:
-            missing = [name for name in (kernel_name, bias_name) if name not in arrays]
-            if missing:
+        for pair in names:
+            if missing := [name for name in pair if name not in arrays]:
                 raise DataError(f"{source} lacks {missing[0]}; it is not an ant controller.")
-            kernel, bias = (np.ascontiguousarray(arrays[name], np.float32) for name in (kernel_name, bias_name))
+            kernel, bias = (np.ascontiguousarray(arrays[name], np.float32) for name in pair)
             if kernel.ndim != 2 or kernel.shape[0] != width or bias.shape != kernel.shape[1:]:
-                raise DataError(f"{source}: {kernel_name} is {list(kernel.shape)}, which does not take {width} inputs.")
+                raise DataError(f"{source}: {pair[0]} is {list(kernel.shape)}, which does not take {width} inputs.")
             self.layers.append((kernel, bias))
             width = kernel.shape[1]
         if width != 2 * ACTIONS:
             raise DataError(f"{source}: the last layer gives {width} numbers instead of {2 * ACTIONS}.")
 
     def __call__(self, inputs: NDArray[np.float32], rng: np.random.Generator | None = None) -> NDArray[np.float32]:
-        hidden = inputs
-        for kernel, bias in self.layers[:-1]:
-            hidden = np.maximum(hidden @ kernel + bias, 0.0)
-        kernel, bias = self.layers[-1]
-        out = hidden @ kernel + bias
+        (kernel, bias), *others = self.layers
+        out = inputs @ kernel + bias
+        for kernel, bias in others:
+            out = np.maximum(out, 0.0) @ kernel + bias
         mean = out[..., :ACTIONS]
         if rng is not None:
             noise = rng.standard_normal(mean.shape, np.float32)
@@ -178,12 +151,13 @@ class TanhGaussian:
 
 
 class AntController:
-    """Our controller: heading-free features, two hidden layers, a tanh-Gaussian action."""
+    """One observation (29) and a unit direction (2) in, an action in [-1, 1] (8) out: our controller, of heading-free
+    features and two hidden layers. Without a generator the action is the mean one, with a generator it is sampled.
+    """
 
     def __init__(self, arrays: Mapping[str, NDArray], source: str = "the weights"):
-        self.policy = TanhGaussian(
-            arrays, [(f"layers.{i}.kernel", f"layers.{i}.bias") for i in range(3)], FEATURES, source
-        )
+        names = [(f"layers.{i}.kernel", f"layers.{i}.bias") for i in range(3)]
+        self.policy = TanhGaussian(arrays, names, FEATURES, source)
 
     def __call__(
         self, observation: NDArray, direction: NDArray, rng: np.random.Generator | None = None
@@ -192,7 +166,7 @@ class AntController:
         return to_motors(self.policy(inputs, rng), turns)
 
 
-class PublicAntController:
+class PublicAntController(AntController):
     """A controller in D4RL's layout: input [qpos[2:15], qvel, 10 unit(direction)] in the world's frame."""
 
     def __init__(self, arrays: Mapping[str, NDArray], source: str = "the weights"):
@@ -211,11 +185,17 @@ class PublicAntController:
         return self.policy(inputs, rng)
 
 
-def load_controller(path: Path | None = None) -> Controller:
-    """Our own controller, or the one in a file: .safetensors (ours) or .npz (the public layout)."""
+def controller_file(path: Path | None = None) -> Path:
+    """The file of a controller, by default of our own."""
     path = WEIGHTS if path is None else Path(path)
     if not path.is_file():
         raise DataError(f"There is no ant controller at {path}; give the path of a .safetensors or .npz file.")
+    return path
+
+
+def load_controller(path: Path | None = None) -> AntController:
+    """Our own controller, or the one in a file: .safetensors (ours) or .npz (the public layout)."""
+    path = controller_file(path)
     if path.suffix == ".npz":
         return PublicAntController(read_npz(path), str(path))
     return AntController(read_safetensors(path, error=DataError), str(path))

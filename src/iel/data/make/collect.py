@@ -9,14 +9,13 @@ collected with; a later call with the same settings reuses its blocks, and the d
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -28,14 +27,14 @@ from numpy.typing import NDArray
 from iel.cluster import Cluster
 from iel.cores import environment_for, usable_cores
 from iel.data.catalogue import data_directory, file_name, set_aside
-from iel.data.make.ant import WEIGHTS, load_controller
+from iel.data.make.ant import controller_file, load_controller
 from iel.data.make.episodes import SPLITS, Collector
-from iel.data.make.recipes import Recipe, recipe
+from iel.data.make.recipes import VERSION, Recipe, recipe
 from iel.data.npz import read_npz
 from iel.data.trajectories import Trajectories
 from iel.envs import require_simulator
 from iel.errors import ConfigError, DataError
-from iel.files import locked, write_text, writing
+from iel.files import file_facts, locked, write_text, writing
 from iel.loader import read_json
 from iel.progress import Progress
 
@@ -54,16 +53,8 @@ class Block(NamedTuple):
     file: str
 
 
-class Job(NamedTuple):
-    """What an episode is collected with, besides its number: JSON for the workers."""
-
-    name: str
-    seed: int
-    controller: str | None
-
-    def text(self, blocks: list[Block]) -> str:
-        """For the standard input of a worker."""
-        return json.dumps([*self, blocks])
+Job = tuple[str, int, str | None]
+"""What an episode is collected with, besides its number: name, seed and the file of the controller."""
 
 
 def make_dataset(
@@ -88,42 +79,38 @@ def make_dataset(
     if count < 1:
         raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")
     directory = directory or data_directory()
-    train, val = (directory / file_name(plan.name, episodes, seed, split) for split in SPLITS)
-    parts = directory / f".{train.name}.parts"
-    written = lambda: [path.stat().st_mtime_ns if path.is_file() else None for path in (train, val)]  # noqa: E731
+    files: dict[str, Path] = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
+    parts = directory / f".{files['train'].name}.parts"
+    written = lambda: [path.stat().st_mtime_ns if path.is_file() else None for path in files.values()]  # noqa: E731
     before = written()
     with locked(parts, patience=math.inf):
         now = written()
         if now != before and None not in now:  # another process has made them meanwhile
-            return {"train": train, "val": val}
+            return files
         _open_parts(parts, _settings(plan, seed, controller))
-        job = Job(plan.name, seed, None if controller is None else str(controller.absolute()))
-        sizes = {train: count, val: max(1, count // VALIDATION_SHARE)}
-        blocks = {
-            path: _blocks(plan, split, size, parts) for split, (path, size) in zip(SPLITS, sizes.items(), strict=True)
-        }
-        with Progress(f"collect {plan.name}", sum(sizes.values()), unit="episodes", show=progress) as bar:
-            todo = [block for part in blocks.values() for block in part if _read_block(block, plan) is None]
-            bar.advance(sum(sizes.values()) - sum(block.size for block in todo))
+        job = plan.name, seed, None if controller is None else str(controller.absolute())
+        validation = max(1, count // VALIDATION_SHARE)
+        blocks = [*_blocks(plan, "train", count, parts), *_blocks(plan, "val", validation, parts)]
+        with Progress(f"collect {plan.name}", count + validation, unit="episodes", show=progress) as bar:
+            todo = [block for block in blocks if _read_block(block, plan) is None]
+            bar.advance(count + validation - sum(block.size for block in todo))
             if cluster is None:
                 _collect(job, todo, workers or len(usable_cores()), bar.advance)
             elif todo:
                 _collect_on(cluster, job, todo, bar.advance)
-        for path, part in blocks.items():
-            data = _join(plan, part)
+        for split, path in files.items():
+            data = _join(plan, [block for block in blocks if block.split == split])
             set_aside(path)
-            data.save(path, recipe=plan.version)
+            data.save(path, recipe=VERSION)
         shutil.rmtree(parts)
-    return {"train": train, "val": val}
+    return files
 
 
 def _settings(plan: Recipe, seed: int, controller: Path | None) -> dict[str, object]:
     """Everything an episode depends on besides its number."""
-    weights = (controller or WEIGHTS) if plan.body == "antmaze" else None
-    if weights is not None and not weights.is_file():
-        raise DataError(f"There is no ant controller at {weights}; give the path of a .safetensors or .npz file.")
-    digest = None if weights is None else hashlib.sha256(weights.read_bytes()).hexdigest()
-    return {"recipe": asdict(plan), "seed": seed, "controller": digest}
+    weights = controller_file(controller) if plan.body == "antmaze" else None
+    digest = None if weights is None else file_facts(weights, DataError).sha256
+    return {"recipe": asdict(plan), "version": VERSION, "seed": seed, "controller": digest}
 
 
 def _open_parts(parts: Path, settings: dict[str, object]) -> None:
@@ -137,14 +124,12 @@ def _open_parts(parts: Path, settings: dict[str, object]) -> None:
     write_text(label, json.dumps(settings))
 
 
-def _blocks(plan: Recipe, split: str, size: int, parts: Path) -> list[Block]:
+def _blocks(plan: Recipe, split: str, size: int, parts: Path) -> Iterator[Block]:
     """The episodes of a split in blocks of about `BLOCK_STEPS` transitions."""
     length = max(1, BLOCK_STEPS // plan.steps)
-    counts = [(first, min(length, size - first)) for first in range(0, size, length)]
-    return [
-        Block(split, first, count, str(parts.absolute() / f"{split}-{first:06d}-{count}.npz"))
-        for first, count in counts
-    ]
+    for first in range(0, size, length):
+        count = min(length, size - first)
+        yield Block(split, first, count, str(parts.absolute() / f"{split}-{first:06d}-{count}.npz"))
 
 
 def _read_block(block: Block, plan: Recipe) -> dict[str, NDArray] | None:
@@ -170,53 +155,55 @@ def _join(plan: Recipe, blocks: list[Block]) -> Trajectories:
 
 def _collect(job: Job, blocks: list[Block], workers: int, advance: Callable[[int], None]) -> None:
     """Collect blocks in `workers` processes, of one thread each: their matrices are small."""
+    command, pipe = [sys.executable, "-m", "iel.data.make.collect"], subprocess.PIPE
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "iel.data.make.collect"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment_for([0]),
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment_for([0])
         )
         for _ in range(min(workers, len(blocks)))
-    ]  # fmt: skip
-    watchers = []
-    try:
-        for number, process in enumerate(processes):
-            assert process.stdin is not None and process.stdout is not None
-            watchers.append(threading.Thread(target=_watch, args=(process.stdout, advance), daemon=True))
-            watchers[-1].start()
-            process.stdin.write(job.text(blocks[number :: len(processes)]))
-            process.stdin.close()
-        for process in processes:
-            complaint = process.stderr.read().strip() if process.stderr else ""
-            if process.wait() != 0:
-                reason = (complaint.splitlines() or ["no message"])[-1]
-                raise DataError(f"Collecting {job.name} failed in a worker process: {reason}")
-        for watcher in watchers:
-            watcher.join()
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    ]
+
+    def watch(number: int) -> None:
+        process, last = processes[number], "no message"
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(_text(job, blocks[number :: len(processes)]))
+        process.stdin.close()
+        for line in process.stdout:
+            if line.strip().isdecimal():
+                advance(1)
+            else:
+                last = line.strip() or last
+        if process.wait() != 0:
+            raise DataError(f"Collecting {job[0]} failed in a worker process: {last}")
+
+    with ThreadPoolExecutor(max(1, len(processes))) as pool:
+        try:
+            list(pool.map(watch, range(len(processes))))
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
 
 
 def _collect_on(cluster: Cluster, job: Job, blocks: list[Block], advance: Callable[[int], None]) -> None:
     """Collect every block as a task of its own on the nodes of a cluster."""
     with cluster:
-        running = {cluster.submit("iel.data.make.collect", [], stdin=job.text([block])): block for block in blocks}
+        running = {cluster.submit("iel.data.make.collect", [], stdin=_text(job, [block])): block for block in blocks}
         try:
             while running:
                 for ticket in cluster.ended(list(running), 1.0):
                     block, end = running.pop(ticket), cluster.result(ticket)
                     if end.code != 0:
-                        raise DataError(f"Collecting {job.name} failed on a node: {end.said or 'no message'}")
+                        raise DataError(f"Collecting {job[0]} failed on a node: {end.said or 'no message'}")
                     advance(block.size)
         finally:
             if running:
                 cluster.stop(list(running))
 
 
-def _watch(lines: Iterable[str], advance: Callable[[int], None]) -> None:
-    for _ in lines:
-        advance(1)
+def _text(job: Job, blocks: list[Block]) -> str:
+    """JSON for the standard input of a worker."""
+    return json.dumps([*job, blocks])
 
 
 def make_collector(plan: Recipe, seed: int, controller: Path | None = None) -> Collector:

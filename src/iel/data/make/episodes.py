@@ -29,9 +29,14 @@ from iel.envs import MazeMap, make_env
 
 if TYPE_CHECKING:
     from iel.data.catalogue import Split
-    from iel.data.make.ant import Controller
+    from iel.data.make.ant import AntController
 
 SPLITS: tuple[Split, Split] = ("train", "val")
+STITCH_CELLS = 4
+"""`stitch`: the goal is exactly this many cells away from the start."""
+REDRAW_EVERY = 10
+"""`explore`: steps between two random headings."""
+WAYPOINT_NOISE = 0.5
 
 
 class Driver:
@@ -47,7 +52,7 @@ class Driver:
         self.centres, self.next_cell = maze.centre(maze.free), maze.next_cell
         self.cells = maze.vertices
         if plan.kind == "stitch":
-            away = np.flatnonzero(maze.cell_distances[start] == plan.stitch_cells)
+            away = np.flatnonzero(maze.cell_distances[start] == STITCH_CELLS)
             self.cells = away if len(away) else np.array([start])
         self.goal, self.goal_xy = self._draw_goal() if goal is None else goal
 
@@ -65,7 +70,7 @@ class Driver:
             if here < 0 or ahead == self.goal:
                 target = self.goal_xy
             else:
-                target = target + (self.plan.waypoint_shift + self.rng.uniform(-1.0, 1.0, 2) * self.plan.waypoint_noise)
+                target = target + (self.plan.waypoint_shift + self.rng.uniform(-1.0, 1.0, 2) * WAYPOINT_NOISE)
         return (target - xy) / (np.linalg.norm(target - xy) + 1e-6)
 
     def arrive(self, xy: NDArray) -> None:
@@ -79,12 +84,11 @@ class Driver:
 class Explorer:
     """A random heading, redrawn every few steps: the unit vector of a 2-D normal."""
 
-    def __init__(self, plan: Recipe, rng: Generator):
-        self.plan, self.rng, self.reached = plan, rng, 0
-        self.steps, self.heading = 0, np.zeros(2)
+    def __init__(self, rng: Generator):
+        self.rng, self.reached, self.steps, self.heading = rng, 0, 0, np.zeros(2)
 
     def __call__(self, xy: NDArray) -> NDArray:
-        if self.steps % self.plan.redraw_every == 0:
+        if self.steps % REDRAW_EVERY == 0:
             drawn = self.rng.standard_normal(2)
             self.heading = drawn / (np.linalg.norm(drawn) + 1e-6)
         self.steps += 1
@@ -97,7 +101,7 @@ class Explorer:
 class Collector:
     """Collects single episodes of a recipe; one instance a process."""
 
-    def __init__(self, plan: Recipe, seed: int, controller: Controller | None = None):
+    def __init__(self, plan: Recipe, seed: int, controller: AntController | None = None):
         """`controller` moves the legs of an ant; a point goes where it is told."""
         self.plan, self.seed, self.controller = plan, seed, controller
         self.env = make_env(plan.name, terminate_at_goal=False)
@@ -111,7 +115,7 @@ class Collector:
         """The action of a body that is to move in a direction."""
         action = direction
         if self.controller is not None:
-            action = self.controller(observation, direction, rng if self.plan.sampled else None)
+            action = self.controller(observation, direction, rng if self.plan.is_d4rl else None)
         return np.clip(action + self.plan.noise * rng.standard_normal(len(action)), -1.0, 1.0)
 
     def begin(self, rng: Generator) -> tuple[NDArray, Driver | Explorer]:
@@ -133,7 +137,7 @@ class Collector:
         task = {"init_ij": tuple(maze.free[start]), "goal_ij": tuple(maze.free[start])}
         observation, _ = self.env.reset(seed=int(rng.integers(2**31)), options={"task_info": task})
         explores = self.plan.kind == "explore"
-        return observation, Explorer(self.plan, rng) if explores else Driver(self.plan, maze, rng, start)
+        return observation, Explorer(rng) if explores else Driver(self.plan, maze, rng, start)
 
     def episode(self, index: int, split: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """(T + 1 observations, T actions) of episode `index`."""

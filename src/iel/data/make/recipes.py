@@ -43,20 +43,12 @@ class Recipe:
     """Standard deviation of the noise added to the action, which for a point is a unit direction."""
     reach: float = 0.5
     """A goal counts as reached within this distance: the environment's own tolerance."""
-    stitch_cells: int = 4
-    """`stitch`: the goal is exactly this many cells away from the start."""
-    redraw_every: int = 10
-    """`explore`: steps between two random headings."""
     waypoint_shift: float = 0.0
-    waypoint_noise: float = 0.0
-    """D4RL: a waypoint is the centre of a cell + shift + U(-noise, noise) along each axis, drawn at every step."""
-    sampled: bool = False
-    """D4RL: the controller's action is sampled; otherwise it is the mean."""
-    version: int = VERSION
+    """D4RL: a waypoint is the centre of a cell + shift + U(-0.5, 0.5) along each axis, drawn at every step."""
 
     @property
     def is_d4rl(self) -> bool:
-        """Whether goals, starts and noise follow D4RL's script instead of OGBench's."""
+        """Whether goals, starts and noise follow D4RL's script instead of OGBench's, and actions are sampled."""
         return self.kind in D4RL_KINDS
 
 
@@ -76,9 +68,7 @@ def recipe(name: str) -> Recipe:
     maze = "-".join(words)  # large, or large-doors
     if kind in D4RL_KINDS:
         episodes, steps, shift = (500, 2000, 0.0) if maze == "ultra" else (1000, 1000, 0.5)
-        return Recipe(
-            name, body, maze, kind, episodes, steps, 0.2, waypoint_shift=shift, waypoint_noise=0.5, sampled=True
-        )
+        return Recipe(name, body, maze, kind, episodes, steps, noise=0.2, waypoint_shift=shift)
     careful, reach = (0.5, 1.0) if body == "pointmaze" else (0.2, 0.5)
     if kind == "stitch":
         return Recipe(name, body, maze, kind, episodes=5000, steps=200, noise=careful, reach=reach)
