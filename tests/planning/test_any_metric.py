@@ -5,9 +5,8 @@ import pytest
 from planning_worlds import LinearModel, corridor
 
 from iel.data import Trajectories
-from iel.distances import discounted_steps, undiscounted_steps
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Displacement, LatentGoal, Metric
+from iel.metrics import Displacement, LatentGoal, Metric, discounted_steps, undiscounted_steps
 from iel.planning import (
     Acting,
     AsymGraph,

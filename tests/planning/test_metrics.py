@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 from planning_worlds import Instance, instances
 
 from benchmarks.reference import cost_matrix
-from iel.distances import directed, longest_steps
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import (
     FLOOR,
     Displacement,
     LatentGoal,
     checked_points,
+    directed,
     directed_cost,
     lengths_between,
     lengths_to,
+    longest_steps,
     pair_lengths,
     projections,
     unit,
@@ -136,7 +137,7 @@ def test_bad_numbers_are_refused_with_their_row() -> None:
 @given(instances())
 @settings(max_examples=50, deadline=None)
 def test_planning_and_losses_share_one_formula(case: Instance) -> None:
-    """`iel.distances`, which losses and models use, and the batch-independent version of planning."""
+    """`iel.metrics.directed`, which losses and models use, and the batch-independent version of planning."""
     goal = LatentGoal(case.points[0], case.direction)
     targets = np.roll(case.points, 1, axis=0)
     shared = directed(case.points, targets, case.direction, case.beta)

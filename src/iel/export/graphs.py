@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 import iel
-from iel import distances
 from iel.errors import ConfigError
-from iel.metrics import FLOOR, Displacement, Quasimetric, SupportFunction
+from iel.metrics import FLOOR, REMAINING_FLOOR, SQUARED_FLOOR, Displacement, Quasimetric, SupportFunction
 from iel.model import Direction, MeasureCost, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
@@ -179,7 +178,7 @@ class Graph:
         minus a value."""
         if isinstance(model.metric, Displacement):
             ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
-            floor = self.number(distances.SQUARED_FLOOR)
+            floor = self.number(SQUARED_FLOOR)
             length = self.add("Sqrt", self.add("Max", self.squares(ahead, False), floor))
             cosine = self.add("Div", self.row_sum(self.add("Mul", ahead, omega), False), length)
             exponent = self.add("Mul", self.add("Sub", self.number(1.0), cosine), self.number(model.metric.beta))
@@ -232,7 +231,7 @@ class Graph:
         return self.add("Max", steps, self.number(FLOOR))
 
     def quasimetric(self, metric: Quasimetric, dimension: int, source: str, target: str) -> str:
-        """max(scale d(x, y), 1e-3), as `iel.distances`."""
+        """max(scale d(x, y), 1e-3), as `iel.quasimetrics`."""
         size = dimension // metric.groups
         shape = self.weight("groups", np.array([-1, metric.groups, size], np.int64))
         x, y = (self.add("Reshape", end, shape) for end in (source, target))
@@ -270,7 +269,7 @@ class Graph:
         if discount == 1.0:
             return cost
         used = self.add("Mul", cost, self.number(1.0 - discount))
-        remaining = self.add("Max", self.add("Sub", self.number(1.0), used), self.number(distances.REMAINING_FLOOR))
+        remaining = self.add("Max", self.add("Sub", self.number(1.0), used), self.number(REMAINING_FLOOR))
         steps = self.add("Div", self.add("Log", remaining), self.number(math.log(discount)))
         return self.add("Max", steps, self.number(0.0))
 

@@ -19,11 +19,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from iel.distances import Head, check_groups
 from iel.errors import ConfigError, RunError
 from iel.loader import read_json
 from iel.metrics import SupportFunction
 from iel.model.model import LARGEST, Direction, GoalState, Subgoal, Waypoint
+from iel.quasimetrics import Head, check_groups
 from iel.typed import as_struct
 
 FORMAT = 2
