@@ -19,8 +19,8 @@ Any other metric is a table of costs and nothing is known about its bounds: `Qua
 
 Losses and models take the formula of a single displacement, without the clip, and the unit of discounted steps from
 here too: those functions take arrays of numpy or of JAX and answer in the same library (their `__array_namespace__`).
-beta = 0 is the Euclidean distance of HILP. For 0 <= beta <= 1 C is an asymmetric norm of the displacement, so the triangle
-inequality holds; it fails for beta > 1. Going back costs C_ji = exp(2 beta c_ij) C_ij.
+beta = 0 is the Euclidean distance of HILP. For 0 <= beta <= 1 C is an asymmetric norm of the displacement, so the
+triangle inequality holds; it fails for beta > 1. Going back costs C_ji = exp(2 beta c_ij) C_ij.
 """
 
 from __future__ import annotations
