@@ -145,7 +145,6 @@ class Quasimetric(Metric):
     mix: float = 0.5
     scale: float = 1.0
     discount: float | None = 1.0
-    kind: ClassVar[str] = "quasimetric"
     for_every_goal: ClassVar[bool] = True  # type: ignore[misc]
 
     @property
@@ -172,7 +171,6 @@ class SupportFunction(Metric):
     directions: Floats
     """w_l, one row per landmark: (L, d)."""
     discount: ClassVar[float | None] = 1.0  # type: ignore[misc]
-    kind: ClassVar[str] = "support"
     for_every_goal: ClassVar[bool] = True  # type: ignore[misc]
 
     def heights(self, points: Floats) -> Floats:
@@ -295,15 +293,6 @@ def lengths_between(sources: Floats, targets: Floats) -> Floats:
         difference *= difference
         total += difference
     return floored_root(total)
-
-
-def lengths_to(columns: Floats, point: Floats) -> Floats:
-    """l from every column of the transposed table (d, N) to one point; the same numbers as `pair_lengths`."""
-    difference = columns - point[:, None]
-    difference *= difference
-    # Along the first axis numpy adds row after row, in the order of `pair_lengths`; but it pairs up a single column.
-    several = difference.shape[1] > 1
-    return floored_root(np.add.reduce(difference, axis=0) if several else np.add.accumulate(difference, axis=0)[-1])
 
 
 def row_lengths(first: Floats, second: Floats) -> Floats:

@@ -18,7 +18,6 @@ from iel.metrics import (
     directed,
     directed_cost,
     lengths_between,
-    lengths_to,
     longest_steps,
     pair_lengths,
     projections,
@@ -101,7 +100,7 @@ def test_a_length_is_the_same_number_however_pairs_are_batched(case: Instance) -
     first, second = np.nonzero(np.ones((len(case.points), len(case.points))))
     listed = pair_lengths(np.ascontiguousarray(case.points.T), first, second)
     assert np.array_equal(listed, lengths_between(case.points, case.points).ravel())
-    to_last = lengths_to(np.ascontiguousarray(case.points.T), case.points[-1])
+    to_last = lengths_between(case.points, case.points[-1:])[:, 0]
     assert np.array_equal(to_last, lengths_between(case.points, case.points)[:, -1])
     alone = pair_lengths(np.ascontiguousarray(case.points.T), first[-1:], second[-1:])
     assert alone[0] == listed[-1]
