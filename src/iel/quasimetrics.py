@@ -38,12 +38,6 @@ Head = Literal["iqe", "mrn"]
 HEADS: tuple[Head, ...] = ("iqe", "mrn")
 
 
-def iqe(source: Array, target: Array, groups: int, mix: Array = 0.5) -> Array:
-    """a mean(u) + (1 - a) max(u) along the last axis, with a = `mix`."""
-    lengths = union_lengths(_grouped(source, groups), _grouped(target, groups))
-    return mix * lengths.mean(-1) + (1.0 - mix) * lengths.max(-1)
-
-
 def union_lengths(left: Array, right: Array) -> Array:
     """|union_k [left_k, right_k]| along the last axis."""
     xp = left.__array_namespace__()
@@ -84,8 +78,11 @@ def _residual(xp: Any, down: Array, squares: Array) -> Array:
 
 
 def distance(head: Head, source: Array, target: Array, groups: int, mix: Array = 0.5) -> Array:
-    """One of the two by name; `mix` is for `iqe`."""
-    return iqe(source, target, groups, mix) if head == "iqe" else mrn(source, target, groups)
+    """One of the two by name, along the last axis; a = `mix` is for `iqe`."""
+    if head == "mrn":
+        return mrn(source, target, groups)
+    lengths = union_lengths(_grouped(source, groups), _grouped(target, groups))
+    return mix * lengths.mean(-1) + (1.0 - mix) * lengths.max(-1)
 
 
 # ---------------------------------------------------------------- tables of all pairs

@@ -374,9 +374,7 @@ class PlanningGraph:
         The goal keeps the node that geometry gives it: were that node switched off, every distance is infinite.
         """
         if not goal.point.shape == goal.direction.shape == (self.dimension,):
-            raise GeometryError(
-                f"The goal is {goal.point.shape}; it and its direction must be ({self.dimension},)."
-            )
+            raise GeometryError(f"The goal is {goal.point.shape}; it and its direction must be ({self.dimension},).")
         goal = goal._replace(off=None)
         edges = self.edges(goal)
         started = time.perf_counter()
