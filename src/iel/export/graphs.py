@@ -132,9 +132,10 @@ class Graph:
         norm = self.add("Sqrt", self.add("Max", self.squares(y, True), networks.SQUARED_NORM_FLOOR))
         return self.add("Div", y, self.add("Add", norm, networks.UNIT_EPSILON))
 
-    def on_sphere(self, y: str, size: int) -> str:
-        """y scaled to length sqrt(its size)."""
-        return self.add("Mul", self.unit(y), math.sqrt(size))
+    def on_sphere(self, name: str, **known: str) -> str:
+        """The answer of a network scaled to length sqrt(its size)."""
+        (answer,) = self.network(name, **known)
+        return self.add("Mul", self.unit(answer), math.sqrt(self.model.networks[name].sizes[-1]))
 
     def action(self, observation: str, command: str, policy: str = "policy") -> str:
         """The mean of a policy, within [-1, 1]."""
@@ -160,9 +161,7 @@ class Graph:
             first = self.weight("first_column", np.eye(1, len(steering.columns), dtype=np.float32)[0])
             return self.heading(self.add("Div", self.add("Sub", *gathered), scale), first)
         if isinstance(steering, Subgoal):
-            return self.on_sphere(
-                *self.network("high", observation="observation", goal="goal"), self.model.command_size
-            )
+            return self.on_sphere("high", observation="observation", goal="goal")
         return "goal"
 
     def heading(self, displacement: str, otherwise: str) -> str:
@@ -198,8 +197,7 @@ class Graph:
         if by_action:
             known["action"] = self.asked("observation", "goal")
         if "representation" in network.inputs:
-            size = self.model.networks["representation"].sizes[-1]
-            known["representation"] = self.on_sphere(*self.network("representation", **known), size)
+            known["representation"] = self.on_sphere("representation", **known)
         heads = self.network("value", **known)
         if "goal_features" in self.model.networks:
             features = self.network("goal_features", **known)
@@ -211,7 +209,7 @@ class Graph:
     def measure_cost(self, metric: MeasureCost) -> str:
         """log p / log gamma, p = gamma M(x, g) / (d + gamma M(g, g)) bent to stay positive, as `MeasureCost`."""
         size = self.model.networks["high"].sizes[-1]
-        task = self.on_sphere(*self.network("high", goal="goal"), size)
+        task = self.on_sphere("high", goal="goal")
 
         def measure(state: str) -> str:
             heads = self.network("forward", observation=state, action=self.asked(state, task), command=task)
