@@ -109,9 +109,7 @@ def select_coreset(
     if wanted < 1:
         raise ConfigError(f"A coreset of {wanted} nodes was asked for; it needs at least 1.")
     if wanted > len(points):
-        raise GeometryError(
-            f"A coreset of {wanted} nodes was asked for, but there are only {len(points)} states."
-        )
+        raise GeometryError(f"A coreset of {wanted} nodes was asked for, but there are only {len(points)} states.")
     rank = None
     if method == "dpp":
         sigma = automatic_sigma(points) if sigma is None else float(sigma)
