@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from benchmarks.runtime import KINDS, random_model
-from iel.distances import undiscounted_steps
 from iel.errors import ConfigError, GeometryError, IELError, RunError
 from iel.learner import Spec
 from iel.methods import METHODS
-from iel.metrics import LatentGoal
+from iel.metrics import LatentGoal, undiscounted_steps
 from iel.model import load_model, save_model
 from iel.model.networks import products
 from iel.nn import apply_heads, head, scalars, unit

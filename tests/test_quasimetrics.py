@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.runtime import random_model
-from iel.distances import HEADS, distance, mrn, pairwise, union_lengths
 from iel.errors import ConfigError, GeometryError, RunError
 from iel.files import write_json
 from iel.loader import read_json
 from iel.metrics import FLOOR, LatentGoal, Quasimetric
 from iel.model import Model, load_model, save_model
 from iel.planning import Atlas, PlanningGraph, make_planner, planners_for
+from iel.quasimetrics import HEADS, distance, mrn, pairwise, union_lengths
 
 GROUPS, MIX = 4, 0.3
 ANYWHERE = LatentGoal(np.zeros(16), np.eye(16)[0])
@@ -128,7 +128,7 @@ def test_tables_of_costs_are_the_rows_whatever_the_blocks(head, monkeypatch):
     rows = metric.row_costs(np.repeat(sources, 20, 0), np.tile(targets, (30, 1)), [])
     np.testing.assert_allclose(rows.reshape(30, 20), whole, rtol=1e-12)
     np.testing.assert_allclose(metric.costs(sources, targets[:5], ANYWHERE), whole[:, :5], rtol=1e-12)
-    monkeypatch.setattr("iel.distances.NUMBERS", 100)
+    monkeypatch.setattr("iel.quasimetrics.NUMBERS", 100)
     np.testing.assert_array_equal(metric.costs(sources, targets, ANYWHERE), whole)
     np.testing.assert_allclose(metric.costs(sources, targets[:5], ANYWHERE), whole[:, :5], rtol=1e-12)
     assert metric.costs(sources[:0], targets, ANYWHERE).shape == (0, 20)

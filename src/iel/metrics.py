@@ -15,14 +15,19 @@ were batched. That is what lets the pruned graph and the dense reference agree t
 `SupportFunction` is HTP's: the largest of many displacements, the same for every goal, with the triangle inequality.
 
 Any other metric is a table of costs and nothing is known about its bounds: `Quasimetric`, for the heads of
-`iel.distances`, and those of value networks (in `iel.model`).
+`iel.quasimetrics`, and those of value networks (in `iel.model`).
+
+Losses and models take the formula of a single displacement, without the clip, and the unit of discounted steps from
+here too: those functions take arrays of numpy or of JAX and answer in the same library (their `__array_namespace__`).
+beta = 0 is the Euclidean distance of HILP. For 0 <= beta <= 1 C is an asymmetric norm of the displacement, so the
+triangle inequality holds; it fails for beta > 1. Going back costs C_ji = exp(2 beta c_ij) C_ij.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -30,11 +35,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iel.distances import Head, distance, table, undiscounted_steps
-from iel.errors import ConfigError, GeometryError
+from iel.errors import ConfigError, DataError, GeometryError, IELError
+from iel.quasimetrics import Array, Head, distance, table
 
 FLOOR = 1e-3
 """Smallest length of a displacement, and smallest cost of any metric."""
+SQUARED_FLOOR = 1e-6
+"""Keeps the gradient of the square root finite where a displacement is 0; d(g, g; g) is 1e-3 e^beta, not 0."""
+REMAINING_FLOOR = 1e-3
+"""gamma^H is never taken to be smaller: the longest time that discounted costs tell apart (687 steps at 0.99)."""
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
@@ -126,7 +135,7 @@ class Displacement(Metric):
 
 @dataclass(frozen=True)
 class Quasimetric(Metric):
-    """C = scale d(phi_i, phi_j) with a head of `iel.distances`: directed, and the same for every goal.
+    """C = scale d(phi_i, phi_j) with a head of `iel.quasimetrics`: directed, and the same for every goal.
 
     `scale` turns the head's own unit into that of `discount`: plain steps, unless said otherwise.
     """
@@ -136,7 +145,6 @@ class Quasimetric(Metric):
     mix: float = 0.5
     scale: float = 1.0
     discount: float | None = 1.0
-    kind: ClassVar[str] = "quasimetric"
     for_every_goal: ClassVar[bool] = True  # type: ignore[misc]
 
     @property
@@ -163,7 +171,6 @@ class SupportFunction(Metric):
     directions: Floats
     """w_l, one row per landmark: (L, d)."""
     discount: ClassVar[float | None] = 1.0  # type: ignore[misc]
-    kind: ClassVar[str] = "support"
     for_every_goal: ClassVar[bool] = True  # type: ignore[misc]
 
     def heights(self, points: Floats) -> Floats:
@@ -217,7 +224,52 @@ class Symmetric(Metric):
         return 0.5 * (self.other.row_costs(sources, targets, goals) + self.other.row_costs(targets, sources, goals))
 
 
-# ---------------------------------------------------------------- the arithmetic of displacements
+# ---------------------------------------------------------------- formulas for numpy and JAX
+
+
+def euclidean(source: Array, target: Array) -> Array:
+    """sqrt(max(||phi(t) - phi(s)||^2, 1e-6)) along the last axis."""
+    xp = source.__array_namespace__()
+    squared = xp.square(target - source).sum(-1)
+    return xp.sqrt(xp.maximum(squared, SQUARED_FLOOR))
+
+
+def directed(source: Array, target: Array, omega: Array, beta: float) -> Array:
+    """d(s, t; g) = l exp(beta (1 - <Delta, omega> / l)) along the last axis."""
+    xp = source.__array_namespace__()
+    length = euclidean(source, target)
+    cosine = projection(source, target, omega) / length
+    return length * xp.exp(beta * (1.0 - cosine))
+
+
+def projection(source: Array, target: Array, omega: Array) -> Array:
+    """<phi(t) - phi(s), omega_g>: the displacement read along the goal's direction."""
+    return ((target - source) * omega).sum(-1)
+
+
+def discounted_steps(steps: Array, discount: float) -> Array:
+    """h(H) = 1 + gamma + ... + gamma^(H - 1) = (1 - gamma^H) / (1 - gamma): what H steps cost when discounted."""
+    return steps if discount == 1.0 else (1.0 - discount**steps) / (1.0 - discount)
+
+
+def undiscounted_steps(cost: Array, discount: float) -> Array:
+    """H = log(1 - (1 - gamma) h) / log(gamma), the inverse of `discounted_steps`; gamma = 1 leaves costs as they are.
+
+    Costs at or above 1 / (1 - gamma) are reached by no number of steps: they become `longest_steps(gamma)`.
+    """
+    if discount == 1.0:
+        return cost
+    xp = cost.__array_namespace__()
+    remaining = xp.maximum(1.0 - (1.0 - discount) * cost, REMAINING_FLOOR)
+    return xp.maximum(xp.log(remaining) / math.log(discount), 0.0)
+
+
+def longest_steps(discount: float) -> float:
+    """The ceiling of `undiscounted_steps`: where predictions saturate."""
+    return math.inf if discount == 1.0 else math.log(REMAINING_FLOOR) / math.log(discount)
+
+
+# ---------------------------------------------------------------- the arithmetic of displacements, elementwise
 
 
 def pair_lengths(columns: Floats, first: Integers, second: Integers) -> Floats:
@@ -241,15 +293,6 @@ def lengths_between(sources: Floats, targets: Floats) -> Floats:
         difference *= difference
         total += difference
     return floored_root(total)
-
-
-def lengths_to(columns: Floats, point: Floats) -> Floats:
-    """l from every column of the transposed table (d, N) to one point; the same numbers as `pair_lengths`."""
-    difference = columns - point[:, None]
-    difference *= difference
-    # Along the first axis numpy adds row after row, in the order of `pair_lengths`; but it pairs up a single column.
-    several = difference.shape[1] > 1
-    return floored_root(np.add.reduce(difference, axis=0) if several else np.add.accumulate(difference, axis=0)[-1])
 
 
 def row_lengths(first: Floats, second: Floats) -> Floats:
@@ -312,6 +355,25 @@ def unit(vectors: Floats, *fallbacks: Callable[[], Floats]) -> Floats:
 
 
 # ---------------------------------------------------------------- what is refused
+
+
+def plain_numbers(array: ArrayLike | Mapping[str, object], what: str, error: type[IELError] = DataError) -> NDArray:
+    """Whatever a caller gave as an array of plain numbers; hidden values and imaginary parts are never dropped."""
+    if isinstance(array, Mapping):
+        raise error(
+            f"{what}: dictionaries are not supported; put their arrays side by side, such as "
+            "np.concatenate([o['position'], o['velocity']], axis=1)."
+        )
+    if isinstance(array, np.ma.MaskedArray) and np.ma.getmaskarray(array).any():
+        raise error(f"{what}: some values are masked; fill them in, or leave their rows out.")
+    try:
+        table = np.asarray(array)
+        table = table if table.dtype.kind in "fiubc" else np.asarray(table, np.float32)
+    except (TypeError, ValueError):
+        raise error(f"{what}: this is not a table of numbers; give one row per step, all equally long.") from None
+    if table.dtype.kind == "c":
+        raise error(f"{what}: complex numbers are not read; give real ones.")
+    return table
 
 
 def checked_points(points: ArrayLike, what: str = "embeddings") -> Floats:

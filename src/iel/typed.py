@@ -18,11 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import Meta
-from numpy.typing import ArrayLike, NDArray
 
-from iel.errors import ConfigError, DataError, IELError
+from iel.errors import ConfigError, IELError
 
 LARGEST = 2**31 - 1
 """Largest whole number of a setting: what counts steps and rows on a device."""
@@ -71,25 +69,6 @@ def shown(value: object) -> str:
     except (ValueError, RecursionError):  # a whole number too long to be printed, a list that contains itself
         text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def plain_numbers(array: ArrayLike | Mapping[str, object], what: str, error: type[IELError] = DataError) -> NDArray:
-    """Whatever a caller gave as an array of plain numbers; hidden values and imaginary parts are never dropped."""
-    if isinstance(array, Mapping):
-        raise error(
-            f"{what}: dictionaries are not supported; put their arrays side by side, such as "
-            "np.concatenate([o['position'], o['velocity']], axis=1)."
-        )
-    if isinstance(array, np.ma.MaskedArray) and np.ma.getmaskarray(array).any():
-        raise error(f"{what}: some values are masked; fill them in, or leave their rows out.")
-    try:
-        table = np.asarray(array)
-        table = table if table.dtype.kind in "fiubc" else np.asarray(table, np.float32)
-    except (TypeError, ValueError):
-        raise error(f"{what}: this is not a table of numbers; give one row per step, all equally long.") from None
-    if table.dtype.kind == "c":
-        raise error(f"{what}: complex numbers are not read; give real ones.")
-    return table
 
 
 def check_settings(config: Any) -> None:

@@ -17,11 +17,10 @@ import pytest
 from algo_worlds import PLACES, SHORT, act, action, cosine, ring, steps
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.distances import discounted_steps
 from iel.errors import ContractError
 from iel.learner import Distances, Learner, Metrics, Phase, Spec, Trained
 from iel.methods import Method, check_algo
-from iel.metrics import Displacement
+from iel.metrics import Displacement, discounted_steps
 from iel.model import Direction, GoalState, Model
 from iel.model.model import ValueCost
 from iel.nn import MLP, GaussianPolicy, frozen

@@ -18,13 +18,13 @@ from algo_worlds import (
 )
 
 from iel.data.goals import Relabelled
-from iel.distances import distance
 from iel.errors import ConfigError
 from iel.learner import Spec, dual_loss
 from iel.methods import CMD, METHODS, QRL, TMD
 from iel.metrics import Quasimetric
 from iel.nn import apply_heads, head
 from iel.planning import planners_for
+from iel.quasimetrics import distance
 from iel.theory.calibration import spearman
 from iel.training import train
 

@@ -5,9 +5,8 @@ import pytest
 from planning_worlds import LinearModel, corridor
 
 from iel.data import Trajectories
-from iel.distances import discounted_steps, undiscounted_steps
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Displacement, LatentGoal, Metric
+from iel.metrics import Displacement, LatentGoal, Metric, discounted_steps, undiscounted_steps
 from iel.planning import (
     Acting,
     AsymGraph,
@@ -260,6 +259,8 @@ def test_costs_that_are_no_steps_give_ways_but_no_steps_and_no_sequences() -> No
         planner.predicted_steps(START)
     with pytest.raises(GeometryError, match="sequence"):
         planner.prepare(Sequence([START, END]))
+    planner.prepare(Region([START, END]))
+    assert planner.target(END).cost[0] < 5.0, "the nearer of two needs no steps"
     told = AsymGraph(Told(), corridor(), nodes=40, metric=Manhattan())
     told.prepare(Region([START, END]))
     assert told.predicted_steps(END) < 5.0, "a metric of one's own is enough"

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from planning_worlds import Instance, instances
 
 from benchmarks.reference import cost_matrix
-from iel.distances import directed, longest_steps
 from iel.errors import ConfigError, GeometryError
 from iel.metrics import (
     FLOOR,
     Displacement,
     LatentGoal,
     checked_points,
+    directed,
     directed_cost,
     lengths_between,
-    lengths_to,
+    longest_steps,
     pair_lengths,
     projections,
     unit,
@@ -100,7 +100,7 @@ def test_a_length_is_the_same_number_however_pairs_are_batched(case: Instance) -
     first, second = np.nonzero(np.ones((len(case.points), len(case.points))))
     listed = pair_lengths(np.ascontiguousarray(case.points.T), first, second)
     assert np.array_equal(listed, lengths_between(case.points, case.points).ravel())
-    to_last = lengths_to(np.ascontiguousarray(case.points.T), case.points[-1])
+    to_last = lengths_between(case.points, case.points[-1:])[:, 0]
     assert np.array_equal(to_last, lengths_between(case.points, case.points)[:, -1])
     alone = pair_lengths(np.ascontiguousarray(case.points.T), first[-1:], second[-1:])
     assert alone[0] == listed[-1]
@@ -136,7 +136,7 @@ def test_bad_numbers_are_refused_with_their_row() -> None:
 @given(instances())
 @settings(max_examples=50, deadline=None)
 def test_planning_and_losses_share_one_formula(case: Instance) -> None:
-    """`iel.distances`, which losses and models use, and the batch-independent version of planning."""
+    """`iel.metrics.directed`, which losses and models use, and the batch-independent version of planning."""
     goal = LatentGoal(case.points[0], case.direction)
     targets = np.roll(case.points, 1, axis=0)
     shared = directed(case.points, targets, case.direction, case.beta)

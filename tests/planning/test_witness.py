@@ -10,7 +10,7 @@ from iel.errors import ConfigError
 from iel.metrics import Displacement, LatentGoal
 from iel.model.atlas import AT_JUMPS
 from iel.planning import AsymGraph, Atlas, PlanningGraph, PlanningModel, SymGraph
-from iel.planning.witness import assign, observed_edges, passages, positions
+from iel.planning.witness import assign, passages, positions
 
 
 def walks(generator, episodes=7, dimension=3):
@@ -121,7 +121,7 @@ def test_costs_that_are_no_steps_have_witnesses_too(planner):
 def test_a_passage_slower_than_the_geometry_says_is_no_witness():
     points = np.array([[0.0], [1.0], [50.0]])
     states = np.array([[0.0]] + [[50.0]] * 20 + [[1.0]], np.float32)
-    witnesses = observed_edges(states, np.array([0, 22]), points)
+    witnesses = passages(assign(states, points), np.array([0, 22]), len(points))
     assert witnesses.least(np.array([0, 0, 1]), np.array([1, 2, 0])).tolist() == [21.0, 1.0, np.inf]
     assert witnesses.seen(np.array([0, 0]), np.array([1, 2]), np.array([1.0, 50.0])).tolist() == [False, True]
     assert witnesses.seen(np.array([0]), np.array([1]), np.array([7.0])).tolist() == [True]

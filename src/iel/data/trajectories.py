@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from iel.errors import DataError
 from iel.files import notice, writing
 from iel.loader import check_budget, os_errors
-from iel.typed import plain_numbers
+from iel.metrics import plain_numbers
 
 if TYPE_CHECKING:
     from iel.data.store import RowReader

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 import iel
-from iel import distances
 from iel.errors import ConfigError
-from iel.metrics import FLOOR, Displacement, Quasimetric, SupportFunction
+from iel.metrics import FLOOR, REMAINING_FLOOR, SQUARED_FLOOR, Displacement, Quasimetric, SupportFunction
 from iel.model import Direction, MeasureCost, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
@@ -45,20 +44,17 @@ def require_onnx() -> Any:
 class Graph:
     """One graph in the making; every method adds nodes and returns the name of their result."""
 
-    def __init__(self, onnx: Any):
-        self.onnx = onnx
+    def __init__(self, onnx: Any, model: Model):
+        self.onnx, self.model = onnx, model
         self.nodes: list[Any] = []
         self.weights: dict[str, np.ndarray] = {}
 
-    def add(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """One node."""
+    def add(self, operator: str, *inputs: str | float, output: str | None = None, **attributes: Any) -> str:
+        """One node; numbers among its inputs become float32 constants."""
         name = output or f"{operator.lower()}_{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), [name], name=f"{name}_node", **attributes))
+        given = [x if isinstance(x, str) else self.weight(f"number_{float(x)!r}", np.float32(x)) for x in inputs]
+        self.nodes.append(self.onnx.helper.make_node(operator, given, [name], name=f"{name}_node", **attributes))
         return name
-
-    def number(self, value: float) -> str:
-        """A float32 constant."""
-        return self.weight(f"number_{float(value)!r}", np.float32(value))
 
     def weight(self, name: str, array: ArrayLike) -> str:
         """A tensor of the file; a name used twice is stored once."""
@@ -86,10 +82,10 @@ class Graph:
 
     def gelu(self, x: str) -> str:
         """x (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x^2))) / 2."""
-        inner = self.add("Mul", self.add("Mul", x, x), self.number(networks.GELU_CUBIC))
-        inner = self.add("Mul", self.add("Add", inner, self.number(1.0)), x)
-        tanh = self.add("Tanh", self.add("Mul", inner, self.number(networks.GELU_SLOPE)))
-        return self.add("Mul", self.add("Mul", self.add("Add", tanh, self.number(1.0)), x), self.number(0.5))
+        inner = self.add("Mul", self.add("Mul", x, x), networks.GELU_CUBIC)
+        inner = self.add("Mul", self.add("Add", inner, 1.0), x)
+        tanh = self.add("Tanh", self.add("Mul", inner, networks.GELU_SLOPE))
+        return self.add("Mul", self.add("Mul", self.add("Add", tanh, 1.0), x), 0.5)
 
     def row_sum(self, x: str, keep: bool) -> str:
         """Sum over the last axis."""
@@ -101,61 +97,63 @@ class Graph:
 
     # ---------------------------------------------------------------- parts of a model
 
-    def network(self, model: Model, name: str, head: int = 0, **known: str) -> str:
-        """One of the model's networks on its inputs, side by side as its description lists them."""
-        network = model.networks[name]
-        if "blind" in network.inputs:
-            columns = self.weight("elsewhere", np.array(model.elsewhere, np.int64))
-            known["blind"] = self.add("Gather", known["observation"], columns, axis=1)
-        inputs = [known[part] for part in network.inputs]
-        x = inputs[0] if len(inputs) == 1 else self.add("Concat", *inputs, axis=1)
-        return self.perceptron(network.heads[head], f"{name}.{head}" if head else name, x)
+    def network(self, name: str, **known: str) -> list[str]:
+        """The answers of all heads of one of the model's networks on its inputs, side by side as it lists them."""
+        network, answers = self.model.networks[name], []
+        for number, head in enumerate(network.heads):
+            if "blind" in network.inputs:
+                columns = self.weight("elsewhere", np.array(self.model.elsewhere, np.int64))
+                known["blind"] = self.add("Gather", known["observation"], columns, axis=1)
+            inputs = [known[part] for part in network.inputs]
+            x = inputs[0] if len(inputs) == 1 else self.add("Concat", *inputs, axis=1)
+            answers.append(self.perceptron(head, f"{name}.{number}" if number else name, x))
+        return answers
 
-    def embedding(self, model: Model, x: str) -> str:
+    def embedding(self, x: str) -> str:
         """phi(x), or x itself."""
-        return self.network(model, "embedding", observation=x) if "embedding" in model.networks else x
+        return self.network("embedding", observation=x)[0] if "embedding" in self.model.networks else x
 
-    def omega(self, model: Model, goal: str) -> str:
+    def ahead(self) -> str:
+        """phi(g) - phi(x)."""
+        return self.add("Sub", self.embedding("goal"), self.embedding("observation"))
+
+    def omega(self, goal: str) -> str:
         """omega_g = y / (sqrt(max(||y||^2, 1e-12)) + 1e-6) of the network's y, or the first axis without one."""
-        if "omega" not in model.networks:
-            pick = np.zeros((model.observation_size, model.dimension), np.float32)
-            first = np.eye(1, model.dimension, dtype=np.float32)[0]
+        if "omega" not in self.model.networks:
+            pick = np.zeros((self.model.observation_size, self.model.dimension), np.float32)
+            first = np.eye(1, self.model.dimension, dtype=np.float32)[0]
             # a product with zeros gives the constant its batch axis
             return self.add("Add", self.add("MatMul", goal, self.weight("no_omega", pick)), self.weight("first", first))
-        if isinstance(model.metric, SupportFunction):
-            return self.network(model, "omega", observation=goal)
-        return self.unit(self.network(model, "omega", observation=goal))
-
-    def part(self, x: str, start: int, end: int) -> str:
-        """Columns from `start` to before `end`."""
-        return self.add(
-            "Slice", x, *(self.weight(f"cut_{place}", np.array([place], np.int64)) for place in (start, end, 1))
-        )
+        (answer,) = self.network("omega", observation=goal)
+        return answer if isinstance(self.model.metric, SupportFunction) else self.unit(answer)
 
     def unit(self, y: str) -> str:
         """y / (sqrt(max(||y||^2, 1e-12)) + 1e-6)."""
-        norm = self.add("Sqrt", self.add("Max", self.squares(y, True), self.number(networks.SQUARED_NORM_FLOOR)))
-        return self.add("Div", y, self.add("Add", norm, self.number(networks.UNIT_EPSILON)))
+        norm = self.add("Sqrt", self.add("Max", self.squares(y, True), networks.SQUARED_NORM_FLOOR))
+        return self.add("Div", y, self.add("Add", norm, networks.UNIT_EPSILON))
 
-    def on_sphere(self, y: str, size: int) -> str:
-        """y scaled to length sqrt(its size)."""
-        return self.add("Mul", self.unit(y), self.number(math.sqrt(size)))
+    def on_sphere(self, name: str, **known: str) -> str:
+        """The answer of a network scaled to length sqrt(its size)."""
+        (answer,) = self.network(name, **known)
+        return self.add("Mul", self.unit(answer), math.sqrt(self.model.networks[name].sizes[-1]))
 
-    def action(self, model: Model, observation: str, command: str, policy: str = "policy") -> str:
+    def action(self, observation: str, command: str, policy: str = "policy") -> str:
         """The mean of a policy, within [-1, 1]."""
-        known = {"observation": observation, "command": command, "goal": command}
-        heads = [self.network(model, policy, head, **known) for head in range(len(model.networks[policy].heads))]
+        heads = self.network(policy, observation=observation, command=command, goal=command)
         mean = heads[0] if len(heads) == 1 else self.add("Mean", *heads)
-        if model.networks[policy].squash:
-            mean = self.add("Tanh", self.part(mean, 0, model.action_size))
-        return self.add("Clip", mean, self.number(-1.0), self.number(1.0))
+        if self.model.networks[policy].squash:
+            mean = self.add("Tanh", self.columns(mean, range(self.model.action_size)))
+        return self.add("Clip", mean, -1.0, 1.0)
 
-    def command(self, model: Model, omega: str) -> str:
+    def asked(self, observation: str, command: str) -> str:
+        """The action that a critic or a measure is asked about."""
+        return self.action(observation, command, "actor" if "actor" in self.model.networks else "policy")
+
+    def command(self, omega: str) -> str:
         """What the policy is told when it heads straight for the goal."""
-        steering = model.steering
+        steering = self.model.steering
         if isinstance(steering, Direction):
-            ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
-            return self.heading(ahead, omega)
+            return self.heading(self.ahead(), omega)
         if isinstance(steering, Waypoint):
             columns = self.weight("columns", np.array(steering.columns, np.int64))
             gathered = (self.add("Gather", x, columns, axis=1) for x in ("goal", "observation"))
@@ -163,82 +161,75 @@ class Graph:
             first = self.weight("first_column", np.eye(1, len(steering.columns), dtype=np.float32)[0])
             return self.heading(self.add("Div", self.add("Sub", *gathered), scale), first)
         if isinstance(steering, Subgoal):
-            answer = self.network(model, "high", observation="observation", goal="goal")
-            return self.on_sphere(answer, model.command_size)
+            return self.on_sphere("high", observation="observation", goal="goal")
         return "goal"
 
     def heading(self, displacement: str, otherwise: str) -> str:
         """unit(displacement), or something else where that has no length."""
         norm = self.add("Sqrt", self.squares(displacement, True))
-        safe = self.add("Max", norm, self.number(SHORTEST))
-        usable = self.add("Greater", norm, self.number(SHORTEST))
+        safe = self.add("Max", norm, SHORTEST)
+        usable = self.add("Greater", norm, SHORTEST)
         return self.add("Where", usable, self.add("Div", displacement, safe), otherwise)
 
-    def cost(self, model: Model, omega: str) -> str:
-        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), a support function, a quasimetric, or
-        minus a value."""
-        if isinstance(model.metric, Displacement):
-            ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
-            floor = self.number(distances.SQUARED_FLOOR)
-            length = self.add("Sqrt", self.add("Max", self.squares(ahead, False), floor))
+    def cost(self, omega: str) -> str:
+        """d(x, g; g) of a displacement, l exp(beta (1 - <Delta, omega> / l)), a support function, a quasimetric, a
+        measure, or minus a value."""
+        metric = self.model.metric
+        if isinstance(metric, Displacement):
+            ahead = self.ahead()
+            length = self.add("Sqrt", self.add("Max", self.squares(ahead, False), SQUARED_FLOOR))
             cosine = self.add("Div", self.row_sum(self.add("Mul", ahead, omega), False), length)
-            exponent = self.add("Mul", self.add("Sub", self.number(1.0), cosine), self.number(model.metric.beta))
+            exponent = self.add("Mul", self.add("Sub", 1.0, cosine), metric.beta)
             return self.add("Mul", length, self.add("Exp", exponent))
-        if isinstance(model.metric, SupportFunction):
-            ahead = self.add("Sub", self.embedding(model, "goal"), self.embedding(model, "observation"))
-            rises = self.add("MatMul", ahead, self.weight("landmarks", model.metric.directions.T.astype(np.float32)))
-            return self.add("Max", self.add("ReduceMax", rises, axes=[-1], keepdims=0), self.number(FLOOR))
-        if isinstance(model.metric, Quasimetric):
-            ends = (self.embedding(model, x) for x in ("observation", "goal"))
-            return self.quasimetric(model.metric, model.dimension, *ends)
-        if isinstance(model.metric, MeasureCost):
-            return self.measure_cost(model, model.metric)
-        network, known = model.networks["value"], {"observation": "observation", "goal": "goal"}
+        if isinstance(metric, SupportFunction):
+            landmarks = self.weight("landmarks", metric.directions.T.astype(np.float32))
+            cost = self.add("ReduceMax", self.add("MatMul", self.ahead(), landmarks), axes=[-1], keepdims=0)
+        elif isinstance(metric, Quasimetric):
+            cost = self.quasimetric(metric, self.embedding("observation"), self.embedding("goal"))
+        else:
+            cost = self.measure_cost(metric) if isinstance(metric, MeasureCost) else self.value_cost()
+        return self.add("Max", cost, FLOOR)
+
+    def value_cost(self) -> str:
+        """Minus a value, as `ValueCost`."""
+        network, known = self.model.networks["value"], {"observation": "observation", "goal": "goal"}
         by_action = "action" in network.inputs
         if by_action:
-            actor = "actor" if "actor" in model.networks else "policy"
-            known["action"] = self.action(model, "observation", "goal", actor)
+            known["action"] = self.asked("observation", "goal")
         if "representation" in network.inputs:
-            size = model.networks["representation"].sizes[-1]
-            told = self.network(model, "representation", observation="observation", goal="goal")
-            known["representation"] = self.on_sphere(told, size)
-        heads = [self.network(model, "value", head, **known) for head in range(len(network.heads))]
-        if "goal_features" in model.networks:
-            features = [self.network(model, "goal_features", head, **known) for head in range(len(heads))]
+            known["representation"] = self.on_sphere("representation", **known)
+        heads = self.network("value", **known)
+        if "goal_features" in self.model.networks:
+            features = self.network("goal_features", **known)
             heads = [self.add("Mul", *pair) for pair in zip(heads, features, strict=True)]
         values = [self.row_sum(head, True) for head in heads]
         cost = self.add("Neg", self.row_sum(self.add("Min" if by_action else "Mean", *values), False))
-        return self.add("Max", self.add("Softplus", cost) if network.logit else cost, self.number(FLOOR))
+        return self.add("Softplus", cost) if network.logit else cost
 
-    def measure_cost(self, model: Model, metric: MeasureCost) -> str:
+    def measure_cost(self, metric: MeasureCost) -> str:
         """log p / log gamma, p = gamma M(x, g) / (d + gamma M(g, g)) bent to stay positive, as `MeasureCost`."""
-        size = model.networks["high"].sizes[-1]
-        task = self.on_sphere(self.network(model, "high", goal="goal"), size)
-        actor = "actor" if "actor" in model.networks else "policy"
+        size = self.model.networks["high"].sizes[-1]
+        task = self.on_sphere("high", goal="goal")
 
         def measure(state: str) -> str:
-            known = {"observation": state, "action": self.action(model, state, task, actor), "command": task}
-            heads = [self.network(model, "forward", h, **known) for h in range(len(model.networks["forward"].heads))]
+            heads = self.network("forward", observation=state, action=self.asked(state, task), command=task)
             values = [self.row_sum(self.add("Mul", head, task), True) for head in heads]
-            return self.add("Mul", self.row_sum(self.add("Mean", *values), False), self.number(metric.decay))
+            return self.add("Mul", self.row_sum(self.add("Mean", *values), False), metric.decay)
 
-        most = self.add("Add", self.add("Relu", measure("goal")), self.number(size))
-        likely = self.add("Div", measure("observation"), self.add("Mul", most, self.number(metric.SMALL)))
-        bent = self.add("Softplus", self.add("Max", likely, self.number(-30.0)))
-        log = self.add("Where", self.add("Greater", likely, self.number(-30.0)), self.add("Log", bent), likely)
-        steps = self.add(
-            "Div", self.add("Add", log, self.number(math.log(metric.SMALL))), self.number(math.log(metric.decay))
-        )
-        return self.add("Max", steps, self.number(FLOOR))
+        most = self.add("Add", self.add("Relu", measure("goal")), size)
+        likely = self.add("Div", measure("observation"), self.add("Mul", most, metric.SMALL))
+        bent = self.add("Softplus", self.add("Max", likely, -30.0))
+        log = self.add("Where", self.add("Greater", likely, -30.0), self.add("Log", bent), likely)
+        return self.add("Div", self.add("Add", log, math.log(metric.SMALL)), math.log(metric.decay))
 
-    def quasimetric(self, metric: Quasimetric, dimension: int, source: str, target: str) -> str:
-        """max(scale d(x, y), 1e-3), as `iel.distances`."""
-        size = dimension // metric.groups
+    def quasimetric(self, metric: Quasimetric, source: str, target: str) -> str:
+        """scale d(x, y), as `iel.quasimetrics`."""
+        size = self.model.dimension // metric.groups
         shape = self.weight("groups", np.array([-1, metric.groups, size], np.int64))
         x, y = (self.add("Reshape", end, shape) for end in (source, target))
         if metric.head == "iqe":
             lengths = self.union_lengths(x, y, size)
-            shares = (self.number(metric.mix), self.number(1.0 - metric.mix))
+            shares = (metric.mix, 1.0 - metric.mix)
             parts = (self.add(f"Reduce{how}", lengths, axes=[-1], keepdims=0) for how in ("Mean", "Max"))
             cost = self.add("Add", *(self.add("Mul", part, share) for part, share in zip(parts, shares, strict=True)))
         else:
@@ -247,7 +238,7 @@ class Graph:
             down = self.add("Relu", self.add("ReduceMax", halves[0], axes=[-1], keepdims=0))
             both = self.add("Add", down, self.add("Sqrt", self.squares(halves[1], False)))
             cost = self.add("ReduceMean", both, axes=[-1], keepdims=0)
-        return self.add("Max", self.add("Mul", cost, self.number(metric.scale)), self.number(FLOOR))
+        return self.add("Mul", cost, metric.scale)
 
     def union_lengths(self, left: str, right: str, size: int) -> str:
         """sum_k (y_k - max(x_k, max_{j before k} y_j))_+ over the last axis."""
@@ -269,10 +260,10 @@ class Graph:
         """max(log(1 - (1 - gamma) d) / log(gamma), 0)."""
         if discount == 1.0:
             return cost
-        used = self.add("Mul", cost, self.number(1.0 - discount))
-        remaining = self.add("Max", self.add("Sub", self.number(1.0), used), self.number(distances.REMAINING_FLOOR))
-        steps = self.add("Div", self.add("Log", remaining), self.number(math.log(discount)))
-        return self.add("Max", steps, self.number(0.0))
+        used = self.add("Mul", cost, 1.0 - discount)
+        remaining = self.add("Max", self.add("Sub", 1.0, used), REMAINING_FLOOR)
+        steps = self.add("Div", self.add("Log", remaining), math.log(discount))
+        return self.add("Max", steps, 0.0)
 
     # ---------------------------------------------------------------- the file
 
@@ -302,29 +293,28 @@ class Graph:
 
 def build_graphs(model: Model) -> dict[str, Any]:
     """{file name: ONNX model}."""
-    onnx, size = require_onnx(), model.observation_size
-    graph = Graph(onnx)
-    omega = graph.omega(model, "goal")
-    action = graph.action(model, "observation", graph.command(model, omega))
+    onnx, size, files = require_onnx(), model.observation_size, {}
+    graph = Graph(onnx, model)
+    omega = graph.omega("goal")
+    action = graph.action("observation", graph.command(omega))
     outputs: dict[str, tuple[str, int | None]] = {"action": (action, model.action_size)}
     if model.metric is not None:
-        cost = graph.cost(model, omega)
+        cost = graph.cost(omega)
         outputs["cost"] = (cost, None)
         if model.metric.discount is not None:
             outputs["steps"] = (graph.steps(cost, model.metric.discount), None)
-    files = {"model.onnx": graph.finish("model", {"observation": size, "goal": size}, outputs)}
-    graph = Graph(onnx)
-    action = graph.action(model, "observation", "command")
+    files["model.onnx"] = graph.finish("model", {"observation": size, "goal": size}, outputs)
+    graph = Graph(onnx, model)
     inputs = {"observation": size, "command": model.command_size}
+    action = graph.action("observation", "command")
     files["act.onnx"] = graph.finish("act", inputs, {"action": (action, model.action_size)})
     if "embedding" in model.networks:
-        graph = Graph(onnx)
-        phi = graph.embedding(model, "observation")
-        files["embed.onnx"] = graph.finish("embed", {"observation": size}, {"embedding": (phi, model.dimension)})
+        graph = Graph(onnx, model)
+        outputs = {"embedding": (graph.embedding("observation"), model.dimension)}
+        files["embed.onnx"] = graph.finish("embed", {"observation": size}, outputs)
     if "omega" in model.networks:
-        graph = Graph(onnx)
-        omega = graph.omega(model, "goal")
-        files["omega.onnx"] = graph.finish("omega", {"goal": size}, {"omega": (omega, model.dimension)})
+        graph = Graph(onnx, model)
+        files["omega.onnx"] = graph.finish("omega", {"goal": size}, {"omega": (graph.omega("goal"), model.dimension)})
     return files
 
 

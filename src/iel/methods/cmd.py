@@ -5,7 +5,7 @@ encoder         phi: state, action -> R^d, two heads, for both ends of a way; he
 potential       c(g), two heads: what a goal's own density adds to its logits
 policy          pi(a | x, g)
 
-Distances are d(phi(x, a), phi(g, a')) with a quasimetric head (`iel.distances`).
+Distances are d(phi(x, a), phi(g, a')) with a quasimetric head (`iel.quasimetrics`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import Relabelled
-from iel.distances import groups_of
 from iel.learner import SPATIAL, Distances, Facts, Loss, Settings, Spec, Trained
 from iel.losses import contrastive_loss, diagonal_cross_entropy
 from iel.methods.goal_conditioned import QuasimetricMethod, ddpg_bc
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head, scalars
+from iel.quasimetrics import groups_of
 from iel.typed import Amount, Count, Fraction, Share
 
 # All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.distances import Head, check_groups, distance, pairwise
 from iel.learner import Distances, Learner, Loss, Method, Params, Spec, Trained, total
 from iel.losses import awr_loss, ddpg_bc_loss
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, frozen
+from iel.quasimetrics import Head, check_groups, distance, pairwise
 from iel.typed import Count, Fraction
 
 

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, Draw, GoalSampler
-from iel.distances import euclidean
 from iel.errors import ConfigError
 from iel.learner import SPATIAL, Distances, Facts, Loss, Method, Part, Phase, Policy, Spec, Trained
 from iel.losses import ivl_loss
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
+from iel.metrics import euclidean
 from iel.model import Model
 from iel.nn import MLP, apply_heads, ensemble, frozen, head
 from iel.policies import Directions

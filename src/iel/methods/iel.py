@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, ahead
-from iel.distances import directed, discounted_steps, projection
 from iel.errors import ConfigError
 from iel.learner import SPATIAL, Distances, Facts, Loss, Method, Part, Phase, Policy, Spec, Trained
 from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
+from iel.metrics import directed, discounted_steps, projection
 from iel.nn import MLP, apply_heads, ensemble, frozen, head, in_blocks, unit
 from iel.policies import Directions
 from iel.typed import Amount, Count, Fraction, Positive, Share

@@ -1,7 +1,7 @@
 """Quasimetric reinforcement learning (QRL), top to bottom: settings, the losses, the model.
 
 here            what it is
-encoder         phi: state -> R^d; distances are d(phi(x), phi(g)) with a quasimetric head (`iel.distances`)
+encoder         phi: state -> R^d; distances are d(phi(x), phi(g)) with a quasimetric head (`iel.quasimetrics`)
 multiplier      lambda = exp(log_multiplier), the price of steps that are longer than 1
 dynamics        T(phi(x), a), predicts phi(x') - phi(x); what the policy is improved through
 policy          pi(a | x, g)
@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import optax
 
 from iel.data.goals import GoalSampler, Relabelled
-from iel.distances import Head, groups_of
 from iel.learner import Distances, Facts, Loss, Settings, Spec, Trained, adam, dual_loss, with_multiplier
 from iel.methods.goal_conditioned import QuasimetricMethod, awr, ddpg_bc
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy
+from iel.quasimetrics import Head, groups_of
 from iel.typed import Amount, Count, Positive
 
 # The multiplier has its own step size, as in the authors' code: with the networks' it would still rise at the end.

@@ -5,7 +5,7 @@ state_encoder   psi: state -> R^d, two heads; head 0 is used downstream
 action_encoder  phi: state, action -> R^d, two heads
 policy          pi(a | x, g)
 
-Distances are d(phi(x, a), psi(g)) and d(psi(x), psi(g)) with a quasimetric head (`iel.distances`).
+Distances are d(phi(x, a), psi(g)) and d(psi(x), psi(g)) with a quasimetric head (`iel.quasimetrics`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import Relabelled
-from iel.distances import groups_of
 from iel.learner import SPATIAL, Distances, Facts, Loss, Settings, Spec, Trained
 from iel.losses import diagonal_cross_entropy
 from iel.methods.goal_conditioned import QuasimetricMethod, ddpg_bc
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head
+from iel.quasimetrics import groups_of
 from iel.typed import Amount, Count, Fraction, Positive, Share
 
 # All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from iel.metrics import FLOOR, Floats, LatentGoal, Metric
 from iel.model.networks import BLOCK, FloatArray, distinct_rows, in_blocks, on_sphere, products, softplus
+from iel.typed import Fraction
 
 if TYPE_CHECKING:
     from iel.model.model import Model
@@ -61,12 +62,10 @@ class ValueCost(Metric):
         return softplus(cost) if self.value.logit else cost
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="measure"):
     """What a model's file says of a `MeasureCost`: gamma of the successor measure, which is not a unit of costs."""
 
-    decay: float
-    kind: ClassVar[str] = "measure"
+    decay: Fraction
 
 
 class MeasureCost(Metric):

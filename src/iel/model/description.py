@@ -19,11 +19,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from iel.distances import Head, check_groups
 from iel.errors import ConfigError, RunError
 from iel.loader import read_json
 from iel.metrics import SupportFunction
+from iel.model.costs import Measure
 from iel.model.model import LARGEST, Direction, GoalState, Subgoal, Waypoint
+from iel.quasimetrics import Head, check_groups
 from iel.typed import as_struct
 
 FORMAT = 2
@@ -86,10 +87,6 @@ class QuasimetricTable(MetricTable, frozen=True, tag="quasimetric"):
     scale: Annotated[float, Meta(ge=1e-9, le=1e9)]
 
 
-class MeasureTable(MetricTable, frozen=True, tag="measure"):
-    decay: Annotated[float, Meta(gt=0.0, lt=1.0)]
-
-
 class SupportFunctionTable(MetricTable, frozen=True, tag="support"):
     landmarks: Size
 
@@ -105,7 +102,7 @@ class ModelTable(Table, frozen=True, kw_only=True):
     networks: Networks
     beta: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
     discount: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
-    metric: QuasimetricTable | MeasureTable | SupportFunctionTable | None = None
+    metric: QuasimetricTable | Measure | SupportFunctionTable | None = None
 
     def width(self, part: Input) -> int:
         """How many numbers an input has; 0 for a command, whose size only the policy tells."""
@@ -232,7 +229,7 @@ def _metric(model: ModelTable) -> Iterator[str]:
     steps = model.discount == SupportFunction.discount
     if isinstance(metric, SupportFunctionTable) and not (networks.embedding and networks.omega and steps):
         yield f"a support function needs an embedding, omega and a discount of {SupportFunction.discount}"
-    if isinstance(metric, MeasureTable) != (networks.forward is not None):
+    if isinstance(metric, Measure) != (networks.forward is not None):
         yield "a measure and the network forward go together"
     if networks.forward is not None:
         yield from _measure(model, networks.forward)

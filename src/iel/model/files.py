@@ -13,7 +13,6 @@ leading axis. The landmarks of a support function are `metric.directions`.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from iel.metrics import Displacement, Quasimetric, SupportFunction
 from iel.model.costs import Measure
 from iel.model.description import (
     FORMAT,
-    MeasureTable,
     ModelTable,
     NetworkTable,
     QuasimetricTable,
@@ -79,10 +77,12 @@ def _metric_facts(model: Model) -> dict[str, Any]:
     if metric is not None and metric.discount is not None:
         facts["discount"] = metric.discount
     if isinstance(stated, SupportFunction):
-        facts["metric"] = {"kind": stated.kind, "landmarks": len(stated.directions)}
+        facts["metric"] = SupportFunctionTable(len(stated.directions))
+    elif isinstance(stated, Quasimetric):
+        facts["metric"] = QuasimetricTable(stated.head, stated.groups, stated.mix, stated.scale)
     elif stated is not None:
-        facts["metric"] = {"kind": stated.kind, **{name: v for name, v in asdict(stated).items() if name != "discount"}}
-    return facts
+        facts["metric"] = stated
+    return msgspec.to_builtins(facts)
 
 
 def _support_arrays(support: Support) -> dict[str, np.ndarray]:
@@ -191,8 +191,8 @@ def _metric(model: ModelTable, tensors: Tensors) -> Quasimetric | SupportFunctio
     match model.metric:
         case QuasimetricTable(head, groups, mix, scale):
             return Quasimetric(head, groups, mix, scale, model.discount)
-        case MeasureTable(decay):
-            return Measure(decay)
+        case Measure() as measure:
+            return measure
         case SupportFunctionTable(landmarks):
             assert model.networks.embedding is not None  # as its rules say
             return SupportFunction(tensors.take("metric.directions", landmarks, model.networks.embedding.outputs))

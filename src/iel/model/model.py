@@ -19,14 +19,23 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import ArrayLike
 
-from iel.distances import check_groups, directed, projection
 from iel.errors import ConfigError, GeometryError, RunError
-from iel.metrics import Booleans, Displacement, Floats, Metric, Quasimetric, SupportFunction
+from iel.metrics import (
+    Booleans,
+    Displacement,
+    Floats,
+    Metric,
+    Quasimetric,
+    SupportFunction,
+    directed,
+    plain_numbers,
+    projection,
+)
 from iel.metrics import unit as unit_or_else
 from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.networks import FloatArray, Network, in_blocks, on_sphere, unit
 from iel.model.support import Outside, Support
-from iel.typed import plain_numbers
+from iel.quasimetrics import check_groups
 
 if TYPE_CHECKING:
     from iel.planning import Atlas, Planner

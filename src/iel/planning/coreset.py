@@ -109,7 +109,7 @@ def select_coreset(
     if wanted < 1:
         raise ConfigError(f"A coreset of {wanted} nodes was asked for; it needs at least 1.")
     if wanted > len(points):
-        raise GeometryError(f"A coreset of {wanted} nodes was asked for but there are only {len(points)} states.")
+        raise GeometryError(f"A coreset of {wanted} nodes was asked for, but there are only {len(points)} states.")
     rank = None
     if method == "dpp":
         sigma = automatic_sigma(points) if sigma is None else float(sigma)
@@ -409,10 +409,7 @@ def first_of_each(labels_first: Integers, labels_second: Integers, components: i
     none = len(labels_first)
     result = np.full(components, none)
     for labels in (labels_first, labels_second):
-        own = np.full(components, none)
-        # Assigned backwards, so the first occurrence is the one that stays.
-        own[labels[::-1]] = np.arange(none - 1, -1, -1)
-        np.minimum(result, own, out=result)
+        np.minimum.at(result, labels, np.arange(none))
     return result
 
 

@@ -21,7 +21,7 @@ further picks would be rounding noise: picking stops.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,7 +33,7 @@ from iel.metrics import Floats, Integers, checked_points
 
 RANK_TOLERANCE = 1e-6
 PANEL = 256
-"""Picks whose columns are stored together."""
+"""Picks that states are brought up to date with in one go."""
 NARROWEST, WIDEST = 64, 512
 """Smallest and largest number of states picked from at a time."""
 FIRST_PICKS = 128
@@ -43,50 +43,10 @@ WORKING_NUMBERS = 1 << 22
 """Numbers of c brought up to date in one go: bounds the working memory."""
 
 
-def checked_sigma(sigma: float) -> float:
-    """sigma as a finite positive float."""
-    if not (np.isfinite(sigma) and sigma > 0.0):
-        raise ConfigError(f"sigma is {sigma}; the kernel width must be a positive number.")
-    return float(sigma)
-
-
-@dataclass
-class Panel:
-    """Up to PANEL picks and their columns of c, for the states that have them (in slots, as they came)."""
-
-    begin: int
-    """Number of picks before this panel."""
-    picks: Integers
-    rows: Floats
-    """c of the picks themselves, (PANEL, begin + PANEL): the panel's rows of L."""
-    values: Floats
-    slot: Integers
-    filled: int = 0
-    used: int = 0
-
-    @classmethod
-    def after(cls, begin: int, states: int) -> Panel:
-        """An empty panel. Slots are given out in order, so of `values` only the used part ever becomes memory."""
-        rows, values = np.zeros((PANEL, begin + PANEL)), np.empty((states, PANEL))
-        return cls(begin, np.empty(PANEL, dtype=np.int64), rows, values, np.full(states, -1, dtype=np.int32))
-
-    @property
-    def end(self) -> int:
-        return self.begin + self.filled
-
-    def store(self, states: Integers, columns: Floats, begin: int) -> None:
-        """Keep these columns of these states, from pick number `begin` on."""
-        new = states[self.slot[states] < 0]
-        self.slot[new] = np.arange(self.used, self.used + len(new))
-        self.used += len(new)
-        start = begin - self.begin
-        self.values[self.slot[states], start : start + columns.shape[1]] = columns
-
-
 class LazyGreedy:
     """The state of the recursion: bounds of all states, and how many picks each has taken into account."""
 
-    def __init__(self, table: Floats, sigma: float):
+    def __init__(self, table: Floats, sigma: float, count: int):
         # Scaled and moved so that K = exp(<x, y> - |x|^2/2 - |y|^2/2); near the origin rounding is least.
         self.table = (table - table.mean(axis=0)) / sigma
         self.half_squares = 0.5 * np.einsum("nd,nd->n", self.table, self.table)
@@ -94,12 +54,9 @@ class LazyGreedy:
         self.wide = float(self.half_squares.max()) > 1e5
         self.bound = np.ones(len(table))
         self.level = np.zeros(len(table), dtype=np.int64)
-        self.panels: list[Panel] = []
-        self.picked = 0
-
-    def picks(self) -> Integers:
-        """All picks in order."""
-        return np.concatenate([panel.picks[: panel.filled] for panel in self.panels])
+        self.columns = np.empty((len(table), count))
+        """c of every state, as far as its level; those of the picks are the rows of L."""
+        self.picks, self.picked = np.empty(count, dtype=np.int64), 0
 
     def kernel(self, first: Integers, second: Integers) -> Floats:
         """K between two lists of states."""
@@ -114,26 +71,21 @@ class LazyGreedy:
     def factors(self, states: Integers) -> Floats:
         """c of these states, brought up to date with all picks: (len(states), picked).
 
-        Panel after panel; states that lack the picks [a, e) of a panel get C = (K - C_{<a} R^T) L^{-T}, with R and L
-        the picks' own rows before and after a.
+        PANEL picks after PANEL; states that lack the picks [a, e) get C = (K - C_{<a} R^T) L^{-T}, with R and L the
+        picks' own rows before and after a.
         """
-        result = np.empty((len(states), self.picked))
-        level = self.level[states]
-        for panel in self.panels:
-            begin, end = panel.begin, panel.end
-            have = np.flatnonzero(level > begin)
-            result[have, begin:end] = panel.values[panel.slot[states[have]], : panel.filled]
-            lacking = np.maximum(level, begin)
+        result, level = self.columns[states, : self.picked], self.level[states]
+        for begin in range(0, self.picked, PANEL):
+            end, lacking = min(begin + PANEL, self.picked), np.maximum(level, begin)
             for start in np.unique(lacking[lacking < end]).tolist():
                 lack = np.flatnonzero(lacking == start)
                 known = result[:, :start] if len(lack) == len(states) else result[lack, :start]
-                own = panel.rows[start - begin : panel.filled]
-                fresh = self.kernel(panel.picks[start - begin : panel.filled], states[lack])
+                picks = self.picks[start:end]
+                own = self.columns[picks, :end]
+                fresh = self.kernel(picks, states[lack])
                 fresh -= own[:, :start] @ known.T
-                triangle = own[:, start:end]
-                fresh = solve_triangular(triangle, fresh, lower=True, overwrite_b=True, check_finite=False)
-                result[lack, start:end] = fresh.T
-                panel.store(states[lack], fresh.T, start)
+                fresh = solve_triangular(own[:, start:], fresh, lower=True, overwrite_b=True, check_finite=False)
+                result[lack, start:end] = self.columns[states[lack], start:end] = fresh.T
                 self.bound[states[lack]] -= np.einsum("pn,pn->n", fresh, fresh)
         self.level[states] = self.picked
         return result
@@ -158,13 +110,25 @@ class LazyGreedy:
     def pick_block(self, size: int, wanted: int) -> bool:
         """Take picks among the `size` largest residuals until one outside may be larger; False at the rank's end."""
         states, factors, limit, limit_state = self.largest(size)
-        residual = self.bound[states].copy()
         gram = self.kernel(states, states)
         gram -= factors @ factors.T
-        columns = np.empty((min(wanted, len(states)), len(states)))
+        return self.pick(states, min(wanted, len(states)), lambda best: gram[best], limit, limit_state)
+
+    def pick(
+        self,
+        states: Integers,
+        most: int,
+        gram: Callable[[int], Floats],
+        limit: float = -np.inf,
+        limit_state: int = -1,
+    ) -> bool:
+        """The plain recursion over some states, given rows of their residual kernel, until the largest bound outside
+        may be larger; False at the rank's end."""
+        residual = self.bound[states]
+        columns = np.empty((most, len(states)))
         chosen: list[int] = []
         exhausted = False
-        while len(chosen) < len(columns):
+        while len(chosen) < most:
             best = int(np.argmax(residual))
             value = residual[best]
             if value <= RANK_TOLERANCE:
@@ -173,52 +137,16 @@ class LazyGreedy:
             if value < limit or (value == limit and states[best] > limit_state):
                 break
             done = len(chosen)
-            columns[done] = (gram[best] - columns[:done, best] @ columns[:done]) / np.sqrt(value)
+            columns[done] = (gram(best) - columns[:done, best] @ columns[:done]) / np.sqrt(value)
             residual -= np.square(columns[done])
             residual[best] = -np.inf
             chosen.append(best)
-        self.record(states, factors, columns[: len(chosen)], np.array(chosen, dtype=np.int64), residual)
+        new = slice(self.picked, self.picked + len(chosen))
+        self.picks[new] = states[chosen]
+        self.columns[states, new] = columns[: len(chosen)].T
+        self.picked = new.stop
+        self.bound[states], self.level[states] = residual, self.picked
         return not exhausted
-
-    def pick_plainly(self, count: int) -> bool:
-        """The first picks, by the plain recursion over all states; False at the rank's end."""
-        everyone = np.arange(len(self.table))
-        residual = self.bound.copy()
-        columns = np.empty((count, len(everyone)))
-        chosen: list[int] = []
-        while len(chosen) < count:
-            best = int(np.argmax(residual))
-            if residual[best] <= RANK_TOLERANCE:
-                break
-            done = len(chosen)
-            kernel = self.kernel(np.array([best]), everyone)[0]
-            columns[done] = (kernel - columns[:done, best] @ columns[:done]) / np.sqrt(residual[best])
-            residual -= np.square(columns[done])
-            residual[best] = -np.inf
-            chosen.append(best)
-        self.record(everyone, np.empty((len(everyone), 0)), columns[: len(chosen)], np.array(chosen), residual)
-        return len(chosen) == count
-
-    def record(self, states: Integers, factors: Floats, columns: Floats, chosen: Integers, residual: Floats) -> None:
-        """Write picks down (positions `chosen` of `states`), and their columns for the states they were picked from."""
-        before = self.picked
-        rows = np.concatenate([factors[chosen], columns[:, chosen].T], axis=1)
-        done = 0
-        while done < len(chosen):
-            if not self.panels or self.panels[-1].filled == PANEL:
-                self.panels.append(Panel.after(self.picked, len(self.table)))
-            panel = self.panels[-1]
-            part = slice(done, done + min(len(chosen) - done, PANEL - panel.filled))
-            place = slice(panel.filled, panel.filled + part.stop - done)
-            panel.picks[place] = states[chosen[part]]
-            width = min(rows.shape[1], panel.rows.shape[1])
-            panel.rows[place, :width] = rows[part, :width]
-            panel.store(states, columns[part].T, before + done)
-            panel.filled = place.stop
-            self.picked += part.stop - done
-            done = part.stop
-        self.bound[states] = residual
-        self.level[states] = self.picked
 
 
 def largest_first(values: Floats, count: int) -> Integers:
@@ -239,13 +167,15 @@ def greedy_dpp(points: ArrayLike, count: int, sigma: float, *, width: int = 256)
     block, with a wide one every pick changes all residuals around it and only small blocks pay.
     """
     table = checked_points(points)
-    greedy = LazyGreedy(table, checked_sigma(sigma))
-    count = min(count, len(table))
+    if not (np.isfinite(sigma) and sigma > 0.0):
+        raise ConfigError(f"sigma is {sigma}; the kernel width must be a positive number.")
+    count, everyone = min(count, len(table)), np.arange(len(table))
+    greedy = LazyGreedy(table, float(sigma), count)
     # Blocks are small: threads that wait for each other after every product cost more than they compute.
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1, user_api="blas"):
-        more = greedy.pick_plainly(min(FIRST_PICKS, count))
+        more = greedy.pick(everyone, min(FIRST_PICKS, count), lambda best: greedy.kernel(everyone[[best]], everyone)[0])
         while more and greedy.picked < count:
             before = greedy.picked
             more = greedy.pick_block(min(width, len(table)), count - before)
@@ -253,4 +183,4 @@ def greedy_dpp(points: ArrayLike, count: int, sigma: float, *, width: int = 256)
                 width = max(width // 2, NARROWEST)
             elif greedy.picked - before > width // 4:
                 width = min(width * 2, WIDEST)
-    return greedy.picks()
+    return greedy.picks[: greedy.picked]

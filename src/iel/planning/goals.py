@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from iel.errors import ConfigError, GeometryError
-from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, unit
+from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, plain_numbers, unit
 from iel.planning.coreset import farthest_point
-from iel.typed import plain_numbers
 
 if TYPE_CHECKING:
     from iel.planning.planner import Planner, PlanningModel

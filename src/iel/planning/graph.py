@@ -373,7 +373,9 @@ class PlanningGraph:
 
         The goal keeps the node that geometry gives it: were that node switched off, every distance is infinite.
         """
-        goal = self._checked_goal(goal)
+        if not goal.point.shape == goal.direction.shape == (self.dimension,):
+            raise GeometryError(f"The goal is {goal.point.shape}; it and its direction must be ({self.dimension},).")
+        goal = goal._replace(off=None)
         edges = self.edges(goal)
         started = time.perf_counter()
         edges = without(edges, self.count, nodes_off, edges_off)
@@ -405,14 +407,3 @@ class PlanningGraph:
         onward = np.flatnonzero((next_hop != NO_HOP) & (next_hop < self.count))
         costs[onward] = self.costs.pair_costs(onward, next_hop[onward], goal)
         return costs
-
-    def _checked_goal(self, goal: LatentGoal) -> LatentGoal:
-        point, direction = np.asarray(goal.point, dtype=np.float64), np.asarray(goal.direction, dtype=np.float64)
-        if point.shape != (self.dimension,) or direction.shape != (self.dimension,):
-            raise GeometryError(
-                f"The goal has shape {point.shape} and its direction {direction.shape}; "
-                f"both must be ({self.dimension},)."
-            )
-        if not (np.isfinite(point).all() and np.isfinite(direction).all()):
-            raise GeometryError("The goal's embedding or direction is not finite; check the model and the goal.")
-        return LatentGoal(point, direction, goal.observation)

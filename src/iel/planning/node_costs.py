@@ -33,7 +33,7 @@ from iel.metrics import (
     checked_costs,
     directed_cost,
     floored_root,
-    lengths_to,
+    lengths_between,
     pair_lengths,
     projections,
     row_lengths,
@@ -318,7 +318,7 @@ class DisplacementCosts(NodeCosts):
 
     def costs_to(self, goal: LatentGoal) -> Floats:
         projection = projections(self.points, goal.direction)
-        lengths = lengths_to(self.columns, goal.point)
+        lengths = lengths_between(self.columns.T, goal.point[None])[:, 0]
         return directed_cost(lengths, float(goal.point @ goal.direction) - projection, self.beta)
 
 

@@ -243,24 +243,22 @@ class Plan:
 
     def _advance(self, states: Floats, rows: Integers, nodes: Integers, stages: Integers) -> None:
         """Move those that reached the goal of their stage on to the next stage, where no node is matched yet."""
-        pending = np.arange(len(rows))
+        pending = np.flatnonzero(stages + 1 < self.stages[rows])
         while len(pending):
-            pending = pending[stages[pending] + 1 < self.stages[rows[pending]]]
             members, owner = self._members(rows[pending], stages[pending])
-            done = np.zeros(len(pending), dtype=bool)
             metric = self.pursuit.metric
             assert metric is not None, "planners refuse sequences for methods without distances"
             steps = metric.steps(self.pursuit.direct_costs(states[pending[owner]], members))
-            done[owner[steps <= self.within[rows[pending[owner]]]]] = True
-            pending = pending[done]
+            pending = pending[np.unique(owner[steps <= self.within[rows[pending[owner]]]])]
             stages[pending] += 1
             nodes[pending] = -1
+            pending = pending[stages[pending] + 1 < self.stages[rows[pending]]]
 
     def _members(self, rows: Integers, stages: Integers) -> tuple[Integers, Integers]:
         """Goal numbers of the alternatives of each row's stage, and which row each belongs to."""
         lists = [self.alternatives[row][stage] for row, stage in zip(rows, stages, strict=True)]
         owner = np.repeat(np.arange(len(rows)), [len(each) for each in lists])
-        return (np.concatenate(lists) if lists else np.empty(0, dtype=np.int64)), owner
+        return np.concatenate(lists), owner
 
     def _best_alternative(
         self, states: Floats, rows: Integers, nodes: Integers, stages: Integers

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from iel.errors import ConfigError, GeometryError, NoPath, unknown_name
+from iel.errors import ConfigError, NoPath, unknown_name
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, SupportFunction, checked_costs
 from iel.model.atlas import Atlas, ObservedEdges, ObservedTeleports, Source, rows_before
 from iel.planning.chance import find_portals
@@ -26,7 +26,7 @@ from iel.planning.graph import NO_HOP, Field, PlanningGraph, recall, without
 from iel.planning.midpoints import RecMid
 from iel.planning.planner import Aim, Direct, Planner, PlanningModel, Pursuit
 from iel.planning.rewards import Landscape, reward_field
-from iel.planning.witness import observed_edges, positions, window_for
+from iel.planning.witness import assign, passages, positions, window_for
 
 FEW_NODES = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
@@ -82,20 +82,17 @@ class AlongGraph(Pursuit):
         if len(last):
             targets[last] = self.points[goals[last]]
             # Standing at the goal's own node there is no detour over it.
-            arrived = last[self._arrived(nodes[last], goals[last]) & np.isfinite(totals[last])]
+            arrived = last[(nodes[last] == self.goal_nodes[goals[last]]) & np.isfinite(totals[last])]
             totals[arrived] = self.direct_costs(states[arrived], goals[arrived])
         return Aim(targets, rows, totals, nodes)
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
         """Steps to the matched node, along its way, and from its end to the goal; straight from the goal's own node."""
-        metric, known = self.graph.metric, np.isfinite(aim.costs)
-        result = np.full(len(states), np.inf)
-        straight = known & self._arrived(aim.nodes, goals)
-        result[straight] = metric.steps(aim.costs[straight])
-        onward = np.flatnonzero(known & ~straight)
+        there = self.graph.metric.steps(aim.costs)
+        onward = np.flatnonzero(np.isfinite(aim.costs) & (aim.nodes != self.goal_nodes[goals]))
         first = self.matcher.costs(states, goals, onward, aim.nodes[onward])
-        result[onward] = metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
-        return result
+        there[onward] = self.graph.metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
+        return there
 
     def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """From the state to its node, hop by hop to the goal's node, and on to the goal; or to a portal, with what is
@@ -111,9 +108,6 @@ class AlongGraph(Pursuit):
         between = self.graph.costs.pair_costs(hops[:-1], hops[1:], field.goal)
         rest = field.last_cost if hops[-1] == field.node else float(field.distance[hops[-1]]) + field.last_cost
         return nodes, [float(cost[0]), *between.tolist(), rest]
-
-    def _arrived(self, nodes: Integers, goals: Integers) -> Booleans:
-        return nodes == self.goal_nodes[goals]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,11 +167,6 @@ class AsymGraph(Planner):
         self.settings = chosen = GraphSettings(**settings)
         super().__init__(model, data, self._own_metric(model.metric if metric is None else metric, chosen.beta))
         costs = self._distances("there is nothing to build a graph of")
-        if chosen.nodes is not None and chosen.nodes > len(self.observations):
-            raise GeometryError(
-                f"A coreset of {chosen.nodes} nodes was asked for but the data has only {len(self.observations)} "
-                "states; ask for fewer nodes."
-            )
         own = metric is None and chosen.beta is None
         self.lookahead = self._ahead(costs, own) if chosen.lookahead is None else chosen.lookahead
         unseen = self.atlas.penalty_for(chosen.witnesses, model.target_spec.columns)
@@ -278,9 +267,11 @@ class AsymGraph(Planner):
         window = window_for(graph.predicted(graph.geometric(goal).cost))
         if columns:
             states = positions(columns, self.observations)
-            return observed_edges(states, offsets, states[self.states].astype(np.float64), window)
-        states = np.asarray(self._embedded(np.arange(len(self.observations))) / self.node_scale, np.float32)
-        return observed_edges(states, offsets, self.coreset.points, window)
+            points: Floats = states[self.states].astype(np.float64)
+        else:
+            states = np.asarray(self._embedded(np.arange(len(self.observations))) / self.node_scale, np.float32)
+            points = self.coreset.points
+        return passages(assign(states, points), offsets, graph.count, window)
 
     def _enter(self, portals: ObservedTeleports | None) -> None:
         """Let the graph use these portals, or those that the data's jumps show to a policy that is sent to positions;

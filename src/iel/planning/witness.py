@@ -34,11 +34,6 @@ LONGEST = 64
 """No passage longer than this is looked for, in steps."""
 
 
-def observed_edges(states: Floats, offsets: Integers, points: Floats, window: int = LONGEST) -> ObservedEdges:
-    """From embedded states (n, d) of trajectories (`offsets` as in `Trajectories`) and embedded nodes (N, d)."""
-    return passages(assign(states, points), offsets, len(points), window)
-
-
 def positions(columns: Sequence[int], observations: Floats) -> Floats:
     """Where every state is, in position columns that are each divided by their standard deviation.
 
