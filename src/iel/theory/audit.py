@@ -33,9 +33,10 @@ No figure multiplies one-step errors by 1 / (1 - spectral radius): docs/theory.m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from iel.distances import longest_steps
@@ -423,12 +424,5 @@ def _same_episode_pairs(
 
 
 def _json_safe(value: Any) -> Any:
-    if is_dataclass(value):
-        return _json_safe(vars(value))
-    if isinstance(value, dict):
-        return {key: _json_safe(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_safe(item) for item in value]
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    return int(value) if isinstance(value, np.integer) else value
+    """What JSON makes of it: numbers, words, lists and dicts, with null for what is not finite."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=lambda number: number.item()))
