@@ -61,15 +61,14 @@ def find_backend() -> str | None:
 
 
 def choose_backend(env_name: str) -> tuple[str | None, str]:
-    """(GL library or None for a 2-D drawing, one sentence that says why)."""
+    """(GL library, ""), or (None, one sentence that says why the rollout is drawn in 2-D)."""
     if env_name.split("-")[0] not in STATEFUL:
         return None, f"Observations of {env_name} do not hold its whole state, so the rollout is drawn in 2-D."
+    missing = (
+        "Neither EGL nor OSMesa works here, so the rollout is drawn in 2-D; install libegl1 or libosmesa6 for 3-D."
+    )
     backend = find_backend()
-    if backend is None:
-        return None, (
-            "Neither EGL nor OSMesa works here, so the rollout is drawn in 2-D; install libegl1 or libosmesa6 for 3-D."
-        )
-    return backend, f"Rendered by MuJoCo with {backend.upper()}."
+    return backend, "" if backend else none
 
 
 def frame_size(maze: MazeMap | None, longest: int = 640) -> tuple[int, int]:
@@ -172,11 +171,8 @@ def _add_ball(scene: Any, place: NDArray, radius: float, colour: tuple[float, ..
     import mujoco
 
     if scene.ngeom < scene.maxgeom:
-        geom = scene.geoms[scene.ngeom]
-        size = np.array([radius, 0.0, 0.0])
-        mujoco.mjv_initGeom(
-            geom, mujoco.mjtGeom.mjGEOM_SPHERE, size, place, np.eye(3).ravel(), np.array(colour, np.float32)
-        )
+        size, turn, rgba = np.array([radius, 0.0, 0.0]), np.eye(3).ravel(), np.array(colour, np.float32)
+        mujoco.mjv_initGeom(scene.geoms[scene.ngeom], mujoco.mjtGeom.mjGEOM_SPHERE, size, place, turn, rgba)
         scene.ngeom += 1
 
 
