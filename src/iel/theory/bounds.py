@@ -210,14 +210,6 @@ def fit_readout(chain: Matrix, goal: int, features: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(drift, np.ones(len(drift)), rcond=None)[0]
 
 
-def admissible_features(states: int, goal: int, dimension: int, generator: np.random.Generator) -> np.ndarray:
-    """One-hot features compressed to a random subspace with e_g and the unit cost 1 - e_g, then skewed a little."""
-    at_goal = np.eye(states)[goal]
-    columns = np.column_stack([at_goal, 1.0 - at_goal, generator.normal(size=(states, dimension - 2))])
-    skew = np.eye(dimension) + 0.2 * generator.normal(size=(dimension, dimension))
-    return np.linalg.qr(columns)[0] @ skew
-
-
 def slow_subspace(chain: np.ndarray, goal: int, dimension: int) -> np.ndarray:
     """An orthonormal basis (n, d) of span{e_g, 1 - e_g, slowest d - 2 modes of the symmetrised killed walk}."""
     killed, at_goal = killed_operator(chain, goal).toarray(), np.eye(len(chain))[goal]
@@ -282,7 +274,10 @@ def approximation(generator: np.random.Generator) -> Iterator[Evidence]:
     for _ in range(INSTANCES):
         states, goal = int(generator.integers(4, 9)), 0
         chain = absorbing(random_process(states, 1, generator), goal).transitions[0]
-        features = admissible_features(states, goal, int(generator.integers(2, states + 1)), generator)
+        # One-hot features compressed to a random subspace with e_g and the unit cost 1 - e_g, then skewed a little.
+        dimension, at_goal = int(generator.integers(2, states + 1)), np.eye(states)[goal]
+        columns = np.column_stack([at_goal, 1.0 - at_goal, generator.normal(size=(states, dimension - 2))])
+        features = np.linalg.qr(columns)[0] @ (np.eye(dimension) + 0.2 * generator.normal(size=(dimension, dimension)))
         result = approximation_bound(chain, goal, features, invariant_operator(chain, features, goal))
         if result.applies and result.bound > 1e-6:
             applicable, ratio = applicable + 1, max(ratio, result.true_error / result.bound)

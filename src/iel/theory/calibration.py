@@ -67,9 +67,7 @@ def mean_interval(values: np.ndarray, clusters: np.ndarray, generator: np.random
 
 def step_rows(offsets: np.ndarray) -> np.ndarray:
     """Rows that have a successor in the same episode."""
-    last = np.zeros(offsets[-1], dtype=bool)
-    last[offsets[1:] - 1] = True
-    return np.flatnonzero(~last)
+    return np.setdiff1d(np.arange(offsets[-1]), offsets[1:] - 1)
 
 
 def episode_of(rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -232,17 +232,15 @@ def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float
     answer = _through_free_box(maze, begin, end, first, last, caught) / step
     order = np.argsort(end, kind="stable")
     for rows in np.array_split(order, max(1, math.ceil(len(np.unique(end)) / BLOCK))):
-        near = around[end[rows]]
-        targets, which = np.unique(near, return_inverse=True)
-        field_to = shortest_steps(maze, centre[targets], step)
-        for v, column in enumerate(near.T):
-            leave = np.abs(last[rows] - centre[column]).max(axis=1) / step
-            usable_end = back[end[rows], v] & (~caught[column] | (column == end[rows]))
-            for u in around[begin[rows]].T:
-                enter = np.abs(first[rows] - centre[u]).max(axis=1) / step
-                usable = usable_end & (~caught[u] | (u == begin[rows]))
-                total = enter + field_to[which.reshape(near.shape)[:, v], u] + leave
-                answer[rows] = np.minimum(answer[rows], np.where(usable, total, np.inf))
+        u, v = around[begin[rows]][:, :, None], around[end[rows]][:, None]
+        targets, which = np.unique(v, return_inverse=True)
+        walk = shortest_steps(maze, centre[targets], step)[which.reshape(v.shape), u]
+        enter = np.abs(first[rows, None, None] - centre[u]).max(axis=3) / step
+        leave = np.abs(last[rows, None, None] - centre[v]).max(axis=3) / step
+        usable = back[end[rows]][:, None] & (~caught[v] | (v == end[rows, None, None]))
+        usable = usable & (~caught[u] | (u == begin[rows, None, None]))
+        total = np.where(usable, enter + walk + leave, np.inf).min(axis=(1, 2))
+        answer[rows] = np.minimum(answer[rows], total)
     return answer
 
 

@@ -116,9 +116,7 @@ def fit_encoder(weight: np.ndarray, target: np.ndarray, omegas: np.ndarray, radi
     states, dimension = len(weight), omegas.shape[1]
     s, u, g = np.nonzero(weight)
     root = np.sqrt(weight[s, u, g])
-    rows = np.zeros((len(s), states, dimension))
-    np.add.at(rows, (np.arange(len(s)), u), root[:, None] * omegas[g])
-    np.add.at(rows, (np.arange(len(s)), s), -root[:, None] * omegas[g])
+    rows = np.einsum("jx,jd->jxd", np.eye(states)[u] - np.eye(states)[s], root[:, None] * omegas[g])
     table, right = rows.reshape(len(s), -1), root * target[s, u, g]
     encoder = np.linalg.lstsq(table, right, rcond=None)[0].reshape(states, dimension)
     if np.linalg.norm(encoder, axis=1).max() <= radius:

@@ -195,7 +195,9 @@ def draw_curves(path: Path | str, curves: Mapping[str, tuple[Sequence[int], Sequ
                 steps, values = (np.asarray(column, np.float64) for column in curves[name])
                 panel.plot(steps / 1000, values, color=colour, alpha=0.25, linewidth=0.8)
                 dot = "o" if len(values) == 1 else None
-                panel.plot(steps / 1000, _smooth(values), color=colour, linewidth=1.6, marker=dot)
+                wide = np.pad(values, 4, mode="edge")
+                smooth = np.convolve(wide, np.ones(9) / 9, mode="valid") if len(values) >= 9 else values
+                panel.plot(steps / 1000, smooth, color=colour, linewidth=1.6, marker=dot)
                 panel.set_title(name.replace("/", ": ").replace("_", " "), fontsize=9)
                 panel.tick_params(labelsize=8)
                 panel.ticklabel_format(useOffset=False)
@@ -206,13 +208,6 @@ def draw_curves(path: Path | str, curves: Mapping[str, tuple[Sequence[int], Sequ
                     panel.set_ylim(late.min() - margin, late.max() + margin)
         for panel in axes[-1]:
             panel.set_xlabel("thousand steps", fontsize=8)
-
-
-def _smooth(values: NDArray, width: int = 9) -> NDArray:
-    if len(values) < width:
-        return values
-    padded = np.pad(values, width // 2, mode="edge")
-    return np.convolve(padded, np.ones(width) / width, mode="valid")
 
 
 def draw_visits(path: Path | str, maze: MazeMap, data: Trajectories) -> None:

@@ -24,7 +24,6 @@ from iel.errors import ConfigError
 if TYPE_CHECKING:
     from iel.envs.seeded import SeededEnv
 
-BACKENDS = ("egl", "osmesa")
 STATEFUL = ("pointmaze", "antmaze", "antsoccer", "kitchen")
 """Families whose observations hold the whole configuration, so that a simulator can be put back into them."""
 BLOCK = 16
@@ -48,7 +47,7 @@ print("drawn")
 def find_backend() -> str | None:
     """The first GL library that draws a ball here: MUJOCO_GL if it is set, else EGL, else OSMesa; None if none does."""
     wish = os.environ.get("MUJOCO_GL", "").lower()
-    for backend in (wish,) if wish else BACKENDS:
+    for backend in (wish,) if wish else ("egl", "osmesa"):
         try:
             run = subprocess.run(
                 [sys.executable, "-c", PROBE], env=_environment(backend), capture_output=True, text=True, timeout=60
@@ -64,9 +63,7 @@ def choose_backend(env_name: str) -> tuple[str | None, str]:
     """(GL library, ""), or (None, one sentence that says why the rollout is drawn in 2-D)."""
     if env_name.split("-")[0] not in STATEFUL:
         return None, f"Observations of {env_name} do not hold its whole state, so the rollout is drawn in 2-D."
-    missing = (
-        "Neither EGL nor OSMesa works here, so the rollout is drawn in 2-D; install libegl1 or libosmesa6 for 3-D."
-    )
+    none = "Neither EGL nor OSMesa works here, so the rollout is drawn in 2-D; install libegl1 or libosmesa6 for 3-D."
     backend = find_backend()
     return backend, "" if backend else none
 

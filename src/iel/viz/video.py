@@ -152,29 +152,22 @@ def _walk(
 
 def _chart(page: Figure, env_name: str, path: NDArray, goal: NDArray, waypoints: NDArray) -> Callable[[int], None]:
     """Distances over time: of the kitchen's four elements, elsewhere of the whole observation; waypoints as dots."""
-
-    def measure(states: NDArray) -> tuple[NDArray, tuple[str, ...]]:
-        if env_name.startswith("kitchen-"):
-            from iel.envs.kitchen import ELEMENTS, distances
-
-            kind = env_name.split("-")[1]
-            return distances(states, kind), ELEMENTS[kind]
-        return np.linalg.norm(states - goal, axis=1)[:, None], ("observation",)
-
-    values, names = measure(path)
-    planned = measure(waypoints)[0] if waypoints.shape[1] == path.shape[1] and len(waypoints) else None
+    states = np.concatenate([path, waypoints]) if waypoints.shape[1] == path.shape[1] else path
+    distance, names = np.linalg.norm(states - goal, axis=1)[:, None], ("observation",)
     axes = page.add_axes((0.11, 0.12, 0.86, 0.84))
-    axes.set(xlim=(0, len(path) - 1), ylim=(0, 1.1 * values.max() + 1e-9), xlabel="step", ylabel="distance to the goal")
     if env_name.startswith("kitchen-"):
-        from iel.envs.kitchen import TOLERANCE
+        from iel.envs.kitchen import ELEMENTS, TOLERANCE, distances
 
+        kind = env_name.split("-")[1]
+        distance, names = distances(states, kind), ELEMENTS[kind]
         axes.axhline(TOLERANCE, color=INK, linewidth=0.8, linestyle=":")
+    values, planned = np.split(distance, [len(path)])
+    axes.set(xlim=(0, len(path) - 1), ylim=(0, 1.1 * values.max() + 1e-9), xlabel="step", ylabel="distance to the goal")
+    moments = np.linspace(0, len(path) - 1, len(planned) + 2)[1:-1]
     lines = []
     for number, (name, colour) in enumerate(zip(names, LINES, strict=False)):
         lines += axes.plot([], [], color=colour, linewidth=2, label=name)
-        if planned is not None:
-            moments = np.linspace(0, len(path) - 1, len(planned) + 2)[1:-1]
-            axes.plot(moments, planned[:, number], "o", color=colour, markersize=4, alpha=0.5)
+        axes.plot(moments, planned[:, number], "o", color=colour, markersize=4, alpha=0.5)
     axes.legend(loc="upper right")
 
     def show(step: int) -> None:
