@@ -7,11 +7,9 @@ Theorem 3.3       sup_{x != g} |V(x, g) - V^(x)|  <=  C_H ||omega_g|| epsilon / 
                   V^(x) = <phi(g) - phi(x), omega_g>,  (T_Q - I)^* omega_g = w_1,
                   with any C_H >= 1 such that ||(I - P_Q)^{-1}||_inf <= C_H / (1 - rho(T_Q)).
 
-Read closely. (I - P_Q)^{-1} has non-negative entries and row sums V(x, g), so its norm is max_x V(x, g) and the
-smallest C_H makes the right-hand side max(max_x V, 1 / (1 - rho)) ||omega|| epsilon: the horizon that amplifies errors
-is the true hitting time; rho(T_Q) only renames it. C_H is no constant: a corridor of n steps has rho = 0 and C_H = n.
-And w_1 orthogonal to phi(g) asks <phi(x), w_1> to jump from 1 to 0 at the goal, which no continuous phi can do. The
-same argument without that assumption, without the invariance of span phi(g) and pointwise in x, is
+(I - P_Q)^{-1} has non-negative entries and row sums V(x, g), so its norm is max_x V(x, g): the horizon that amplifies
+errors is the true hitting time, and rho(T_Q) only renames it (docs/theory.md, point 6). The same argument pointwise,
+with neither w_1 orthogonal to phi(g) nor the invariance of span phi(g), is
 
 `relative_error_bound`     |V^(x) - V(x, g)|  <=  V(x, g) max_{x != g} |<E[phi(x')] - phi(x), omega> - 1|.
 """

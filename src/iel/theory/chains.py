@@ -344,8 +344,7 @@ def envelope_size(killed: sp.csr_array) -> float:
     """Entries a banded elimination would touch after a Cuthill-McKee ordering: the cost of solving directly."""
     pattern = sp.csr_matrix(killed + killed.T)
     order = reverse_cuthill_mckee(pattern, symmetric_mode=True)
-    position = np.empty_like(order)
-    position[order] = np.arange(len(order))
+    position = np.argsort(order)
     rows = position[np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))]
     reach = np.zeros(pattern.shape[0])
     np.maximum.at(reach, rows, np.abs(rows - position[pattern.indices]))

@@ -80,8 +80,7 @@ def random_world(generator: np.random.Generator) -> ControlledProcess:
     """A deterministic world whose states all reach each other: a cycle through all, and two random moves per state."""
     states = int(generator.integers(3, 9))
     order = generator.permutation(states)
-    cycle = np.empty(states, dtype=np.int64)
-    cycle[order] = np.roll(order, -1)
+    cycle = np.roll(order, -1)[np.argsort(order)]
     return moving(np.column_stack([cycle, generator.integers(states, size=(states, 2))]))
 
 

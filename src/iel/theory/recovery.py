@@ -11,10 +11,8 @@
 The proof uses three facts only: sup |V_r - V| <= eta* + delta, ||V^ - V||_{L^2} <= eta* + eta_cls, and m_B > 0. Since
 x and g are independent draws, E|Delta(x) - Delta(g)|^2 <= 2 E|Delta|^2, so the factor 2 can be sqrt(2).
 
-The reference class has to be read with care. Asking Theorem 3.3's unit-cost representers for *all* goals at once means
-<phi(x), w_{1,g}> = 1{x != g}, the n x n matrix of ones minus the identity, which has rank n: with fewer than |X|
-dimensions no reference exists and eta* is infinite. `reference_level` therefore uses the corrected bound of
-`bounds`, for which compressed references do exist.
+Unit-cost representers of *all* goals at once are <phi(x), w_{1,g}> = 1{x != g}, a matrix of rank n: with fewer than |X|
+dimensions no such reference exists. `reference_level` uses the corrected bound of `bounds`, which has compressed ones.
 """
 
 from __future__ import annotations
@@ -110,7 +108,6 @@ def oracle(generator: np.random.Generator) -> Iterator[Evidence]:
             ratios.append(result.distance / (result.sharp_bound + 1e-9))  # both are rounding where exact
     text = "random chains, compressed references certified by the corrected Theorem 3.3, sqrt(2) for 2"
     yield Evidence(f"{INSTANCES} {text}", {"largest distance / bound": max(ratios)}, max(ratios) <= 1.0 + ROUNDING)
-    # Unit-cost representers of all goals are the columns of ones minus the identity, which has rank |X|.
     missing = {f"d = {d}": 6 - np.linalg.matrix_rank(generator.normal(size=(6, d))) for d in (2, 4, 6)}
     text = "its reference class read literally, 6 states: dimensions missing for the unit costs of all goals"
     yield Evidence(text, missing, missing == {"d = 2": 4, "d = 4": 2, "d = 6": 0})
