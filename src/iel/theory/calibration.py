@@ -140,9 +140,8 @@ def _nearest_other(points: np.ndarray, generator: np.random.Generator) -> np.nda
     if len(points) < 2:
         return np.zeros(len(points), dtype=np.int64)
     points = points + 1e-7 * generator.normal(size=points.shape)
-    found = cKDTree(points).query(points, k=2)[1]
-    own = np.arange(len(points))
-    return np.where(found[:, 0] == own, found[:, 1], found[:, 0])
+    first, second = cKDTree(points).query(points, k=2)[1].T
+    return np.where(first == np.arange(len(points)), second, first)
 
 
 @dataclass(frozen=True)

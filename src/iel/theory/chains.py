@@ -135,9 +135,9 @@ def as_policy(process: ControlledProcess, policy: np.ndarray) -> np.ndarray:
 
 def policy_chain(process: ControlledProcess, policy: np.ndarray) -> sp.csr_array:
     """P^pi(x' | x) = sum_a pi(a | x) P(x' | x, a)."""
-    table = as_policy(process, policy)
-    total = sum((sp.diags_array(table[:, a]) @ chain for a, chain in enumerate(process.transitions)), start=0)
-    return sp.csr_array(total)
+    chances = as_policy(process, policy).T
+    moves = zip(chances, process.transitions, strict=True)
+    return sp.csr_array(sum((sp.diags_array(chance) @ chain for chance, chain in moves), start=0))
 
 
 def killed_operator(chain: Matrix, goal: Goal) -> sp.csr_array:

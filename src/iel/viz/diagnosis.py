@@ -52,8 +52,8 @@ def _episodes(
         panel.plot(*way[:, pair].T, color=ENDS[name], linewidth=0.6, alpha=0.4, zorder=3)
     fates, ends = np.array(diagnosis.fates), np.array([way[-1, pair] for way in rollouts.paths])
     for name in dict.fromkeys(diagnosis.fates):
-        dots = {"s": 26, "color": ENDS[name], "edgecolor": "white", "linewidth": 0.6, "label": name}
-        panel.scatter(*ends[fates == name].T, **dots, zorder=5)
+        x, y = ends[fates == name].T
+        panel.scatter(x, y, s=26, color=ENDS[name], edgecolor="white", linewidth=0.6, zorder=5, label=name)
     panel.legend(fontsize=8, loc="upper right", frameon=True, framealpha=0.8)
 
 
@@ -65,5 +65,5 @@ def _parts(panel: Axes, diagnosis: Diagnosis, ground: MazeMap | Ground, pair: li
     order = np.argsort(-np.bincount(diagnosis.parts), kind="stable")
     rank = np.argsort(order)
     colours = [LINES[min(rank[part], len(LINES) - 1)] for part in diagnosis.parts]
-    panel.scatter(*nodes[:, pair].T, s=9, color=colours, linewidth=0, zorder=4)
+    panel.scatter(nodes[:, pair[0]], nodes[:, pair[1]], s=9, color=colours, linewidth=0, zorder=4)
     panel.set_title(f"the graph without its tree: {len(order)} part{'s' if len(order) != 1 else ''}")

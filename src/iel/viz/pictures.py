@@ -98,8 +98,7 @@ def _everywhere(maze: MazeMap, template: ArrayLike) -> tuple[NDArray, Callable[.
     def show(panel: Axes, values: NDArray, highest: float, lines: int, width: float) -> AxesImage:
         field = np.full(free.shape, np.nan)
         field[free] = values
-        scale = {"cmap": FIELD_MAP, "vmin": 0, "vmax": highest}
-        image = panel.imshow(field, extent=maze.extent, origin="lower", zorder=1, **scale)
+        image = panel.imshow(field, FIELD_MAP, extent=maze.extent, origin="lower", vmin=0, vmax=highest, zorder=1)
         levels = np.linspace(0, highest, lines)[1:-1]
         panel.contour(x, y, field, levels=levels, colors="white", linewidths=width, alpha=0.7, zorder=1)
         draw_walls(panel, maze)

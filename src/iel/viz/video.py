@@ -153,7 +153,8 @@ def _walk(
 def _chart(page: Figure, env_name: str, path: NDArray, goal: NDArray, waypoints: NDArray) -> Callable[[int], None]:
     """Distances over time: of the kitchen's four elements, elsewhere of the whole observation; waypoints as dots."""
     states = np.concatenate([path, waypoints]) if waypoints.shape[1] == path.shape[1] else path
-    distance, names = np.linalg.norm(states - goal, axis=1)[:, None], ("observation",)
+    names: tuple[str, ...] = ("observation",)
+    distance = np.linalg.norm(states - goal, axis=1)[:, None]
     axes = page.add_axes((0.11, 0.12, 0.86, 0.84))
     if env_name.startswith("kitchen-"):
         from iel.envs.kitchen import ELEMENTS, TOLERANCE, distances
