@@ -32,8 +32,6 @@ def test_the_error_certificate_needs_enough_pairs_and_says_how_many():
     assert np.isinf(error_certificate(np.full(50, np.inf), np.ones(50)).bound)
     with pytest.raises(ChainError, match="above zero"):
         error_certificate(np.ones(3), np.zeros(3))
-    with pytest.raises(ChainError, match="between 0 and 1"):
-        error_certificate(np.ones(3), np.ones(3), share=1.0)
 
 
 def logged(process: ControlledProcess, features: np.ndarray, generator: np.random.Generator, steps: int = 60):

@@ -11,15 +11,14 @@ from iel.theory.builders import random_policy, random_process
 from iel.theory.representation import fit_representation
 from iel.theory.span import (
     DISCOUNT,
+    action_values,
     bellman_closure,
     bilinear_values,
     discounted_values,
     evaluation_operator,
     lumped,
-    optimal_bellman,
     optimal_values,
     policy_reward_operator,
-    policy_rewards,
     region_embedding,
     reward_table,
 )
@@ -50,8 +49,8 @@ def test_proposition_evaluation_needs_transition_closure():
     process = random_process(5, 1, generator)
     representation = fit_representation(process, generator.normal(size=(5, 2)))
     rewards = generator.normal(size=(1, 2, 2))
-    value_operator = evaluation_operator(representation.operators[0], rewards[0], DISCOUNT)
-    exact = discounted_values(process.transitions[0], reward_table(representation.features, rewards)[0], DISCOUNT)
+    value_operator = evaluation_operator(representation.operators[0], rewards[0])
+    exact = discounted_values(process.transitions[0], reward_table(representation.features, rewards)[0])
     assert np.abs(bilinear_values(representation.features, value_operator) - exact).max() > 0.1
 
 
@@ -69,7 +68,7 @@ def test_proposition_evaluation_needs_an_invertible_resolvent():
     """Off the feature span an operator may have any eigenvalue, 1 / gamma included; on the span it cannot."""
     generator = np.random.default_rng(5)
     with pytest.raises(ChainError, match="singular"):
-        evaluation_operator(np.eye(2) / DISCOUNT, np.eye(2), DISCOUNT)
+        evaluation_operator(np.eye(2) / DISCOUNT, np.eye(2))
     for _ in range(100):
         _, representation, _ = lumped(generator, 5, 1)
         assert np.abs(np.linalg.eigvals(representation.operators[0])).max() < 1 + 1e-9
@@ -80,9 +79,9 @@ def test_optimal_values_are_the_fixed_point_and_dominate_every_policy():
     process = random_process(5, 3, generator)
     rewards = generator.normal(size=(3, 5, 5))
     best = optimal_values(process, rewards, DISCOUNT)
-    assert np.abs(optimal_bellman(process, rewards, best, DISCOUNT) - best).max() < 1e-9
+    assert np.abs(action_values(process, rewards, best, DISCOUNT).max(axis=0) - best).max() < 1e-9
     policy = random_policy(process, generator)
-    other = discounted_values(policy_chain(process, policy), policy_rewards(process, policy, rewards), DISCOUNT)
+    other = discounted_values(policy_chain(process, policy), np.einsum("xa,axg->xg", policy, rewards))
     assert np.all(other <= best + 1e-9)
 
 
@@ -91,12 +90,12 @@ def test_definition_bellman_closure_is_certified_where_it_holds():
     process, representation, _ = lumped(generator, 5, 2)
     rewards = generator.normal(size=(2, 3, 3))
     result = bellman_closure(process, representation, rewards, generator)
-    assert result.closed is True and result.distance < 1e-8 and "lattice" in str(result.certificate)
+    assert result.closed is True and result.distance < 1e-8
     process = random_process(4, 1, generator)
     values, vectors = np.linalg.eig(process.dense()[0])
     real = vectors[:, np.abs(values.imag) < 1e-12].real[:, :1]
     single = bellman_closure(process, fit_representation(process, real), np.ones((1, 1, 1)), generator)
-    assert single.closed is True and "one action" in str(single.certificate)
+    assert single.closed is True
 
 
 def test_bad_discounts_are_refused():

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +13,6 @@ from iel.cores import usable_cores
 
 PACKAGES = ("iel", "numpy", "scipy", "jax", "jaxlib", "equinox", "optax", "safetensors")
 EXTRAS = {"gymnasium": "sim", "mujoco": "sim", "ogbench": "sim", "tensorboardX": "tensorboard", "fastapi": "serve"}
-RENDER_PROBE = """
-import mujoco
-model = mujoco.MjModel.from_xml_string('<mujoco><worldbody><light pos="0 0 2"/><geom size=".1"/></worldbody></mujoco>')
-renderer = mujoco.Renderer(model, 32, 32)
-renderer.update_scene(mujoco.MjData(model))
-assert renderer.render().shape == (32, 32, 3)
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,17 +77,12 @@ def _devices(problems: list[str]) -> str:
 
 def _rendering() -> str:
     """Offscreen rendering is optional: our pictures are drawn by matplotlib. A crash of the driver must not be ours."""
-    chosen = os.environ.get("MUJOCO_GL")
-    for backend in (chosen,) if chosen else ("egl", "osmesa"):
-        probe = subprocess.run(
-            [sys.executable, "-c", RENDER_PROBE],
-            env={**os.environ, "MUJOCO_GL": backend},
-            capture_output=True,
-            timeout=60,
-        )
-        if probe.returncode == 0:
-            return f"MuJoCo renders offscreen with MUJOCO_GL={backend}"
-    return "no offscreen MuJoCo (install EGL or OSMesa for camera images); everything else works without it"
+    from iel.viz.rendering import find_backend
+
+    backend = find_backend()
+    if backend is None:
+        return "no offscreen MuJoCo (install EGL or OSMesa for camera images); everything else works without it"
+    return f"MuJoCo renders offscreen with MUJOCO_GL={backend}"
 
 
 def _writable(directory: Path, variable: str | None, problems: list[str]) -> str:

@@ -33,9 +33,10 @@ No figure multiplies one-step errors by 1 / (1 - spectral radius): docs/theory.m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from iel.errors import ChainError
@@ -240,13 +241,11 @@ def audit_costs(
     pairs: int = 4000,
 ) -> CostAudit:
     """The part of the audit that needs no steps; arguments as in `audit_embedding`."""
-    bounds = _checked_offsets(offsets)
-    i, j, reference, triples = _drawn(bounds, pairs, exact, generator)
+    bounds, i, j, reference, triples = _drawn(offsets, pairs, exact, generator)
     answers = _checked(cost, "cost")(i, j)
     order = bootstrap(lambda rows: spearman(answers[rows], reference[rows]), episode_of(i, bounds), generator)[0]
-    triangle, excess = _triangle(cost, triples, bounds, generator)
-    sizes = int(bounds[-1]), len(bounds) - 1
-    return CostAudit(data, *sizes, exact is not None, order, triangle, excess, _asymmetry(cost, triples))
+    shape = _shape(cost, cost, triples, bounds, generator)
+    return CostAudit(data, int(bounds[-1]), len(bounds) - 1, exact is not None, order, *shape)
 
 
 def audit_embedding(
@@ -263,8 +262,8 @@ def audit_embedding(
     pairs: int = 4000,
 ) -> Audit:
     """Run the audit. `data` names the states in the report: say there whether training has seen them."""
-    bounds, steps = _checked_offsets(offsets), _checked(predicted, "predicted")
-    i, j, reference, triples = _drawn(bounds, pairs, exact, generator)
+    steps = _checked(predicted, "predicted")
+    bounds, i, j, reference, triples = _drawn(offsets, pairs, exact, generator)
     answers, clusters = steps(i, j), episode_of(i, bounds)
     away = np.isfinite(reference) & (reference > 0)
     if not away.any():
@@ -279,7 +278,7 @@ def audit_embedding(
         return [spearman(answers[rows], reference[rows]), ratio, saturated]
 
     order, ratio, saturated = bootstrap(agreement, clusters, generator)
-    triangle, excess = _triangle(cost or steps, triples, bounds, generator)
+    triangle, excess, asymmetry = _shape(cost or steps, steps, triples, bounds, generator)
     certificate = None
     if exact is not None:  # over the pairs drawn independently of each other, at least one step apart
         apart = np.flatnonzero(away[:pairs] & (reference[:pairs] >= 1.0))
@@ -292,7 +291,7 @@ def audit_embedding(
         order=order,
         triangle=triangle,
         triangle_excess=excess,
-        asymmetry=_asymmetry(steps, triples),
+        asymmetry=asymmetry,
         ratio=ratio,
         calibration=table,
         progress=measure_progress(steps, exact, bounds, pairs, generator),
@@ -306,35 +305,44 @@ def audit_embedding(
     )
 
 
-def _triangle(
-    cost: PairFunction, triples: np.ndarray, offsets: np.ndarray, generator: np.random.Generator
-) -> tuple[Interval, float]:
-    """Share and median excess of triples x, y, z with c(x, z) > c(x, y) + c(y, z)."""
+def _shape(
+    cost: PairFunction, steps: PairFunction, triples: np.ndarray, offsets: np.ndarray, generator: np.random.Generator
+) -> tuple[Interval, float, float]:
+    """Share and median excess of triples x, y, z with c(x, z) > c(x, y) + c(y, z), and how far steps are asymmetric."""
     x, y, z = triples
     through, direct = np.asarray(cost(x, y) + cost(y, z), np.float64), np.asarray(cost(x, z), np.float64)
     broken = (direct > through * (1 + 1e-6)) & (x != z) & np.isfinite(direct)
     excess = float(np.median(direct[broken] / through[broken] - 1.0)) if broken.any() else 0.0
-    return mean_interval(broken, episode_of(x, offsets), generator), excess
-
-
-def _asymmetry(steps: PairFunction, triples: np.ndarray) -> float:
-    there, back = steps(triples[0], triples[1]), steps(triples[1], triples[0])
+    there, back = steps(x, y), steps(y, x)
     both = np.isfinite(there) & np.isfinite(back) & (there + back > 0)
     apart = np.abs(there[both] - back[both]) / ((there[both] + back[both]) / 2.0)
-    return float(np.median(apart)) if both.any() else 0.0
+    asymmetry = float(np.median(apart)) if both.any() else 0.0
+    return mean_interval(broken, episode_of(x, offsets), generator), excess, asymmetry
 
 
 def _drawn(
-    bounds: np.ndarray, pairs: int, exact: PairFunction | None, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs (i, j) with their exact steps, or those of one episode with observed gaps; and random triples, (3, n)."""
-    first, later = _same_episode_pairs(bounds, pairs, generator)
+    offsets: np.ndarray, pairs: int, exact: PairFunction | None, generator: np.random.Generator
+) -> tuple[np.ndarray, ...]:
+    """The episodes' bounds, pairs (i, j) with exact steps, or of one episode with observed gaps, and triples (3, n)."""
+    bounds = np.asarray(offsets, dtype=np.int64)
+    if bounds.ndim != 1 or len(bounds) < 3 or bounds[0] != 0 or (np.diff(bounds) <= 0).any():
+        raise ChainError("The episode offsets must rise from 0 and hold at least two episodes.")
+    if np.diff(bounds).max() < 2:
+        raise ChainError("No episode has two states: pass longer episodes.")
+    # Pairs of one episode have log-uniform gaps, so that every scale is represented.
+    lengths = np.diff(bounds)
+    usable = np.flatnonzero(lengths > 1)
+    chosen = generator.choice(usable, size=pairs, p=lengths[usable] / lengths[usable].sum())
+    longest = lengths[chosen] - 1
+    gaps = np.minimum(np.floor(np.exp(generator.uniform(0.0, np.log(longest + 1.0)))).astype(np.int64), longest)
+    first = bounds[chosen] + np.floor(generator.random(pairs) * (lengths[chosen] - gaps)).astype(np.int64)
+    later = first + gaps
     triples = generator.integers(bounds[-1], size=(3, pairs))
     if exact is None:
-        return first, later, (later - first).astype(np.float64), triples
+        return bounds, first, later, gaps.astype(np.float64), triples
     # Random pairs reach farther than pairs of one episode; pairs of one episode fill the short bins.
     i, j = np.concatenate([triples[0], first]), np.concatenate([triples[1], later])
-    return i, j, _checked(exact, "exact")(i, j), triples
+    return bounds, i, j, _checked(exact, "exact")(i, j), triples
 
 
 def measure_progress(
@@ -386,15 +394,6 @@ def _closure(
     return fit_latent_dynamics(phi, moves, offsets, generator)
 
 
-def _checked_offsets(offsets: np.ndarray) -> np.ndarray:
-    bounds = np.asarray(offsets, dtype=np.int64)
-    if bounds.ndim != 1 or len(bounds) < 3 or bounds[0] != 0 or (np.diff(bounds) <= 0).any():
-        raise ChainError("The episode offsets must rise from 0 and hold at least two episodes.")
-    if np.diff(bounds).max() < 2:
-        raise ChainError("No episode has two states: pass longer episodes.")
-    return bounds
-
-
 def _checked(ask: PairFunction, name: str) -> PairFunction:
     """The same function, which must answer one number per pair, infinite perhaps but not NaN."""
 
@@ -409,26 +408,6 @@ def _checked(ask: PairFunction, name: str) -> PairFunction:
     return answer
 
 
-def _same_episode_pairs(
-    offsets: np.ndarray, pairs: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs i < j of one episode with log-uniform gaps, so that every scale is represented."""
-    lengths = np.diff(offsets)
-    usable = np.flatnonzero(lengths > 1)
-    chosen = generator.choice(usable, size=pairs, p=lengths[usable] / lengths[usable].sum())
-    longest = lengths[chosen] - 1
-    gaps = np.minimum(np.floor(np.exp(generator.uniform(0.0, np.log(longest + 1.0)))).astype(np.int64), longest)
-    starts = offsets[chosen] + np.floor(generator.random(pairs) * (lengths[chosen] - gaps)).astype(np.int64)
-    return starts, starts + gaps
-
-
 def _json_safe(value: Any) -> Any:
-    if is_dataclass(value):
-        return _json_safe(vars(value))
-    if isinstance(value, dict):
-        return {key: _json_safe(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_safe(item) for item in value]
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    return int(value) if isinstance(value, np.integer) else value
+    """What JSON makes of it: numbers, words, lists and dicts, with null for what is not finite."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=lambda number: number.item()))

@@ -7,11 +7,9 @@ Theorem 3.3       sup_{x != g} |V(x, g) - V^(x)|  <=  C_H ||omega_g|| epsilon / 
                   V^(x) = <phi(g) - phi(x), omega_g>,  (T_Q - I)^* omega_g = w_1,
                   with any C_H >= 1 such that ||(I - P_Q)^{-1}||_inf <= C_H / (1 - rho(T_Q)).
 
-Read closely. (I - P_Q)^{-1} has non-negative entries and row sums V(x, g), so its norm is max_x V(x, g) and the
-smallest C_H makes the right-hand side max(max_x V, 1 / (1 - rho)) ||omega|| epsilon: the horizon that amplifies errors
-is the true hitting time; rho(T_Q) only renames it. C_H is no constant: a corridor of n steps has rho = 0 and C_H = n.
-And w_1 orthogonal to phi(g) asks <phi(x), w_1> to jump from 1 to 0 at the goal, which no continuous phi can do. The
-same argument without that assumption, without the invariance of span phi(g) and pointwise in x, is
+(I - P_Q)^{-1} has non-negative entries and row sums V(x, g), so its norm is max_x V(x, g): the horizon that amplifies
+errors is the true hitting time, and rho(T_Q) only renames it (docs/theory.md, point 6). The same argument pointwise,
+with neither w_1 orthogonal to phi(g) nor the invariance of span phi(g), is
 
 `relative_error_bound`     |V^(x) - V(x, g)|  <=  V(x, g) max_{x != g} |<E[phi(x')] - phi(x), omega> - 1|.
 """
@@ -210,14 +208,6 @@ def fit_readout(chain: Matrix, goal: int, features: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(drift, np.ones(len(drift)), rcond=None)[0]
 
 
-def admissible_features(states: int, goal: int, dimension: int, generator: np.random.Generator) -> np.ndarray:
-    """One-hot features compressed to a random subspace with e_g and the unit cost 1 - e_g, then skewed a little."""
-    at_goal = np.eye(states)[goal]
-    columns = np.column_stack([at_goal, 1.0 - at_goal, generator.normal(size=(states, dimension - 2))])
-    skew = np.eye(dimension) + 0.2 * generator.normal(size=(dimension, dimension))
-    return np.linalg.qr(columns)[0] @ skew
-
-
 def slow_subspace(chain: np.ndarray, goal: int, dimension: int) -> np.ndarray:
     """An orthonormal basis (n, d) of span{e_g, 1 - e_g, slowest d - 2 modes of the symmetrised killed walk}."""
     killed, at_goal = killed_operator(chain, goal).toarray(), np.eye(len(chain))[goal]
@@ -282,7 +272,10 @@ def approximation(generator: np.random.Generator) -> Iterator[Evidence]:
     for _ in range(INSTANCES):
         states, goal = int(generator.integers(4, 9)), 0
         chain = absorbing(random_process(states, 1, generator), goal).transitions[0]
-        features = admissible_features(states, goal, int(generator.integers(2, states + 1)), generator)
+        # One-hot features compressed to a random subspace with e_g and the unit cost 1 - e_g, then skewed a little.
+        dimension, at_goal = int(generator.integers(2, states + 1)), np.eye(states)[goal]
+        columns = np.column_stack([at_goal, 1.0 - at_goal, generator.normal(size=(states, dimension - 2))])
+        features = np.linalg.qr(columns)[0] @ (np.eye(dimension) + 0.2 * generator.normal(size=(dimension, dimension)))
         result = approximation_bound(chain, goal, features, invariant_operator(chain, features, goal))
         if result.applies and result.bound > 1e-6:
             applicable, ratio = applicable + 1, max(ratio, result.true_error / result.bound)

@@ -67,9 +67,7 @@ def mean_interval(values: np.ndarray, clusters: np.ndarray, generator: np.random
 
 def step_rows(offsets: np.ndarray) -> np.ndarray:
     """Rows that have a successor in the same episode."""
-    last = np.zeros(offsets[-1], dtype=bool)
-    last[offsets[1:] - 1] = True
-    return np.flatnonzero(~last)
+    return np.setdiff1d(np.arange(offsets[-1]), offsets[1:] - 1)
 
 
 def episode_of(rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -142,9 +140,8 @@ def _nearest_other(points: np.ndarray, generator: np.random.Generator) -> np.nda
     if len(points) < 2:
         return np.zeros(len(points), dtype=np.int64)
     points = points + 1e-7 * generator.normal(size=points.shape)
-    found = cKDTree(points).query(points, k=2)[1]
-    own = np.arange(len(points))
-    return np.where(found[:, 0] == own, found[:, 1], found[:, 0])
+    first, second = cKDTree(points).query(points, k=2)[1].T
+    return np.where(first == np.arange(len(points)), second, first)
 
 
 @dataclass(frozen=True)
@@ -178,8 +175,9 @@ def calibration_table(
     while low < float(reference[np.isfinite(reference)].max(initial=0.0)):
         rows = np.flatnonzero((reference > low) & (reference <= high))
         if len(rows) >= least:
-            facts = partial(_ratio_and_order, np.concatenate([rows, before]), len(rows), reference, predicted)
-            ratio, order = bootstrap(facts, clusters[np.concatenate([rows, before])], generator)
+            both = np.concatenate([rows, before])
+            facts = partial(_ratio_and_order, predicted[both], predicted[rows] / reference[rows])
+            ratio, order = bootstrap(facts, clusters[both], generator)
             lowest, middle, highest = (_order_statistic(predicted[rows], q) for q in (0.1, 0.5, 0.9))
             row = CalibrationBin(
                 low=low,
@@ -200,15 +198,16 @@ def calibration_table(
     return table
 
 
-def _ratio_and_order(
-    both: np.ndarray, far_rows: int, reference: np.ndarray, predicted: np.ndarray, picked: np.ndarray
-) -> list[float]:
-    """Median ratio of the picked far rows, which come first in `both`, and how often they exceed the near ones."""
-    far, near = both[picked[picked < far_rows]], both[picked[picked >= far_rows]]
+def _ratio_and_order(predicted: np.ndarray, ratios: np.ndarray, picked: np.ndarray) -> list[float]:
+    """Median ratio of the picked far rows, which come first and have one, and how often they exceed the near ones."""
+    far, near = picked[picked < len(ratios)], picked[picked >= len(ratios)]
     if not len(far):
         return [math.nan, math.nan]
-    order = _ranked_above(predicted[far], predicted[near]) if len(near) else math.nan
-    return [_order_statistic(predicted[far] / reference[far], 0.5), order]
+    order = math.nan
+    if len(near):  # P(a far prediction exceeds a near one), ties counting half
+        ranks = rankdata(predicted[np.concatenate([far, near])])
+        order = float((ranks[: len(far)].sum() - len(far) * (len(far) + 1) / 2) / (len(far) * len(near)))
+    return [_order_statistic(ratios[far], 0.5), order]
 
 
 CONFIDENCE = 0.7
@@ -258,12 +257,6 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.corrcoef(x, y)[0, 1])
 
 
-def _ranked_above(values: np.ndarray, before: np.ndarray) -> float:
-    """P(a random element of `values` exceeds one of `before`), ties counting half."""
-    ranks = rankdata(np.concatenate([values, before]))
-    return float((ranks[: len(values)].sum() - len(values) * (len(values) + 1) / 2) / (len(values) * len(before)))
-
-
 def _order_statistic(values: np.ndarray, quantile: float) -> float:
     """A quantile that is one of the values, so that infinities do not turn into NaN."""
     return float(np.sort(values)[round(quantile * (len(values) - 1))])
@@ -290,18 +283,15 @@ class ErrorCertificate:
         )
 
 
-def error_certificate(
-    predicted: np.ndarray, actual: np.ndarray, share: float = 0.9, confidence: float = 0.95
-) -> ErrorCertificate:
-    """An upper confidence bound for the `share`-quantile of |predicted - actual| / actual over independent pairs.
+def error_certificate(predicted: np.ndarray, actual: np.ndarray) -> ErrorCertificate:
+    """A 95 % upper confidence bound for the 90 % quantile of |predicted - actual| / actual over independent pairs.
 
     No assumption on the model or the world: of n sorted errors P(e_(k) < q_share) = P(Binomial(n, share) >= k).
     """
+    share, confidence = 0.9, 0.95
     guess, truth = np.asarray(predicted, np.float64), np.asarray(actual, np.float64)
     if guess.shape != truth.shape or guess.ndim != 1 or not np.all(truth > 0) or np.isnan(guess).any():
         raise ChainError("A certificate needs one prediction and one true time above zero per pair: leave others out.")
-    if not 0.0 < share < 1.0 or not 0.0 < confidence < 1.0:
-        raise ChainError(f"The share {share} and the confidence {confidence} must lie strictly between 0 and 1.")
     with np.errstate(invalid="ignore"):
         errors = np.sort(np.where(np.isinf(guess) & np.isinf(truth), 0.0, np.abs(guess - truth) / truth))
     rank = int(binom.ppf(confidence, len(errors), share)) + 1 if len(errors) else 1

@@ -57,19 +57,24 @@ def as_chain(matrix: Matrix, name: str = "transition matrix") -> sp.csr_array:
     chain = sp.csr_array(matrix, dtype=np.float64)
     if chain.ndim != 2 or chain.shape[0] != chain.shape[1] or chain.shape[0] == 0:
         raise ChainError(f"The {name} has shape {chain.shape}: pass a square, non-empty matrix of probabilities.")
-    if not np.all(np.isfinite(chain.data)):
+    _check_rows(chain, name, "next states")
+    chain.eliminate_zeros()
+    return chain
+
+
+def _check_rows(table: sp.csr_array, name: str, over: str) -> None:
+    """Refuse rows that are no probabilities."""
+    if not np.all(np.isfinite(table.data)):
         raise ChainError(f"The {name} holds values that are not finite: replace NaN and infinity by probabilities.")
-    if chain.nnz and chain.data.min() < 0:
-        row = int(np.repeat(np.arange(chain.shape[0]), np.diff(chain.indptr))[np.argmin(chain.data)])
+    if table.nnz and table.data.min() < 0:
+        row = int(table.nonzero()[0][np.argmin(table.data[table.data != 0])])
         raise ChainError(f"The {name} has a negative probability in row {row}: every entry must be at least 0.")
-    sums = np.asarray(chain.sum(axis=1)).ravel()
+    sums = np.asarray(table.sum(axis=1)).ravel()
     worst = int(np.argmax(np.abs(sums - 1.0)))
     if abs(sums[worst] - 1.0) > ROW_TOLERANCE:
         raise ChainError(
-            f"Row {worst} of the {name} sums to {sums[worst]:.6g}, not 1: normalise each row over the next states."
+            f"Row {worst} of the {name} sums to {sums[worst]:.6g}, not 1: normalise each row over the {over}."
         )
-    chain.eliminate_zeros()
-    return chain
 
 
 @dataclass(frozen=True)
@@ -124,19 +129,15 @@ def as_policy(process: ControlledProcess, policy: np.ndarray) -> np.ndarray:
         raise ChainError(
             f"The policy has shape {table.shape}, not {wanted}: one row of action probabilities per state."
         )
-    if not np.all(np.isfinite(table)) or table.min() < 0:
-        raise ChainError("The policy has negative or non-finite probabilities: every entry must be at least 0.")
-    if np.abs(table.sum(axis=1) - 1).max() > ROW_TOLERANCE:
-        row = int(np.argmax(np.abs(table.sum(axis=1) - 1)))
-        raise ChainError(f"Row {row} of the policy sums to {table[row].sum():.6g}, not 1: normalise over the actions.")
+    _check_rows(sp.csr_array(table), "policy", "actions")
     return table
 
 
 def policy_chain(process: ControlledProcess, policy: np.ndarray) -> sp.csr_array:
     """P^pi(x' | x) = sum_a pi(a | x) P(x' | x, a)."""
-    table = as_policy(process, policy)
-    total = sum((sp.diags_array(table[:, a]) @ chain for a, chain in enumerate(process.transitions)), start=0)
-    return sp.csr_array(total)
+    chances = as_policy(process, policy).T
+    moves = zip(chances, process.transitions, strict=True)
+    return sp.csr_array(sum((sp.diags_array(chance) @ chain for chance, chain in moves), start=0))
 
 
 def killed_operator(chain: Matrix, goal: Goal) -> sp.csr_array:
@@ -343,8 +344,7 @@ def envelope_size(killed: sp.csr_array) -> float:
     """Entries a banded elimination would touch after a Cuthill-McKee ordering: the cost of solving directly."""
     pattern = sp.csr_matrix(killed + killed.T)
     order = reverse_cuthill_mckee(pattern, symmetric_mode=True)
-    position = np.empty_like(order)
-    position[order] = np.arange(len(order))
+    position = np.argsort(order)
     rows = position[np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))]
     reach = np.zeros(pattern.shape[0])
     np.maximum.at(reach, rows, np.abs(rows - position[pattern.indices]))

@@ -34,28 +34,22 @@ def deviation_term(bound: float, samples: int, delta: float) -> float:
     return bound * math.sqrt(math.log(1.0 / delta) / (2.0 * samples))
 
 
-def count_vectors(kinds: int, samples: int) -> np.ndarray:
-    """All ways to draw `samples` trajectories of `kinds` sorts, as counts (ways, kinds)."""
+def multinomial_law(probabilities: np.ndarray, samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """All ways to draw `samples` trajectories, as counts (ways, kinds), and the probability of each."""
+    kinds = len(probabilities)
     bars = np.array(list(itertools.combinations(range(samples + kinds - 1), kinds - 1)), dtype=np.int64)
-    ends = np.hstack([np.full((len(bars), 1), -1), bars, np.full((len(bars), 1), samples + kinds - 1)])
-    return np.diff(ends, axis=1) - 1
-
-
-def multinomial_law(probabilities: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Probability of each count vector under independent draws."""
-    samples = int(counts[0].sum())
+    counts = np.diff(bars, axis=1, prepend=-1, append=samples + kinds - 1) - 1
     logarithm = math.lgamma(samples + 1) - np.vectorize(math.lgamma)(counts + 1.0).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         powers = np.where(counts > 0, counts * np.log(probabilities), 0.0).sum(axis=1)
-    return np.exp(logarithm + powers)
+    return counts, np.exp(logarithm + powers)
 
 
 def failure_probability(
     probabilities: np.ndarray, functions: np.ndarray, samples: int, delta: float, bound: float
 ) -> float:
     """P(Z > E Z + B sqrt(log(1/delta) / 2N)) exactly: functions (m, k) with values in [0, B] on k trajectory kinds."""
-    counts = count_vectors(len(probabilities), samples)
-    law = multinomial_law(probabilities, counts)
+    counts, law = multinomial_law(probabilities, samples)
     deviation = np.abs((functions @ probabilities)[None] - counts @ functions.T / samples).max(axis=1)
     threshold = float(law @ deviation) + deviation_term(bound, samples, delta)
     return float(law[deviation > threshold + 1e-12].sum())
@@ -101,8 +95,7 @@ def regression_control(
 ) -> RegressionControl:
     """The regression lemma, exactly: values (m, k, slots) of m predictors, labels (k, slots) on k trajectories."""
     loss = ((values - labels[None]) ** 2).mean(axis=2)
-    counts = count_vectors(len(probabilities), samples)
-    law = multinomial_law(probabilities, counts)
+    counts, law = multinomial_law(probabilities, samples)
     risk, empirical = loss @ probabilities, counts @ loss.T / samples
     excess = risk[empirical.argmin(axis=1)] - risk.min()
     complexity = float(np.mean([_complexity(probabilities, values[:, :, t], samples) for t in range(values.shape[2])]))

@@ -1,21 +1,21 @@
 """Mazes as chains: exact steps between xy positions of any 0/1 map, OGBench's and D4RL's included.
 
-A map is an array of rows i and columns j, 1 = wall. With OGBench's conventions cell (i, j) is a square of side
-`cell_size` = 4 centred at x = 4 j - 4, y = 4 i - 4, and a step moves the point by at most `step` = 0.2 per axis:
+A map is an array of rows i and columns j, 1 = wall. With OGBench's conventions cell (i, j) is a square of side 4
+centred at x = 4 j - 4, y = 4 i - 4, and a step moves the point by at most `step` = 0.2 per axis:
 
     row i    x ->            y grows with the row number
       1 1 1 1 1              `subcells` = k cuts every cell into k x k states; a state is one small square of side
-      1 . . . 1              cell_size / k; `margin` removes states closer than the body's radius to a wall.
+      1 . . . 1              4 / k; `margin` removes states closer than the body's radius to a wall.
       1 1 1 . 1
       1 1 1 1 1
 
 Moving diagonally costs the same as moving straight, because actions are bounded per axis. Free motion therefore has the
-Chebyshev metric, which the eight king moves reproduce exactly on the grid: steps = (cell_size / k / step) * king moves.
+Chebyshev metric, which the eight king moves reproduce exactly on the grid: steps = (4 / k / step) * king moves.
 
 Two things make directions differ. A one-way door forbids the moves from its second cell to its first. Wind of velocity
 w (as a fraction of `step`, below 1) in a cell lets a move by (a, b) squares, a and b in {-1, 0, 1}, take
 
-    steps = (cell_size / k / step) * max(a / (sign(a) + w_x), b / (sign(b) + w_y))        (0 for a component that is 0)
+    steps = (4 / k / step) * max(a / (sign(a) + w_x), b / (sign(b) + w_y))        (0 for a component that is 0)
 
 with the wind of the cell it leaves. Along a corridor that is exact; slanting ways in the wind are rounded up, because
 king moves cannot use one axis' gain while the other still needs its time.
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
@@ -40,6 +40,10 @@ from iel.theory.chains import ControlledProcess
 Cell = tuple[int, int]
 Wind = tuple[Cell, tuple[float, float]]
 """A cell and the wind in it, (x, y), as a fraction of the step."""
+CELL = 4.0
+"""Side of a cell; cell (1, 1) is centred at the origin."""
+BLOCK = 256
+"""Goals whose steps from everywhere `steps_between` holds at a time, about."""
 
 
 @dataclass(frozen=True)
@@ -57,37 +61,33 @@ class Maze:
 
     free: np.ndarray
     """(rows * subcells, columns * subcells): which small squares may be occupied."""
-    side: float
-    """Side of a small square."""
-    corner: tuple[float, float]
-    """x, y of the lower corner of small square (0, 0)."""
-    teleports: Teleports | None = None
-    cell_size: float = 4.0
-    offset: tuple[float, float] = (4.0, 4.0)
-    one_way: Sequence[tuple[Cell, Cell]] = field(default_factory=tuple)
-    subcells: int = 1
-    winds: Sequence[Wind] = field(default_factory=tuple)
+    subcells: int
+    teleports: Teleports | None
+    one_way: Sequence[tuple[Cell, Cell]]
+    winds: Sequence[Wind]
 
     @property
     def states(self) -> int:
         return int(self.free.sum())
 
+    @property
+    def side(self) -> float:
+        """Side of a small square."""
+        return CELL / self.subcells
+
     def positions(self) -> np.ndarray:
         """xy of every state's centre, (states, 2)."""
-        i, j = np.nonzero(self.free)
-        return np.stack([self.corner[0] + (j + 0.5) * self.side, self.corner[1] + (i + 0.5) * self.side], axis=1)
+        return -1.5 * CELL + (np.argwhere(self.free)[:, ::-1] + 0.5) * self.side
 
     def nearest_state(self, xy: np.ndarray) -> np.ndarray:
         """The nearest state of each position (..., 2); positions inside walls or outside snap to the closest one."""
         points = np.atleast_2d(np.asarray(xy, dtype=np.float64))
         if points.shape[-1] != 2 or not np.all(np.isfinite(points)):
             raise ChainError("Maze positions must be finite xy pairs: pass an array whose last axis has length 2.")
-        i = np.floor((points[..., 1] - self.corner[1]) / self.side).astype(np.int64)
-        j = np.floor((points[..., 0] - self.corner[0]) / self.side).astype(np.int64)
-        i, j = np.clip(i, 0, self.free.shape[0] - 1), np.clip(j, 0, self.free.shape[1] - 1)
+        square = np.floor((points[..., ::-1] + 1.5 * CELL) / self.side).astype(np.int64)
         number = np.full(self.free.shape, -1, dtype=np.int64)
         number[self.free] = np.arange(self.states)
-        state = number[i, j]
+        state = number[tuple(np.moveaxis(np.clip(square, 0, np.array(self.free.shape) - 1), -1, 0))]
         outside = state < 0
         if outside.any():
             state[outside] = cKDTree(self.positions()).query(points[outside])[1]
@@ -95,7 +95,7 @@ class Maze:
 
     def cell_centre(self, cell: Cell) -> np.ndarray:
         """xy of the middle of map cell (i, j)."""
-        return np.array([cell[1] * self.cell_size - self.offset[0], cell[0] * self.cell_size - self.offset[1]])
+        return CELL * (np.array(cell[::-1]) - 1.0)
 
     def process(self) -> ControlledProcess:
         """The controlled process with the eight king moves, one-way doors and teleports applied."""
@@ -112,7 +112,7 @@ class Maze:
 
     def _cells(self) -> np.ndarray:
         """The map cell (i, j) of every state, (states, 2)."""
-        return np.stack(np.nonzero(self.free), axis=1) // self.subcells
+        return np.argwhere(self.free) // self.subcells
 
     def moves(self) -> np.ndarray:
         """The state each of the eight moves leads to, (states, 8), one-way doors respected, teleports not applied."""
@@ -148,8 +148,6 @@ class Maze:
 def maze_from_map(
     walls: np.ndarray,
     subcells: int = 4,
-    cell_size: float = 4.0,
-    offset: tuple[float, float] = (4.0, 4.0),
     margin: float = 0.0,
     teleports: Teleports | None = None,
     one_way: Sequence[tuple[Cell, Cell]] = (),
@@ -159,20 +157,18 @@ def maze_from_map(
     grid = np.asarray(walls)
     if grid.ndim != 2 or not np.isin(grid, (0, 1)).all():
         raise ChainError("A maze map must be a 2-D array of 0 (free) and 1 (wall): convert other symbols first.")
-    if subcells < 1 or not math.isfinite(cell_size) or cell_size <= 0:
-        raise ChainError("A maze needs subcells >= 1 and a positive cell_size: check both numbers.")
+    if subcells < 1:
+        raise ChainError(f"A maze with subcells = {subcells} has no squares: choose 1 or more.")
     free = np.kron(grid == 0, np.ones((subcells, subcells), dtype=bool)).astype(bool)
-    side = cell_size / subcells
     if margin > 0:
-        free &= distance_transform_edt(np.pad(free, 1))[1:-1, 1:-1] - 0.5 >= margin / side - 1e-9
+        free &= distance_transform_edt(np.pad(free, 1))[1:-1, 1:-1] - 0.5 >= margin / (CELL / subcells) - 1e-9
     if not free.any():
         raise ChainError("No free square is left in the maze: lower the margin or raise subcells.")
     if any(not abs(component) < 1 for _, velocity in winds for component in velocity):
         raise ChainError("A wind is a fraction of the step and must be slower than it: give numbers between -1 and 1.")
     if winds and teleports is not None:
         raise ChainError("A maze with both wind and teleports has no exact steps here: leave one of them out.")
-    corner = (-offset[0] - cell_size / 2, -offset[1] - cell_size / 2)
-    return Maze(free, side, corner, teleports, cell_size, offset, tuple(one_way), subcells, tuple(winds))
+    return Maze(free, subcells, teleports, tuple(one_way), tuple(winds))
 
 
 def shortest_steps(maze: Maze, goals: np.ndarray, step: float = 0.2) -> np.ndarray:
@@ -183,33 +179,25 @@ def shortest_steps(maze: Maze, goals: np.ndarray, step: float = 0.2) -> np.ndarr
     """
     targets = maze.nearest_state(np.atleast_2d(goals))
     moves, (caught, exits) = maze.moves(), maze.caught()
-    best = _walk(moves, targets, caught, maze.durations() if maze.winds else None)
+    durations = maze.durations()
+    best = _walk(moves, durations, targets, caught)
     if maze.teleports is not None:
-        entrance = _walk_into(moves, caught)
+        before = np.flatnonzero(caught[moves].any(axis=1))  # one move away from being caught
+        entrance = 1.0 + _walk(moves, durations, before, caught).min(axis=0, initial=np.inf)
         after = _mean_over_exits(best[:, exits], entrance[exits])
         best = np.minimum(best, entrance[None] + after[:, None])
         best[np.arange(len(targets)), targets] = 0.0
     return best * (maze.side / step)
 
 
-def _walk(
-    moves: np.ndarray, targets: np.ndarray, closed: np.ndarray, durations: np.ndarray | None = None
-) -> np.ndarray:
-    """Moves (or their time) from every state to each target without entering a closed state, (targets, states)."""
+def _walk(moves: np.ndarray, durations: np.ndarray, targets: np.ndarray, closed: np.ndarray) -> np.ndarray:
+    """The time from every state to each target without entering a closed state, (targets, states)."""
     states = len(moves)
     reached, row = moves.ravel(), np.repeat(np.arange(states), moves.shape[1])
     real = (reached != row) & ~closed[reached]
     # Transposed, so that one search from the goal gives the distances of all states to it.
-    times = np.ones(real.sum()) if durations is None else durations.ravel()[real]
-    backward = sp.csr_array((times, (reached[real], row[real])), shape=(states, states))
-    return dijkstra(backward, indices=targets, unweighted=durations is None)
-
-
-def _walk_into(moves: np.ndarray, caught: np.ndarray) -> np.ndarray:
-    """Moves from every state until a caught state is entered, (states,): one virtual target behind all of them."""
-    states = len(moves)
-    into = np.vstack([np.where(caught[moves], states, moves), np.full((1, moves.shape[1]), states)])
-    return _walk(into, np.array([states]), np.zeros(states + 1, dtype=bool))[0, :states]
+    backward = sp.csr_array((durations.ravel()[real], (reached[real], row[real])), shape=(states, states))
+    return dijkstra(backward, indices=targets)
 
 
 def _mean_over_exits(walk: np.ndarray, entrance: np.ndarray) -> np.ndarray:
@@ -228,7 +216,7 @@ def _mean_over_exits(walk: np.ndarray, entrance: np.ndarray) -> np.ndarray:
     return mean
 
 
-def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float = 0.2, block: int = 256) -> np.ndarray:
+def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float = 0.2) -> np.ndarray:
     """Fewest steps from starts[m] to goals[m], (m, 2) each; with teleports the best policy's expected steps.
 
     Not rounded to squares: steps are length over `step`. Where the box between both positions is free, its longer side
@@ -243,18 +231,16 @@ def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float
     back = (around[around] == np.arange(len(moves))[:, None, None]).any(axis=2)  # v next to x leads back to x
     answer = _through_free_box(maze, begin, end, first, last, caught) / step
     order = np.argsort(end, kind="stable")
-    for rows in np.array_split(order, max(1, math.ceil(len(np.unique(end)) / block))):
-        near = around[end[rows]]
-        targets, which = np.unique(near, return_inverse=True)
-        field_to = shortest_steps(maze, centre[targets], step)
-        for v, column in enumerate(near.T):
-            leave = np.abs(last[rows] - centre[column]).max(axis=1) / step
-            usable_end = back[end[rows], v] & (~caught[column] | (column == end[rows]))
-            for u in around[begin[rows]].T:
-                enter = np.abs(first[rows] - centre[u]).max(axis=1) / step
-                usable = usable_end & (~caught[u] | (u == begin[rows]))
-                total = enter + field_to[which.reshape(near.shape)[:, v], u] + leave
-                answer[rows] = np.minimum(answer[rows], np.where(usable, total, np.inf))
+    for rows in np.array_split(order, max(1, math.ceil(len(np.unique(end)) / BLOCK))):
+        u, v = around[begin[rows]][:, :, None], around[end[rows]][:, None]
+        targets, which = np.unique(v, return_inverse=True)
+        walk = shortest_steps(maze, centre[targets], step)[which.reshape(v.shape), u]
+        enter = np.abs(first[rows, None, None] - centre[u]).max(axis=3) / step
+        leave = np.abs(last[rows, None, None] - centre[v]).max(axis=3) / step
+        usable = back[end[rows]][:, None] & (~caught[v] | (v == end[rows, None, None]))
+        usable = usable & (~caught[u] | (u == begin[rows, None, None]))
+        total = np.where(usable, enter + walk + leave, np.inf).min(axis=(1, 2))
+        answer[rows] = np.minimum(answer[rows], total)
     return answer
 
 
@@ -265,7 +251,7 @@ def _through_free_box(
     blocked = ~maze.free
     blocked[maze.free] = caught
     filled = np.pad(np.cumsum(np.cumsum(blocked, axis=0), axis=1), ((1, 0), (1, 0)))
-    squares = np.stack(np.nonzero(maze.free), axis=1)
+    squares = np.argwhere(maze.free)
     low, high = np.minimum(squares[begin], squares[end]), np.maximum(squares[begin], squares[end]) + 1
     inside = filled[high[:, 0], high[:, 1]] - filled[low[:, 0], high[:, 1]]
     inside += filled[low[:, 0], low[:, 1]] - filled[high[:, 0], low[:, 1]]

@@ -80,21 +80,15 @@ def random_world(generator: np.random.Generator) -> ControlledProcess:
     """A deterministic world whose states all reach each other: a cycle through all, and two random moves per state."""
     states = int(generator.integers(3, 9))
     order = generator.permutation(states)
-    cycle = np.empty(states, dtype=np.int64)
-    cycle[order] = np.roll(order, -1)
+    cycle = np.roll(order, -1)[np.argsort(order)]
     return moving(np.column_stack([cycle, generator.integers(states, size=(states, 2))]))
 
 
-def gamble(ways: int = 6, luck: float = 0.1) -> ControlledProcess:
-    """From 0 the goal, state `ways`, is that many sure steps away, or one with probability `luck`; else it is far back.
-
-    States 0 .. ways are the sure way; as many with larger numbers lead back to 0 one by one.
-    """
-    back = np.arange(ways + 1, 2 * ways + 1)
-    nexts = np.concatenate([np.minimum(np.arange(ways + 1) + 1, ways), np.append(back[1:], 0)])
-    walk = moving(nexts[:, None]).transitions[0].toarray()
+def gamble(luck: float = 0.1) -> ControlledProcess:
+    """From 0 the goal, state 6, is six sure steps away, or one with probability `luck`; else six states lead back."""
+    walk = moving(np.array([[1, 2, 3, 4, 5, 6, 6, 8, 9, 10, 11, 12, 0]]).T).transitions[0].toarray()
     bet = walk.copy()
-    bet[0] = luck * np.eye(len(walk))[ways] + (1.0 - luck) * np.eye(len(walk))[ways + 1]
+    bet[0] = luck * np.eye(13)[6] + (1.0 - luck) * np.eye(13)[7]
     return ControlledProcess.of([walk, bet])
 
 

@@ -11,10 +11,8 @@
 The proof uses three facts only: sup |V_r - V| <= eta* + delta, ||V^ - V||_{L^2} <= eta* + eta_cls, and m_B > 0. Since
 x and g are independent draws, E|Delta(x) - Delta(g)|^2 <= 2 E|Delta|^2, so the factor 2 can be sqrt(2).
 
-The reference class has to be read with care. Asking Theorem 3.3's unit-cost representers for *all* goals at once means
-<phi(x), w_{1,g}> = 1{x != g}, the n x n matrix of ones minus the identity, which has rank n: with fewer than |X|
-dimensions no reference exists and eta* is infinite. `reference_level` therefore uses the corrected bound of
-`bounds`, for which compressed references do exist.
+Unit-cost representers of *all* goals at once are <phi(x), w_{1,g}> = 1{x != g}, a matrix of rank n: with fewer than |X|
+dimensions no such reference exists. `reference_level` uses the corrected bound of `bounds`, which has compressed ones.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from iel.theory.bounds import fit_readout
 from iel.theory.builders import random_process
 from iel.theory.chains import Matrix, as_chain, hitting_time_matrix
 from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, statement
-from iel.theory.identifiability import AnalysisOperator, analysis_operator, transport
+from iel.theory.identifiability import analysis_operator, missed_displacements, transport
 from iel.theory.representation import predictions
 
 
@@ -51,22 +49,14 @@ def reference_level(chain: Matrix, features: np.ndarray) -> Reference:
     return Reference(features, omegas, float((hitting_time_matrix(matrix).max(axis=0) * miss.max(axis=0)).max()))
 
 
-def unit_cost_obstruction(features: np.ndarray) -> int:
-    """How many dimensions are missing for unit-cost representers of all goals at once: |X| - rank.
-
-    They are the columns of ones minus the identity, which has rank |X|.
-    """
-    return len(features) - int(np.linalg.matrix_rank(features))
-
-
 def fit_predictor(times: np.ndarray, features: np.ndarray, measure: np.ndarray) -> np.ndarray:
     """The population minimiser over readouts: omega_g = argmin E_{x ~ nu} (V^(x, g) - V(x, g))^2 for fixed features."""
-    weight = np.sqrt(measure)[:, None]
-    rows = []
-    for goal in range(len(features)):
-        displacement = weight * (features[goal] - features)
-        rows.append(np.linalg.lstsq(displacement, weight[:, 0] * times[:, goal], rcond=None)[0])
-    return np.stack(rows)
+    root = np.sqrt(measure)
+    fits = [
+        np.linalg.lstsq(root[:, None] * (own - features), root * to_goal, rcond=None)[0]
+        for own, to_goal in zip(features, times.T, strict=True)
+    ]
+    return np.stack(fits)
 
 
 class Recovery(NamedTuple):
@@ -97,18 +87,11 @@ def oracle_recovery(
     excess = max(0.0, achieved - reference.level)
     second = analysis_operator(reference.features, reference.omegas, weights)
     learned = analysis_operator(features, minimiser if omegas is None else omegas, weights)
-    distance = float(np.sqrt((product * missed_displacements(features, learned, reference, second)).sum()))
+    move = second.basis @ transport(learned, second) @ learned.basis.T
+    missed = missed_displacements(move, features, reference.features)
+    distance = float(np.sqrt((product * missed).sum()))
     total = (2.0 * reference.level + excess) / second.lower
     return Recovery(distance, 2.0 * total, float(np.sqrt(2.0)) * total, excess)
-
-
-def missed_displacements(
-    features: np.ndarray, learned: AnalysisOperator, reference: Reference, second: AnalysisOperator
-) -> np.ndarray:
-    """|| M (phi(y) - phi(x)) - (phi_r(y) - phi_r(x)) ||^2 for all pairs, with the best linear map M."""
-    move = second.basis @ transport(learned, second) @ learned.basis.T
-    difference = features @ move.T - reference.features
-    return ((difference[:, None] - difference[None]) ** 2).sum(axis=2)
 
 
 @statement(
@@ -125,6 +108,6 @@ def oracle(generator: np.random.Generator) -> Iterator[Evidence]:
             ratios.append(result.distance / (result.sharp_bound + 1e-9))  # both are rounding where exact
     text = "random chains, compressed references certified by the corrected Theorem 3.3, sqrt(2) for 2"
     yield Evidence(f"{INSTANCES} {text}", {"largest distance / bound": max(ratios)}, max(ratios) <= 1.0 + ROUNDING)
-    missing = {f"d = {d}": unit_cost_obstruction(generator.normal(size=(6, d))) for d in (2, 4, 6)}
+    missing = {f"d = {d}": 6 - np.linalg.matrix_rank(generator.normal(size=(6, d))) for d in (2, 4, 6)}
     text = "its reference class read literally, 6 states: dimensions missing for the unit costs of all goals"
     yield Evidence(text, missing, missing == {"d = 2": 4, "d = 4": 2, "d = 6": 0})

@@ -206,8 +206,6 @@ def unit_readouts(features: np.ndarray, omegas: np.ndarray) -> tuple[np.ndarray,
     """
     lengths = np.linalg.norm(omegas, axis=1)
     scale = float(lengths.max())
-    if scale == 0:
-        raise ChainError("Every readout is zero: there is no time to represent.")
     idle = np.sqrt(np.clip(1.0 - (lengths / scale) ** 2, 0.0, None))
     return np.hstack([scale * features, np.zeros((len(features), 1))]), np.hstack([omegas / scale, idle[:, None]])
 

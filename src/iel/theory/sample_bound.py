@@ -35,8 +35,8 @@ from iel.theory.chains import (
 )
 from iel.theory.concentration import deviation_term
 from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, statement
-from iel.theory.identifiability import analysis_operator, operator_on
-from iel.theory.recovery import Reference, missed_displacements
+from iel.theory.identifiability import analysis_operator, missed_displacements, operator_on, transport
+from iel.theory.recovery import Reference
 from iel.theory.representation import one_hot_representation, readouts, span_basis
 
 Slot = tuple[int, int, int]
@@ -48,6 +48,11 @@ class TupleLaw(NamedTuple):
 
     weight: np.ndarray
     mean_gap: np.ndarray
+
+    @classmethod
+    def of(cls, weight: np.ndarray, gaps: np.ndarray) -> TupleLaw:
+        """From the weight and the sum of weighted labels."""
+        return cls(weight, np.divide(gaps, weight, out=np.zeros_like(gaps), where=weight > 0))
 
     @property
     def pairs(self) -> np.ndarray:
@@ -66,25 +71,15 @@ def tuple_law(chain: Matrix, start: np.ndarray, slots: Sequence[Slot]) -> TupleL
             "Every extraction slot needs 0 <= i <= j and k >= 0: give (start, intermediate, goal) positions."
         )
     dense = as_chain(chain).toarray()
-    states = len(dense)
-    weight, gaps = np.zeros((states,) * 3), np.zeros((states,) * 3)
-    for i, j, k in slots:
-        joint = _joint(dense, start, (i, j, k)) / len(slots)
+    weight, gaps = np.zeros((2, *(len(dense),) * 3))
+    for slot in slots:
+        # P(x_i = s, x_j = u, x_k = g): walk through the three positions in the order of time.
+        order = np.argsort(slot, kind="stable")
+        first, *later = (np.linalg.matrix_power(dense, n) for n in np.diff(np.sort(slot), prepend=0))
+        joint = np.einsum("a,ab,bc->abc", start @ first, *later).transpose(np.argsort(order)) / len(slots)
         weight += joint
-        gaps += joint * (j - i)
-    mean = np.divide(gaps, weight, out=np.zeros_like(gaps), where=weight > 0)
-    return TupleLaw(weight, mean)
-
-
-def _joint(dense: np.ndarray, start: np.ndarray, slot: Slot) -> np.ndarray:
-    """P(x_i = s, x_j = u, x_k = g): walk through the three positions in the order of time."""
-    power = np.linalg.matrix_power
-    order = np.argsort(slot, kind="stable")
-    first, second, third = (slot[axis] for axis in order)
-    table = np.einsum(
-        "a,ab,bc->abc", start @ power(dense, first), power(dense, second - first), power(dense, third - second)
-    )
-    return np.transpose(table, np.argsort(order))
+        gaps += joint * (slot[1] - slot[0])
+    return TupleLaw.of(weight, gaps)
 
 
 def sample_tuples(
@@ -121,9 +116,7 @@ def fit_encoder(weight: np.ndarray, target: np.ndarray, omegas: np.ndarray, radi
     states, dimension = len(weight), omegas.shape[1]
     s, u, g = np.nonzero(weight)
     root = np.sqrt(weight[s, u, g])
-    rows = np.zeros((len(s), states, dimension))
-    np.add.at(rows, (np.arange(len(s)), u), root[:, None] * omegas[g])
-    np.add.at(rows, (np.arange(len(s)), s), -root[:, None] * omegas[g])
+    rows = np.einsum("jx,jd->jxd", np.eye(states)[u] - np.eye(states)[s], root[:, None] * omegas[g])
     table, right = rows.reshape(len(s), -1), root * target[s, u, g]
     encoder = np.linalg.lstsq(table, right, rcond=None)[0].reshape(states, dimension)
     if np.linalg.norm(encoder, axis=1).max() <= radius:
@@ -141,14 +134,13 @@ def fit_encoder(weight: np.ndarray, target: np.ndarray, omegas: np.ndarray, radi
     return encoder
 
 
-def empirical_weight(tuples: np.ndarray, states: int) -> tuple[np.ndarray, np.ndarray]:
-    """Frequencies of (s, u, g) and mean labels, (n, n, n) each, from sampled tuples."""
-    flat = tuples.reshape(-1, 4)
-    weight, gaps = np.zeros((states,) * 3), np.zeros((states,) * 3)
-    np.add.at(weight, tuple(flat[:, :3].T), 1.0)
-    np.add.at(gaps, tuple(flat[:, :3].T), flat[:, 3].astype(np.float64))
-    mean = np.divide(gaps, weight, out=np.zeros_like(gaps), where=weight > 0)
-    return weight / len(flat), mean
+def empirical_weight(tuples: np.ndarray, states: int) -> TupleLaw:
+    """Frequencies of (s, u, g) and mean labels of sampled tuples."""
+    *place, gap = tuples.reshape(-1, 4).T
+    counts, gaps = np.zeros((2, states, states, states))
+    np.add.at(counts, tuple(place), 1.0)
+    np.add.at(gaps, tuple(place), gap.astype(np.float64))
+    return TupleLaw(counts / len(gap), TupleLaw.of(counts, gaps).mean_gap)
 
 
 def rademacher_complexity(
@@ -220,7 +212,8 @@ def sample_bound(
     second = analysis_operator(reference.features, reference.omegas, measure)
     s, u = np.nonzero(law.pairs)  # A_N on D_N, the span of the learned displacements of pairs that occur
     learned = operator_on(span_basis(encoder[u] - encoder[s]), omegas, measure)
-    missed = missed_displacements(encoder, learned, reference, second)
+    move = second.basis @ transport(learned, second) @ learned.basis.T
+    missed = missed_displacements(move, encoder, reference.features)
     inner = (class_error + mismatch) ** 2 + statistical + mismatch**2 + 2.0 * reference.level**2
     target_error = law.norm(predictor(encoder, omegas) - ideal) ** 2
     bound = sharp = np.inf

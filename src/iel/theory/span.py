@@ -18,7 +18,7 @@ import numpy as np
 
 from iel.errors import ChainError
 from iel.theory.builders import affine_process, lumpable
-from iel.theory.chains import ControlledProcess, Matrix, as_chain, as_policy, policy_chain
+from iel.theory.chains import ControlledProcess, Matrix, as_chain, policy_chain
 from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, coordinates, statement
 from iel.theory.representation import (
     TOLERANCE,
@@ -72,35 +72,31 @@ def policy_reward_operator(features: np.ndarray, operators: np.ndarray, policy: 
     return linear_map(features, wanted, "The policy's reward is not latent-linear", advice)
 
 
-def discounted_values(chain: Matrix, rewards: np.ndarray, discount: float) -> np.ndarray:
+def discounted_values(chain: Matrix, rewards: np.ndarray) -> np.ndarray:
     """Exact policy evaluation: (I - gamma P)^{-1} r for rewards (n, m)."""
-    _check_discount(discount)
     dense = as_chain(chain).toarray()
-    return np.linalg.solve(np.eye(len(dense)) - discount * dense, rewards)
+    return np.linalg.solve(np.eye(len(dense)) - DISCOUNT * dense, rewards)
 
 
-def evaluation_operator(operator: np.ndarray, reward_operator: np.ndarray, discount: float) -> np.ndarray:
+def evaluation_operator(operator: np.ndarray, reward_operator: np.ndarray) -> np.ndarray:
     """S_pi = (I - gamma K_pi^*)^{-1} R_pi (fixed-policy evaluation span)."""
-    _check_discount(discount)
-    system = np.eye(len(operator)) - discount * operator.T
+    system = np.eye(len(operator)) - DISCOUNT * operator.T
     if np.linalg.cond(system) > 1e12:
         raise ChainError(
-            f"I - {discount:g} K_pi^* is singular: K_pi has an eigenvalue 1 / {discount:g}, which features that span "
+            f"I - {DISCOUNT:g} K_pi^* is singular: K_pi has an eigenvalue 1 / {DISCOUNT:g}, which features that span "
             "their space exclude, so drop dependent columns."
         )
     return np.linalg.solve(system, reward_operator)
 
 
-def bilinear_values(features: np.ndarray, operator: np.ndarray, goals: np.ndarray | None = None) -> np.ndarray:
-    """<phi(x), S mu_g> as a table (n, m)."""
-    return features @ operator @ (features if goals is None else goals).T
+def bilinear_values(features: np.ndarray, operator: np.ndarray) -> np.ndarray:
+    """<phi(x), S phi(g)> as a table (n, n)."""
+    return features @ operator @ features.T
 
 
-def action_value_operators(
-    representation: Representation, reward_operators: np.ndarray, value_operator: np.ndarray, discount: float
-) -> np.ndarray:
+def action_value_operators(representation: Representation, rewards: np.ndarray, values: np.ndarray) -> np.ndarray:
     """R_a + gamma K_a^* S for every action: the action-value span, for S = S_pi or S = S*."""
-    return reward_operators + discount * np.swapaxes(representation.operators, 1, 2) @ value_operator
+    return rewards + DISCOUNT * np.swapaxes(representation.operators, 1, 2) @ values
 
 
 def action_values(process: ControlledProcess, rewards: np.ndarray, values: np.ndarray, discount: float) -> np.ndarray:
@@ -108,18 +104,14 @@ def action_values(process: ControlledProcess, rewards: np.ndarray, values: np.nd
     return rewards + discount * process.expected(values)
 
 
-def optimal_bellman(process: ControlledProcess, rewards: np.ndarray, values: np.ndarray, discount: float) -> np.ndarray:
-    """(B* V)(x, g) = max_a Q(x, a, g)."""
-    return action_values(process, rewards, values, discount).max(axis=0)
-
-
 def optimal_values(process: ControlledProcess, rewards: np.ndarray, discount: float) -> np.ndarray:
-    """V* by value iteration to 1e-12, goals side by side."""
-    _check_discount(discount)
+    """V* by value iteration, (B* V)(x, g) = max_a Q(x, a, g), to 1e-12, goals side by side."""
+    if not 0.0 < discount < 1.0:
+        raise ChainError(f"The discount is {discount}: choose a number strictly between 0 and 1.")
     values = np.zeros(rewards.shape[1:])
     scale = max(1.0, float(np.abs(rewards).max()) / (1.0 - discount))
     while True:
-        updated = optimal_bellman(process, rewards, values, discount)
+        updated = action_values(process, rewards, values, discount).max(axis=0)
         if np.abs(updated - values).max() * discount <= 1e-13 * scale * (1.0 - discount) + 1e-15:
             return updated
         values = updated
@@ -140,17 +132,10 @@ def is_lattice(features: np.ndarray) -> bool:
 class Closure(NamedTuple):
     """Latent optimal Bellman closure: proved, refuted, or not decided."""
 
-    certificate: str | None
-    """Why the class is closed, or None."""
+    closed: bool | None
+    """True: proved. False: a sampled S leaves the class. None: neither."""
     distance: float
     """Largest sup-distance of B* V_S from the class over the sampled S, relative to the size of B* V_S."""
-
-    @property
-    def closed(self) -> bool | None:
-        """True: proved. False: a sampled S leaves the class. None: neither."""
-        if self.certificate is not None:
-            return True
-        return False if self.distance > TOLERANCE else None
 
 
 def bellman_closure(
@@ -158,32 +143,23 @@ def bellman_closure(
     representation: Representation,
     reward_operators: np.ndarray,
     generator: np.random.Generator,
-    samples: int = 64,
 ) -> Closure:
-    """Check B* V_phi inside V_phi. Maximising over actions is the only step that can leave the class."""
+    """Check B* V_phi inside V_phi. Maximising over actions is the only step that can leave the class.
+
+    With one action the Bellman operator is affine and stays in the span; in a lattice a maximum of latent functions is
+    latent.
+    """
     features = check_features(representation.features, process.states)
     rewards = reward_table(features, reward_operators)
     distance = 0.0
-    for _ in range(samples):
+    for _ in range(64):
         weight = generator.normal(size=(features.shape[1],) * 2) * 10.0 ** generator.uniform(-2, 2)
-        image = optimal_bellman(process, rewards, bilinear_values(features, weight), DISCOUNT)
+        image = action_values(process, rewards, bilinear_values(features, weight), DISCOUNT).max(axis=0)
         distance = max(distance, distance_from_span(features, image) / max(1e-12, float(np.abs(image).max())))
     linear = sufficiency_residual(process, representation).max() <= TOLERANCE * max(1.0, np.abs(features).max())
-    if linear and process.actions == 1:
-        return Closure("one action: the Bellman operator is affine and stays in the span", distance)
-    if linear and is_lattice(features):
-        return Closure("the features form a lattice: a maximum of latent functions is latent", distance)
-    return Closure(None, distance)
-
-
-def policy_rewards(process: ControlledProcess, policy: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-    """r_pi(x, g) = sum_a pi(a | x) r(x, a, g)."""
-    return np.einsum("xa,axg->xg", as_policy(process, policy), rewards)
-
-
-def _check_discount(discount: float) -> None:
-    if not 0.0 < discount < 1.0:
-        raise ChainError(f"The discount is {discount}: choose a number strictly between 0 and 1.")
+    if linear and (process.actions == 1 or is_lattice(features)):
+        return Closure(True, distance)
+    return Closure(False if distance > TOLERANCE else None, distance)
 
 
 def lumped(
@@ -227,11 +203,11 @@ def evaluation(generator: np.random.Generator) -> Iterator[Evidence]:
         policy, rewards = generator.dirichlet(np.ones(2), size=3)[groups], generator.normal(size=(2, 3, 3))
         operator = policy_operator(process, representation, policy)
         radius = max(radius, np.abs(np.linalg.eigvals(operator)).max())
-        solved = evaluation_operator(operator, policy_reward_operator(features, rewards, policy), DISCOUNT)
+        solved = evaluation_operator(operator, policy_reward_operator(features, rewards, policy))
         table = reward_table(features, rewards)
-        exact = discounted_values(policy_chain(process, policy), policy_rewards(process, policy, table), DISCOUNT)
+        exact = discounted_values(policy_chain(process, policy), np.einsum("xa,axg->xg", policy, table))
         values = max(values, np.abs(bilinear_values(features, solved) - exact).max())
-        each = reward_table(features, action_value_operators(representation, rewards, solved, DISCOUNT))
+        each = reward_table(features, action_value_operators(representation, rewards, solved))
         actions = max(actions, np.abs(each - action_values(process, table, exact, DISCOUNT)).max())
     numbers = {"largest error of V": values, "of Q": actions}
     yield Evidence(f"{INSTANCES} lumped processes", numbers, max(values, actions) < 1e-7)
@@ -246,7 +222,7 @@ def values_of_actions(generator: np.random.Generator) -> Iterator[Evidence]:
     exact = action_values(process, reward_table(features, rewards), bilinear_values(features, solved), DISCOUNT)
     wrong = Representation(features, representation.operators + 0.1 * generator.normal(size=(2, 3, 3)))
     error, broken = (
-        np.abs(reward_table(features, action_value_operators(own, rewards, solved, DISCOUNT)) - exact).max()
+        np.abs(reward_table(features, action_value_operators(own, rewards, solved)) - exact).max()
         for own in (representation, wrong)
     )
     numbers = {"error": error, "with wrong K_a": broken}

@@ -23,15 +23,13 @@ def draw_audit(audit: Audit, path: Path | str) -> Path:
 
 
 def _calibration(panel: Axes, audit: Audit) -> None:
-    name = "exact" if audit.against_exact else "observed"
     reference, predicted = audit.pairs["reference"], audit.pairs["predicted"]
     shown = np.isfinite(reference) & np.isfinite(predicted) & (reference > 0) & (predicted > 0)
     panel.scatter(reference[shown][:3000], predicted[shown][:3000], s=3, alpha=0.2, color=EDGE, linewidths=0)
     middle = [row.reference for row in audit.calibration]
-    medians = np.array([row.predicted[1] for row in audit.calibration])
-    if len(middle) and np.isfinite(medians).any():
-        band = [row.predicted for row in audit.calibration]
-        panel.fill_between(middle, [b[0] for b in band], [b[2] for b in band], alpha=0.25, label="10 % to 90 %")
+    low, medians, high = np.array([row.predicted for row in audit.calibration]).reshape(-1, 3).T
+    if np.isfinite(medians).any():
+        panel.fill_between(middle, low, high, alpha=0.25, label="10 % to 90 %")
         panel.plot(middle, medians, marker="o", label="median prediction")
     limits = [1.0, max(2.0, float(reference[np.isfinite(reference)].max(initial=2.0)))]
     panel.plot(limits, limits, color=INK, linewidth=1, linestyle="--", label="equal")
@@ -39,7 +37,8 @@ def _calibration(panel: Axes, audit: Audit) -> None:
         panel.axvline(audit.horizon.low, color=FAILURE, linewidth=1, label="trusted horizon")
     if np.isfinite(audit.ceiling):
         panel.axhline(audit.ceiling, color=EDGE, linewidth=1, linestyle=":", label="ceiling of discounting")
-    panel.set(xscale="log", yscale="log", xlabel=f"{name} steps", ylabel="predicted steps", title="Calibration")
+    panel.set(xscale="log", yscale="log", title="Calibration")
+    panel.set(xlabel=f"{audit.reference} steps", ylabel="predicted steps")
     panel.legend(fontsize=8)
 
 

@@ -14,8 +14,6 @@ from iel.viz.style import EDGE, INK, LINES, panels
 
 LIGHTER = (1.0, 0.72, 0.5, 0.32)
 """Planners of one method are shades of its colour."""
-
-
 Column = tuple[str, str]
 """A method and a planner."""
 
@@ -52,9 +50,8 @@ def draw_bars(
                     values = 100 * np.asarray(scores, np.float64)
                     panel.barh(row, values.mean(), color=colours[column], height=0.72, zorder=2)
                     panel.plot([100 * low, 100 * high], [row, row], color=INK, linewidth=1.3, zorder=4)
-                    panel.scatter(
-                        values, np.full(len(values), row), s=9, color="white", edgecolor=INK, linewidth=0.7, zorder=5
-                    )
+                    rows = np.full(len(values), row)
+                    panel.scatter(values, rows, s=9, color="white", edgecolor=INK, linewidth=0.7, zorder=5)
                 if column in theirs.get(env, {}):
                     place = 100 * theirs[env][column], row
                     panel.scatter(*place, marker="D", s=26, color="none", edgecolor=EDGE, linewidth=1.4, zorder=6)
@@ -76,9 +73,8 @@ def draw_by_time(path: Path | str, results: Mapping[str, Mapping[str, tuple[floa
                 colour = LINES[number % len(LINES)]
                 marker = "osD^v"[number // len(LINES) % 5]
                 values = 100 * np.asarray(scores, np.float64)
-                panel.scatter(
-                    np.full(len(values), minutes), values, s=14, alpha=0.5, linewidth=0, color=colour, zorder=3
-                )
+                moments = np.full(len(values), minutes)
+                panel.scatter(moments, values, s=14, alpha=0.5, linewidth=0, color=colour, zorder=3)
                 panel.scatter(minutes, values.mean(), s=70, marker=marker, label=method, color=colour, zorder=3)
             panel.set(xscale="log", ylim=(-3, 103), title=env.removesuffix("-v0"))
             panel.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))
@@ -147,9 +143,7 @@ def draw_learning(
 
 
 def draw_by_distance(
-    path: Path | str,
-    columns: Sequence[Column],
-    results: Mapping[str, Mapping[Column, Mapping[str, ArrayLike]]],
+    path: Path | str, columns: Sequence[Column], results: Mapping[str, Mapping[Column, Mapping[str, ArrayLike]]]
 ) -> None:
     """One panel per environment: success against the distance of the goal, a line per method and planner.
 

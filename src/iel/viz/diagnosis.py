@@ -50,13 +50,10 @@ def _episodes(
         return
     for way, name in zip(rollouts.paths, diagnosis.fates, strict=True):
         panel.plot(*way[:, pair].T, color=ENDS[name], linewidth=0.6, alpha=0.4, zorder=3)
+    fates, ends = np.array(diagnosis.fates), np.array([way[-1, pair] for way in rollouts.paths])
     for name in dict.fromkeys(diagnosis.fates):
-        ends = np.array(
-            [way[-1, pair] for way, own in zip(rollouts.paths, diagnosis.fates, strict=True) if own == name]
-        )
-        panel.scatter(
-            ends[:, 0], ends[:, 1], s=26, color=ENDS[name], edgecolor="white", linewidth=0.6, zorder=5, label=name
-        )
+        x, y = ends[fates == name].T
+        panel.scatter(x, y, s=26, color=ENDS[name], edgecolor="white", linewidth=0.6, zorder=5, label=name)
     panel.legend(fontsize=8, loc="upper right", frameon=True, framealpha=0.8)
 
 
@@ -66,8 +63,7 @@ def _parts(panel: Axes, diagnosis: Diagnosis, ground: MazeMap | Ground, pair: li
         panel.set_title("this method has no graph")
         return
     order = np.argsort(-np.bincount(diagnosis.parts), kind="stable")
-    rank = np.empty(len(order), int)
-    rank[order] = np.arange(len(order))
+    rank = np.argsort(order)
     colours = [LINES[min(rank[part], len(LINES) - 1)] for part in diagnosis.parts]
     panel.scatter(nodes[:, pair[0]], nodes[:, pair[1]], s=9, color=colours, linewidth=0, zorder=4)
     panel.set_title(f"the graph without its tree: {len(order)} part{'s' if len(order) != 1 else ''}")

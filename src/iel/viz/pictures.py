@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
@@ -54,18 +56,12 @@ def draw_field(
     `fields` are functions from observations (n, size) to steps (n,), by title; all panels share one scale of colours.
     `template` is an observation whose first two columns are replaced by the position (a point's are all there is).
     """
-    x, y, free, observations = _everywhere(maze, template)
-    with figure(path, 1, len(fields), size=((1.1 + 3.9 * _shape(maze)) * len(fields), 4.2)) as axes:
+    observations, show = _everywhere(maze, template)
+    with panels(path, len(fields), len(fields), (1.1 + 3.9 * _shape(maze), 4.2)) as axes:
         predicted = {title: predict(observations) for title, predict in fields.items()}
         highest = max(float(values[np.isfinite(values)].max(initial=1.0)) for values in predicted.values())
-        for panel, (title, values) in zip(axes[0], predicted.items(), strict=True):
-            steps = np.full(free.shape, np.nan)
-            steps[free] = values
-            scale = {"cmap": FIELD_MAP, "vmin": 0, "vmax": highest}
-            image = panel.imshow(steps, extent=maze.extent, origin="lower", zorder=1, **scale)
-            levels = np.linspace(0, highest, 14)[1:-1]
-            panel.contour(x, y, steps, levels=levels, colors="white", linewidths=0.6, alpha=0.7, zorder=1)
-            draw_walls(panel, maze)
+        for panel, (title, values) in zip(axes, predicted.items(), strict=True):
+            image = show(panel, values, highest, 14, 0.6)
             mark(panel, np.asarray(goal)[:2], "goal")
             panel.set_title(title)
             panel.figure.colorbar(image, ax=panel, shrink=0.8, label="steps")
@@ -77,25 +73,19 @@ def draw_orders(
     goal: ArrayLike,
     fields: Mapping[str, Callable[[NDArray], NDArray]],
     template: ArrayLike,
-    columns: int = 5,
 ) -> None:
     """The same for costs in units of their own: a point's colour is the share of points that are nearer to the goal."""
-    x, y, free, observations = _everywhere(maze, template)
-    with panels(path, len(fields), columns, (0.2 + 2.4 * _shape(maze), 2.8)) as axes:
+    observations, show = _everywhere(maze, template)
+    with panels(path, len(fields), 5, (0.2 + 2.4 * _shape(maze), 2.8)) as axes:
         for panel, (title, cost) in zip(axes, fields.items(), strict=True):
-            values = cost(observations)
-            order = np.full(free.shape, np.nan)
-            order[free] = np.argsort(np.argsort(values, kind="stable"), kind="stable") / max(1, len(values) - 1)
-            panel.imshow(order, extent=maze.extent, origin="lower", cmap=FIELD_MAP, vmin=0, vmax=1, zorder=1)
-            levels = np.linspace(0, 1, 11)[1:-1]
-            panel.contour(x, y, order, levels=levels, colors="white", linewidths=0.5, alpha=0.7, zorder=1)
-            draw_walls(panel, maze)
+            rank = np.argsort(np.argsort(cost(observations), kind="stable"), kind="stable")
+            show(panel, rank / max(1, len(rank) - 1), 1.0, 11, 0.5)
             mark(panel, np.asarray(goal)[:2], "goal", 60.0)
             panel.set_title(title, fontsize="medium")
 
 
-def _everywhere(maze: MazeMap, template: ArrayLike) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-    """Coordinates of a fine lattice, which of its points are free, and those as observations."""
+def _everywhere(maze: MazeMap, template: ArrayLike) -> tuple[NDArray, Callable[..., AxesImage]]:
+    """The free points of a fine lattice as observations, and what shows a value of each below the walls."""
     left, right, bottom, top = maze.extent
     rows, columns = (RESOLUTION * n for n in maze.walls.shape)
     x = left + (np.arange(columns) + 0.5) * (right - left) / columns
@@ -104,7 +94,17 @@ def _everywhere(maze: MazeMap, template: ArrayLike) -> tuple[NDArray, NDArray, N
     free = ~maze.walls[tuple(np.moveaxis(maze.cell_of(points), -1, 0))]
     observations = np.tile(np.asarray(template, np.float32), (int(free.sum()), 1))
     observations[:, :2] = points[free]
-    return x, y, free, observations
+
+    def show(panel: Axes, values: NDArray, highest: float, lines: int, width: float) -> AxesImage:
+        field = np.full(free.shape, np.nan)
+        field[free] = values
+        image = panel.imshow(field, FIELD_MAP, extent=maze.extent, origin="lower", vmin=0, vmax=highest, zorder=1)
+        levels = np.linspace(0, highest, lines)[1:-1]
+        panel.contour(x, y, field, levels=levels, colors="white", linewidths=width, alpha=0.7, zorder=1)
+        draw_walls(panel, maze)
+        return image
+
+    return observations, show
 
 
 def _shape(maze: MazeMap) -> float:
@@ -194,7 +194,9 @@ def draw_curves(path: Path | str, curves: Mapping[str, tuple[Sequence[int], Sequ
                 steps, values = (np.asarray(column, np.float64) for column in curves[name])
                 panel.plot(steps / 1000, values, color=colour, alpha=0.25, linewidth=0.8)
                 dot = "o" if len(values) == 1 else None
-                panel.plot(steps / 1000, _smooth(values), color=colour, linewidth=1.6, marker=dot)
+                wide = np.pad(values, 4, mode="edge")
+                smooth = np.convolve(wide, np.ones(9) / 9, mode="valid") if len(values) >= 9 else values
+                panel.plot(steps / 1000, smooth, color=colour, linewidth=1.6, marker=dot)
                 panel.set_title(name.replace("/", ": ").replace("_", " "), fontsize=9)
                 panel.tick_params(labelsize=8)
                 panel.ticklabel_format(useOffset=False)
@@ -205,13 +207,6 @@ def draw_curves(path: Path | str, curves: Mapping[str, tuple[Sequence[int], Sequ
                     panel.set_ylim(late.min() - margin, late.max() + margin)
         for panel in axes[-1]:
             panel.set_xlabel("thousand steps", fontsize=8)
-
-
-def _smooth(values: NDArray, width: int = 9) -> NDArray:
-    if len(values) < width:
-        return values
-    padded = np.pad(values, width // 2, mode="edge")
-    return np.convolve(padded, np.ones(width) / width, mode="valid")
 
 
 def draw_visits(path: Path | str, maze: MazeMap, data: Trajectories) -> None:

@@ -24,7 +24,6 @@ from iel.errors import ConfigError
 if TYPE_CHECKING:
     from iel.envs.seeded import SeededEnv
 
-BACKENDS = ("egl", "osmesa")
 STATEFUL = ("pointmaze", "antmaze", "antsoccer", "kitchen")
 """Families whose observations hold the whole configuration, so that a simulator can be put back into them."""
 BLOCK = 16
@@ -48,7 +47,7 @@ print("drawn")
 def find_backend() -> str | None:
     """The first GL library that draws a ball here: MUJOCO_GL if it is set, else EGL, else OSMesa; None if none does."""
     wish = os.environ.get("MUJOCO_GL", "").lower()
-    for backend in (wish,) if wish else BACKENDS:
+    for backend in (wish,) if wish else ("egl", "osmesa"):
         try:
             run = subprocess.run(
                 [sys.executable, "-c", PROBE], env=_environment(backend), capture_output=True, text=True, timeout=60
@@ -61,15 +60,12 @@ def find_backend() -> str | None:
 
 
 def choose_backend(env_name: str) -> tuple[str | None, str]:
-    """(GL library or None for a 2-D drawing, one sentence that says why)."""
+    """(GL library, ""), or (None, one sentence that says why the rollout is drawn in 2-D)."""
     if env_name.split("-")[0] not in STATEFUL:
         return None, f"Observations of {env_name} do not hold its whole state, so the rollout is drawn in 2-D."
+    none = "Neither EGL nor OSMesa works here, so the rollout is drawn in 2-D; install libegl1 or libosmesa6 for 3-D."
     backend = find_backend()
-    if backend is None:
-        return None, (
-            "Neither EGL nor OSMesa works here, so the rollout is drawn in 2-D; install libegl1 or libosmesa6 for 3-D."
-        )
-    return backend, f"Rendered by MuJoCo with {backend.upper()}."
+    return backend, "" if backend else none
 
 
 def frame_size(maze: MazeMap | None, longest: int = 640) -> tuple[int, int]:
@@ -172,11 +168,8 @@ def _add_ball(scene: Any, place: NDArray, radius: float, colour: tuple[float, ..
     import mujoco
 
     if scene.ngeom < scene.maxgeom:
-        geom = scene.geoms[scene.ngeom]
-        size = np.array([radius, 0.0, 0.0])
-        mujoco.mjv_initGeom(
-            geom, mujoco.mjtGeom.mjGEOM_SPHERE, size, place, np.eye(3).ravel(), np.array(colour, np.float32)
-        )
+        size, turn, rgba = np.array([radius, 0.0, 0.0]), np.eye(3).ravel(), np.array(colour, np.float32)
+        mujoco.mjv_initGeom(scene.geoms[scene.ngeom], mujoco.mjtGeom.mjGEOM_SPHERE, size, place, turn, rgba)
         scene.ngeom += 1
 
 

@@ -109,11 +109,9 @@ def draw_walls(axes: Axes, maze: MazeMap) -> None:
 
 def mark(axes: Axes, xy: NDArray, kind: str, size: float = 110.0) -> None:
     """A start (disc) or a goal (star)."""
-    shape, colour = ("*", GOAL) if kind == "goal" else ("o", START)
-    scale = 2.2 if kind == "goal" else 0.8
-    axes.scatter(
-        xy[0], xy[1], s=size * scale, marker=shape, color=colour, edgecolor="white", linewidth=1.2, zorder=6, label=kind
-    )
+    shape, colour, scale = ("*", GOAL, 2.2) if kind == "goal" else ("o", START, 0.8)
+    x, y, area = xy[0], xy[1], size * scale
+    axes.scatter(x, y, s=area, marker=shape, color=colour, edgecolor="white", linewidth=1.2, zorder=6, label=kind)
 
 
 def draw_directions(axes: Axes, maze: MazeMap) -> None:

@@ -19,7 +19,7 @@ from iel.errors import ConfigError
 from iel.viz.rendering import choose_backend, frame_size, render
 from iel.viz.style import INK, LINES, PATH, RULES, SUCCESS, draw_maze, mark
 
-DPI = 100
+DPI, FPS = 100, 20
 Frames = NDArray[np.uint8]
 
 
@@ -30,7 +30,6 @@ class Recording(NamedTuple):
     strip: Path
     backend: str
     """"egl", "osmesa" or "drawing"."""
-    explanation: str
 
 
 def record(
@@ -42,7 +41,6 @@ def record(
     waypoints: ArrayLike | None = None,
     frames: int = 150,
     pictures: int = 6,
-    fps: int = 20,
     backend: str | None = None,
 ) -> Recording:
     """Write a rollout (observations (T + 1, n), as in `Rollouts.paths`) as the video `out` and a strip beside it.
@@ -60,21 +58,20 @@ def record(
     if points.ndim != 2 or (points.shape[1] < 2 and len(points)):
         raise ConfigError(f"Waypoints must be a table (number, columns), but have shape {points.shape}.")
     chosen = np.unique(np.linspace(0, len(path) - 1, min(frames, len(path))).round().astype(int))
-    explanation = f"Asked for {backend}."
     if backend is None:
-        found, explanation = choose_backend(env_name)
-        backend = found or "drawing"
-        if found is None:
-            print(explanation, file=sys.stderr)
-    if backend == "drawing":
+        backend, reason = choose_backend(env_name)
+        if backend is None:
+            print(reason, file=sys.stderr)
+    if backend in (None, "drawing"):
+        backend = "drawing"
         images = draw_frames(env_name, path, goal, points, chosen)
     else:
         images = render(env_name, path[chosen], goal, points, backend)
-    video = write_video(out, images, fps)
-    return Recording(video, draw_strip(video.with_suffix(".png"), images, pictures), backend, explanation)
+    video = write_video(out, images)
+    return Recording(video, draw_strip(video.with_suffix(".png"), images, pictures), backend)
 
 
-def write_video(path: Path | str, frames: Frames, fps: int = 20) -> Path:
+def write_video(path: Path | str, frames: Frames) -> Path:
     """Frames (t, height, width, 3) as MP4, or as GIF if asked for or if imageio-ffmpeg is missing; the file written."""
     path = Path(path)
     if path.suffix.lower() not in (".mp4", ".gif"):
@@ -88,14 +85,14 @@ def write_video(path: Path | str, frames: Frames, fps: int = 20) -> Path:
             print(f"MP4 needs imageio-ffmpeg (pip install 'iel[video]'); writing {path.name} instead.", file=sys.stderr)
         else:
             height, width = frames.shape[1:3]
-            writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=fps, ffmpeg_log_level="error")
+            writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=FPS, ffmpeg_log_level="error")
             writer.send(None)
             for frame in frames:
                 writer.send(np.ascontiguousarray(frame))
             writer.close()
             return path
     images = [Image.fromarray(frame).quantize(128) for frame in frames]
-    images[0].save(path, save_all=True, append_images=images[1:], duration=round(1000 / fps), loop=0)
+    images[0].save(path, save_all=True, append_images=images[1:], duration=round(1000 / FPS), loop=0)
     return path
 
 
@@ -120,7 +117,7 @@ def draw_frames(env_name: str, path: NDArray, goal: NDArray, waypoints: NDArray,
         if maze is None:
             show = _chart(page, env_name, path, goal, waypoints)
         else:
-            show = _walk(page, maze, path, goal, waypoints, _heading(env_name, path))
+            show = _walk(page, maze, env_name, path, goal, waypoints)
         frames = np.empty((len(chosen), height, width, 3), np.uint8)
         for number, step in enumerate(chosen):
             show(int(step))
@@ -129,17 +126,8 @@ def draw_frames(env_name: str, path: NDArray, goal: NDArray, waypoints: NDArray,
     return frames
 
 
-def _heading(env_name: str, path: NDArray) -> NDArray | None:
-    """(T + 1, 2) where an ant's first axis points, from its quaternion (w, x, y, z); None for other bodies."""
-    if env_name.split("-")[0] not in ("antmaze", "antsoccer"):
-        return None
-    w, x, y, z = path[:, 3:7].T
-    ahead = np.stack([1 - 2 * (y**2 + z**2), 2 * (x * y + w * z)], axis=1)
-    return ahead / (np.linalg.norm(ahead, axis=1, keepdims=True) + 1e-9)
-
-
 def _walk(
-    page: Figure, maze: MazeMap, path: NDArray, goal: NDArray, waypoints: NDArray, heading: NDArray | None
+    page: Figure, maze: MazeMap, env_name: str, path: NDArray, goal: NDArray, waypoints: NDArray
 ) -> Callable[[int], None]:
     axes = page.add_axes((0, 0, 1, 1))
     draw_maze(axes, maze)
@@ -153,37 +141,34 @@ def _walk(
     def show(step: int) -> None:
         line.set_data(*path[: step + 1, :2].T)
         body.set_data(*path[step : step + 1, :2].T)
-        if heading is not None:
-            nose.set_data(*np.stack([path[step, :2], path[step, :2] + 0.4 * maze.cell * heading[step]]).T)
+        if env_name.split("-")[0] in ("antmaze", "antsoccer"):  # its first axis, from its quaternion
+            w, x, y, z = path[step, 3:7]
+            ahead = np.array([1 - 2 * (y**2 + z**2), 2 * (x * y + w * z)])
+            ahead *= 0.4 * maze.cell / (np.linalg.norm(ahead) + 1e-9)
+            nose.set_data(*np.stack([path[step, :2], path[step, :2] + ahead]).T)
 
     return show
 
 
 def _chart(page: Figure, env_name: str, path: NDArray, goal: NDArray, waypoints: NDArray) -> Callable[[int], None]:
     """Distances over time: of the kitchen's four elements, elsewhere of the whole observation; waypoints as dots."""
-
-    def measure(states: NDArray) -> tuple[NDArray, tuple[str, ...]]:
-        if env_name.startswith("kitchen-"):
-            from iel.envs.kitchen import ELEMENTS, distances
-
-            kind = env_name.split("-")[1]
-            return distances(states, kind), ELEMENTS[kind]
-        return np.linalg.norm(states - goal, axis=1)[:, None], ("observation",)
-
-    values, names = measure(path)
-    planned = measure(waypoints)[0] if waypoints.shape[1] == path.shape[1] and len(waypoints) else None
+    states = np.concatenate([path, waypoints]) if waypoints.shape[1] == path.shape[1] else path
+    names: tuple[str, ...] = ("observation",)
+    distance = np.linalg.norm(states - goal, axis=1)[:, None]
     axes = page.add_axes((0.11, 0.12, 0.86, 0.84))
-    axes.set(xlim=(0, len(path) - 1), ylim=(0, 1.1 * values.max() + 1e-9), xlabel="step", ylabel="distance to the goal")
     if env_name.startswith("kitchen-"):
-        from iel.envs.kitchen import TOLERANCE
+        from iel.envs.kitchen import ELEMENTS, TOLERANCE, distances
 
+        kind = env_name.split("-")[1]
+        distance, names = distances(states, kind), ELEMENTS[kind]
         axes.axhline(TOLERANCE, color=INK, linewidth=0.8, linestyle=":")
+    values, planned = np.split(distance, [len(path)])
+    axes.set(xlim=(0, len(path) - 1), ylim=(0, 1.1 * values.max() + 1e-9), xlabel="step", ylabel="distance to the goal")
+    moments = np.linspace(0, len(path) - 1, len(planned) + 2)[1:-1]
     lines = []
     for number, (name, colour) in enumerate(zip(names, LINES, strict=False)):
         lines += axes.plot([], [], color=colour, linewidth=2, label=name)
-        if planned is not None:
-            moments = np.linspace(0, len(path) - 1, len(planned) + 2)[1:-1]
-            axes.plot(moments, planned[:, number], "o", color=colour, markersize=4, alpha=0.5)
+        axes.plot(moments, planned[:, number], "o", color=colour, markersize=4, alpha=0.5)
     axes.legend(loc="upper right")
 
     def show(step: int) -> None:
