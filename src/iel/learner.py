@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from iel.data.goals import DeviceData
 from iel.data.scaling import Scaling, scaling_of
 from iel.data.trajectories import Trajectories
-from iel.errors import unknown_name
+from iel.errors import ConfigError, unknown_name
 from iel.metrics import Quasimetric, SupportFunction
 from iel.model import GoalState, Measure, Model, Network, Steering
 from iel.nn import frozen_policy
@@ -363,7 +363,7 @@ class Method(ABC):
 
     def embedding(self, trained: Trained, spec: Spec) -> Callable[[jax.Array], jax.Array]:
         """phi, in the coordinates that are exported."""
-        raise NotImplementedError(f"{self.name} learns no embedding")
+        raise ConfigError(f"{self.name} learns no embedding to take directions of; choose the policy waypoints.")
 
     @abstractmethod
     def distances(self, trained: Trained, spec: Spec) -> Distances:

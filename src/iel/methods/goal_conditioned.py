@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.distances import Head, check_groups, distance, pairwise
-from iel.learner import Distances, Learner, Loss, Method, Params, Spec, Trained, total
+from iel.distances import Head, check_groups, distance, groups_of, pairwise
+from iel.learner import SPATIAL, Distances, Learner, Loss, Method, Params, Spec, Trained, total
 from iel.losses import awr_loss, ddpg_bc_loss
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, frozen
-from iel.typed import Count, Fraction
+from iel.typed import Amount, Count, Fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +133,24 @@ class QuasimetricMethod(GoalConditioned):
         metric = Quasimetric(self.head, self.groups, mix, scale=scale, discount=discount)
         networks = {"embedding": frozen(self.embedding(trained, spec), "observation")}
         return Distances(networks, discount=discount, metric=metric)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrastive(QuasimetricMethod):
+    """A quasimetric that is learned by telling later states from those of other rows: what CMD and TMD share."""
+
+    planners = SPATIAL
+
+    components: Count = 8
+    """Groups of `mrn`, or coordinates per group of `iqe`."""
+    discount: Fraction = 0.99
+    """gamma: of the goals, and of the steps that distances stand for."""
+    bc_weight: Amount = 0.1
+    """alpha of DDPG+BC."""
+
+    @property
+    def groups(self) -> int:
+        return groups_of(self.dimension, self.components) if self.head == "iqe" else self.components
 
 
 def ddpg_bc(
