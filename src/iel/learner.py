@@ -170,6 +170,14 @@ def total(first: Loss, *others: Loss, phase: str = "train") -> Loss:
     return loss, {f"{phase}/loss": loss, **metrics}
 
 
+def refuse_unknown(kind: type, settings: Settings, what: str) -> None:
+    """Refuse settings that a method or a policy does not have, with the nearest name."""
+    known = [field.name for field in dataclasses.fields(kind)]
+    for setting in settings:
+        if setting not in known:
+            raise unknown_name(what, setting, known)
+
+
 def adam(learning_rate: float, decay_steps: int = 0) -> optax.GradientTransformation:
     """Adam; with `decay_steps` its step size follows half a cosine down to 0 over that many steps."""
     return optax.adam(optax.cosine_decay_schedule(learning_rate, decay_steps) if decay_steps else learning_rate)
@@ -308,10 +316,7 @@ class Method(ABC):
         """Preset settings, overridden by keyword arguments."""
         if name not in cls.presets:
             raise unknown_name("preset", name, cls.presets)
-        known = [field.name for field in dataclasses.fields(cls)]
-        for setting in settings:
-            if setting not in known:
-                raise unknown_name(f"setting of {cls.__name__}", setting, known)
+        refuse_unknown(cls, settings, f"setting of {cls.__name__}")
         return cls(**{**cls.presets[name], **settings})
 
     @property

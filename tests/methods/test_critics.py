@@ -355,7 +355,8 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, policy, tmp_path
     else:
         chosen = jnp.clip(own.policy(pair), -1, 1)
         if name == "crl":
-            f = algo.features(own, states, chosen, goals).logits().min(0) + np.log(algo.batch_size - 1)
+            phi, psi = algo.features(own, states, chosen, goals)
+            f = (phi * psi).sum(-1).min(0) + np.log(algo.batch_size - 1)
         else:
             f = rated(own.classifier, pair, chosen).min(0)
         cost = -jax.nn.log_sigmoid(f)

@@ -30,12 +30,7 @@ class GCBC(Method, Learner):
 
     name = "gcbc"
     facts = Facts("goal-conditioned", "actions", "none")
-    presets = {
-        "paper": {},
-        "laptop": LAPTOP,
-        "laptop-body": LEGGED,
-        "smoke": SMOKE,
-    }
+    presets = {"paper": {}, "laptop": LAPTOP, "laptop-body": LEGGED, "smoke": SMOKE}
     planners = ("direct",)
 
     p_trajectory: float = 1.0

@@ -18,9 +18,10 @@ import re
 import socket
 import time
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -126,16 +127,16 @@ class Metrics:
         self.routes: frozenset[str] = frozenset()
         self.started = time.monotonic()
         self.requests: Counter[tuple[str, str]] = Counter()
-        self.bins: dict[str, list[int]] = {}
-        self.seconds: dict[str, float] = {}
+        self.bins: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(BUCKETS) + 1))
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.rows = self.messages = self.sockets = 0
 
     def request(self, path: str, status: int, seconds: float) -> None:
         """Count one request."""
         route = path if path in self.routes else "other"
         self.requests[route, f"{status // 100}xx"] += 1
-        self.bins.setdefault(route, [0] * (len(BUCKETS) + 1))[bisect_left(BUCKETS, seconds)] += 1
-        self.seconds[route] = self.seconds.get(route, 0.0) + seconds
+        self.bins[route][bisect_left(BUCKETS, seconds)] += 1
+        self.seconds[route] += seconds
 
     def text(self) -> str:
         """All of it, in the text format that Prometheus reads."""
@@ -144,12 +145,10 @@ class Metrics:
             lines.append(f'iel_requests_total{{route="{route}",status="{kind}"}} {count}')
         lines.append("# TYPE iel_request_seconds histogram")
         for route, bins in sorted(self.bins.items()):
-            total = 0
-            for end, count in zip((*map(str, BUCKETS), "+Inf"), bins, strict=True):
-                total += count
+            for end, total in zip((*BUCKETS, "+Inf"), accumulate(bins), strict=True):
                 lines.append(f'iel_request_seconds_bucket{{route="{route}",le="{end}"}} {total}')
             lines.append(f'iel_request_seconds_sum{{route="{route}"}} {self.seconds[route]:.6f}')
-            lines.append(f'iel_request_seconds_count{{route="{route}"}} {total}')
+            lines.append(f'iel_request_seconds_count{{route="{route}"}} {sum(bins)}')
         for name, kind, value in (
             ("iel_rows_total", "counter", self.rows),
             ("iel_websocket_messages_total", "counter", self.messages),

@@ -7,7 +7,6 @@ within r of a sample: a node is blocked within r of one, an edge if any of its o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -55,9 +54,7 @@ class Obstacles:
         ahead = (places[edges.target] - places[edges.source]) / self.scale
         length = np.hypot(*ahead.T)
         near = np.flatnonzero(np.minimum(gap[edges.source], gap[edges.target]) <= length / 2 + max(self._trees))
-        if len(near) == 0:
-            return np.empty((0, 2), np.int64)
-        count = int(np.clip(np.ceil(length[near].max() / min(self._trees)), 1, ALONG)) + 1
+        count = int(np.clip(np.ceil(length[near].max(initial=0.0) / min(self._trees)), 1, ALONG)) + 1
         share = np.linspace(0.0, 1.0, count)[:, None, None]
         samples = places[edges.source[near]] + share * (ahead[near] * self.scale)
         hit = self.covers(samples.reshape(-1, 2)).reshape(count, -1).any(axis=0)
@@ -65,12 +62,7 @@ class Obstacles:
 
 
 def _sampled(points: Floats, radius: float, most: int) -> Floats:
-    """A polyline's points and as many between them as keep neighbours within the radius, `most` in all."""
-    pieces, left = [points[:1]], most - 1
-    for first, second in pairwise(points):
-        if left <= 0:
-            break
-        count = int(np.clip(np.ceil(np.hypot(*(second - first)) / radius), 1, left))
-        pieces.append(first + np.linspace(0.0, 1.0, count + 1)[1:, None] * (second - first))
-        left -= count
-    return np.concatenate(pieces)[:most]
+    """Points along a polyline, at most a radius apart; `most` of them, further apart where that is too few."""
+    along = np.concatenate([[0.0], np.hypot(*np.diff(points, axis=0).T).cumsum()])
+    at = np.linspace(0.0, along[-1], int(np.clip(np.ceil(along[-1] / radius) + 1, 1, most)))
+    return np.column_stack([np.interp(at, along, axis) for axis in points.T])

@@ -164,8 +164,6 @@ class Session:
         self.scene: Scene | None = None
         self.planner: Planner | None = None
         self._nearest: tuple[tuple[str, bytes], Integers] | None = None
-        self.walled_in = False
-        """Whether obstacles cover every node."""
         self.simulation: Simulation | None = None
         self.observation: Row | None = None
         self.goal = stage.first[1]
@@ -210,8 +208,7 @@ class Session:
             self.simulation.set_goal(goal)
             self.steps, self.success = 0, False
         self.goal, self.planner = goal, planner
-        self.walled_in = isinstance(planner, AsymGraph) and bool(planner.nodes_off.all())
-        if not self.walled_in:
+        if not (isinstance(planner, AsymGraph) and planner.nodes_off.all()):  # obstacles cover every node
             planner.prepare(goal)
         return planner, latent
 
@@ -244,7 +241,7 @@ class Session:
         if kind == "none" or metric is None or metric.discount is None:
             return None
         if kind == "graph" and isinstance(planner, AsymGraph):
-            if self.walled_in:
+            if planner.nodes_off.all():
                 return [-1] * len(cells)
             pursuit, nearest = planner.prepared.pursuit, self._nearest_nodes(planner, cells)
             assert isinstance(pursuit, AlongGraph) and planner.metric is not None
