@@ -397,7 +397,7 @@ def test_the_contract_holds_with_a_waypoint_policy(name):
     [
         (lambda: CRL(batch_size=1), "at least 2"),
         (lambda: CRL(bc_weight=-1.0), "bc_weight is"),
-        (lambda: CRL(actor_p_trajectory=2.0), "sum to 1"),
+        (lambda: CRL(actor_p_trajectory=2.0), "actor_p_trajectory is"),
         (lambda: CLearning(monte_carlo_share=2.0), "monte_carlo_share is"),
         (lambda: CLearning(bc_weight=-1.0), "bc_weight is"),
         (lambda: CLearning(discount=1.0), "expected `float` < 1.0"),

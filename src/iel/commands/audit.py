@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import iel
-from iel.commands.common import ActingCommand, Facts, RunCommand, known_environment
+from iel.commands.common import ActingCommand, Facts, RunCommand
+from iel.envs.registry import ALIASES
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class DiagnoseCommand(ActingCommand):
         held, seen = audit_data(run, self.planning.data)
         planner = self.planning.agent("direct" if model.metric is None else "asym-graph", model, data).planner
         rollouts, maze = None, None
-        place = self.environment.world() or known_environment(run.env)
+        place = self.environment.world() or ALIASES.get(run.env)
         if self.episodes and place is not None:
             protocol = iel.Protocol(self.episodes, None, self.seed, self.environment.max_steps)
             arena = Arena(place, protocol, reference=data.observations[0])

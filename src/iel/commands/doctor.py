@@ -41,8 +41,8 @@ class Doctor(Command):
             "versions": _versions(problems),
             "devices": _devices(problems),
             "rendering": _rendering(),
-            "data_directory": _writable(data_directory(), "IEL_DATA", problems),
-            "run_directory": _writable(Path("runs"), None, problems),
+            "data_directory": _writable(data_directory(), "set IEL_DATA to a directory you can write to", problems),
+            "run_directory": _writable(Path("runs"), "start iel somewhere you can write", problems),
             "problems": problems,
             "healthy": not problems,
         }
@@ -64,10 +64,9 @@ def _versions(problems: list[str]) -> dict[str, str]:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            if name in EXTRAS:
-                versions[name] = f"not installed (optional: pip install 'iel[{EXTRAS[name]}]')"
-            else:
-                versions[name] = "missing"
+            optional = f"not installed (optional: pip install 'iel[{EXTRAS.get(name)}]')"
+            versions[name] = optional if name in EXTRAS else "missing"
+            if name in PACKAGES:
                 problems.append(f"The package {name} is missing; run `make install`, or `pip install {name}`.")
     return versions
 
@@ -89,19 +88,13 @@ def _rendering() -> str:
     """Offscreen rendering is optional: our pictures are drawn by matplotlib. A crash of the driver must not be ours."""
     chosen = os.environ.get("MUJOCO_GL")
     for backend in (chosen,) if chosen else ("egl", "osmesa"):
-        probe = subprocess.run(
-            [sys.executable, "-c", RENDER_PROBE],
-            env={**os.environ, "MUJOCO_GL": backend},
-            capture_output=True,
-            timeout=60,
-        )
-        if probe.returncode == 0:
+        program, setting = [sys.executable, "-c", RENDER_PROBE], {**os.environ, "MUJOCO_GL": backend}
+        if subprocess.run(program, env=setting, capture_output=True, timeout=60).returncode == 0:
             return f"MuJoCo renders offscreen with MUJOCO_GL={backend}"
     return "no offscreen MuJoCo (install EGL or OSMesa for camera images); everything else works without it"
 
 
-def _writable(directory: Path, variable: str | None, problems: list[str]) -> str:
-    remedy = f"set {variable} to a directory you can write to" if variable else "start iel somewhere you can write"
+def _writable(directory: Path, remedy: str, problems: list[str]) -> str:
     try:
         existing = directory if directory.exists() else next(p for p in directory.absolute().parents if p.exists())
         with tempfile.TemporaryFile(dir=existing):

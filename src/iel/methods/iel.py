@@ -41,14 +41,13 @@ class Embedded(Method):
     """Polyak rate of the target copies."""
     expectile: Fraction = 0.95
     """tau of the TD loss: near 1, short paths win."""
-    p_trajectory: float = 0.625
+    p_trajectory: Share = 0.625
     """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.policy is None and type(self).controls is Method.controls:
             raise ConfigError(f"{self.name.upper()} has no policy of its own; choose directions or waypoints.")
-        _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property
     def sampler(self) -> GoalSampler:

@@ -7,6 +7,7 @@ before it sends the next one, so nothing queues up. While the agent walks, frame
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -21,9 +22,9 @@ from iel.files import notice
 from iel.metrics import Floats, Integers, LatentGoal
 from iel.planning import AsymGraph, Planner
 from iel.planning.goals import latent_wishes
+from iel.planning.graph import Edges
 from iel.planning.planners import AlongGraph
 from iel.serving.engine import Engine, finite
-from iel.serving.obstacles import Obstacles
 from iel.serving.schemas import Answer, Body, Number
 from iel.serving.views import View, view_of
 
@@ -32,6 +33,8 @@ Place = Annotated[list[Number], Field(min_length=2, max_length=2)]
 FRAMES = 30
 """Frames a second while the agent walks."""
 STROKES, STROKE_POINTS = 64, 512
+SAMPLES, ALONG = 4096, 24
+"""Samples of all strokes together, and of one edge, at most; what is longer is sampled more thinly."""
 ROUND, LONG = (2, 4), (3, 5)
 """MuJoCo's numbers of spheres and ellipsoids, of capsules and cylinders."""
 
@@ -64,6 +67,56 @@ class PlayMessage(Body):
     agent: Literal["run", "pause", "reset"] | None = None
     speed: int | None = Field(default=None, ge=1, le=16)
     """Steps of the simulator per frame."""
+
+
+class Obstacles:
+    """Strokes on a map whose axes are measured in `scale`: which nodes and edges of a planning graph they block.
+
+    A stroke is a polyline with a brush radius r. It is sampled at distances of r or less, so whatever crosses it comes
+    within r of a sample: a node is blocked within r of one, an edge if any of its own samples, r apart too, is.
+    """
+
+    def __init__(self, strokes: Sequence[Stroke], scale: Floats):
+        self.scale = scale
+        parts: dict[float, list[Floats]] = {}
+        left = SAMPLES
+        for stroke in strokes:
+            samples = _sampled(np.asarray(stroke.points, np.float64) / scale, stroke.radius, left)
+            left -= len(samples)
+            if len(samples):
+                parts.setdefault(stroke.radius, []).append(samples)
+        self._trees = {radius: cKDTree(np.concatenate(pieces)) for radius, pieces in parts.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._trees)
+
+    def covers(self, places: Floats) -> NDArray[np.bool_]:
+        """Whether places (n, 2) lie on an obstacle."""
+        covered = np.zeros(len(places), bool)
+        for radius, tree in self._trees.items():
+            covered |= tree.query(places / self.scale, distance_upper_bound=np.nextafter(radius, np.inf))[0] <= radius
+        return covered
+
+    def crossed(self, edges: Edges, places: Floats) -> NDArray[np.int64]:
+        """(m, 2) edges between nodes at these places that an obstacle crosses."""
+        if not self._trees:
+            return np.empty((0, 2), np.int64)
+        gap = np.min([tree.query(places / self.scale)[0] for tree in self._trees.values()], axis=0)
+        ahead = (places[edges.target] - places[edges.source]) / self.scale
+        length = np.hypot(*ahead.T)
+        near = np.flatnonzero(np.minimum(gap[edges.source], gap[edges.target]) <= length / 2 + max(self._trees))
+        count = int(np.clip(np.ceil(length[near].max(initial=0.0) / min(self._trees)), 1, ALONG)) + 1
+        share = np.linspace(0.0, 1.0, count)[:, None, None]
+        samples = places[edges.source[near]] + share * (ahead[near] * self.scale)
+        hit = self.covers(samples.reshape(-1, 2)).reshape(count, -1).any(axis=0)
+        return np.stack([edges.source[near][hit], edges.target[near][hit]], 1)
+
+
+def _sampled(points: Floats, radius: float, most: int) -> Floats:
+    """Points along a polyline, at most a radius apart; `most` of them, further apart where that is too few."""
+    along = np.concatenate([[0.0], np.hypot(*np.diff(points, axis=0).T).cumsum()])
+    at = np.linspace(0.0, along[-1], int(np.clip(np.ceil(along[-1] / radius) + 1, 1, most)))
+    return np.column_stack([np.interp(at, along, axis) for axis in points.T])
 
 
 class Simulation:
@@ -173,7 +226,7 @@ class Session:
 
     def draw(self, strokes: list[Stroke]) -> None:
         """Replace all obstacles."""
-        self.obstacles = Obstacles([(stroke.points, stroke.radius) for stroke in strokes], self.view.scale)
+        self.obstacles = Obstacles(strokes, self.view.scale)
 
     # ---------------------------------------------------------------- the scene
 
