@@ -88,8 +88,7 @@ class CMD(Contrastive):
     ) -> tuple[jax.Array, ...]:
         """phi(x, a) and phi(g, a'), (heads, batch, dim)."""
         rows = jnp.concatenate([state, goal]), jnp.concatenate([action, others])
-        here, there = jnp.split(apply_heads(networks.encoder, jnp.concatenate(rows, -1)), 2, axis=1)
-        return here, there
+        return tuple(jnp.split(apply_heads(networks.encoder, jnp.concatenate(rows, -1)), 2, axis=1))
 
     def left_out(self) -> tuple[jax.Array, jax.Array]:
         """Rows and goals, (batch, 1) each, whose actions are left out: the first ones, and as many that are spread

@@ -148,7 +148,7 @@ class SubgoalLearner(Part):
         return total(critic, self.actor_loss(skills.policy, skills.critic, batch), phase=self.phase)
 
 
-def first_beyond(points: jax.Array, final: jax.Array, reach: float) -> jax.Array:
+def first_beyond(points: jax.Array, final: jax.Array, reach: float, block: int = 8192) -> jax.Array:
     """For every row the first later row of its trajectory at least `reach` away; the trajectory's last if none is.
 
     The same as `planning.clusters.first_beyond`, on the device: a block of rows looks ahead until all have found one.
@@ -168,7 +168,7 @@ def first_beyond(points: jax.Array, final: jax.Array, reach: float) -> jax.Array
 
     if isinstance(points, Table):
         return Table((len(points),), search)  # type: ignore[return-value]
-    return in_blocks(lambda rows: search(rows[:, 0])[:, None], jnp.arange(len(points))[:, None])[:, 0]
+    return in_blocks(lambda rows: search(rows[:, 0])[:, None], jnp.arange(len(points))[:, None], block)[:, 0]
 
 
 class Tables(NamedTuple):

@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -300,13 +299,8 @@ def is_loopback(address: str) -> bool:
 
 def host_name(host: str) -> str | None:
     """The name in a Host header, without its port: `localhost:8000`, `[::1]:8000`."""
-    try:
-        parts = urlsplit(f"//{host}")
-        _ = parts.port
-    except ValueError:
-        return None
-    plain = parts.username is None and not (parts.path or parts.query or parts.fragment)
-    return parts.hostname if plain else None
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s\[\]:/?#@\\]+))(?::\d*)?", host)
+    return (found[1] or found[2]).lower() if found else None
 
 
 def same_origin(origin: str, host: str) -> bool:

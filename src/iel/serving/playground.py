@@ -124,7 +124,6 @@ class Simulation:
 
     def __init__(self, name: str, reference: ArrayLike):
         self.env = make_env(name, reference=reference)
-        self.maze, self.horizon = self.env.map, self.env.horizon
         self.simulator: Any = self.env.unwrapped
         start, info = self.env.reset(seed=0, options={"task_id": 1})
         self.task: tuple[Row, Row] = np.asarray(start, np.float32), np.asarray(info["goal"], np.float32)
@@ -175,9 +174,9 @@ class Stage:
                 live = Simulation(served.env, served.states[0])
             except ConfigError as error:
                 notice(f"{error} Until then there is no live agent.")
-        self.view: View = view_of(served, None if live is None else live.maze)
+        self.view: View = view_of(served, None if live is None else live.env.map)
         # Only in mazes, which have a floor plan, can the agent be put anywhere.
-        self.simulation = live if live is not None and live.maze and hasattr(live.simulator, "set_xy") else None
+        self.simulation = live if live is not None and live.env.map and hasattr(live.simulator, "set_xy") else None
         if self.simulation is not None:
             self.first = self.simulation.task
         else:
@@ -204,7 +203,7 @@ class Stage:
             "start": start,
             "goal": goal,
             "live": self.simulation is not None,
-            "horizon": None if self.simulation is None else self.simulation.horizon,
+            "horizon": None if self.simulation is None else self.simulation.env.horizon,
         }
 
 
@@ -326,8 +325,7 @@ class Session:
             raise ConfigError("There is no simulator for this data, so there is no live agent.")
         if self.simulation is None:
             served = self.stage.engine.served
-            assert served.env is not None
-            self.simulation = Simulation(served.env, served.states[0])
+            self.simulation = Simulation(str(served.env), served.states[0])
         self.observation = self.simulation.reset(self.view.state(self.scene.start), self.goal)
         self.steps, self.success = 0, False
         self.life += 1
@@ -342,15 +340,14 @@ class Session:
         simulation, planner = self.simulation, self.planner
         if simulation is None or planner is None or self.observation is None:
             return None
+        last = min(self.steps + self.speed, simulation.env.horizon)
         try:
-            for _ in range(self.speed):
-                if self.success or self.steps >= simulation.horizon:
-                    break
+            while self.steps < last and not self.success:
                 self.observation, self.success = simulation.step(planner.act(self.observation))
                 self.steps += 1
         except IELError as error:
             return {**self._frame("lost"), "problem": str(error)}
-        tired = self.steps >= simulation.horizon
+        tired = self.steps >= simulation.env.horizon
         return self._frame("arrived" if self.success else "tired" if tired else "walking")
 
     def _frame(self, state: str) -> Answer:
