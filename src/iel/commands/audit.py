@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import iel
-from iel.commands.common import ActingCommand, Facts, RunCommand
-from iel.envs.registry import ALIASES
+from iel.commands.common import ActingCommand, Facts, RunCommand, known_environment
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class DiagnoseCommand(ActingCommand):
         held, seen = audit_data(run, self.planning.data)
         planner = self.planning.agent("direct" if model.metric is None else "asym-graph", model, data).planner
         rollouts, maze = None, None
-        place = self.environment.world() or ALIASES.get(run.env)
+        place = self.environment.world() or known_environment(run.env)
         if self.episodes and place is not None:
             protocol = iel.Protocol(self.episodes, None, self.seed, self.environment.max_steps)
             arena = Arena(place, protocol, reference=data.observations[0])

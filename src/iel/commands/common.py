@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import tyro
 
 import iel
-from iel.envs.registry import ALIASES
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -126,9 +125,16 @@ class ActingCommand(PlanningCommand):
     environment: Annotated[WorldSettings, tyro.conf.OmitArgPrefixes] = WorldSettings()
 
 
+def known_environment(name: str) -> str | None:
+    """The environment of this name, if there is one; logs of one's own have none."""
+    from iel.envs.registry import ALIASES  # slow to import
+
+    return ALIASES.get(name)
+
+
 def environment_of(run: Run) -> str:
     """The run's environment, refused when it was trained on a file without one."""
-    if run.env not in ALIASES:
+    if known_environment(run.env) is None:
         raise ConfigError(
             f"{run.path} was trained on '{run.env}', which has no environment to act in; give one of your own with "
             "`iel evaluate RUN --env-factory package:function`, or use `iel play`, `plan`, `audit` and `export`."

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 import iel
-from iel.commands.common import Facts, Flag, PlanningCommand
+from iel.commands.common import Facts, Flag, PlanningCommand, known_environment
 from iel.commands.prompts import parse_goal, parse_place, parse_places, parse_reward, parse_weighted
-from iel.envs.registry import ALIASES
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class PlanCommand(PlanningCommand):
     def _ends(self, run: Run, data: iel.Trajectories) -> tuple[np.ndarray, np.ndarray, MazeMap | None]:
         """(start, goal, map or None): the start as it was given; else both of the environment's task, or two states of
         the data where there is no environment."""
-        if run.env not in ALIASES:  # logs of one's own: a long route through the data
+        if known_environment(run.env) is None:  # logs of one's own: a long route through the data
             first, last, maze = data.episode(0).observations[0], data.episode(len(data) - 1).observations[-1], None
         else:
             env = iel.make_env(run.env, reference=data.observations[0])

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 import iel
-from iel.commands.common import ADVANCED, Command, Facts, Flag
-from iel.envs.registry import ALIASES
+from iel.commands.common import ADVANCED, Command, Facts, Flag, known_environment
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class Train(Command):
         for run in trained.runs.values():
             draw_training(run)
         own = f"iel play {out}, iel diagnose {out}, or iel evaluate {out} --env-factory package:function"
-        further = f"iel evaluate {out}" if data.name in ALIASES else own
+        further = f"iel evaluate {out}" if known_environment(data.name) else own
         print(f"trained in {trained.seconds:.0f} s; next: {further}")
         return {
             "run": str(out),

@@ -63,9 +63,9 @@ class FB(Tasked, Learner):
             MLP(policy_key, told, self.policy_widths, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
         )
 
-    def target_of(self, networks: Networks) -> Networks:
+    def target_of(self, networks: Networks) -> Targets:
         """F and B."""
-        return networks._replace(policy=None)
+        return Targets(networks.forward, networks.backward)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Transitions:
         """Transitions, with a later state where the policy learns from those."""
@@ -74,13 +74,13 @@ class FB(Tasked, Learner):
         return Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1], later)
 
     def measure_loss(
-        self, networks: Networks, target: Networks, z: jax.Array, batch: Transitions, key: jax.Array
+        self, networks: Networks, target: Targets, z: jax.Array, batch: Transitions, key: jax.Array
     ) -> Loss:
         """TD of the measures, and B kept orthonormal."""
         forward, backward = (networks.forward, target.forward), (networks.backward, target.backward)
         return self.basis_loss(forward, backward, self.next_action(key, networks.policy, batch, z), z, batch)
 
-    def loss(self, networks: Networks, target: Networks, batch: Transitions, key: jax.Array) -> Loss:
+    def loss(self, networks: Networks, target: Targets, batch: Transitions, key: jax.Array) -> Loss:
         """The sum; no gradient flows from the policy's loss to F, nor from the measures' to the policy, nor from task
         vectors to B."""
         task_key, next_key, actor_key = jax.random.split(key, 3)
@@ -98,8 +98,15 @@ class FB(Tasked, Learner):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves; the Polyak copies have no policy."""
+    """What the optimiser moves."""
 
     forward: MLP
     backward: MLP
-    policy: MLP | None
+    policy: MLP
+
+
+class Targets(NamedTuple):
+    """Polyak copies."""
+
+    forward: MLP
+    backward: MLP
