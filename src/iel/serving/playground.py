@@ -125,13 +125,15 @@ class Simulation:
     def __init__(self, name: str, reference: ArrayLike):
         self.env = make_env(name, reference=reference)
         self.simulator: Any = self.env.unwrapped
+
+    def task(self) -> tuple[Row, Row]:
+        """Begin the first task: its start and goal."""
         start, info = self.env.reset(seed=0, options={"task_id": 1})
-        self.task: tuple[Row, Row] = np.asarray(start, np.float32), np.asarray(info["goal"], np.float32)
-        """Start and goal of the first task."""
+        return np.asarray(start, np.float32), np.asarray(info["goal"], np.float32)
 
     def reset(self, start: Row, goal: Row) -> Row:
         """Put the agent at the start, in the pose a reset gives it."""
-        self.env.reset(seed=0, options={"task_id": 1})
+        self.task()
         self.simulator.set_xy(np.asarray(start[:2], np.float64))
         self.set_goal(goal)
         return np.asarray(self.simulator.get_ob(), np.float32)
@@ -178,7 +180,7 @@ class Stage:
         # Only in mazes, which have a floor plan, can the agent be put anywhere.
         self.simulation = live if live is not None and live.env.map and hasattr(live.simulator, "set_xy") else None
         if self.simulation is not None:
-            self.first = self.simulation.task
+            self.first = self.simulation.task()
         else:
             left, right, bottom, top = self.view.extent
             low, size = np.array([left, bottom]), np.array([right - left, top - bottom])
@@ -203,7 +205,6 @@ class Stage:
             "start": start,
             "goal": goal,
             "live": self.simulation is not None,
-            "horizon": None if self.simulation is None else self.simulation.env.horizon,
         }
 
 
@@ -268,20 +269,17 @@ class Session:
         """The route from a state, on the map, or the sentence that says why there is none."""
         ends = self.view.places(np.stack([here, self.goal]))
         try:
-            between: Floats = np.empty((0, 2))
-            to_go: list[float | None] = [None, None]
+            between, steps = np.empty((0, 2)), None
             if planner.metric is not None:
                 route = planner.path(here)
-                between = self.view.places(route.observations)
-                to_go = [finite(steps) for steps in (*route.steps_to_go, 0.0)]
+                between, steps = self.view.places(route.observations), finite(route.total)
             if planner.name == "rec-mid":  # its route is straight, but it heads for a midpoint first
                 between = self.view.places(planner.target(here).observation)
-                to_go = [to_go[0], None, 0.0]
             path = np.concatenate([ends[:1], between, ends[1:]])
-            return {"path": np.round(path, 3).tolist(), "to_go": to_go, "steps": to_go[0], "problem": None}
+            return {"path": np.round(path, 3).tolist(), "steps": steps, "problem": None}
         except (NoPath, ConfigError) as error:
             problem = "No way leads there; erase a wall." if self.obstacles else str(error)
-            return {"path": [], "to_go": [], "steps": None, "problem": problem}
+            return {"path": [], "steps": None, "problem": problem}
 
     def _field(self, kind: str, planner: Planner, goal: LatentGoal) -> list[float] | None:
         """Predicted steps at the raster's points, in tenths; -1 where nothing is known.
