@@ -269,7 +269,8 @@ class Session:
         """The route from a state, on the map, or the sentence that says why there is none."""
         ends = self.view.places(np.stack([here, self.goal]))
         try:
-            between, steps = np.empty((0, 2)), None
+            between: Floats = np.empty((0, 2))
+            steps = None
             if planner.metric is not None:
                 route = planner.path(here)
                 between, steps = self.view.places(route.observations), finite(route.total)
