@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from iel.data.goals import DeviceData
 from iel.data.scaling import Scaling, scaling_of
 from iel.data.trajectories import Trajectories
-from iel.errors import unknown_name
+from iel.errors import ConfigError, unknown_name
 from iel.metrics import Quasimetric, SupportFunction
 from iel.model import GoalState, Measure, Model, Network, Steering
 from iel.nn import frozen_policy
@@ -179,6 +179,14 @@ def total(first: Loss, *others: Loss, phase: str = "train") -> Loss:
     for part, more in others:
         loss, metrics = loss + part, {**metrics, **more}
     return loss, {f"{phase}/loss": loss, **metrics}
+
+
+def refuse_unknown(kind: type, settings: Settings, what: str) -> None:
+    """Refuse settings that a method or a policy does not have, with the nearest name."""
+    known = [field.name for field in dataclasses.fields(kind)]
+    for setting in settings:
+        if setting not in known:
+            raise unknown_name(what, setting, known)
 
 
 def adam(learning_rate: float, decay_steps: int = 0) -> optax.GradientTransformation:
@@ -319,10 +327,7 @@ class Method(ABC):
         """Preset settings, overridden by keyword arguments."""
         if name not in cls.presets:
             raise unknown_name("preset", name, cls.presets)
-        known = [field.name for field in dataclasses.fields(cls)]
-        for setting in settings:
-            if setting not in known:
-                raise unknown_name(f"setting of {cls.__name__}", setting, known)
+        refuse_unknown(cls, settings, f"setting of {cls.__name__}")
         return cls(**{**cls.presets[name], **settings})
 
     @property
@@ -374,7 +379,7 @@ class Method(ABC):
 
     def embedding(self, trained: Trained, spec: Spec) -> Callable[[jax.Array], jax.Array]:
         """phi, in the coordinates that are exported."""
-        raise NotImplementedError(f"{self.name} learns no embedding")
+        raise ConfigError(f"{self.name} learns no embedding to take directions of; choose the policy waypoints.")
 
     @abstractmethod
     def distances(self, trained: Trained, spec: Spec) -> Distances:

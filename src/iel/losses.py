@@ -36,18 +36,14 @@ def ivl_loss(
 def regression_expectile_loss(
     prediction: jax.Array, target: jax.Array, tau: float, counted: jax.Array | None = None
 ) -> jax.Array:
-    """E[W(l) l^2] with the residual l = target - prediction and weight tau where l > 0, 1 - tau elsewhere; the mean is
-    over all rows, of which those that are not `counted` add nothing.
-    """
+    """E[W_tau(l) l^2] with l = target - prediction; rows that are not `counted` add nothing to the mean over all."""
     residual = target - prediction
-    weight = jnp.where(residual > 0, tau, 1.0 - tau)
-    return (weight * jnp.square(residual) * (1.0 if counted is None else counted)).mean()
+    return (expectile_weight(residual, tau) * jnp.square(residual) * (1.0 if counted is None else counted)).mean()
 
 
 def iql_value_loss(value: jax.Array, target_q: jax.Array, tau: float) -> jax.Array:
     """E[W_tau(u) u^2] with u = min_e Q'_e(s, a) - V(s); `target_q` is (heads, batch)."""
-    gap = jax.lax.stop_gradient(target_q.min(0)) - value
-    return (expectile_weight(gap, tau) * jnp.square(gap)).mean()
+    return regression_expectile_loss(value, jax.lax.stop_gradient(target_q.min(0)), tau)
 
 
 def iql_critic_loss(q: jax.Array, reward: jax.Array, next_value: jax.Array, discount: float) -> jax.Array:

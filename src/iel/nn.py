@@ -230,10 +230,9 @@ def scalars(heads: MLP, *parts: jax.Array) -> jax.Array:
 def frozen(network: MLP, *inputs: str, logit: bool = False) -> Network:
     """A trained network, or an ensemble of them, as the numpy network that is shipped. `logit`: it is a log-odds."""
     leaves: Any = jax.tree.map(np.asarray, network)
-    if leaves.layers[0].kernel.ndim == 2:
-        return Network(inputs, (_perceptron(leaves),), logit=logit)
-    count = len(leaves.layers[0].kernel)
-    return Network(inputs, tuple(_perceptron(head(leaves, index)) for index in range(count)), logit=logit)
+    first = leaves.layers[0].kernel
+    heads = [leaves] if first.ndim == 2 else [head(leaves, index) for index in range(len(first))]
+    return Network(inputs, tuple(_perceptron(each) for each in heads), logit=logit)
 
 
 def frozen_policy(policy: GaussianPolicy | TanhGaussianPolicy, *inputs: str, spread: bool = False) -> Network:

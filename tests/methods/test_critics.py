@@ -355,7 +355,8 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, policy, tmp_path
     else:
         chosen = jnp.clip(own.policy(pair), -1, 1)
         if name == "crl":
-            f = algo.features(own, states, chosen, goals).logits().min(0) + np.log(algo.batch_size - 1)
+            phi, psi = algo.features(own, states, chosen, goals)
+            f = (phi * psi).sum(-1).min(0) + np.log(algo.batch_size - 1)
         else:
             f = rated(own.classifier, pair, chosen).min(0)
         cost = -jax.nn.log_sigmoid(f)
@@ -396,7 +397,7 @@ def test_the_contract_holds_with_a_waypoint_policy(name):
     [
         (lambda: CRL(batch_size=1), "at least 2"),
         (lambda: CRL(bc_weight=-1.0), "bc_weight is"),
-        (lambda: CRL(actor_p_trajectory=2.0), "sum to 1"),
+        (lambda: CRL(actor_p_trajectory=2.0), "actor_p_trajectory is"),
         (lambda: CLearning(monte_carlo_share=2.0), "monte_carlo_share is"),
         (lambda: CLearning(bc_weight=-1.0), "bc_weight is"),
         (lambda: CLearning(discount=1.0), "expected `float` < 1.0"),

@@ -257,7 +257,7 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(name):
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda: GCBC(p_trajectory=1.5), "sum to 1"),
+        (lambda: GCBC(p_trajectory=1.5), "p_trajectory is"),
         (lambda: GCIVL(p_current=0.7), "sum to 1"),
         (lambda: GCIVL(expectile=1.0), "expected `float` < 1.0"),
         (lambda: GCIQL(bc_weight=-1.0), "bc_weight is"),

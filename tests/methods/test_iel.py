@@ -174,7 +174,7 @@ def test_presets_and_settings():
         ({"hidden": (64, 0)}, "hidden is"),
         ({"omega_share": 1.2}, "omega_share is"),
         ({"policy": None}, "no policy of its own"),
-        ({"p_trajectory": 1.2}, "non-negative and sum to 1"),
+        ({"p_trajectory": 1.2}, "p_trajectory is"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):

@@ -315,7 +315,7 @@ def test_distances_rank_states_as_the_exact_steps_do(name):
         (lambda: QRL(epsilon=0.0), "epsilon is"),
         (lambda: QRL(dimension=20), "does not fall into"),
         (lambda: QRL(head="mrn", dimension=5), "of an even size"),
-        (lambda: QRL(actor_p_trajectory=1.5), "sum to 1"),
+        (lambda: QRL(actor_p_trajectory=1.5), "actor_p_trajectory is"),
         (lambda: CMD(state_share=2.0), "state_share is"),
         (lambda: CMD(components=7), "does not fall into"),
         (lambda: TMD(zeta=-1.0), "zeta is"),

@@ -9,8 +9,7 @@ from iel.planning import Atlas
 from iel.planning.graph import Edges
 from iel.serving.app import create_app
 from iel.serving.engine import Engine, Served
-from iel.serving.obstacles import Obstacles
-from iel.serving.playground import Scene, Session, Stage, Stroke
+from iel.serving.playground import Obstacles, Scene, Session, Stage, Stroke
 from iel.serving.views import view_of
 from tests.serving.conftest import atlas, maze_model, served, walk
 
@@ -80,7 +79,8 @@ def test_an_obstacle_blocks_what_it_covers_and_crosses():
     places = generator.uniform(0, 10, (60, 2))
     source, target = generator.integers(0, 60, (2, 150))
     edges = Edges(source, target, np.ones(150))
-    strokes = [([[2.0, 2.0], [8.0, 7.0], [8.0, 9.0]], 0.4), ([[5.0, 1.0]], 0.7)]
+    bent, dot = [[2.0, 2.0], [8.0, 7.0], [8.0, 9.0]], [[5.0, 1.0]]
+    strokes = [Stroke(points=bent, radius=0.4), Stroke(points=dot, radius=0.7)]
     obstacles = Obstacles(strokes, np.ones(2))
 
     lines = [((2.0, 2.0), (8.0, 7.0), 0.4), ((8.0, 7.0), (8.0, 9.0), 0.4), ((5.0, 1.0), (5.0, 1.0), 0.7)]
@@ -133,7 +133,7 @@ def test_the_shown_plan_is_the_planners(stage, model):
     planner.prepare(goal)
     way = planner.path(start)
     np.testing.assert_allclose(shown["path"], np.concatenate([[start], way.observations, [goal]]), atol=1e-3)
-    assert shown["steps"] == pytest.approx(way.total) and shown["to_go"][-1] == 0.0
+    assert shown["steps"] == pytest.approx(way.total)
     raster = stage.view.raster
     wanted = model.model.steps(raster.observations, np.tile(goal, (len(raster.observations), 1)))
     np.testing.assert_allclose(np.array(shown["field"]) / 10, wanted, atol=0.06)

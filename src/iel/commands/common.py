@@ -127,7 +127,7 @@ class ActingCommand(PlanningCommand):
 
 def known_environment(name: str) -> str | None:
     """The environment of this name, if there is one; logs of one's own have none."""
-    from iel.envs.registry import ALIASES
+    from iel.envs.registry import ALIASES  # slow to import
 
     return ALIASES.get(name)
 

@@ -31,8 +31,8 @@ class Doctor(Command):
             "versions": _versions(problems),
             "devices": _devices(problems),
             "rendering": _rendering(),
-            "data_directory": _writable(data_directory(), "IEL_DATA", problems),
-            "run_directory": _writable(Path("runs"), None, problems),
+            "data_directory": _writable(data_directory(), "set IEL_DATA to a directory you can write to", problems),
+            "run_directory": _writable(Path("runs"), "start iel somewhere you can write", problems),
             "problems": problems,
             "healthy": not problems,
         }
@@ -54,10 +54,9 @@ def _versions(problems: list[str]) -> dict[str, str]:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            if name in EXTRAS:
-                versions[name] = f"not installed (optional: pip install 'iel[{EXTRAS[name]}]')"
-            else:
-                versions[name] = "missing"
+            optional = f"not installed (optional: pip install 'iel[{EXTRAS.get(name)}]')"
+            versions[name] = optional if name in EXTRAS else "missing"
+            if name in PACKAGES:
                 problems.append(f"The package {name} is missing; run `make install`, or `pip install {name}`.")
     return versions
 
@@ -85,8 +84,7 @@ def _rendering() -> str:
     return f"MuJoCo renders offscreen with MUJOCO_GL={backend}"
 
 
-def _writable(directory: Path, variable: str | None, problems: list[str]) -> str:
-    remedy = f"set {variable} to a directory you can write to" if variable else "start iel somewhere you can write"
+def _writable(directory: Path, remedy: str, problems: list[str]) -> str:
     try:
         existing = directory if directory.exists() else next(p for p in directory.absolute().parents if p.exists())
         with tempfile.TemporaryFile(dir=existing):

@@ -65,17 +65,17 @@ class Evaluate(ActingCommand):
         runs = open_runs(self.run)
         driver = None if self.policy_of is None else iel.open_run(self.policy_of)
         planners = self._planners(ask, runs[0].model, (driver or runs[0]).model)
-        steps, data = self.environment.max_steps, self.planning.data
+        steps = self.environment.max_steps
         protocol = iel.Protocol(self.episodes, self.tasks, self.seed, steps, self.action, ask, self.by_distance)
         for run in runs:  # said before the first episode, not after the last
             require_writable(run.folder("evaluations"))
         env = world.name if world else environment_of(runs[0])
-        stored = [run.data(data) for run in runs]
+        stored = [run.data(self.planning.data) for run in runs]
         arena = Arena(world or env, protocol, reference=stored[0].observations[0])
-        results = [
-            self._evaluate(run, data, planners, arena, env, driver) for run, data in zip(runs, stored, strict=True)
-        ]
-        summary = summarise([result for own in results for result in own])
+        results: list[Result] = []
+        for run, data in zip(runs, stored, strict=True):
+            results += self._evaluate(run, data, planners, arena, env, driver)
+        summary = summarise(results)
         Console().print(table(summary))
         print(f"written to {runs[0].path / 'evaluations'}")
         return summary

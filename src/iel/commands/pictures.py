@@ -72,13 +72,10 @@ def draw_fields(picture: Path, maze: MazeMap, agent: Agent, goal: np.ndarray) ->
 
     model, planner = agent.model, agent.planner
 
-    def along_graph(observations: np.ndarray) -> np.ndarray:
-        rows = np.zeros(len(observations), np.int64)
-        return planner.plan(goal[None]).steps(model.embed(observations), rows=rows)
-
     fields = {"predicted steps": lambda rows: model.steps(rows, np.tile(goal, (len(rows), 1)))}
     if planner.name.endswith("graph"):
-        fields["the same, added up along the planning graph"] = along_graph
+        steps, added = planner.plan(goal[None]).steps, "the same, added up along the planning graph"
+        fields[added] = lambda rows: steps(model.embed(rows), rows=np.zeros(len(rows), np.int64))
     draw_field(picture, maze, goal, fields, planner.observations[0])
 
 

@@ -71,7 +71,7 @@ class PlanCommand(PlanningCommand):
         route = planner.path(start)
         picture = self.picture or run.folder("plots") / "plan.png"
         draw_plan(picture, maze or ground(data), planner, start, route)
-        waypoints = np.asarray(route.observations)
+        waypoints = route.observations
         reading = planner.landscape.read(wanted) if isinstance(wanted, iel.Reward) else None
         if reading:
             print(reading.sentence)
@@ -90,8 +90,8 @@ class PlanCommand(PlanningCommand):
             "goal": words,
             "in_span": reading and reading.readout.share,
             "waypoints": waypoints.tolist(),
-            "costs": np.asarray(route.costs).tolist(),
-            "steps": np.asarray(route.steps).tolist(),
+            "costs": route.costs.tolist(),
+            "steps": route.steps.tolist(),
             "predicted_steps": route.total,
             "excess": {name: float(model.support.excess(row)[0]) for name, row in ends.items()},
             "picture": str(picture),

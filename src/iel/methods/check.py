@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,9 +69,9 @@ def _check_phase(phase: Phase, states: dict[str, TrainState], arrays: DeviceData
         _demand(value.shape == () and bool(jnp.isfinite(value)), f"{name}: the metric {metric} is not a finite scalar")
     again, _ = step(state, jax.random.key(1))
     other, _ = step(state, jax.random.key(2))
-    _demand(_same(after, again), f"{name}: the same key gave two results")
-    _demand(not _same(after, other), f"{name}: the key does not matter")
-    _demand(not _same(after, state), f"{name}: update changes nothing")
+    _demand(bool(eqx.tree_equal(after, again)), f"{name}: the same key gave two results")
+    _demand(not eqx.tree_equal(after, other), f"{name}: the key does not matter")
+    _demand(not eqx.tree_equal(after, state), f"{name}: update changes nothing")
 
     def from_scratch(key: jax.Array) -> tuple[TrainState, Metrics]:
         return learner.update(learner.start(key, spec), learner.sample(key, arrays, tables), key)
@@ -88,25 +88,21 @@ def _check_files(model: Model, data: Trajectories) -> None:
             loaded = load_model(Path(scratch) / "model")
         except IELError as error:
             raise ContractError(f"The model does not survive its files: {error}") from error
-    states, goals = data.observations[:7], data.observations[-7:]
-    commands = np.ones((7, model.command_size), np.float32)
-    asked: dict[str, Any] = {
-        "embed": lambda m: m.embed(states),
-        "omega": lambda m: m.omega(goals),
-        "act": lambda m: m.act(states, commands),
-    }
-    if model.metric is not None:
-        asked["cost"] = lambda m: m.cost(states, goals, goals)
-    for name, ask in asked.items():
-        mine, theirs = ask(model), ask(loaded)
-        _demand(isinstance(mine, np.ndarray) and bool(np.isfinite(mine).all()), f"model.{name} is not finite numpy")
-        _demand(np.array_equal(mine, theirs), f"model.{name} changes when the model is saved and loaded")
+    mine, theirs = _answers(model, data), _answers(loaded, data)
+    for name, answer in mine.items():
+        _demand(isinstance(answer, np.ndarray) and bool(np.isfinite(answer).all()), f"model.{name} is not finite numpy")
+        _demand(np.array_equal(answer, theirs[name]), f"model.{name} changes when the model is saved and loaded")
     if not isinstance(model.metric, SupportFunction):
-        unit_length = np.allclose(np.linalg.norm(model.omega(goals), axis=1), 1.0, atol=1e-3)
-        _demand(unit_length, "omega is not of unit length")
-    actions = model.act(states, commands)
-    _demand(actions.shape == (7, model.action_size), "model.act has the wrong shape")
-    _demand(bool((np.abs(actions) <= 1.0).all()), "model.act leaves [-1, 1]")
+        _demand(np.allclose(np.linalg.norm(mine["omega"], axis=1), 1.0, atol=1e-3), "omega is not of unit length")
+    _demand(mine["act"].shape == (7, model.action_size), "model.act has the wrong shape")
+    _demand(bool((np.abs(mine["act"]) <= 1.0).all()), "model.act leaves [-1, 1]")
+
+
+def _answers(model: Model, data: Trajectories) -> dict[str, np.ndarray]:
+    states, goals = data.observations[:7], data.observations[-7:]
+    act = model.act(states, np.ones((7, model.command_size), np.float32))
+    answers = {"embed": model.embed(states), "omega": model.omega(goals), "act": act}
+    return answers if model.metric is None else {**answers, "cost": model.cost(states, goals, goals)}
 
 
 def _check_metric(model: Model, data: Trajectories) -> None:
@@ -114,16 +110,14 @@ def _check_metric(model: Model, data: Trajectories) -> None:
         return
     states, goals = data.observations[:7], data.observations[-7:]
     points, directions = model.goals(goals)
-    latent = [
-        LatentGoal(point.astype(np.float64), direction) for point, direction in zip(points, directions, strict=True)
-    ]
     sources, targets = model.embed(states).astype(np.float64), points.astype(np.float64)
-    table = model.metric.costs(sources, targets, latent[0])
-    rows = model.metric.row_costs(sources, targets, [latent[0]] * 7)
+    first, second = (LatentGoal(targets[row], directions[row]) for row in (0, 1))
+    table = model.metric.costs(sources, targets, first)
+    rows = model.metric.row_costs(sources, targets, [first] * 7)
     _demand(table.shape == (7, 7) and bool(np.isfinite(table).all() and (table > 0.0).all()), "costs are not positive")
     _demand(np.allclose(np.diagonal(table), rows, rtol=1e-4), "costs in a table and row by row disagree")
     if model.metric.for_every_goal:
-        same = np.allclose(table, model.metric.costs(sources, targets, latent[1]), rtol=1e-6)
+        same = np.allclose(table, model.metric.costs(sources, targets, second), rtol=1e-6)
         _demand(same, "the metric says it is the same for every goal, and is not")
     if model.metric.discount is not None:
         _demand(bool((model.steps(states, goals) >= 0.0).all()), "predicted steps are negative")
@@ -148,10 +142,6 @@ def _check_steering(model: Model, data: Trajectories) -> None:
         first, second, other = (model.act(states, command, np.random.default_rng(seed)) for seed in (0, 0, 1))
         _demand(np.array_equal(first, second), "a sampled action does not follow from its generator")
         _demand(not np.array_equal(first, other), "a sampled action ignores its generator")
-
-
-def _same(one: Any, other: Any) -> bool:
-    return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), one, other)))
 
 
 def _random_walks() -> Trajectories:

@@ -57,13 +57,9 @@ class CLearning(Method, Learner):
     published loss; it learns faster and stitches less)."""
     bc_weight: Amount = 0.1
     """alpha of cloning; 0 is the published actor, which is for data that the policy itself collects."""
-    actor_p_trajectory: float = 0.5
+    actor_p_trajectory: Share = 0.5
     """Share of the actor's goals from the same trajectory (uniform); the others are random states, as the recursion
     asks what the policy would do about them."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.actor_goals  # refuses impossible goal probabilities now
 
     @property
     def actor_goals(self) -> GoalSampler:

@@ -19,20 +19,19 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import Relabelled
-from iel.learner import SPATIAL, Distances, Facts, Loss, Settings, Spec, Trained
+from iel.learner import Distances, Facts, Loss, Settings, Spec, Trained
 from iel.losses import contrastive_loss, diagonal_cross_entropy
-from iel.methods.goal_conditioned import QuasimetricMethod, ddpg_bc
+from iel.methods.goal_conditioned import Contrastive, ddpg_bc
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head, scalars
-from iel.quasimetrics import groups_of
-from iel.typed import Amount, Count, Fraction, Share
+from iel.typed import Share
 
 # All pairs of a batch are compared in every coordinate: half the rows are a quarter of the work.
 SHORT: Settings = {"batch_size": 128, "dimension": 64, "state_share": 0.5, "cut_jumps": True}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CMD(QuasimetricMethod):
+class CMD(Contrastive):
     """Contrastive metric distillation in one step (CMD-1): a density ratio that is a quasimetric.
 
     Let p(g | x, a) be the discounted density of the states that follow. The successor distance
@@ -65,24 +64,13 @@ class CMD(QuasimetricMethod):
         "smoke": {**SMOKE, "steps": 1_000, "batch_size": 64, "dimension": 32, "state_share": 0.5},
         "ogbench": {"contrast": "binary", "potential": False},
     }
-    planners = SPATIAL
 
-    components: Count = 8
-    """Groups of `mrn`, or coordinates per group of `iqe`."""
-    discount: Fraction = 0.99
-    """gamma: of the goals, and of the steps that distances stand for."""
     contrast: Literal["symmetric", "binary"] = "symmetric"
     """Which goal is mine and whose goal is this (the paper), or one yes-or-no question per pair (`binary`)."""
     potential: bool = True
     """Learn c(g); without it, distances must say how common a goal is."""
     state_share: Share = 0.0
     """Share of the rows whose actions are left out (0), at both ends; published: none."""
-    bc_weight: Amount = 0.1
-    """alpha of DDPG+BC."""
-
-    @property
-    def groups(self) -> int:
-        return groups_of(self.dimension, self.components) if self.head == "iqe" else self.components
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks; the mixture's odds start at 1."""
@@ -100,8 +88,7 @@ class CMD(QuasimetricMethod):
     ) -> tuple[jax.Array, ...]:
         """phi(x, a) and phi(g, a'), (heads, batch, dim)."""
         rows = jnp.concatenate([state, goal]), jnp.concatenate([action, others])
-        here, there = jnp.split(apply_heads(networks.encoder, jnp.concatenate(rows, -1)), 2, axis=1)
-        return here, there
+        return tuple(jnp.split(apply_heads(networks.encoder, jnp.concatenate(rows, -1)), 2, axis=1))
 
     def left_out(self) -> tuple[jax.Array, jax.Array]:
         """Rows and goals, (batch, 1) each, whose actions are left out: the first ones, and as many that are spread

@@ -67,10 +67,12 @@ class CRL(GoalConditioned):
             GaussianPolicy(policy_key, 2 * size, self.policy_widths, actions, gelu=True),
         )
 
-    def features(self, networks: Networks, state: jax.Array, action: jax.Array, goal: jax.Array) -> Features:
+    def features(
+        self, networks: Networks, state: jax.Array, action: jax.Array, goal: jax.Array
+    ) -> tuple[jax.Array, ...]:
         """phi(x, a) and psi(g) / sqrt(d), (heads, batch, d) each."""
         phi = apply_heads(networks.phi, jnp.concatenate([state, action], -1))
-        return Features(phi, apply_heads(networks.psi, goal) / jnp.sqrt(self.latent))
+        return phi, apply_heads(networks.psi, goal) / jnp.sqrt(self.latent)
 
     def geometry_loss(self, networks: Networks, target: None, batch: Relabelled) -> Loss:
         """Which of the batch's goals came after which state and action?"""
@@ -85,7 +87,8 @@ class CRL(GoalConditioned):
         fixed = jax.lax.stop_gradient(networks)
 
         def q(action: jax.Array) -> jax.Array:
-            return self.features(fixed, batch.state, action, batch.actor_goal).logits().min(0)
+            phi, psi = self.features(fixed, batch.state, action, batch.actor_goal)
+            return (phi * psi).sum(-1).min(0)
 
         loss, metrics = ddpg_bc(networks.policy, batch, q, self.bc_weight)
         return loss, {"train/actor": loss, "train/actor_logit": metrics["train/actor_q"]}
@@ -104,17 +107,6 @@ class CRL(GoalConditioned):
         if self.policy is not None:
             networks["actor"] = frozen_policy(own.policy, "observation", "goal")
         return Distances(networks)
-
-
-class Features(NamedTuple):
-    """Both sides of the critic, (heads, batch, d)."""
-
-    phi: jax.Array
-    psi: jax.Array
-
-    def logits(self) -> jax.Array:
-        """Row by row, (heads, batch)."""
-        return (self.phi * self.psi).sum(-1)
 
 
 class Networks(NamedTuple):

@@ -18,7 +18,7 @@ import jax
 
 from iel.data.goals import DeviceData
 from iel.learner import Distances, Facts, Learner, Loss, Spec, Trained, total
-from iel.methods.measures import MAZES, Tasked, Tasks, Transitions
+from iel.methods.measures import MAZES, Tasked, Transitions
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, POLICY_SCALE, ensemble, on_sphere
 from iel.typed import Count
@@ -73,25 +73,20 @@ class FB(Tasked, Learner):
         later = data.observations[ahead] if self.future_share > 0 else None
         return Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1], later)
 
-    def tasks(self, backward: MLP, batch: Transitions, key: jax.Array) -> Tasks:
-        """What the policy is asked for in this batch; no gradient flows from here to B."""
-        point = lambda x: jax.lax.stop_gradient(on_sphere(backward(x)))  # noqa: E731
-        future = None if batch.future is None else point(batch.future)
-        return self.draw_tasks(key, point(batch.state), future)
-
     def measure_loss(
         self, networks: Networks, target: Targets, z: jax.Array, batch: Transitions, key: jax.Array
     ) -> Loss:
         """TD of the measures, and B kept orthonormal."""
-        columns = on_sphere(networks.backward(batch.next_state)), on_sphere(target.backward(batch.next_state))
-        next_action = self.next_action(key, networks.policy, batch, z)
-        measured = self.forward_loss((networks.forward, target.forward), next_action, z, columns, batch)
-        return self.basis_loss(*measured, columns[0])
+        forward, backward = (networks.forward, target.forward), (networks.backward, target.backward)
+        return self.basis_loss(forward, backward, self.next_action(key, networks.policy, batch, z), z, batch)
 
     def loss(self, networks: Networks, target: Targets, batch: Transitions, key: jax.Array) -> Loss:
-        """The sum; no gradient flows from the policy's loss to F, nor from the measures' to the policy."""
+        """The sum; no gradient flows from the policy's loss to F, nor from the measures' to the policy, nor from task
+        vectors to B."""
         task_key, next_key, actor_key = jax.random.split(key, 3)
-        tasks = self.tasks(networks.backward, batch, task_key)
+        backward = jax.lax.stop_gradient(networks.backward)
+        future = None if batch.future is None else on_sphere(backward(batch.future))
+        tasks = self.draw_tasks(task_key, on_sphere(backward(batch.state)), future)
         return total(
             self.measure_loss(networks, target, tasks.z, batch, next_key),
             self.actor_loss(actor_key, networks.policy, networks.forward, tasks, batch),

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from iel.data.goals import DeviceData, Table, draw_states, geometric
 from iel.learner import Controls, Facts, Loss, Part, Phase, Spec, Trained, total
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
-from iel.methods.hilp import Euclidean, EuclideanLearner
+from iel.methods.hilp import EuclideanLearner
+from iel.methods.iel import Embedded
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen_policy, in_blocks, scalars, unit
@@ -29,7 +30,7 @@ from iel.typed import Amount, Fraction, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAS(Euclidean):
+class GAS(Embedded):
     """Graph-assisted stitching: a Euclidean space of temporal distances, a graph in it, a policy towards its nodes.
 
     Phase `embedding`: with V(x, g) = -||psi(x) - psi(g)||,
@@ -167,10 +168,7 @@ def first_beyond(points: jax.Array, final: jax.Array, reach: float, block: int =
 
     if isinstance(points, Table):
         return Table((len(points),), search)  # type: ignore[return-value]
-    block = min(block, len(points))
-    rows = jnp.arange(len(points) + -len(points) % block)
-    rows = jnp.minimum(rows, len(points) - 1).reshape(-1, block)
-    return jax.lax.map(search, rows).ravel()[: len(points)]
+    return in_blocks(lambda rows: search(rows[:, 0])[:, None], jnp.arange(len(points))[:, None], block)[:, 0]
 
 
 class Tables(NamedTuple):

@@ -17,6 +17,7 @@ from iel.learner import Controls, Distances, Facts, Learner, Loss, Method, Spec,
 from iel.methods.presets import LAPTOP, LEGGED, SMOKE
 from iel.model import GoalState
 from iel.nn import GaussianPolicy, frozen_policy
+from iel.typed import Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,20 +31,11 @@ class GCBC(Method, Learner):
 
     name = "gcbc"
     facts = Facts("goal-conditioned", "actions", "none")
-    presets = {
-        "paper": {},
-        "laptop": LAPTOP,
-        "laptop-body": LEGGED,
-        "smoke": SMOKE,
-    }
+    presets = {"paper": {}, "laptop": LAPTOP, "laptop-body": LEGGED, "smoke": SMOKE}
     planners = ("direct",)
 
-    p_trajectory: float = 1.0
+    p_trajectory: Share = 1.0
     """Share of goals from the same trajectory; the rest are random states."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.goals  # refuses impossible goal probabilities now rather than in the first step
 
     @property
     def goals(self) -> GoalSampler:

@@ -15,24 +15,20 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.learner import Distances, Learner, Loss, Method, Params, Spec, Trained, total
+from iel.learner import SPATIAL, Distances, Learner, Loss, Method, Params, Spec, Trained, total
 from iel.losses import awr_loss, ddpg_bc_loss
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, frozen
-from iel.quasimetrics import Head, check_groups, distance, pairwise
-from iel.typed import Count, Fraction
+from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
+from iel.typed import Amount, Count, Fraction, Share
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoalConditioned(Method, Learner):
     """A method with a policy pi(a | x, g) that is trained in the same steps as its geometry, on goals of its own."""
 
-    actor_p_trajectory: float = 1.0
+    actor_p_trajectory: Share = 1.0
     """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.goals, self.actor_goals  # refuses impossible goal probabilities now rather than in the first step
 
     @property
     def discount(self) -> float:
@@ -81,9 +77,9 @@ class Valued(Method, Learner):
     """gamma, for values and goals."""
     target_rate: float = 0.005
     """Polyak rate of the target copy."""
-    p_current: float = 0.2
+    p_current: Share = 0.2
     """Share of the value's goals that are the state itself."""
-    p_trajectory: float = 0.5
+    p_trajectory: Share = 0.5
     """Share of the value's goals from the same trajectory (geometric in the discount); the rest are random states."""
 
     def __post_init__(self) -> None:
@@ -133,6 +129,24 @@ class QuasimetricMethod(GoalConditioned):
         metric = Quasimetric(self.head, self.groups, mix, scale=scale, discount=discount)
         networks = {"embedding": frozen(self.embedding(trained, spec), "observation")}
         return Distances(networks, discount=discount, metric=metric)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrastive(QuasimetricMethod):
+    """A quasimetric that is learned by telling later states from those of other rows: what CMD and TMD share."""
+
+    planners = SPATIAL
+
+    components: Count = 8
+    """Groups of `mrn`, or coordinates per group of `iqe`."""
+    discount: Fraction = 0.99
+    """gamma: of the goals, and of the steps that distances stand for."""
+    bc_weight: Amount = 0.1
+    """alpha of DDPG+BC."""
+
+    @property
+    def groups(self) -> int:
+        return groups_of(self.dimension, self.components) if self.head == "iqe" else self.components
 
 
 def ddpg_bc(

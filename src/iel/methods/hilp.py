@@ -16,56 +16,20 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from iel.data.goals import DeviceData, Draw, GoalSampler
-from iel.errors import ConfigError
-from iel.learner import SPATIAL, Distances, Facts, Loss, Method, Part, Phase, Policy, Spec, Trained
+from iel.data.goals import DeviceData, Draw
+from iel.learner import Facts, Loss, Part, Phase, Policy, Spec, Trained
 from iel.losses import ivl_loss
+from iel.methods.iel import Embedded, TwoHeads
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
 from iel.metrics import euclidean
 from iel.model import Model
-from iel.nn import MLP, apply_heads, ensemble, frozen, head
+from iel.nn import MLP, apply_heads, head
 from iel.policies import Directions
 from iel.policies.directions import DirectionLearner, SkillBatch, Skills, draw_future
-from iel.typed import Count, Fraction
 
 
 @dataclass(frozen=True, kw_only=True)
-class Euclidean(Method):
-    """A method whose distances are those of an embedding phi with two heads: what HILP and GAS share."""
-
-    planners = SPATIAL
-
-    dimension: Count = 32
-    """Size d of the latent space."""
-    discount: Fraction = 0.99
-    """gamma, for distances and goals."""
-    target_rate: float = 0.005
-    """Polyak rate of the target copies."""
-    expectile: Fraction = 0.95
-    """tau of the TD loss: near 1, short paths win."""
-    p_trajectory: float = 0.625
-    """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
-
-    @property
-    def sampler(self) -> GoalSampler:
-        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory)
-
-    def embedding(self, trained: Trained, spec: Spec) -> MLP:
-        """Head 0 of phi."""
-        return head(trained["embedding"], 0)
-
-    def distances(self, trained: Trained, spec: Spec) -> Distances:
-        """phi, whose Euclidean distances are discounted steps."""
-        networks = {"embedding": frozen(self.embedding(trained, spec), "observation")}
-        return Distances(networks, discount=self.discount)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HILP(Euclidean):
+class HILP(Embedded):
     """Hilbert foundation policies: a Euclidean embedding of hitting times, and one policy for every latent direction.
 
     The embedding is trained with V(x, g) = -||phi(x) - phi(g)||:
@@ -103,11 +67,6 @@ class HILP(Euclidean):
     """`joint`: embedding and policy in every step, as published, where the policy is `directions` without decay;
     `phased`: one after the other, as IEL."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.policy is None:
-            raise ConfigError("HILP has no policy of its own; choose directions or waypoints.")
-
     def geometry(self) -> tuple[Phase, ...]:
         """The embedding."""
         return (Phase(EuclideanLearner(self), self.steps),)
@@ -129,20 +88,8 @@ class HILP(Euclidean):
 
 
 @dataclass(frozen=True)
-class EuclideanLearner(Part):
+class EuclideanLearner(TwoHeads):
     """Phase `embedding`: IVL with the Euclidean distance."""
-
-    method: Euclidean
-
-    phase = "embedding"
-
-    def init(self, key: jax.Array, spec: Spec) -> MLP:
-        """Two heads, the same as IEL's for the same key (whose first part is omega's)."""
-        method = self.method
-        return ensemble(jax.random.split(key, 5)[1], 2, spec.observation_size, method.hidden, method.dimension)
-
-    def target_of(self, params: MLP) -> MLP:
-        return params
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> GoalBatch:
         """Transitions with goals."""

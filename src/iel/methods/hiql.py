@@ -89,22 +89,18 @@ class HIQL(Valued):
         drawn = (data.observations[index] for index in (rows, rows + 1, goal, high_goal, high_subgoal, ahead))
         return Batch(data.actions[rows], (goal == rows).astype(jnp.float32), *drawn)
 
-    def values(self, networks: Networks, value: MLP, state: jax.Array, goal: jax.Array) -> jax.Array:
-        """V(x, rho(x, g)), (heads, batch)."""
-        return scalars(value, state, networks.represent(state, goal))
-
     def value_loss(self, networks: Networks, target: MLP, batch: Batch) -> Loss:
         """IVL with the target copy, and the representation as it is, on the right-hand side."""
-        v = self.values(networks, networks.value, batch.state, batch.goal)
-        old, after = (self.values(networks, target, state, batch.goal) for state in (batch.state, batch.next_state))
+        v = networks.values(batch.state, batch.goal)
+        copy = networks._replace(value=target)
+        old, after = (copy.values(state, batch.goal) for state in (batch.state, batch.next_state))
         loss = ivl_loss(v, old, after, batch.success, self.expectile, self.discount)
         return loss, {"train/value": loss, "train/mean_value": v.mean()}
 
     def gain(self, networks: Networks, before: jax.Array, after: jax.Array, goal: jax.Array) -> jax.Array:
         """mean_e V_e(after, g) - mean_e V_e(before, g), without gradient."""
-        frozen_networks = jax.lax.stop_gradient(networks)
-        later, here = (self.values(frozen_networks, frozen_networks.value, x, goal).mean(0) for x in (after, before))
-        return later - here
+        fixed = jax.lax.stop_gradient(networks)
+        return fixed.values(after, goal).mean(0) - fixed.values(before, goal).mean(0)
 
     def high_loss(self, networks: Networks, batch: Batch) -> Loss:
         """Weighted regression on where the trajectory was k steps later, as seen from x."""
@@ -174,3 +170,7 @@ class Networks(NamedTuple):
     def represent(self, state: jax.Array, goal: jax.Array) -> jax.Array:
         """rho(x, g), of length sqrt(c)."""
         return on_sphere(self.representation(jnp.concatenate([state, goal], -1)))
+
+    def values(self, state: jax.Array, goal: jax.Array) -> jax.Array:
+        """V(x, rho(x, g)), (heads, batch)."""
+        return scalars(self.value, state, self.represent(state, goal))

@@ -28,7 +28,60 @@ from iel.typed import Amount, Count, Fraction, Positive, Share
 
 
 @dataclass(frozen=True, kw_only=True)
-class IEL(Method):
+class Embedded(Method):
+    """A method whose distances are those of an embedding phi with two heads: what IEL, HILP and GAS share."""
+
+    planners = SPATIAL
+
+    dimension: Count = 32
+    """Size d of the latent space."""
+    discount: Fraction = 0.99
+    """gamma, for distances and goals."""
+    target_rate: float = 0.005
+    """Polyak rate of the target copies."""
+    expectile: Fraction = 0.95
+    """tau of the TD loss: near 1, short paths win."""
+    p_trajectory: Share = 0.625
+    """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.policy is None and type(self).controls is Method.controls:
+            raise ConfigError(f"{self.name.upper()} has no policy of its own; choose directions or waypoints.")
+
+    @property
+    def sampler(self) -> GoalSampler:
+        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory)
+
+    def embedding(self, trained: Trained, spec: Spec) -> MLP:
+        """Head 0 of phi."""
+        return head(trained["embedding"], 0)
+
+    def distances(self, trained: Trained, spec: Spec) -> Distances:
+        """phi, whose Euclidean distances are discounted steps."""
+        networks = {"embedding": frozen(self.embedding(trained, spec), "observation")}
+        return Distances(networks, discount=self.discount)
+
+
+@dataclass(frozen=True)
+class TwoHeads(Part):
+    """Phase `embedding`: phi, and a target copy of it."""
+
+    method: Embedded
+
+    phase = "embedding"
+
+    def init(self, key: jax.Array, spec: Spec) -> MLP:
+        """Two heads; the first part of the key is omega's."""
+        method = self.method
+        return ensemble(jax.random.split(key, 5)[1], 2, spec.observation_size, method.hidden, method.dimension)
+
+    def target_of(self, params: MLP) -> MLP:
+        return params
+
+
+@dataclass(frozen=True, kw_only=True)
+class IEL(Embedded):
     """Isomorphic Embedding Learning: learn phi and omega from trajectories, then one policy for every latent direction.
 
     Phase `omega` trains omega by InfoNCE between states X and noisy copies X~ (rows are unit vectors):
@@ -64,7 +117,6 @@ class IEL(Method):
         "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
         "official": {"beta": 0.3, "hitting_expectile": 0.25, "noise_units": "raw", "hitting_goals": "official"},
     }
-    planners = SPATIAL
 
     steps: Count = 500_000
     """Gradient steps of omega and embedding together; the policy has as many."""
@@ -72,14 +124,6 @@ class IEL(Method):
     """The policy: `directions` of the embedding (the paper), or `waypoints`."""
     omega_share: Share = 0.04
     """Share of the steps given to phase `omega`; the embedding gets the rest."""
-    dimension: Count = 32
-    """Size d of the latent space."""
-    discount: Fraction = 0.99
-    """gamma, for distances and goals."""
-    target_rate: float = 0.005
-    """Polyak rate of the target copies."""
-    expectile: Fraction = 0.95
-    """tau of the TD loss: near 1, short ways win."""
     beta: Amount = 0.1
     """Strength of the directional term; 0 is HILP's Euclidean distance, above 1 the triangle inequality fails."""
     kappa: Amount = 0.05
@@ -91,8 +135,6 @@ class IEL(Method):
     hitting_goals: Literal["all", "official", "ahead"] = "all"
     """Which goals the regression takes: `all` (u up to H_max ahead, also for goals elsewhere), `official` (for about
     half of those the next state, as in the authors' code), `ahead` (only goals ahead on the same trajectory)."""
-    p_trajectory: float = 0.625
-    """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
     temperature: Positive = 0.07
     """InfoNCE temperature."""
     noise: Amount = 0.01
@@ -102,11 +144,8 @@ class IEL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.policy is None:
-            raise ConfigError("IEL has no policy of its own; choose directions or waypoints.")
         if self.standardise and self.noise_units == "raw":
             raise ConfigError("noise_units raw means nothing on standardised observations; choose column.")
-        _ = self.sampler  # refuses impossible goal probabilities now rather than in the first step
 
     @property
     def sampler(self) -> GoalSampler:
@@ -118,18 +157,9 @@ class IEL(Method):
         omega = round(self.steps * self.omega_share)
         return Phase(OmegaLearner(self), omega), Phase(EmbeddingLearner(self), self.steps - omega)
 
-    # ---------------------------------------------------------------- what is exported
-
-    def embedding(self, trained: Trained, spec: Spec) -> MLP:
-        """Head 0 of phi."""
-        return head(trained["embedding"], 0)
-
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """phi and omega."""
-        networks = {
-            "embedding": frozen(self.embedding(trained, spec), "observation"),
-            "omega": frozen(trained["omega"], "observation"),
-        }
+        networks = {**super().distances(trained, spec).networks, "omega": frozen(trained["omega"], "observation")}
         return Distances(networks, beta=self.beta, discount=self.discount)
 
 
@@ -162,20 +192,10 @@ class OmegaLearner(Part):
 
 
 @dataclass(frozen=True)
-class EmbeddingLearner(Part):
+class EmbeddingLearner(TwoHeads):
     """Phase `embedding`: TD with the directed distance, plus the regression of observed hitting times."""
 
     method: IEL
-
-    phase = "embedding"
-
-    def init(self, key: jax.Array, spec: Spec) -> MLP:
-        """Two heads."""
-        method = self.method
-        return ensemble(jax.random.split(key, 5)[1], 2, spec.observation_size, method.hidden, method.dimension)
-
-    def target_of(self, params: MLP) -> MLP:
-        return params
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
         """omega of every state of the data."""

@@ -116,9 +116,19 @@ class Tasked(Method):
         measures = apply_heads(forward[0], jnp.concatenate([batch.state, batch.action, task], -1)) @ columns[0].T
         return measure_loss(measures, pessimistic(after, self.target_pessimism), self.discount), measures
 
-    def basis_loss(self, measure: jax.Array, measures: jax.Array, points: jax.Array, phase: str = "train") -> Loss:
-        """The measure loss, and B kept orthonormal; `points` are B(x'_j)."""
-        apart, visits = orthonormality_loss(points), jnp.diagonal(measures, axis1=1, axis2=2).mean()
+    def basis_loss(
+        self,
+        forward: Copied[MLP],
+        backward: Copied[MLP],
+        next_action: jax.Array,
+        task: jax.Array,
+        batch: Transitions,
+        phase: str = "train",
+    ) -> Loss:
+        """The measure loss, and B kept orthonormal."""
+        columns = on_sphere(backward[0](batch.next_state)), on_sphere(backward[1](batch.next_state))
+        measure, measures = self.forward_loss(forward, next_action, task, columns, batch)
+        apart, visits = orthonormality_loss(columns[0]), jnp.diagonal(measures, axis1=1, axis2=2).mean()
         metrics = {f"{phase}/measure": measure, f"{phase}/orthonormality": apart, f"{phase}/visits": visits}
         return measure + self.orthonormality * apart, metrics
 

@@ -13,8 +13,7 @@ import dataclasses
 import json
 from typing import Any
 
-from iel.errors import unknown_name
-from iel.learner import Method, Policy, Settings
+from iel.learner import Method, Policy, Settings, refuse_unknown
 from iel.policies import Directions, Waypoints, get_policy
 
 LAPTOP: Settings = {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128)}
@@ -67,10 +66,7 @@ def policy_from(given: str | Settings) -> Policy | None:
         return None if given == "own" else get_policy(given)()
     settings = _with_tuples(given)
     kind = get_policy(str(settings.pop("kind", None)))
-    known = [field.name for field in dataclasses.fields(kind)]
-    for setting in settings:
-        if setting not in known:
-            raise unknown_name(f"setting of the policy {kind.kind}", setting, known)
+    refuse_unknown(kind, settings, f"setting of the policy {kind.kind}")
     return kind(**settings)
 
 

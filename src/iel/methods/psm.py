@@ -108,10 +108,9 @@ class BasisLearner(Part):
     def coded_loss(self, proto: Proto, target: Proto, code: jax.Array, batch: Transitions) -> Loss:
         """TD of the coded policies' measures, and the basis kept orthonormal; `code` are whole numbers (n,)."""
         next_action = code_actions(code, batch.next_state, batch.action.shape[1])
-        columns = on_sphere(proto.basis(batch.next_state)), on_sphere(target.basis(batch.next_state))
-        forward = proto.forward, target.forward
-        measured = self.method.forward_loss(forward, next_action, code_bits(code), columns, batch)
-        return total(self.method.basis_loss(*measured, columns[0], self.phase), phase=self.phase)
+        forward, basis = (proto.forward, target.forward), (proto.basis, target.basis)
+        loss = self.method.basis_loss(forward, basis, next_action, code_bits(code), batch, self.phase)
+        return total(loss, phase=self.phase)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from iel.errors import ConfigError
 from iel.learner import Controls, Learner, Loss, Method, Policy, Spec, Trained, adam
 from iel.losses import awr_loss, iql_critic_loss, iql_value_loss
 from iel.model import Direction
-from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen_policy, in_blocks, unit
+from iel.nn import MLP, GaussianPolicy, ensemble, frozen_policy, in_blocks, scalars, unit
 from iel.typed import Fraction, Positive, Share
 
 
@@ -145,13 +145,8 @@ class DirectionLearner(PolicyLearner):
         if params.value is None or params.critic is None or target is None:
             return cloning_loss(params.policy, here, batch.action)
         reward = (batch.displacement * z).sum(-1)
-        after = jnp.concatenate([batch.next_state, z], -1)
-        with_action = jnp.concatenate([here, batch.action], -1)
-
-        value = params.value(here)[:, 0]
-        next_value = jax.lax.stop_gradient(params.value(after)[:, 0])
-        target_q = jax.lax.stop_gradient(apply_heads(target, with_action)[..., 0])
-        q = apply_heads(params.critic, with_action)[..., 0]
+        value, next_value = params.value(here)[:, 0], params.value(jnp.concatenate([batch.next_state, z], -1))[:, 0]
+        target_q, q = (scalars(critic, here, batch.action) for critic in (target, params.critic))
         advantage = target_q.min(0) - value
 
         value_loss = iql_value_loss(value, target_q, settings.expectile)

@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from importlib import resources
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
@@ -29,23 +29,16 @@ from iel.serving.guard import AccessPolicy, Guard, Limits, Metrics, address_of, 
 from iel.serving.playground import FRAMES, PlayMessage, Session, Stage
 from iel.serving.schemas import ROWS, ActQuestion, Answer, ControlMessage, Question, Refusal, StepsQuestion, parse
 
-T = TypeVar("T")
-KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 IDLE = 600.0
 """Seconds without a message after which a WebSocket is closed."""
-ABOUT = (
-    "Send observations and goals, get actions, routes and predicted steps. Answers to bad requests are one sentence."
-)
+ABOUT = "Send observations and goals, get actions, routes and predicted steps. Refusals are one sentence."
 
 
 def static_files() -> dict[str, tuple[bytes, str]]:
     """Name -> content and type of the package's own few files; nothing else can be asked for."""
-    folder = resources.files("iel.serving") / "static"
-    return {
-        entry.name: (entry.read_bytes(), KINDS[entry.name.rpartition(".")[2]])
-        for entry in folder.iterdir()
-        if entry.name.rpartition(".")[2] in KINDS
-    }
+    files = [file for file in (Path(__file__).parent / "static").iterdir() if file.suffix in KINDS]
+    return {file.name: (file.read_bytes(), KINDS[file.suffix]) for file in files}
 
 
 def create_app(
@@ -92,16 +85,11 @@ def _described(schema: type[Question], answer: Answer) -> dict[str, Any]:
     content = {"application/json": {"schema": schema.model_json_schema()}}
     refusals = {code: {"model": Refusal} for code in (401, 403, 413, 415, 421, 422, 429)}
     ok = {"description": "The answer", "content": {"application/json": {"example": answer}}}
-    return {
-        "openapi_extra": {"requestBody": {"required": True, "content": content}},
-        "responses": {200: ok, **refusals},
-    }
+    body = {"requestBody": {"required": True, "content": content}}
+    return {"openapi_extra": body, "responses": {200: ok, **refusals}}
 
 
 def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
-    def one_or_all(asked: Question, values: list[T]) -> T | list[T]:
-        return values[0] if asked.single else values
-
     @app.post("/v1/act", summary="What to do now", **_described(ActQuestion, {"action": [0.1, -0.3], "steps": 41.5}))
     async def act(request: Request) -> JSONResponse:
         """The policy's mean action towards the goal, over the planner's next waypoint."""
@@ -110,9 +98,9 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
         quick = engine.quick(*rows, asked.planner)
         actions, steps = await engine.ask(engine.act, *rows, asked.planner, asked.steps, quick=quick)
         guard.metrics.rows += len(actions)
-        answer: Answer = {"action" if asked.single else "actions": one_or_all(asked, actions.tolist())}
+        answer: Answer = {"action" if asked.single else "actions": asked.one_or_all(actions.tolist())}
         if steps is not None:
-            answer["steps"] = one_or_all(asked, [finite(value) for value in steps])
+            answer["steps"] = asked.one_or_all([finite(value) for value in steps])
         return JSONResponse(answer)
 
     @app.post(
@@ -136,7 +124,7 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
         asked = parse(StepsQuestion, await request.body())
         found = await engine.ask(engine.steps, *engine.tables(*asked.rows), asked.planner)
         guard.metrics.rows += len(found)
-        return JSONResponse({"steps": one_or_all(asked, [finite(value) for value in found])})
+        return JSONResponse({"steps": asked.one_or_all([finite(value) for value in found])})
 
     @app.get("/v1/model", summary="What is served")
     async def model() -> Answer:
@@ -231,12 +219,11 @@ def _add_playground(app: FastAPI, engines: Sequence[Engine], guard: Guard) -> No
                 session.speed = message.speed
             if message.scene is not None:
                 await socket.send_json(await ask(session.show, message.scene))
-            if message.agent == "pause":
+            if message.agent in ("pause", "reset"):
                 walking.clear()
-            elif message.agent == "reset":
-                walking.clear()
+            if message.agent == "reset":
                 await ask(session.leave)
-            elif message.agent == "run":
+            if message.agent == "run":
                 if session.observation is None:
                     await socket.send_json(await ask(session.reset))
                 walking.set()

@@ -114,11 +114,9 @@ class Loop(ExitStack):
             raise ConfigError("A control loop needs websockets; install the extra: pip install 'iel[serve]'.") from None
         super().__init__()
         self._timeout, self._wish = timeout, {"planner": planner, "acting": acting, "seed": seed}
-        address = url.replace("http", "ws", 1).rstrip("/") + "/v1/control"
+        address, headers = url.replace("http", "ws", 1).rstrip("/") + "/v1/control", authorisation(token)
         try:
-            opened = connect(
-                address, additional_headers=authorisation(token), open_timeout=timeout, proxy=None, compression=None
-            )
+            opened = connect(address, additional_headers=headers, open_timeout=timeout, proxy=None, compression=None)
         except Exception as error:
             raise ServerError(f"{address} cannot be opened ({error}); is `iel serve` running?") from error
         self._socket = self.enter_context(opened)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
@@ -115,9 +114,12 @@ class Engine:
         self._agents: dict[str, Agent] = {}
         self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="iel-engine")
-        self.waiting = 0
+        self._asked: set[Future] = set()
+
+    @property
+    def waiting(self) -> int:
         """Questions that the worker has not finished, whether or not their answers are still wanted."""
-        self._counting = threading.Lock()
+        return len(self._asked)
 
     async def ask(self, question: Callable[[*Arguments], T], *arguments: *Arguments, quick: bool = False) -> T:
         """Run a function in the worker; a `quick` one at once if the worker is idle: then nobody else is asking."""
@@ -126,13 +128,9 @@ class Engine:
         if self.waiting >= WAITING:
             raise Busy(f"{WAITING} requests are waiting already; ask again in a moment.")
         answer = self._worker.submit(question, *arguments)
-        self._count(1)
-        answer.add_done_callback(lambda _: self._count(-1))
+        self._asked.add(answer)
+        answer.add_done_callback(self._asked.discard)
         return await asyncio.wrap_future(answer)
-
-    def _count(self, change: int) -> None:
-        with self._counting:  # called by the worker too
-            self.waiting += change
 
     def quick(self, observations: Floats, goals: Floats, planner: str | None) -> bool:
         """Whether `act` would take well below a millisecond: few rows, and one goal that is remembered."""

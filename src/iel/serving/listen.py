@@ -17,7 +17,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from iel.errors import ConfigError
 from iel.serving.guard import Guard, ip_address
 
-BACKLOG = 256
 HEAD_BYTES = 64 << 10
 """Of a request, without its body."""
 HEAD_SECONDS = 10.0
@@ -70,9 +69,7 @@ class Bounded(HttpToolsProtocol):
 class Announcing(uvicorn.Server):
     """Says where it is when it is there, not before: the graph takes a second or two."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]):
-        super().__init__(config)
-        self.ready = ready
+    ready: Callable[[], None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -98,7 +95,9 @@ def listen(app: Guard, port: int, *, browse: bool, quiet: bool, play: bool) -> s
 
     # Rows are few: a second thread would only be waited for. Ctrl-C is how a server ends.
     with threadpool_limits(1, "blas"), contextlib.suppress(KeyboardInterrupt):
-        Announcing(settings(app), ready).run(sockets=[bound])
+        server = Announcing(settings(app))
+        server.ready = ready
+        server.run(sockets=[bound])
     return address
 
 
@@ -117,7 +116,7 @@ def settings(app: Guard) -> uvicorn.Config:
         ws_per_message_deflate=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
-        backlog=BACKLOG,
+        backlog=256,
     )
 
 

@@ -7,6 +7,7 @@ before it sends the next one, so nothing queues up. While the agent walks, frame
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -21,9 +22,9 @@ from iel.files import notice
 from iel.metrics import Floats, Integers, LatentGoal
 from iel.planning import AsymGraph, Planner
 from iel.planning.goals import latent_wishes
+from iel.planning.graph import Edges
 from iel.planning.planners import AlongGraph
 from iel.serving.engine import Engine, finite
-from iel.serving.obstacles import Obstacles
 from iel.serving.schemas import Answer, Body, Number
 from iel.serving.views import View, view_of
 
@@ -32,6 +33,8 @@ Place = Annotated[list[Number], Field(min_length=2, max_length=2)]
 FRAMES = 30
 """Frames a second while the agent walks."""
 STROKES, STROKE_POINTS = 64, 512
+SAMPLES, ALONG = 4096, 24
+"""Samples of all strokes together, and of one edge, at most; what is longer is sampled more thinly."""
 ROUND, LONG = (2, 4), (3, 5)
 """MuJoCo's numbers of spheres and ellipsoids, of capsules and cylinders."""
 
@@ -66,20 +69,71 @@ class PlayMessage(Body):
     """Steps of the simulator per frame."""
 
 
+class Obstacles:
+    """Strokes on a map whose axes are measured in `scale`: which nodes and edges of a planning graph they block.
+
+    A stroke is a polyline with a brush radius r. It is sampled at distances of r or less, so whatever crosses it comes
+    within r of a sample: a node is blocked within r of one, an edge if any of its own samples, r apart too, is.
+    """
+
+    def __init__(self, strokes: Sequence[Stroke], scale: Floats):
+        self.scale = scale
+        parts: dict[float, list[Floats]] = {}
+        left = SAMPLES
+        for stroke in strokes:
+            samples = _sampled(np.asarray(stroke.points, np.float64) / scale, stroke.radius, left)
+            left -= len(samples)
+            if len(samples):
+                parts.setdefault(stroke.radius, []).append(samples)
+        self._trees = {radius: cKDTree(np.concatenate(pieces)) for radius, pieces in parts.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._trees)
+
+    def covers(self, places: Floats) -> NDArray[np.bool_]:
+        """Whether places (n, 2) lie on an obstacle."""
+        covered = np.zeros(len(places), bool)
+        for radius, tree in self._trees.items():
+            covered |= tree.query(places / self.scale, distance_upper_bound=np.nextafter(radius, np.inf))[0] <= radius
+        return covered
+
+    def crossed(self, edges: Edges, places: Floats) -> NDArray[np.int64]:
+        """(m, 2) edges between nodes at these places that an obstacle crosses."""
+        if not self._trees:
+            return np.empty((0, 2), np.int64)
+        gap = np.min([tree.query(places / self.scale)[0] for tree in self._trees.values()], axis=0)
+        ahead = (places[edges.target] - places[edges.source]) / self.scale
+        length = np.hypot(*ahead.T)
+        near = np.flatnonzero(np.minimum(gap[edges.source], gap[edges.target]) <= length / 2 + max(self._trees))
+        count = int(np.clip(np.ceil(length[near].max(initial=0.0) / min(self._trees)), 1, ALONG)) + 1
+        share = np.linspace(0.0, 1.0, count)[:, None, None]
+        samples = places[edges.source[near]] + share * (ahead[near] * self.scale)
+        hit = self.covers(samples.reshape(-1, 2)).reshape(count, -1).any(axis=0)
+        return np.stack([edges.source[near][hit], edges.target[near][hit]], 1)
+
+
+def _sampled(points: Floats, radius: float, most: int) -> Floats:
+    """Points along a polyline, at most a radius apart; `most` of them, further apart where that is too few."""
+    along = np.concatenate([[0.0], np.hypot(*np.diff(points, axis=0).T).cumsum()])
+    at = np.linspace(0.0, along[-1], int(np.clip(np.ceil(along[-1] / radius) + 1, 1, most)))
+    return np.column_stack([np.interp(at, along, axis) for axis in points.T])
+
+
 class Simulation:
     """A maze environment whose start and goal can be moved."""
 
     def __init__(self, name: str, reference: ArrayLike):
         self.env = make_env(name, reference=reference)
-        self.maze, self.horizon = self.env.map, self.env.horizon
         self.simulator: Any = self.env.unwrapped
+
+    def task(self) -> tuple[Row, Row]:
+        """Begin the first task: its start and goal."""
         start, info = self.env.reset(seed=0, options={"task_id": 1})
-        self.task: tuple[Row, Row] = np.asarray(start, np.float32), np.asarray(info["goal"], np.float32)
-        """Start and goal of the first task."""
+        return np.asarray(start, np.float32), np.asarray(info["goal"], np.float32)
 
     def reset(self, start: Row, goal: Row) -> Row:
         """Put the agent at the start, in the pose a reset gives it."""
-        self.env.reset(seed=0, options={"task_id": 1})
+        self.task()
         self.simulator.set_xy(np.asarray(start[:2], np.float64))
         self.set_goal(goal)
         return np.asarray(self.simulator.get_ob(), np.float32)
@@ -122,11 +176,11 @@ class Stage:
                 live = Simulation(served.env, served.states[0])
             except ConfigError as error:
                 notice(f"{error} Until then there is no live agent.")
-        self.view: View = view_of(served, None if live is None else live.maze)
+        self.view: View = view_of(served, None if live is None else live.env.map)
         # Only in mazes, which have a floor plan, can the agent be put anywhere.
-        self.simulation = live if live is not None and live.maze and hasattr(live.simulator, "set_xy") else None
+        self.simulation = live if live is not None and live.env.map and hasattr(live.simulator, "set_xy") else None
         if self.simulation is not None:
-            self.first = self.simulation.task
+            self.first = self.simulation.task()
         else:
             left, right, bottom, top = self.view.extent
             low, size = np.array([left, bottom]), np.array([right - left, top - bottom])
@@ -151,7 +205,6 @@ class Stage:
             "start": start,
             "goal": goal,
             "live": self.simulation is not None,
-            "horizon": None if self.simulation is None else self.simulation.horizon,
         }
 
 
@@ -164,8 +217,6 @@ class Session:
         self.scene: Scene | None = None
         self.planner: Planner | None = None
         self._nearest: tuple[tuple[str, bytes], Integers] | None = None
-        self.walled_in = False
-        """Whether obstacles cover every node."""
         self.simulation: Simulation | None = None
         self.observation: Row | None = None
         self.goal = stage.first[1]
@@ -175,7 +226,7 @@ class Session:
 
     def draw(self, strokes: list[Stroke]) -> None:
         """Replace all obstacles."""
-        self.obstacles = Obstacles([(stroke.points, stroke.radius) for stroke in strokes], self.view.scale)
+        self.obstacles = Obstacles(strokes, self.view.scale)
 
     # ---------------------------------------------------------------- the scene
 
@@ -210,8 +261,7 @@ class Session:
             self.simulation.set_goal(goal)
             self.steps, self.success = 0, False
         self.goal, self.planner = goal, planner
-        self.walled_in = isinstance(planner, AsymGraph) and bool(planner.nodes_off.all())
-        if not self.walled_in:
+        if not (isinstance(planner, AsymGraph) and planner.nodes_off.all()):  # obstacles cover every node
             planner.prepare(goal)
         return planner, latent
 
@@ -220,19 +270,17 @@ class Session:
         ends = self.view.places(np.stack([here, self.goal]))
         try:
             between: Floats = np.empty((0, 2))
-            to_go: list[float | None] = [None, None]
+            steps = None
             if planner.metric is not None:
                 route = planner.path(here)
-                between = self.view.places(route.observations)
-                to_go = [finite(steps) for steps in (*route.steps_to_go, 0.0)]
+                between, steps = self.view.places(route.observations), finite(route.total)
             if planner.name == "rec-mid":  # its route is straight, but it heads for a midpoint first
                 between = self.view.places(planner.target(here).observation)
-                to_go = [to_go[0], None, 0.0]
             path = np.concatenate([ends[:1], between, ends[1:]])
-            return {"path": np.round(path, 3).tolist(), "to_go": to_go, "steps": to_go[0], "problem": None}
+            return {"path": np.round(path, 3).tolist(), "steps": steps, "problem": None}
         except (NoPath, ConfigError) as error:
             problem = "No way leads there; erase a wall." if self.obstacles else str(error)
-            return {"path": [], "to_go": [], "steps": None, "problem": problem}
+            return {"path": [], "steps": None, "problem": problem}
 
     def _field(self, kind: str, planner: Planner, goal: LatentGoal) -> list[float] | None:
         """Predicted steps at the raster's points, in tenths; -1 where nothing is known.
@@ -244,7 +292,7 @@ class Session:
         if kind == "none" or metric is None or metric.discount is None:
             return None
         if kind == "graph" and isinstance(planner, AsymGraph):
-            if self.walled_in:
+            if planner.nodes_off.all():
                 return [-1] * len(cells)
             pursuit, nearest = planner.prepared.pursuit, self._nearest_nodes(planner, cells)
             assert isinstance(pursuit, AlongGraph) and planner.metric is not None
@@ -276,8 +324,7 @@ class Session:
             raise ConfigError("There is no simulator for this data, so there is no live agent.")
         if self.simulation is None:
             served = self.stage.engine.served
-            assert served.env is not None
-            self.simulation = Simulation(served.env, served.states[0])
+            self.simulation = Simulation(str(served.env), served.states[0])
         self.observation = self.simulation.reset(self.view.state(self.scene.start), self.goal)
         self.steps, self.success = 0, False
         self.life += 1
@@ -292,15 +339,14 @@ class Session:
         simulation, planner = self.simulation, self.planner
         if simulation is None or planner is None or self.observation is None:
             return None
+        last = min(self.steps + self.speed, simulation.env.horizon)
         try:
-            for _ in range(self.speed):
-                if self.success or self.steps >= simulation.horizon:
-                    break
+            while self.steps < last and not self.success:
                 self.observation, self.success = simulation.step(planner.act(self.observation))
                 self.steps += 1
         except IELError as error:
             return {**self._frame("lost"), "problem": str(error)}
-        tired = self.steps >= simulation.horizon
+        tired = self.steps >= simulation.env.horizon
         return self._frame("arrived" if self.success else "tired" if tired else "walking")
 
     def _frame(self, state: str) -> Answer:

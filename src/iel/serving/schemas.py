@@ -13,6 +13,8 @@ ROWS = 256
 LONGEST = 65_536
 """Numbers of one row."""
 
+T = TypeVar("T")
+S = TypeVar("S", bound=BaseModel)
 Answer = dict[str, Any]
 """A JSON object."""
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -56,6 +58,10 @@ class Question(Body):
     @property
     def single(self) -> bool:
         return self.observations is None and self.goals is None
+
+    def one_or_all(self, values: list[T]) -> T | list[T]:
+        """The answers in the form of the question."""
+        return values[0] if self.single else values
 
 
 class ActQuestion(Question):
@@ -103,9 +109,6 @@ class Refusal(BaseModel):
     """What every refused request is answered."""
 
     error: str
-
-
-S = TypeVar("S", bound=BaseModel)
 
 
 def parse(schema: type[S], text: str | bytes) -> S:

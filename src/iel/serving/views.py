@@ -22,7 +22,6 @@ from iel.data.positions import slow_directions, slowness, usual_lag
 from iel.envs import MazeMap
 from iel.errors import DataError
 from iel.metrics import Floats, Integers
-from iel.model import Model
 from iel.serving.engine import Served
 from iel.serving.schemas import Answer
 
@@ -131,8 +130,8 @@ def _projection(served: Served, pool: Floats) -> tuple[str, tuple[str, str], Pro
     """(kind, names of the axes, the projection)."""
     columns = _position_columns(served)
     if columns:
-        first, *further = (f"column {column}" for column in columns)
-        return "columns", (first, further[0] if further else ""), _columns(columns)
+        first, second = [*(f"column {column}" for column in columns), ""][:2]
+        return "columns", (first, second), _columns(columns)
     model, data, directions = served.model, served.drawable.trajectories, None
     points = model.embed(pool).astype(np.float64)
     centre, axes = points.mean(axis=0), ("slowest direction", "next slowest")
@@ -143,7 +142,9 @@ def _projection(served: Served, pool: Floats) -> tuple[str, tuple[str, str], Pro
         axes = "widest direction", "next widest"
         some = (points - centre)[:: max(1, len(points) // 4000)]
         directions = np.linalg.svd(some, full_matrices=False)[2][:2].T
-    return "latent", axes, _directions(model, centre, directions, points)
+    # Each direction is in units of the data's own standard deviation.
+    scaled = _two(directions / np.maximum(((points - centre) @ directions).std(axis=0), 1e-9))
+    return "latent", axes, lambda rows: (model.embed(rows).astype(np.float64) - centre) @ scaled
 
 
 def _position_columns(served: Served) -> tuple[int, ...]:
@@ -165,19 +166,12 @@ def _position_columns(served: Served) -> tuple[int, ...]:
 
 
 def _columns(chosen: tuple[int, ...]) -> Projection:
-    def project(rows: Floats) -> Floats:
-        taken = np.asarray(rows)[:, list(chosen)].astype(np.float64)
-        return taken if taken.shape[1] == 2 else np.column_stack([taken, np.zeros(len(taken))])
-
-    return project
+    return lambda rows: _two(rows[:, list(chosen)].astype(np.float64))
 
 
-def _directions(model: Model, centre: Floats, directions: Floats, points: Floats) -> Projection:
-    """Along directions of the embedding, each in units of the data's own standard deviation."""
-    if directions.shape[1] < 2:
-        directions = np.column_stack([directions, np.zeros(len(directions))])
-    scaled = directions / np.maximum(((points - centre) @ directions).std(axis=0), 1e-9)
-    return lambda rows: (model.embed(rows).astype(np.float64) - centre) @ scaled
+def _two(columns: Floats) -> Floats:
+    """The same with a second column of zeros where there is only one."""
+    return np.pad(columns, ((0, 0), (0, 2 - columns.shape[1])))
 
 
 def _raster(extent: Extent, equal: bool, scale: Floats, pool: Floats, flat: Floats, maze: MazeMap | None) -> Raster:
