@@ -291,7 +291,7 @@ GRID = {
 )  # fmt: skip
 def test_grids_with_impossible_numbers_are_refused(change):
     assert check_grid(GRID, "good").cells
-    with pytest.raises(ConfigError, match=r"1 mistake.* (must be|expected)"):
+    with pytest.raises(ConfigError, match=r"(must be|expected)"):
         check_grid({**GRID, **change}, "bad")
 
 

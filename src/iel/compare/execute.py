@@ -12,10 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from iel.cluster import Cluster
 from iel.compare.cells import Work, missing
@@ -90,7 +92,7 @@ def execute(
         fingerprints, errors = prepare_data(wanted, quiet)
         if only and (out / "grid.json").exists():
             fingerprints = {**read_recorded(out).data, **fingerprints}
-        write_json(out / "grid.json", asdict(Recorded(grid, fingerprints)))
+        write_json(out / "grid.json", msgspec.to_builtins(Recorded(grid, fingerprints)))
         jobs = list_jobs(grid, out, fingerprints, errors)
         shown = [job for job in jobs if chosen(job.cell, only)]
         waiting = [job for job in shown if job.state == "waiting"]
@@ -101,7 +103,7 @@ def execute(
                 job.sharing.append(job.directory)
         for job in waiting:
             (job.directory / "evaluations").mkdir(parents=True, exist_ok=True)
-            write_json(job.directory / "job.json", asdict(job.work(draw=job.cell.seed == grid.seeds[0])))
+            write_json(job.directory / "job.json", msgspec.to_builtins(job.work(draw=job.cell.seed == grid.seeds[0])))
         on_start(len(waiting))
         if cluster is not None and waiting:
             with cluster, Board(shown, cluster.places, quiet) as board:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from iel.compare.cells import Times, evaluation_file, finished, read_times
@@ -183,7 +184,7 @@ class Comparison:
             "scale": self.scale,
             "checkpoint": CHECKPOINT,
             "interval": SUCCESS_INTERVAL,
-            "protocol": asdict(self.protocol),
+            "protocol": structs.asdict(self.protocol),
             "results": labelled(self.entries, Entry.describe),
             "aggregates": {label_of(column): numbers for column, numbers in self.aggregates().items()},
             "reference": label_of(self.reference) if self.reference else None,
