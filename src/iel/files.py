@@ -115,12 +115,10 @@ def open_in_place(path: Path, *, append: bool = False) -> BinaryIO:
 def folder(parent: Path, name: str) -> Path:
     """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""
     path = parent / name
-    try:
+    with write_errors(f"The directory '{name}'", parent):
         if path.is_symlink():
             raise RunError(f"{path} is a symbolic link, which is not written through; remove it.")
         path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise write_error(f"The directory '{name}'", parent, error) from error
     return path
 
 
@@ -202,14 +200,17 @@ def require_writable(directory: Path, error: ErrorType = RunError) -> None:
         raise error(os_sentence(problem, directory, writing=True)) from problem
 
 
-def write_error(what: str, place: Path, error: Exception) -> RunError:
-    """One sentence for whatever the disk said."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    forbidden = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-    remedy = "make it writable" if forbidden else "free some space"
-    return RunError(
-        f"{what} could not be written to {place} ({reason}); {remedy}, then continue with `iel train --resume`."
-    )
+@contextmanager
+def write_errors(what: str, place: Path) -> Iterator[None]:
+    """What the disk refuses of a training inside of the block becomes one sentence."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "make it writable" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else "free some space"
+        raise RunError(
+            f"{what} could not be written to {place} ({error.strerror or error}); {remedy}, then continue with "
+            "`iel train --resume`."
+        ) from error
 
 
 # -------------------------------------------------------------------------------------------------------------- seals

@@ -86,7 +86,7 @@ def test_a_method_may_have_planners_and_settings_of_its_own_at_one_scale():
         assert {(cell.settings["beta"], cell.settings["steps"]) for cell in grid.cells} == {(0.3, steps)}
     hidden = [grid.cells[0].settings["hidden"] for grid in (long, short)]
     assert hidden[1] == list(METHODS["iel"].preset("smoke").hidden) != hidden[0]
-    for wrong, word in (({"shrt": own}, "shrt"), ({"short": {"episodes": 3}}, "episodes"), ({"short": 3}, "expected `object`")):
+    for wrong, word in (({"shrt": own}, "shrt"), ({"short": {"episodes": 3}}, "episodes"), ({"short": 3}, "`object`")):
         for scale in ("long", "short"):
             with pytest.raises(ConfigError, match=word):
                 check_grid({**table, "methods": [{**method, "scales": wrong}]}, "g", scale)

@@ -24,9 +24,7 @@ from iel.evaluation.stats import (
     improvement_interval,
     interquartile_mean,
     mean_and_deviation,
-    performance_profile,
     probability_of_improvement,
-    profile_band,
     stratified_interval,
     success_interval,
 )
@@ -40,7 +38,6 @@ T = TypeVar("T")
 CHECKPOINT = "last"
 """Which model of a run the tables show: the one training ended with. With `checkpoints` above 1 in the protocol earlier
 ones are measured as well, for learning curves and for a table of the best ones, which is labelled as such."""
-THRESHOLDS = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ class Comparison:
     def reference(self) -> Column | None:
         """What the others are compared with: IEL (or the first method) under its last planner."""
         ours = [column for column in self.complete if column[0] == "IEL"] or list(self.complete)[:1]
-        return ours[-1] if ours else None
+        return next(reversed(ours), None)
 
     def aggregates(self) -> dict[Column, JSON]:
         """Interquartile mean, mean and probability of improvement of the reference over each column."""
@@ -148,20 +145,15 @@ class Comparison:
         for column, groups in self.complete.items():
             result[column] = {
                 "iqm": float(interquartile_mean(np.concatenate(groups))),
-                "iqm_interval": _listed(stratified_interval(groups, interquartile_mean)),
+                "iqm_interval": stratified_interval(groups, interquartile_mean),
                 "mean": float(np.mean([group.mean() for group in groups])),
-                "mean_interval": _listed(stratified_interval(groups)),
+                "mean_interval": stratified_interval(groups),
             }
             if self.reference and column != self.reference:
                 best = self.complete[self.reference]
                 result[column]["improvement"] = probability_of_improvement(best, groups)
-                result[column]["improvement_interval"] = _listed(improvement_interval(best, groups))
+                result[column]["improvement_interval"] = improvement_interval(best, groups)
         return result
-
-    def profile(self, column: Column) -> tuple[Scores, tuple[Scores, Scores] | None]:
-        """Share of runs above each of THRESHOLDS, and its band."""
-        groups = self.complete[column]
-        return performance_profile(groups, THRESHOLDS), profile_band(groups, THRESHOLDS)
 
     def by_environment(self, numbers: Mapping[tuple[str, Column], T]) -> dict[str, dict[Column, T]]:
         """Environment -> column -> number, in the order of the grid."""
@@ -318,7 +310,3 @@ def published_numbers(
 def mean_times(times: Sequence[Times]) -> Times:
     """Means over cells, by what the time was spent on."""
     return Times(*(float(np.mean([getattr(own, kind) for own in times])) for kind in ("training", "evaluation")))
-
-
-def _listed(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else list(interval)
