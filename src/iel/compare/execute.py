@@ -59,11 +59,6 @@ class Job:
         """What its process says."""
         return self.directory / "log.txt"
 
-    def work(self, draw: bool) -> Work:
-        """What its process is to do."""
-        others = tuple(directory.name for directory in self.sharing if directory != self.directory)
-        return Work(self.cell, self.fingerprint, draw, others)
-
     def waits_for(self, running: Sequence[Job], queue: Sequence[Job]) -> bool:
         """Whether it should begin later: a policy that it needs is being trained, or is to be trained before."""
         drivers = {self.cell.driver(name).directory(self.fingerprint) for name in self.cell.drivers}
@@ -108,7 +103,9 @@ def execute(
                 job.sharing.append(job.directory)
         for job in waiting:
             (job.directory / "evaluations").mkdir(parents=True, exist_ok=True)
-            write_json(job.directory / "job.json", msgspec.to_builtins(job.work(draw=job.cell.seed == grid.seeds[0])))
+            others = tuple(directory.name for directory in job.sharing if directory != job.directory)
+            work = Work(job.cell, job.fingerprint, job.cell.seed == grid.seeds[0], others)
+            write_json(job.directory / "job.json", msgspec.to_builtins(work))
         on_start(len(waiting))
         if cluster is not None and waiting:
             with cluster, Board(shown, cluster.places, quiet) as board:

@@ -287,7 +287,13 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None) -> Grid:
                 raise unknown_name("scale", known, file.scales)
         own = method.scales.get(scale or "", MethodAtScale())
         chosen[label] = tuple(dict.fromkeys(own.planners or method.planners))
-        planners = _planners_of(get_method(method.algo), label, chosen[label], variants)
+        allowed = get_method(method.algo).planners
+        for planner in chosen[label]:
+            if planner not in variants:
+                raise unknown_name("planner", planner, variants)
+            if variants[planner].planner not in allowed:
+                raise ConfigError(f"Planner '{planner}' cannot drive method '{label}'; use {', '.join(allowed)}.")
+        planners = tuple(variants[planner] for planner in chosen[label])
         for env in environments:
             settings = _settings(method, label, env, common, own.settings)
             cells += [
@@ -328,17 +334,6 @@ def _variants(tables: Mapping[str, Settings]) -> dict[str, Variant]:
     return variants
 
 
-def _planners_of(
-    method: type[Method], label: str, names: tuple[str, ...], variants: Mapping[str, Variant]
-) -> tuple[Variant, ...]:
-    for name in names:
-        if name not in variants:
-            raise unknown_name("planner", name, variants)
-        if variants[name].planner not in method.planners:
-            raise ConfigError(f"Planner '{name}' cannot drive method '{label}'; use {', '.join(method.planners)}.")
-    return tuple(variants[name] for name in names)
-
-
 def _settings(method: MethodTable, label: str, env: str, common: Settings, at_scale: Settings) -> Settings:
     """The full settings of a method in an environment."""
     config = METHODS[method.algo]
@@ -365,18 +360,17 @@ def _with_drivers(
 ) -> list[Cell]:
     """Every cell with the trainings of the methods whose policies drive it."""
     trained = {(cell.env, cell.method): {"algo": cell.algo, "settings": cell.settings} for cell in cells}
-    for name in sorted({variant.policy_of for variant in variants.values() if variant.policy_of}):
+    for name in sorted({variant.policy_of for variant in variants.values()} - {""}):
         if name not in methods:
             raise unknown_name("method", name, methods)
         if any(variants[label].policy_of for label in methods[name]):
             raise ConfigError(f"Method '{name}' drives others, so its own planners can have no policy_of.")
         if any(cell.method == name and cell.policy_fingerprint("") is None for cell in cells):
             raise ConfigError(f"Method '{name}' is to drive others, which only the policy waypoints can.")
-    others = [sorted({variant.policy_of for variant in cell.planners if variant.policy_of}) for cell in cells]
-    return [
-        replace(cell, drivers={name: trained[cell.env, name] for name in names})
-        for cell, names in zip(cells, others, strict=True)
-    ]
+    for number, cell in enumerate(cells):
+        drivers = sorted({variant.policy_of for variant in cell.planners} - {""})
+        cells[number] = replace(cell, drivers={name: trained[cell.env, name] for name in drivers})
+    return cells
 
 
 def _digest(value: object) -> str:

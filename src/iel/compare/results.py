@@ -30,6 +30,7 @@ from iel.evaluation.stats import (
 )
 from iel.loader import read_json, read_toml
 from iel.planning import ACTION_KINDS
+from iel.training import open_runs
 
 Column = tuple[str, str]
 """(method, planner)."""
@@ -79,13 +80,7 @@ class Entry:
 
     def describe(self) -> JSON:
         """JSON-safe."""
-        more: JSON = {}
-        if self.best is not None:
-            more["best_checkpoint"] = _spread(self.best)
-            more["earlier"] = {str(step): rates.mean(1).tolist() for step, rates in self.curve.items()}
-        if self.bands:
-            more["by_distance"] = {band: scores.tolist() for band, scores in self.bands.items()}
-        return {
+        described: JSON = {
             "metric": self.metric,
             **_spread(self.scores),
             "interval": list(self.interval),
@@ -93,8 +88,13 @@ class Entry:
             "per_task": self.rates.mean(0).tolist(),
             "episodes_per_task": self.episodes,
             "mean_steps": self.steps,
-            **more,
         }
+        if self.best is not None:
+            described["best_checkpoint"] = _spread(self.best)
+            described["earlier"] = {str(step): rates.mean(1).tolist() for step, rates in self.curve.items()}
+        if self.bands:
+            described["by_distance"] = {band: scores.tolist() for band, scores in self.bands.items()}
+        return described
 
 
 def _spread(scores: Scores) -> JSON:
@@ -236,8 +236,6 @@ def collect_grid(out: Path) -> Comparison:
 def collect_runs(sources: Sequence[Path]) -> Comparison:
     """Runs of `iel train` that `iel evaluate` measured; of several evaluations, the newest of those with most episodes
     counts for each planner, so a quick look later changes nothing."""
-    from iel.training import open_runs
-
     found: dict[tuple[str, Column], list[Result]] = {}
     runs: dict[tuple[str, str, int], Path] = {}
     unfinished = 0

@@ -146,7 +146,6 @@ def newest_common(
 
 def load_checkpoint(directory: Path, like: Tree) -> tuple[Tree, Facts]:
     """(state, facts) of a verified checkpoint; `like` gives the shapes."""
-    verify_checkpoint(directory)
     source = directory / "state.safetensors"
     return fill(like, load_arrays(source), str(source)), read_facts(directory)
 
@@ -172,12 +171,11 @@ def find_checkpoint(runs: dict[int, Run], like: Tree) -> Resumed[Tree] | None:
 
     Broken ones are named and set aside; what only some of the seeds have is removed, as it will come again.
     """
-    roots = {seed: run.folder("checkpoints") for seed, run in runs.items()}
-    for seed, run in runs.items():
-        for place in (run.path, run.path / "models", roots[seed]):
+    owners = {run.folder("checkpoints"): run for run in runs.values()}
+    for root, run in owners.items():
+        for place in (run.path, run.path / "models", root):
             if place.is_dir():
                 remove_partials(place)
-    owners = {roots[seed]: run for seed, run in runs.items()}
     step, problems = newest_common(list(owners), lambda directory: _require_own(directory, owners[directory.parent]))
     for problem in problems:
         notice(f"skipped a checkpoint: {problem}")
@@ -187,7 +185,7 @@ def find_checkpoint(runs: dict[int, Run], like: Tree) -> Resumed[Tree] | None:
                 f"No checkpoint in {next(iter(owners))} can be used; to train again from step 0, remove that directory."
             )
         return None
-    found = {seed: load_checkpoint(root / checkpoint_name(step), like) for seed, root in roots.items()}
+    states, facts = zip(*(load_checkpoint(root / checkpoint_name(step), like) for root in owners), strict=True)
     for root in owners:
         for other, directory in saved_steps(root).items():
             if other > step and is_whole(directory):
@@ -197,7 +195,7 @@ def find_checkpoint(runs: dict[int, Run], like: Tree) -> Resumed[Tree] | None:
                 if aside.exists():
                     remove_directory(aside)
                 directory.rename(aside)
-    return Resumed(step, [state for state, _ in found.values()], {seed: facts for seed, (_, facts) in found.items()})
+    return Resumed(step, list(states), dict(zip(runs, facts, strict=True)))
 
 
 def _require_own(directory: Path, run: Run) -> None:

@@ -45,7 +45,7 @@ from iel.training.checkpoint import (
 from iel.training.run import KEPT_DATA, Run, check_seeds, nothing_left, open_or_create, open_runs, run_config
 from iel.training.shared import load_policy, save_policy
 from iel.training.steps import Source, many_steps, over_seeds
-from iel.training.trackers import CSVTracker, TensorBoardTracker, Tracker
+from iel.training.trackers import CSVTracker, TensorBoardTracker
 
 CHUNK = 100
 """Steps between two looks at the metrics."""
@@ -132,11 +132,9 @@ def train(
             trainer.fit(stop, checkpoint_every, progress)
         except Interrupted:
             trainer.save("interrupted")
-            if not runs:
-                raise Interrupted("Training was stopped; nothing was saved, because no `out` was given.") from None
-            raise Interrupted(
-                f"Training was stopped at step {trainer.step}; `iel train --resume {out}` continues it."
-            ) from None
+            saved = f" at step {trainer.step}; `iel train --resume {out}` continues it."
+            none = "; nothing was saved, because no `out` was given."
+            raise Interrupted(f"Training was stopped{saved if runs else none}") from None
         trainer.save("finished")
     return Trained(trainer.models(), runs, time.monotonic() - started)
 
@@ -239,7 +237,7 @@ class Trainer:
         """`stacked` says how several seeds are trained (`over_seeds`): by default as suits the device."""
         self.algo, self.seeds, self.runs, self.fingerprint = algo, seeds, runs, data.fingerprint
         self.csv: dict[int, CSVTracker] = {}
-        self.trackers: dict[int, list[Tracker]] = {}
+        self.trackers: dict[int, list[CSVTracker | TensorBoardTracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
         self.policy_with: Sequence[Path] = ()
         self.stop = threading.Event()

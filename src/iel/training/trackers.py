@@ -8,7 +8,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -29,17 +29,6 @@ class MetricsFacts(Struct, frozen=True):
 def facts_of(content: bytes) -> MetricsFacts:
     """What a checkpoint remembers of a metrics.csv."""
     return MetricsFacts(len(content), hashlib.sha256(content).hexdigest())
-
-
-class Tracker(Protocol):
-    """Anything that takes metrics: one call a logged step, `sync` before a checkpoint, and `close` at the end."""
-
-    def log(self, step: int, phase: str, metrics: Mapping[str, float]) -> None: ...
-
-    def sync(self) -> None:
-        """Bring everything to the disk."""
-
-    def close(self) -> None: ...
 
 
 class CSVTracker:
@@ -78,6 +67,7 @@ class CSVTracker:
                 block = block[written:]
 
     def sync(self) -> None:
+        """Bring everything to the disk, before a checkpoint."""
         with write_errors("Metrics", self._path):
             os.fsync(self._file.fileno())
 
