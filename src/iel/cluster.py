@@ -16,7 +16,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from iel.cores import environment_for, usable_cores
@@ -39,14 +38,6 @@ class Needs(NamedTuple):
     cores: int = 1
     memory_gb: float | None = None
     accelerators: float = 0.0
-
-
-class Ended(NamedTuple):
-    """How a process ended."""
-
-    code: int
-    said: str
-    """The last of what it said, where it has no log."""
 
 
 class Cluster:
@@ -78,9 +69,7 @@ class Cluster:
         self._task = self.ray.remote(run_process).options(**room, max_retries=RETRIES)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.ray.shutdown()
 
     @property
@@ -101,12 +90,12 @@ class Cluster:
         more, _ = self.ray.wait(list(tickets), num_returns=len(tickets), timeout=0) if ready else ([], [])
         return more or ready
 
-    def result(self, ticket: Ticket) -> Ended:
-        """How a process ended; one that Ray could not run has code -9."""
+    def result(self, ticket: Ticket) -> tuple[int, str]:
+        """(exit code, the last of what it said where it has no log); of one that Ray could not run the code is -9."""
         try:
-            return Ended(*self.ray.get(ticket))
+            return self.ray.get(ticket)
         except self.ray.exceptions.RayError as problem:
-            return Ended(-signal.SIGKILL, (str(problem).splitlines() or ["Ray lost it."])[0][:300])
+            return -signal.SIGKILL, (str(problem).splitlines() or ["Ray lost it."])[0][:300]
 
     def stop(self, tickets: Sequence[Ticket]) -> None:
         """Ask processes to save and end; those that have not begun never will."""

@@ -187,14 +187,17 @@ def require_writable(directory: Path, error: ErrorType = RunError) -> None:
         probe.unlink()
 
 
-def write_error(what: str, place: Path, error: Exception) -> RunError:
-    """One sentence for whatever the disk said."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    forbidden = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-    remedy = "make it writable" if forbidden else "free some space"
-    return RunError(
-        f"{what} could not be written to {place} ({reason}); {remedy}, then continue with `iel train --resume`."
-    )
+@contextmanager
+def write_errors(what: str, place: Path) -> Iterator[None]:
+    """What the disk refuses of a training inside of the block becomes one sentence."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "make it writable" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else "free some space"
+        raise RunError(
+            f"{what} could not be written to {place} ({error.strerror or error}); {remedy}, then continue with "
+            "`iel train --resume`."
+        ) from error
 
 
 # -------------------------------------------------------------------------------------------------------------- seals

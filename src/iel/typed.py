@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -38,7 +38,7 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 def as_struct(value: object, kind: type[T], source: str, error: type[IELError] = ConfigError) -> T:
     """A value of JSON or TOML as a `kind` (a `msgspec.Struct`); what does not fit is said with its path in `source`."""
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as problem:
         what, place = _parts(problem)
         raise error(f"{source}{place and ', '}{place}: {what}; it is damaged or of another version.") from None
@@ -95,9 +95,3 @@ def check_numbers(settings: Mapping[str, object], source: str, error: type[IELEr
                 raise error(f"{source}: {name} must be a finite number, but is {shown(value)}.")
             if type(item) is int and abs(item) > LARGEST:
                 raise error(f"{source}: {name} must be at most {LARGEST:,} in size, but is {shown(value)}.")
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuse seeds that are not different whole numbers below 2^32."""
-    if not seeds or violation(list(seeds), list[Seed]) or len(set(seeds)) != len(seeds):
-        raise ConfigError(f"Seeds must be different whole numbers from 0 to {SEEDS - 1}, but are {shown(list(seeds))}.")

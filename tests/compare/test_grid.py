@@ -1,4 +1,4 @@
-"""Grids: shipped ones are sound, and a bad one is refused with everything that is wrong with it."""
+"""Grids: shipped ones are sound, and a bad one is refused with what is wrong with it."""
 
 import numpy as np
 import pytest
@@ -63,11 +63,11 @@ def test_common_settings_hold_where_a_method_has_none_of_its_own():
         assert [cell.settings["steps"] for cell in check_grid(table, "g", scale).cells[:3]] == [steps, 70, 8]
     del table["scales"]
     assert [cell.settings["steps"] for cell in check_grid(table, "g").cells[:3]] == [50, 70, 8]
-    with pytest.raises(ConfigError, match=r"settings\.beta is no setting of GCBC"):
+    with pytest.raises(ConfigError, match=r"settings\.beta is no setting of HILP"):
         check_grid({**table, "settings": {"beta": 0.2}}, "g")
     with pytest.raises(ConfigError, match=r"settings\.preset belongs at the top"):
         check_grid({**table, "settings": {"preset": "smoke"}}, "g")
-    with pytest.raises(ConfigError, match="settings must be a table"):
+    with pytest.raises(ConfigError, match="expected `object`, got `int` at settings"):
         check_grid({**table, "settings": 5}, "g")
 
 
@@ -86,7 +86,7 @@ def test_a_method_may_have_planners_and_settings_of_its_own_at_one_scale():
         assert {(cell.settings["beta"], cell.settings["steps"]) for cell in grid.cells} == {(0.3, steps)}
     hidden = [grid.cells[0].settings["hidden"] for grid in (long, short)]
     assert hidden[1] == list(METHODS["iel"].preset("smoke").hidden) != hidden[0]
-    for wrong, word in (({"shrt": own}, "shrt"), ({"short": {"episodes": 3}}, "episodes"), ({"short": 3}, "table")):
+    for wrong, word in (({"shrt": own}, "shrt"), ({"short": {"episodes": 3}}, "episodes"), ({"short": 3}, "`object`")):
         for scale in ("long", "short"):
             with pytest.raises(ConfigError, match=word):
                 check_grid({**table, "methods": [{**method, "scales": wrong}]}, "g", scale)
@@ -100,33 +100,38 @@ def test_the_ant_at_laptop_scale_has_maps_of_equal_length():
         assert maps == (32_000 if cell.algo == "psm" else 24_000), cell.method  # PSM: a basis, then what it is worth
 
 
-MISTAKES = {
-    "environments": [MAZE, "pointmaze-hugo-navigate-v0"],
-    "seeds": [0, 0],
-    "colour": "red",
-    "protocol": {"episodes": 0, "sed": 1, "action": "wave"},
-    "planners": {"wide": {"planner": "asym-grap"}, "sym-graph": {"nods": 7}},
-    "methods": [
-        {"algo": "iel", "planners": ["direct", "rec-mit"], "settings": {"betta": 0.1}},
-        {"algo": "gcbq"},
-        {"algo": "gcbc", "planners": ["sym-graph"], "settings": {"steps": "many"}},
-        {"algo": "hilp", "settings": {"discount": 2.0}},
-        {"algo": "hilp"},
+IEL, GCBC = {"algo": "iel"}, {"algo": "gcbc"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"environments": [MAZE, "pointmaze-hugo-navigate-v0"]}, "Unknown environment 'pointmaze-hugo-navigate-v0'"),
+        ({"environments": []}, "length >= 1 at environments"),
+        ({"seeds": [0, 0]}, "Seeds must be different"),
+        ({"colour": "red"}, "Unknown key 'colour'"),
+        ({"protocol": {"episodes": 0}}, "expected `int` >= 1 at protocol.episodes"),
+        ({"protocol": {"sed": 1}}, "protocol: Unknown key 'sed': did you mean seed"),
+        ({"protocol": {"action": "wave"}}, "'wave' at protocol.action"),
+        ({"protocol": {"tasks": [1, 1]}}, "tasks must be different at protocol"),
+        ({"planners": {"wide": {"planner": "asym-grap"}}}, "Unknown planner 'asym-grap': did you mean asym-graph"),
+        ({"planners": {"sym-graph": {"nods": 7}}}, "'planners.sym-graph.nods': did you mean planners.sym-graph.nodes"),
+        ({"methods": []}, "[[methods]]"),
+        ({"methods": [{**IEL, "planners": ["direct", "rec-mit"]}]}, "'rec-mit': did you mean rec-mid"),
+        ({"methods": [{**IEL, "settings": {"betta": 0.1}}]}, "'betta': did you mean beta"),
+        ({"methods": [{**IEL, "where": {"nowhere": {"betta": 0.1}}}]}, "'betta': did you mean beta"),
+        ({"methods": [{"algo": "gcbq"}]}, "'gcbq': did you mean gcbc"),
+        ({"methods": [{**GCBC, "planners": ["sym-graph"]}]}, "cannot drive method"),
+        ({"methods": [{**GCBC, "settings": {"steps": "many"}}]}, "steps is 'many'"),
+        ({"methods": [{"algo": "hilp", "settings": {"discount": 2.0}}]}, "expected `float` < 1.0"),
+        ({"methods": [{**IEL, "settings": {"policy": 5}}]}, "Method 'iel'"),
+        ({"methods": [IEL, GCBC, IEL]}, "Two methods are called 'iel'"),
     ],
-}
-
-
-def test_all_mistakes_are_listed_at_once():
+)
+def test_mistakes_are_named_with_their_place(change, said):
     with pytest.raises(ConfigError) as error:
-        check_grid(MISTAKES, "bad")
-    for part in (
-        "'pointmaze-hugo-navigate-v0'", "seeds must be", "'colour'", "protocol.episodes", "'protocol.sed'",
-        "protocol.action must be one of mean, sample, unstick",
-        "'asym-grap'", "'planners.sym-graph.nods'", "'rec-mit'", "'betta'", "'gcbq'", "cannot drive method",
-        "steps is 'many'", "expected `float` < 1.0", "Two methods are called 'hilp'",
-    ):  # fmt: skip
-        assert part in str(error.value), part
-    assert "15 mistakes" in str(error.value)
+        check_grid({**GOOD, **change}, "bad")
+    assert said in str(error.value) and str(error.value).startswith("The grid 'bad': ")
 
 
 def test_mistakes_stop_the_command_before_anything_is_written(tmp_path, capsys):
@@ -135,7 +140,7 @@ def test_mistakes_stop_the_command_before_anything_is_written(tmp_path, capsys):
         main(["compare", str(tmp_path / "bad.toml"), "--scale", "huge", "--out", str(tmp_path / "out")])
     message = capsys.readouterr().err
     assert end.value.code == 2 and message.count("\n") == 1
-    assert all(word in message for word in ("'nowhere'", "'nothing'", "'huge'"))
+    assert "'huge'" in message
     assert not (tmp_path / "out").exists()
 
 
@@ -225,6 +230,7 @@ def test_data_of_environments_that_match_a_pattern():
     }
     found = {cell.env.split("-")[1]: cell.data for cell in check_grid(table, "g").cells}
     assert found == {"medium": DataChoice(300, 1), "giant": DataChoice(20, 1)}
-    table["data"]["where"] = {"*-giant-*": {"episodes": -1, "epochs": 2}}
-    with pytest.raises(ConfigError, match=r"data\.where\.epochs.*data\.where\.episodes must be a whole number"):
-        check_grid(table, "g")
+    for special, said in (({"episodes": -1}, r"data\.where.*\.episodes"), ({"epochs": 2}, r"data\.where.*'epochs'")):
+        table["data"]["where"] = {"*-giant-*": special}
+        with pytest.raises(ConfigError, match=said):
+            check_grid(table, "g")

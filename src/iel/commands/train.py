@@ -112,12 +112,10 @@ class Train(Command):
     def __call__(self) -> Facts:
         from iel.commands.pictures import draw_training
         from iel.training import open_runs
-        from iel.training.run import holds_run, next_free
-        from iel.typed import check_seeds, check_settings
+        from iel.training.run import check_seeds, holds_run, next_free
 
         algo = self.method()
         check_seeds(self.seeds)  # before data is collected, which may take minutes
-        check_settings(algo)
         if self.resume is None and self.out is not None and holds_run(self.out):
             raise ConfigError(f"{self.out} already holds a run; continue it with --resume, or choose another --out.")
         begun = None if self.resume is None else open_runs(self.resume)[0]

@@ -1,6 +1,6 @@
 """Comparisons: a grid of environments, methods, planners and seeds, run cell by cell, and what came out of it.
 
-grid.py        reads and checks a grid file; lists all its mistakes at once
+grid.py        reads and checks a grid file
 cells.py       trains and evaluates one cell, in a process of its own
 execute.py     runs all cells, several at a time, and goes on where it was stopped; progress.py shows it
 results.py     collects what is finished, with its statistics

@@ -23,23 +23,22 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from iel.compare.grid import Cell, Variant
 from iel.cores import keep_to
 from iel.data import Trajectories, load
 from iel.errors import IELError, RunError
-from iel.evaluation import Arena
+from iel.evaluation import Arena, Rollouts
 from iel.evaluation.distances import can_be_asked
 from iel.evaluation.result import Episodes, Result, Seconds, read_record, read_result
 from iel.files import locked, write_json
+from iel.model import Model, load_model
+from iel.planning import make_planner
 from iel.training import open_run, train
 from iel.training.loop import snapshot_model, snapshot_steps
-
-if TYPE_CHECKING:
-    from iel.evaluation import Rollouts
-    from iel.model import Model
 
 PATIENCE = 60.0
 """Seconds to wait for another process that trains this cell."""
@@ -91,8 +90,6 @@ def missing(directory: Path, cell: Cell, data: str) -> list[Variant]:
 
 def run_cell(directory: Path) -> None:
     """Do what is not done yet of a cell."""
-    from iel.model import load_model
-
     work = read_record(directory / "job.json", Work)
     cell, run, snapshots = work.cell, directory / "run", work.cell.protocol.checkpoints
     data = load(cell.env, episodes=cell.data.episodes, seed=cell.data.seed, make=False, progress=False)
@@ -117,12 +114,9 @@ def evaluate_cell(directory: Path, work: Work, model: Model, earlier: dict[int, 
     far: list[Arena] = []
     if todo and protocol.distances and can_be_asked(cell.env):
         far = [Arena(cell.env, protocol.by_distance(), reference=start)]
-    arenas: dict[tuple[int, ...] | None, Arena] = {}
+    arena_of = cache(lambda columns: Arena(cell.env, protocol.by_task(columns), reference=start))
     for variant in todo:
-        columns = variant.columns_in(cell.env)
-        if columns not in arenas:
-            arenas[columns] = Arena(cell.env, protocol.by_task(columns), reference=start)
-        arena, file = arenas[columns], evaluation_file(directory, variant.label)
+        arena, file = arena_of(variant.columns_in(cell.env)), evaluation_file(directory, variant.label)
         started = time.monotonic()
         drive = _driver(directory, work, variant)
         last, *bands = _rollouts([arena, *far], drive(model), data, variant)
@@ -150,8 +144,6 @@ def evaluate_cell(directory: Path, work: Work, model: Model, earlier: dict[int, 
 
 def _rollouts(arenas: list[Arena], model: Model, data: Trajectories, variant: Variant) -> list[Rollouts]:
     """A model under one planner, in each of these arenas."""
-    from iel.planning import make_planner
-
     planner = make_planner(variant.planner, model, data, **variant.settings)
     return [arena.rollout(model, planner, variant.label) for arena in arenas]
 

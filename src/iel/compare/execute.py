@@ -12,10 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from iel.cluster import Cluster
 from iel.compare.cells import Work, missing
@@ -52,10 +54,10 @@ class Job:
     def total_steps(self) -> int:
         return int(self.cell.settings.get("steps", 0))
 
-    def work(self, draw: bool) -> Work:
-        """What its process is to do."""
-        others = tuple(directory.name for directory in self.sharing if directory != self.directory)
-        return Work(self.cell, self.fingerprint, draw, others)
+    @property
+    def log(self) -> Path:
+        """What its process says."""
+        return self.directory / "log.txt"
 
     def waits_for(self, running: Sequence[Job], queue: Sequence[Job]) -> bool:
         """Whether it should begin later: a policy that it needs is being trained, or is to be trained before."""
@@ -90,7 +92,7 @@ def execute(
         fingerprints, errors = prepare_data(wanted, quiet)
         if only and (out / "grid.json").exists():
             fingerprints = {**read_recorded(out).data, **fingerprints}
-        write_json(out / "grid.json", asdict(Recorded(grid, fingerprints)))
+        write_json(out / "grid.json", msgspec.to_builtins(Recorded(grid, fingerprints)))
         jobs = list_jobs(grid, out, fingerprints, errors)
         shown = [job for job in jobs if chosen(job.cell, only)]
         waiting = [job for job in shown if job.state == "waiting"]
@@ -101,7 +103,9 @@ def execute(
                 job.sharing.append(job.directory)
         for job in waiting:
             (job.directory / "evaluations").mkdir(parents=True, exist_ok=True)
-            write_json(job.directory / "job.json", asdict(job.work(draw=job.cell.seed == grid.seeds[0])))
+            others = tuple(directory.name for directory in job.sharing if directory != job.directory)
+            work = Work(job.cell, job.fingerprint, job.cell.seed == grid.seeds[0], others)
+            write_json(job.directory / "job.json", msgspec.to_builtins(work))
         on_start(len(waiting))
         if cluster is not None and waiting:
             with cluster, Board(shown, cluster.places, quiet) as board:
@@ -130,16 +134,14 @@ def prepare_data(cells: Sequence[Cell], quiet: bool = False) -> tuple[dict[str, 
     return fingerprints, errors
 
 
-def list_jobs(
-    grid: Grid, out: Path, fingerprints: Mapping[str, str], errors: Mapping[str, str] | None = None
-) -> list[Job]:
+def list_jobs(grid: Grid, out: Path, fingerprints: Mapping[str, str], errors: Mapping[str, str] = {}) -> list[Job]:
     """All cells with what is known of them: finished ones by their results, others waiting."""
     jobs: list[Job] = []
     for cell in grid.cells:
         fingerprint = fingerprints.get(cell.env, "")
         job = Job(cell, out / "cells" / cell.directory(fingerprint), fingerprint)
-        if cell.env in (errors or {}):
-            job.state, job.error = "failed", (errors or {})[cell.env]
+        if cell.env in errors:
+            job.state, job.error = "failed", errors[cell.env]
         elif fingerprint and not missing(job.directory, cell, fingerprint):
             job.state = "done"
         jobs.append(job)
@@ -203,7 +205,7 @@ class Here:
         cores = self.free.pop(0)
         (job.directory / "error.json").unlink(missing_ok=True)
         command = [sys.executable, "-m", "iel.compare.cells", str(job.directory), ",".join(map(str, cores))]
-        with open_in_place(_log(job)) as log:
+        with open_in_place(job.log) as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment_for(cores))
         self.running.append((job, process, cores))
         job.state, job.started = "running", time.monotonic()
@@ -239,7 +241,7 @@ class OnCluster:
     def start(self, job: Job) -> bool:
         for name in ("error.json", "log.txt"):
             (job.directory / name).unlink(missing_ok=True)
-        arguments, log = [str(job.directory.absolute())], str(_log(job).absolute())
+        arguments, log = [str(job.directory.absolute())], str(job.log.absolute())
         self.running[self.cluster.submit("iel.compare.cells", arguments, log=log)] = job
         return True
 
@@ -247,24 +249,20 @@ class OnCluster:
         for ticket in self.cluster.ended(list(self.running), POLL_SECONDS):
             yield self.running.pop(ticket), *self.cluster.result(ticket)
         for job in self.running.values():
-            if job.state == "waiting" and _log(job).exists():  # a node has begun
+            if job.state == "waiting" and job.log.exists():  # a node has begun
                 job.state, job.started = "running", time.monotonic()
 
     def stop(self) -> None:
         self.cluster.stop(list(self.running))
 
 
-def _log(job: Job) -> Path:
-    return job.directory / "log.txt"
-
-
-def _finish(job: Job, code: int, said: str = "") -> None:
+def _finish(job: Job, code: int, said: str) -> None:
     """Note how the process of a cell ended; `said` is the reason where it left no log."""
     job.seconds = time.monotonic() - job.started if job.started else 0.0
     if code == 0 and not missing(job.directory, job.cell, job.fingerprint):
         job.state = "done"
         return
-    job.state, job.error = "failed", said or _reason(_log(job), code)
+    job.state, job.error = "failed", said or _reason(job.log, code)
     write_json(job.directory / "error.json", {"error": job.error, "exit_code": code, "traceback": "log.txt"})
 
 

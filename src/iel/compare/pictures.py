@@ -7,15 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from iel.compare.results import THRESHOLDS, Comparison
+from iel.compare.results import Comparison
 from iel.envs import make_env
 from iel.errors import IELError
+from iel.evaluation.stats import performance_profile, profile_band
 from iel.model import Model
 from iel.training import open_run
 from iel.training.trackers import read_losses
 from iel.viz.comparison import draw_bars, draw_by_distance, draw_by_time, draw_learning, draw_profiles
 from iel.viz.pictures import draw_orders
 
+THRESHOLDS = np.linspace(0, 1, 101)
+"""Scores at which performance profiles are drawn."""
 Curves = dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]
 """Method -> environment -> (steps, values) of every seed."""
 
@@ -37,7 +40,10 @@ def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
         draw("Success by distance", "distances.png", draw_by_distance, columns, bands)
     if times := _by_time(comparison):
         draw("Success against the time of training", "time.png", draw_by_time, times)
-    if profiles := {column: comparison.profile(column) for column in comparison.complete}:
+    if profiles := {
+        column: (performance_profile(groups, THRESHOLDS), profile_band(groups, THRESHOLDS))
+        for column, groups in comparison.complete.items()
+    }:
         draw("Performance profiles", "profiles.png", draw_profiles, columns, THRESHOLDS, profiles)
     if success := _success_curves(comparison):
         draw("Success during training", "progress.png", draw_learning, success, "success, per cent")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from iel.compare.cells import Times, evaluation_file, finished, read_times
@@ -23,14 +24,13 @@ from iel.evaluation.stats import (
     improvement_interval,
     interquartile_mean,
     mean_and_deviation,
-    performance_profile,
     probability_of_improvement,
-    profile_band,
     stratified_interval,
     success_interval,
 )
 from iel.loader import read_json, read_toml
 from iel.planning import ACTION_KINDS
+from iel.training import open_runs
 
 Column = tuple[str, str]
 """(method, planner)."""
@@ -39,7 +39,6 @@ T = TypeVar("T")
 CHECKPOINT = "last"
 """Which model of a run the tables show: the one training ended with. With `checkpoints` above 1 in the protocol earlier
 ones are measured as well, for learning curves and for a table of the best ones, which is labelled as such."""
-THRESHOLDS = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True)
@@ -81,13 +80,7 @@ class Entry:
 
     def describe(self) -> JSON:
         """JSON-safe."""
-        more: JSON = {}
-        if self.best is not None:
-            more["best_checkpoint"] = _spread(self.best)
-            more["earlier"] = {str(step): rates.mean(1).tolist() for step, rates in self.curve.items()}
-        if self.bands:
-            more["by_distance"] = {band: scores.tolist() for band, scores in self.bands.items()}
-        return {
+        described: JSON = {
             "metric": self.metric,
             **_spread(self.scores),
             "interval": list(self.interval),
@@ -95,8 +88,13 @@ class Entry:
             "per_task": self.rates.mean(0).tolist(),
             "episodes_per_task": self.episodes,
             "mean_steps": self.steps,
-            **more,
         }
+        if self.best is not None:
+            described["best_checkpoint"] = _spread(self.best)
+            described["earlier"] = {str(step): rates.mean(1).tolist() for step, rates in self.curve.items()}
+        if self.bands:
+            described["by_distance"] = {band: scores.tolist() for band, scores in self.bands.items()}
+        return described
 
 
 def _spread(scores: Scores) -> JSON:
@@ -139,7 +137,7 @@ class Comparison:
     def reference(self) -> Column | None:
         """What the others are compared with: IEL (or the first method) under its last planner."""
         ours = [column for column in self.complete if column[0] == "IEL"] or list(self.complete)[:1]
-        return ours[-1] if ours else None
+        return next(reversed(ours), None)
 
     def aggregates(self) -> dict[Column, JSON]:
         """Interquartile mean, mean and probability of improvement of the reference over each column."""
@@ -147,20 +145,15 @@ class Comparison:
         for column, groups in self.complete.items():
             result[column] = {
                 "iqm": float(interquartile_mean(np.concatenate(groups))),
-                "iqm_interval": _listed(stratified_interval(groups, interquartile_mean)),
+                "iqm_interval": stratified_interval(groups, interquartile_mean),
                 "mean": float(np.mean([group.mean() for group in groups])),
-                "mean_interval": _listed(stratified_interval(groups)),
+                "mean_interval": stratified_interval(groups),
             }
             if self.reference and column != self.reference:
                 best = self.complete[self.reference]
                 result[column]["improvement"] = probability_of_improvement(best, groups)
-                result[column]["improvement_interval"] = _listed(improvement_interval(best, groups))
+                result[column]["improvement_interval"] = improvement_interval(best, groups)
         return result
-
-    def profile(self, column: Column) -> tuple[Scores, tuple[Scores, Scores] | None]:
-        """Share of runs above each of THRESHOLDS, and its band."""
-        groups = self.complete[column]
-        return performance_profile(groups, THRESHOLDS), profile_band(groups, THRESHOLDS)
 
     def by_environment(self, numbers: Mapping[tuple[str, Column], T]) -> dict[str, dict[Column, T]]:
         """Environment -> column -> number, in the order of the grid."""
@@ -183,7 +176,7 @@ class Comparison:
             "scale": self.scale,
             "checkpoint": CHECKPOINT,
             "interval": SUCCESS_INTERVAL,
-            "protocol": asdict(self.protocol),
+            "protocol": structs.asdict(self.protocol),
             "results": labelled(self.entries, Entry.describe),
             "aggregates": {label_of(column): numbers for column, numbers in self.aggregates().items()},
             "reference": label_of(self.reference) if self.reference else None,
@@ -243,8 +236,6 @@ def collect_grid(out: Path) -> Comparison:
 def collect_runs(sources: Sequence[Path]) -> Comparison:
     """Runs of `iel train` that `iel evaluate` measured; of several evaluations, the newest of those with most episodes
     counts for each planner, so a quick look later changes nothing."""
-    from iel.training import open_runs
-
     found: dict[tuple[str, Column], list[Result]] = {}
     runs: dict[tuple[str, str, int], Path] = {}
     unfinished = 0
@@ -317,7 +308,3 @@ def published_numbers(
 def mean_times(times: Sequence[Times]) -> Times:
     """Means over cells, by what the time was spent on."""
     return Times(*(float(np.mean([getattr(own, kind) for own in times])) for kind in ("training", "evaluation")))
-
-
-def _listed(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else list(interval)

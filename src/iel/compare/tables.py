@@ -48,7 +48,16 @@ def cell_text(entry: Entry | None, best: float, with_interval: bool = False) -> 
 
 def main_table(comparison: Comparison) -> list[str]:
     """The comparison in one of the paper's two layouts."""
-    return _across(comparison) if len(comparison.columns) <= WIDE else _down(comparison)
+    columns, rows = comparison.columns, []
+    for env in comparison.environments:
+        best = best_in(comparison, env)
+        rows.append([env, *(cell_text(comparison.entries.get((env, column)), best) for column in columns)])
+        if any(name == env for name, _ in comparison.published):
+            rows.append(["*published*", *(_published(comparison, env, column) for column in columns)])
+    if len(columns) <= WIDE:
+        return _lines(["data set", *(f"{method}<br>{planner}" for method, planner in columns)], rows)
+    heads, *turned = zip(*rows, strict=True)
+    return _lines(["method", "planner", *heads], [[*names, *own] for names, own in zip(columns, turned, strict=True)])
 
 
 def _lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -57,37 +66,12 @@ def _lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [first, "|" + "---|" * len(heads), *others]
 
 
-def _across(comparison: Comparison) -> list[str]:
-    rows = []
-    for env in comparison.environments:
-        best = best_in(comparison, env)
-        rows.append([env, *(cell_text(comparison.entries.get((env, column)), best) for column in comparison.columns)])
-        if _has_published(comparison, env):
-            rows.append(["*published*", *(_published(comparison, env, column) for column in comparison.columns)])
-    return _lines(["data set", *(f"{method}<br>{planner}" for method, planner in comparison.columns)], rows)
-
-
-def _down(comparison: Comparison) -> list[str]:
-    heads, rows = ["method", "planner"], [list(column) for column in comparison.columns]
-    for env in comparison.environments:
-        best, published = best_in(comparison, env), _has_published(comparison, env)
-        heads += [env, *(["*published*"] if published else [])]
-        for row, column in zip(rows, comparison.columns, strict=True):
-            row.append(cell_text(comparison.entries.get((env, column)), best))
-            row += [_published(comparison, env, column)] if published else []
-    return _lines(heads, rows)
-
-
 def _published(comparison: Comparison, env: str, column: Column) -> str:
     """A number of others is in italics wherever it stands, and is in per cent already."""
     if (env, column) not in comparison.published:
         return ""
     mean, deviation = comparison.published[env, column]
     return f"*{mean:g}*" if deviation is None else f"*{mean:g} ± {deviation:g}*"
-
-
-def _has_published(comparison: Comparison, env: str) -> bool:
-    return any(name == env for name, _ in comparison.published)
 
 
 def interval_table(comparison: Comparison) -> list[str]:

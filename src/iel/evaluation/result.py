@@ -22,6 +22,7 @@ from iel.errors import RunError
 from iel.evaluation.stats import SUCCESS_INTERVAL, bootstrap_interval, success_interval
 from iel.files import notice, write_json
 from iel.loader import read_json
+from iel.typed import Share, as_struct
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Record = TypeVar("Record")
 JSON = dict[str, Any]
@@ -45,14 +45,7 @@ SCORES = {
 
 def read_record(path: Path, kind: type[Record]) -> Record:
     """A JSON file as the dataclass it was written from; refused where a field is missing or of another kind."""
-    return _record(read_json(path), path, kind)
-
-
-def _record(table: JSON, path: Path, kind: type[Record]) -> Record:
-    try:
-        return msgspec.convert(table, kind, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise RunError(f"{path} is damaged or of another version: {error}.") from None
+    return as_struct(read_json(path), kind, str(path), RunError)
 
 
 @dataclass(frozen=True)
@@ -109,14 +102,10 @@ class Episodes:
         values, tasks = np.asarray(column, np.float64), np.array(self.tasks)
         return [values[tasks == name] for name in self.names]
 
-    def means(self, column: Sequence[float]) -> dict[str, float]:
-        """Task -> mean of a column over its episodes."""
-        return {name: float(own.mean()) for name, own in zip(self.names, self.by_task(column), strict=True)}
-
 
 def rates_of(seeds: Sequence[Episodes], column: str = "scores") -> NDArray[np.float64]:
     """(seeds, tasks) means of a column of each training seed."""
-    return np.array([list(seed.means(getattr(seed, column)).values()) for seed in seeds])
+    return np.array([[own.mean() for own in seed.by_task(getattr(seed, column))] for seed in seeds])
 
 
 @dataclass(frozen=True)
@@ -168,7 +157,7 @@ def read_result(path: Path) -> Result:
         raise RunError(f"{path} is not an evaluation of this version; evaluate again.")
     if stated != _sha256(content):
         raise RunError(f"{path} was changed or damaged after it was written; evaluate again.")
-    return _record(content, path, Result)
+    return as_struct(content, Result, str(path), RunError)
 
 
 def results_of(run: Run) -> list[Result]:

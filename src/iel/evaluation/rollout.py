@@ -197,10 +197,9 @@ class Arena:
             **({"by_distance": True} if self.bands else {}),
         }
 
-    def reset(self, chosen: Sequence[int] | None = None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(observations, goals) at the start of the chosen episodes, one per environment; by default the first ones."""
+    def reset(self, chosen: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """(observations, goals) at the start of the chosen episodes, one per environment."""
         observations, goals = [], []
-        chosen = range(len(self.envs)) if chosen is None else chosen
         for env, (task, episode) in zip(self.envs, self.episodes[list(chosen)], strict=False):
             sequence = np.random.SeedSequence([self.protocol.seed, int(task), int(episode)])
             options = {"task_info": self.bands[task - 1].task(sequence)} if self.bands else {"task_id": int(task)}

@@ -118,7 +118,6 @@ def stratified_interval(
     resamples: int = RESAMPLES,
     *,
     corrected: bool = True,
-    bounds: Interval | None = (0.0, 1.0),
 ) -> Interval | None:
     """Bootstrap interval of a statistic of all runs; the runs (seeds) of each environment are resampled on their own.
 
@@ -134,7 +133,7 @@ def stratified_interval(
         return None
     drawn = resample(values, np.random.default_rng(seed), resamples)
     factor = stretch(values) if corrected else 1.0
-    return _stretched(statistic(np.concatenate(values)), statistic(drawn), factor, bounds)
+    return _stretched(statistic(np.concatenate(values)), statistic(drawn), factor)
 
 
 def resample(groups: Sequence[Floats], rng: np.random.Generator, resamples: int) -> Floats:
@@ -161,10 +160,8 @@ def _arrays(groups: Sequence[ArrayLike]) -> list[Floats]:
     return [np.asarray(group, np.float64) for group in groups]
 
 
-def _stretched(estimate: Floats, drawn: Floats, factor: float, bounds: Interval | None = (0.0, 1.0)) -> Interval:
-    low, high = estimate + factor * (np.quantile(drawn, TAILS) - estimate)
-    if bounds is not None:
-        low, high = np.clip([low, high], *bounds)
+def _stretched(estimate: Floats, drawn: Floats, factor: float) -> Interval:
+    low, high = np.clip(estimate + factor * (np.quantile(drawn, TAILS) - estimate), 0, 1)
     return float(low), float(high)
 
 

@@ -20,7 +20,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import msgspec
 import numpy as np
-from safetensors import SafetensorError
 
 import iel
 from iel.errors import RunError
@@ -33,7 +32,7 @@ from iel.files import (
     require_space,
     seal,
     verify_seal,
-    write_error,
+    write_errors,
     write_json,
 )
 from iel.loader import read_json
@@ -75,14 +74,11 @@ def save_checkpoint(root: Path, state: object, config: Config, facts: Facts) -> 
     if final.exists() and is_whole(final):
         return final
     require_space(root, state_bytes(state), f"the {what} and what follows it")
-    try:
-        with new_directory(final) as partial:
-            save_arrays(partial / "state.safetensors", named_arrays(state))
-            write_json(partial / "config.json", config)
-            write_json(partial / "state.json", msgspec.to_builtins(facts))
-            seal(partial, FORMAT, versions(), data=config.get("data", {}).get("fingerprint"))
-    except (OSError, SafetensorError) as error:
-        raise write_error(f"The {what}", root, error) from error
+    with write_errors(f"The {what}", root), new_directory(final) as partial:
+        save_arrays(partial / "state.safetensors", named_arrays(state))
+        write_json(partial / "config.json", config)
+        write_json(partial / "state.json", msgspec.to_builtins(facts))
+        seal(partial, FORMAT, versions(), data=config.get("data", {}).get("fingerprint"))
     return final
 
 
@@ -150,7 +146,6 @@ def newest_common(
 
 def load_checkpoint(directory: Path, like: Tree) -> tuple[Tree, Facts]:
     """(state, facts) of a verified checkpoint; `like` gives the shapes."""
-    verify_checkpoint(directory)
     source = directory / "state.safetensors"
     return fill(like, load_arrays(source), str(source)), read_facts(directory)
 
@@ -176,12 +171,11 @@ def find_checkpoint(runs: dict[int, Run], like: Tree) -> Resumed[Tree] | None:
 
     Broken ones are named and set aside; what only some of the seeds have is removed, as it will come again.
     """
-    roots = {seed: run.folder("checkpoints") for seed, run in runs.items()}
-    for seed, run in runs.items():
-        for place in (run.path, run.path / "models", roots[seed]):
+    owners = {run.folder("checkpoints"): run for run in runs.values()}
+    for root, run in owners.items():
+        for place in (run.path, run.path / "models", root):
             if place.is_dir():
                 remove_partials(place)
-    owners = {roots[seed]: run for seed, run in runs.items()}
     step, problems = newest_common(list(owners), lambda directory: _require_own(directory, owners[directory.parent]))
     for problem in problems:
         notice(f"skipped a checkpoint: {problem}")
@@ -191,10 +185,17 @@ def find_checkpoint(runs: dict[int, Run], like: Tree) -> Resumed[Tree] | None:
                 f"No checkpoint in {next(iter(owners))} can be used; to train again from step 0, remove that directory."
             )
         return None
-    found = {seed: load_checkpoint(root / checkpoint_name(step), like) for seed, root in roots.items()}
+    states, facts = zip(*(load_checkpoint(root / checkpoint_name(step), like) for root in owners), strict=True)
     for root in owners:
-        _drop_newer(root, step)
-    return Resumed(step, [state for state, _ in found.values()], {seed: facts for seed, (_, facts) in found.items()})
+        for other, directory in saved_steps(root).items():
+            if other > step and is_whole(directory):
+                remove_directory(directory)
+            elif other > step:
+                aside = root / f"damaged_{directory.name}"
+                if aside.exists():
+                    remove_directory(aside)
+                directory.rename(aside)
+    return Resumed(step, list(states), dict(zip(runs, facts, strict=True)))
 
 
 def _require_own(directory: Path, run: Run) -> None:
@@ -212,14 +213,3 @@ def _require_own(directory: Path, run: Run) -> None:
     then, now = manifest.get("versions", {}), versions()
     if changed := [f"{name} {then[name]} -> {now[name]}" for name in now if then.get(name, now[name]) != now[name]]:
         notice(f"{directory} was written with other versions ({', '.join(changed)}); the last bits may differ.")
-
-
-def _drop_newer(root: Path, step: int) -> None:
-    for other, directory in saved_steps(root).items():
-        if other > step and is_whole(directory):
-            remove_directory(directory)
-        elif other > step:
-            aside = root / f"damaged_{directory.name}"
-            if aside.exists():
-                remove_directory(aside)
-            directory.rename(aside)

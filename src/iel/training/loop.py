@@ -25,7 +25,7 @@ from iel.data.positions import cut_at_jumps, cut_rests
 from iel.data.scaling import scaling_of
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
-from iel.files import locked, new_directory, notice, require_space, seal, write_error
+from iel.files import locked, new_directory, notice, require_space, seal, write_errors
 from iel.learner import Method, Phase, TrainState
 from iel.model import Model, save_model
 from iel.model.files import MANIFEST_FORMAT
@@ -42,11 +42,10 @@ from iel.training.checkpoint import (
     state_bytes,
     versions,
 )
-from iel.training.run import KEPT_DATA, Run, nothing_left, open_or_create, open_runs, run_config
+from iel.training.run import KEPT_DATA, Run, check_seeds, nothing_left, open_or_create, open_runs, run_config
 from iel.training.shared import load_policy, save_policy
 from iel.training.steps import Source, many_steps, over_seeds
-from iel.training.trackers import CSVTracker, TensorBoardTracker, Tracker
-from iel.typed import check_seeds, check_settings
+from iel.training.trackers import CSVTracker, TensorBoardTracker
 
 CHUNK = 100
 """Steps between two looks at the metrics."""
@@ -104,7 +103,6 @@ def train(
     """
     seeds = list(seeds)
     check_seeds(seeds)
-    check_settings(algo)
     algo.phases()  # refuses a policy that the geometry does not allow, before anything is written
     judge(data)
     if checkpoint_every is not None and checkpoint_every < 1:
@@ -134,11 +132,9 @@ def train(
             trainer.fit(stop, checkpoint_every, progress)
         except Interrupted:
             trainer.save("interrupted")
-            if not runs:
-                raise Interrupted("Training was stopped; nothing was saved, because no `out` was given.") from None
-            raise Interrupted(
-                f"Training was stopped at step {trainer.step}; `iel train --resume {out}` continues it."
-            ) from None
+            saved = f" at step {trainer.step}; `iel train --resume {out}` continues it."
+            none = "; nothing was saved, because no `out` was given."
+            raise Interrupted(f"Training was stopped{saved if runs else none}") from None
         trainer.save("finished")
     return Trained(trainer.models(), runs, time.monotonic() - started)
 
@@ -241,7 +237,7 @@ class Trainer:
         """`stacked` says how several seeds are trained (`over_seeds`): by default as suits the device."""
         self.algo, self.seeds, self.runs, self.fingerprint = algo, seeds, runs, data.fingerprint
         self.csv: dict[int, CSVTracker] = {}
-        self.trackers: dict[int, list[Tracker]] = {}
+        self.trackers: dict[int, list[CSVTracker | TensorBoardTracker]] = {}
         self.snapshots: frozenset[int] = frozenset()
         self.policy_with: Sequence[Path] = ()
         self.stop = threading.Event()
@@ -401,9 +397,6 @@ class Trainer:
         """Write the model of every run, whole or not at all."""
         for seed, model in self.models().items():
             final = place(self.runs[seed].path)
-            try:
-                with new_directory(final) as partial:
-                    save_model(model, partial)
-                    seal(partial, MANIFEST_FORMAT, versions())
-            except OSError as error:
-                raise write_error("The model", final, error) from error
+            with write_errors("The model", final), new_directory(final) as partial:
+                save_model(model, partial)
+                seal(partial, MANIFEST_FORMAT, versions())

@@ -15,7 +15,7 @@ Training several seeds at once gives a directory with one run a seed: OUT/seed_0
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -26,12 +26,12 @@ from iel.data import Trajectories, load
 from iel.data.catalogue import stored
 from iel.data.make.recipes import recipe_names
 from iel.errors import ConfigError, DataError, RunError
-from iel.files import notice, write_error, write_json
+from iel.files import notice, write_errors, write_json
 from iel.learner import Method
 from iel.loader import os_errors, read_json, refuse_partial
 from iel.methods import config_dict, config_from_dict
 from iel.model import Model, load_model
-from iel.typed import Count, Index, Seed, as_struct, check_numbers, check_seeds
+from iel.typed import SEEDS, Count, Index, Seed, as_struct, shown
 
 FORMAT = 1
 KEPT_DATA = "data.npz"
@@ -140,21 +140,17 @@ class Run:
     def folder(self, name: str) -> Path:
         """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""
         path = self.path / name
-        try:
+        with write_errors(f"The directory '{name}'", self.path):
             if path.is_symlink():
                 raise RunError(f"{path} is a symbolic link, which is not written through; remove it.")
             path.mkdir(exist_ok=True)
-        except OSError as error:
-            raise write_error(f"The directory '{name}'", self.path, error) from error
         return path
 
     def update(self, **changes: Any) -> None:
         """Change entries of config.json, atomically."""
         config = {**self.config, **changes}
-        try:
+        with write_errors("The run's status", self.path / "config.json"):
             write_json(self.path / "config.json", config)
-        except OSError as error:
-            raise write_error("The run's status", self.path / "config.json", error) from error
         self.config = config
 
 
@@ -216,6 +212,13 @@ def next_free(root: Path, stem: str) -> Path:
 # ---------------------------------------------------------------- beginning and continuing runs
 
 
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse seeds that are not different whole numbers below 2^32."""
+    whole = all(type(seed) is int and 0 <= seed < SEEDS for seed in seeds)
+    if not seeds or not whole or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"Seeds must be different whole numbers from 0 to {SEEDS - 1}, but are {shown(list(seeds))}.")
+
+
 def run_config(
     data: Trajectories,
     algo: Method,
@@ -246,9 +249,7 @@ def run_config(
 
 
 def create_run(path: Path, config: Config) -> Run:
-    """A new run directory; an existing run is never overwritten. Two processes are kept apart by `files.locked`."""
-    if (path / "config.json").exists():
-        raise RunError(f"{path} already holds a run; choose another --out, or remove it.")
+    """A new run directory."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         run = Run(path, {"format": FORMAT, **config})
@@ -273,8 +274,6 @@ def open_or_create(out: Path, seeds: list[int], config: Config, resume: bool) ->
             f"{out} already holds a run; continue it with `iel train --resume {out}`, choose another --out, or "
             "remove it."
         )
-    check_seeds(seeds)
-    check_numbers(config["settings"], "settings")
     runs: dict[int, Run] = {}
     for seed in seeds:
         path, expected = out if len(seeds) == 1 else out / f"seed_{seed}", {**config, "seed": seed}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import iel
 from iel.errors import RunError
-from iel.files import new_directory, notice, seal, verify_seal, write_bytes, write_error
+from iel.files import new_directory, notice, seal, verify_seal, write_bytes, write_errors
 from iel.learner import Method, TrainState
 from iel.serial import fill, load_arrays, named_arrays, save_arrays
 from iel.training.checkpoint import Facts, Resumed, versions
@@ -58,13 +58,10 @@ def save_policy(trainer: Trainer) -> None:
     fingerprint, final = policy_fingerprint(trainer.algo, trainer.fingerprint, seed), run.path / "policy"
     if fingerprint is None or trainer.step != trainer.phases[0].steps or final.exists():
         return
-    try:
-        with new_directory(final) as partial:
-            save_arrays(partial / STATE, named_arrays(trainer.states()[0][trainer.phases[0].slot]))
-            write_bytes(partial / METRICS, read_content(run.path / METRICS))
-            seal(partial, FORMAT, versions(), policy=fingerprint)
-    except OSError as error:
-        raise write_error("The policy", final, error) from error
+    with write_errors("The policy", final), new_directory(final) as partial:
+        save_arrays(partial / STATE, named_arrays(trainer.states()[0][trainer.phases[0].slot]))
+        write_bytes(partial / METRICS, read_content(run.path / METRICS))
+        seal(partial, FORMAT, versions(), policy=fingerprint)
 
 
 def load_policy(trainer: Trainer) -> Resumed[dict[str, TrainState]] | None:

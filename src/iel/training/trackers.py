@@ -8,12 +8,12 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from iel.errors import ConfigError, RunError
-from iel.files import notice, open_in_place, write_bytes, write_error
+from iel.files import notice, open_in_place, write_bytes, write_errors
 from iel.loader import open_regular
 
 HEADER = ("step", "phase", "metric", "value")
@@ -31,17 +31,6 @@ def facts_of(content: bytes) -> MetricsFacts:
     return MetricsFacts(len(content), hashlib.sha256(content).hexdigest())
 
 
-class Tracker(Protocol):
-    """Anything that takes metrics: one call a logged step, `sync` before a checkpoint, and `close` at the end."""
-
-    def log(self, step: int, phase: str, metrics: Mapping[str, float]) -> None: ...
-
-    def sync(self) -> None:
-        """Bring everything to the disk."""
-
-    def close(self) -> None: ...
-
-
 class CSVTracker:
     """`metrics.csv` in long form (step, phase, metric, value), so that new metrics never change old columns.
 
@@ -54,11 +43,9 @@ class CSVTracker:
         self._path = path
         before = b"" if resumed is None else rewind(path, step, resumed)
         self._bytes, self._digest = len(before), hashlib.sha256(before)
-        try:
+        with write_errors("Metrics", path):
             # Unbuffered: when the disk is full, the error comes here and not again when the file is closed.
             self._file = open_in_place(path, append=resumed is not None)
-        except OSError as error:
-            raise write_error("Metrics", path, error) from error
         if not before:
             self._write([HEADER])
 
@@ -72,20 +59,17 @@ class CSVTracker:
 
     def _write(self, rows: Iterable[tuple[object, ...]]) -> None:
         block = memoryview(_csv(rows))
-        try:
+        with write_errors("Metrics", self._path):
             while block:
                 written = self._file.write(block)
                 self._digest.update(block[:written])
                 self._bytes += written
                 block = block[written:]
-        except OSError as error:
-            raise write_error("Metrics", self._path, error) from error
 
     def sync(self) -> None:
-        try:
+        """Bring everything to the disk, before a checkpoint."""
+        with write_errors("Metrics", self._path):
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise write_error("Metrics", self._path, error) from error
 
     def close(self) -> None:
         self._file.close()
@@ -106,10 +90,8 @@ def rewind(path: Path, step: int, facts: MetricsFacts) -> bytes:
         rows = (row for row in _rows(content) if int(row["step"]) <= step)
         kept = _csv([HEADER, *([row.get(name, "") for name in HEADER] for row in rows)])
     if kept != content:
-        try:
+        with write_errors("Metrics", path):
             write_bytes(path, kept)
-        except OSError as error:
-            raise write_error("Metrics", path, error) from error
     return kept
 
 

@@ -192,9 +192,9 @@ def _collect_on(cluster: Cluster, job: Job, blocks: list[Block], advance: Callab
         try:
             while running:
                 for ticket in cluster.ended(list(running), 1.0):
-                    block, end = running.pop(ticket), cluster.result(ticket)
-                    if end.code != 0:
-                        raise DataError(f"Collecting {job[0]} failed on a node: {end.said or 'no message'}")
+                    block, (code, said) = running.pop(ticket), cluster.result(ticket)
+                    if code != 0:
+                        raise DataError(f"Collecting {job[0]} failed on a node: {said or 'no message'}")
                     advance(block.size)
         finally:
             if running:
