@@ -112,7 +112,8 @@ class Train(Command):
     def __call__(self) -> Facts:
         from iel.commands.pictures import draw_training
         from iel.training import open_runs
-        from iel.training.run import check_seeds, holds_run, next_free
+        from iel.training.loop import check_seeds
+        from iel.training.run import holds_run, next_free
 
         algo = self.method()
         check_seeds(self.seeds)  # before data is collected, which may take minutes

@@ -28,7 +28,7 @@ from iel.learner import Method
 from iel.loader import read_toml
 from iel.methods import METHODS, config_dict, config_from_dict, get_method
 from iel.planning import PLANNERS, ActionKind
-from iel.training.run import check_seeds
+from iel.training.loop import check_seeds
 from iel.training.shared import policy_fingerprint
 from iel.typed import Amount, Count, Index, Seed, violation
 

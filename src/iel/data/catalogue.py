@@ -86,7 +86,7 @@ def windows(source: Path | str, name: str | None, size: int | None, columns: Giv
     """The rows of a file, all together, or (npz, HDF5, folders) some `size` at a time, as whole episodes."""
     path = _at_home(str(source))
     name = name or path.stem
-    chosen = Columns.of(columns or {})
+    chosen = Columns.of(columns) if columns else Columns()
     if path.is_symlink():  # a link that its user names is meant; a link inside of a folder is not followed
         try:
             path = path.resolve(strict=True)

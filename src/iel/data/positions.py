@@ -49,9 +49,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial import cKDTree
 
 from iel.data.trajectories import Rows, Trajectories
 from iel.errors import DataError
@@ -208,6 +205,10 @@ def jump_rows(data: Table, columns: list[int] | None = None) -> NDArray[np.int64
 
 def same_entrance(positions: NDArray, radius: float) -> NDArray[np.int64]:
     """(m,) labels of places, (m, columns): those that a chain of others, each within the radius, joins are one."""
+    from scipy.sparse import coo_array  # a robot that only acts needs no scipy
+    from scipy.sparse.csgraph import connected_components
+    from scipy.spatial import cKDTree
+
     near = cKDTree(positions).query_pairs(radius, output_type="ndarray")
     graph = coo_array((np.ones(len(near)), (near[:, 0], near[:, 1])), shape=(len(positions),) * 2)
     return connected_components(graph, directed=False)[1]

@@ -42,10 +42,11 @@ from iel.training.checkpoint import (
     state_bytes,
     versions,
 )
-from iel.training.run import KEPT_DATA, Run, check_seeds, nothing_left, open_or_create, open_runs, run_config
+from iel.training.run import KEPT_DATA, Run, nothing_left, open_or_create, open_runs, run_config
 from iel.training.shared import load_policy, save_policy
 from iel.training.steps import Source, many_steps, over_seeds
 from iel.training.trackers import CSVTracker, TensorBoardTracker
+from iel.typed import SEEDS, shown
 
 CHUNK = 100
 """Steps between two looks at the metrics."""
@@ -73,6 +74,13 @@ class Trained:
     def path(self) -> Path | None:
         """The directory of the first seed's run, if files were written."""
         return next(iter(self.runs.values())).path if self.runs else None
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse seeds that are not different whole numbers below 2^32."""
+    whole = all(type(seed) is int and 0 <= seed < SEEDS for seed in seeds)
+    if not seeds or not whole or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"Seeds must be different whole numbers from 0 to {SEEDS - 1}, but are {shown(list(seeds))}.")
 
 
 def train(

@@ -15,7 +15,7 @@ Training several seeds at once gives a directory with one run a seed: OUT/seed_0
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +31,7 @@ from iel.learner import Method
 from iel.loader import os_errors, read_json, refuse_partial
 from iel.methods import config_dict, config_from_dict
 from iel.model import Model, load_model
-from iel.typed import SEEDS, Count, Index, Seed, as_struct, shown
+from iel.typed import Count, Index, Seed, as_struct
 
 FORMAT = 1
 KEPT_DATA = "data.npz"
@@ -210,13 +210,6 @@ def next_free(root: Path, stem: str) -> Path:
 
 
 # ---------------------------------------------------------------- beginning and continuing runs
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuse seeds that are not different whole numbers below 2^32."""
-    whole = all(type(seed) is int and 0 <= seed < SEEDS for seed in seeds)
-    if not seeds or not whole or len(set(seeds)) != len(seeds):
-        raise ConfigError(f"Seeds must be different whole numbers from 0 to {SEEDS - 1}, but are {shown(list(seeds))}.")
 
 
 def run_config(
