@@ -48,7 +48,7 @@ class Train(Command):
     tensorboard: Flag = False
     """Also write TensorBoard files (needs the extra `tensorboard`)."""
     policy: str = ""
-    """What acts: the method's own policy, directions of its embedding, or waypoints (docs/waypoints.md)."""
+    """What acts: the method's own policy, directions of its embedding or of the state, or waypoints (docs/htp.md)."""
     settings: Any = None
     policy_settings: Any = None
 
