@@ -27,7 +27,8 @@ from iel.methods import IEL
 from iel.model import load_model
 from iel.training import open_run
 from iel.training.checkpoint import find_checkpoint, prune, saved_steps
-from iel.training.run import check_seeds, nothing_left
+from iel.training.loop import check_seeds
+from iel.training.run import nothing_left
 from iel.training.trackers import CSVTracker, MetricsFacts
 from iel.typed import check_settings
 
