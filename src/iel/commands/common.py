@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -41,11 +42,11 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command(Output):
+class Command(Output, ABC):
     """The options of a command. A call does what it is for, prints it for people, and returns it for programs."""
 
-    def __call__(self) -> Facts:
-        raise NotImplementedError
+    @abstractmethod
+    def __call__(self) -> Facts: ...
 
 
 @dataclass(frozen=True, kw_only=True)

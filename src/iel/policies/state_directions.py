@@ -24,11 +24,12 @@ import numpy as np
 
 from iel.data.goals import DeviceData, draw_states
 from iel.errors import ConfigError
-from iel.learner import Controls, Loss, Method, Policy, Spec, Trained
+from iel.learner import Controls, Method, Policy, Spec, Trained
 from iel.model import Waypoint
 from iel.model.scaling import fold_input
-from iel.nn import GaussianPolicy, frozen_policy, unit
-from iel.policies.directions import PolicyLearner, cloning_loss, draw_future
+from iel.nn import GaussianPolicy, frozen_policy
+from iel.policies.directions import draw_future
+from iel.policies.waypoints import CloningLearner, WaypointBatch
 
 POLICY_KEY = 20023
 """Folded into the key of `init`."""
@@ -89,17 +90,9 @@ class StateTables(NamedTuple):
     deviation: jax.Array
 
 
-class StateBatch(NamedTuple):
-    """(standardised x, a, s * (x_{t+k} - x_t))."""
-
-    state: jax.Array
-    action: jax.Array
-    future: jax.Array
-
-
 @dataclass(frozen=True)
-class StateDirectionLearner(PolicyLearner):
-    """Clones what the data did on its way."""
+class StateDirectionLearner(CloningLearner):
+    """Clones what the data did in a weighted direction of the state, on standardised columns."""
 
     policy: StateDirections
 
@@ -116,13 +109,9 @@ class StateDirectionLearner(PolicyLearner):
         scaling = jnp.asarray(spec.columns.mean, jnp.float32), jnp.asarray(spec.columns.spread, jnp.float32)
         return StateTables(data.observations * weights, *scaling)
 
-    def sample(self, key: jax.Array, data: DeviceData, tables: StateTables) -> StateBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: StateTables) -> WaypointBatch:
         """Uniform transitions, and where their trajectories went."""
         rows = draw_states(key, data, self.method.batch_size)
         later = draw_future(key, data, rows, self.policy.future_steps)
         state = (data.observations[rows] - tables.mean) / tables.deviation
-        return StateBatch(state, data.actions[rows], tables.weighted[later] - tables.weighted[rows])
-
-    def loss(self, params: GaussianPolicy, target: None, batch: StateBatch, key: jax.Array) -> Loss:
-        """Cloning, in the direction the trajectory took."""
-        return cloning_loss(params, jnp.concatenate([batch.state, unit(batch.future)], -1), batch.action)
+        return WaypointBatch(state, data.actions[rows], tables.weighted[later] - tables.weighted[rows])

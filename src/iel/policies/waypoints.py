@@ -63,7 +63,7 @@ class Waypoints(Policy):
 
 
 class WaypointBatch(NamedTuple):
-    """(x without its position, a, p(x_{t+k}) - p(x_t))."""
+    """(x as the policy sees it, a, p(x_{t+k}) - p(x_t))."""
 
     state: jax.Array
     action: jax.Array
@@ -71,7 +71,16 @@ class WaypointBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WaypointLearner(PolicyLearner):
+class CloningLearner(PolicyLearner):
+    """Clones what the data did in the direction that its trajectory took."""
+
+    def loss(self, params: GaussianPolicy, target: None, batch: WaypointBatch, key: jax.Array) -> Loss:
+        """Cloning, in the direction the trajectory took."""
+        return cloning_loss(params, jnp.concatenate([batch.state, unit(batch.future)], -1), batch.action)
+
+
+@dataclass(frozen=True)
+class WaypointLearner(CloningLearner):
     """Clones what the data did on its way."""
 
     policy: Waypoints
@@ -91,7 +100,3 @@ class WaypointLearner(PolicyLearner):
         rows = draw_states(key, data, self.method.batch_size)
         future = tables[draw_future(key, data, rows, self.policy.future_steps)] - tables[rows]
         return WaypointBatch(data.observations[rows][:, data.others], data.actions[rows], future)
-
-    def loss(self, params: GaussianPolicy, target: None, batch: WaypointBatch, key: jax.Array) -> Loss:
-        """Cloning, in the direction the trajectory took."""
-        return cloning_loss(params, jnp.concatenate([batch.state, unit(batch.future)], -1), batch.action)
