@@ -185,7 +185,7 @@ FILES = {
     bad_text: "does not say where episodes end",
     bad_empty: "no npz, HDF5, CSV or Parquet file by its first bytes",
     bad_zip_of_text: "no observations, actions, terminals",
-    bad_npz_cut: "not a whole npz file",
+    bad_npz_cut: "not a whole zip archive",
 }
 
 

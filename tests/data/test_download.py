@@ -138,7 +138,7 @@ def test_minari_arrives_whole_or_not_at_all(tmp_path, monkeypatch):
 
 def test_the_package_that_is_missing_names_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(DataError, match=r"pip install 'iel\[minari\]'"):
+    with pytest.raises(DataError, match=r"pip install '\.\[minari\]'"):
         download("D4RL/door/human-v2", tmp_path)
 
 

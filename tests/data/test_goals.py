@@ -1,11 +1,12 @@
 """The samplers over a million draws: nothing crosses an episode, and every distribution is the one that is claimed."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from iel.data import Trajectories
-from iel.data.goals import GoalSampler, draw_states, geometric, relabel, to_device
+from iel.data.goals import BEHIND, GoalSampler, draw_states, geometric, relabel, to_device
 from iel.errors import ConfigError
 
 DRAWS = 1_000_000
@@ -88,6 +89,19 @@ def test_uniform_trajectory_goals_are_every_later_state_equally_often(data):
     shares = np.bincount(goal - rows, minlength=9) / len(rows)
     assert len(shares) == 9 and shares[0] == 0.0
     np.testing.assert_allclose(shares[1:], 1 / 8, atol=0.004)
+
+
+def test_goals_behind_were_just_left_on_the_same_episode(data):
+    rows, final = np.repeat(data.transitions, 50), np.asarray(data.final)
+    sampler = GoalSampler(p_trajectory=1.0, p_random=0.0, p_behind=0.4)
+    goals = np.asarray(sampler.goals(jax.random.key(3), to_device(data), jnp.asarray(rows)))
+    behind = goals < rows
+    assert (final[goals] == final[rows]).all() and (rows - goals <= BEHIND).all()
+    start = np.searchsorted(final, final[rows])  # the episode's first row: there nothing lies behind
+    free = rows - start >= BEHIND
+    assert not behind[rows == start].any()
+    assert abs(behind[free].mean() - 0.4) < 0.02
+    assert abs((rows - goals)[free & behind].mean() - (BEHIND + 1) / 2) < 1.0
 
 
 def test_relabelled_transitions(data):

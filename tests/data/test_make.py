@@ -26,6 +26,25 @@ def test_one_or_two_processes_make_the_same_file(tmp_path):
     assert load(one["train"]).observations[0].tolist() != load(one["val"]).observations[0].tolist()
 
 
+def test_what_is_there_is_not_collected_again(tmp_path, monkeypatch):
+    arguments = {"episodes": 2, "directory": tmp_path, "workers": 1, "progress": False}
+    files = make_dataset(NAME, **arguments)
+    before = {path: path.stat().st_mtime_ns for path in files.values()}
+    with monkeypatch.context() as without:
+        without.setattr("iel.data.make.collect._collect", None)
+        assert make_dataset(NAME, **arguments) == files and {path.name for path in tmp_path.iterdir()} == {
+            path.name for path in files.values()
+        }
+    make_dataset(NAME, **arguments, again=True)
+    assert all(path.stat().st_mtime_ns > time for path, time in before.items())
+    files["val"].write_bytes(files["val"].read_bytes()[:-20])
+    assert len(load(make_dataset(NAME, **arguments)["val"])) == 1, "a damaged file is made anew"
+    monkeypatch.setattr("iel.data.make.collect.VERSION", 99)
+    with pytest.raises(TypeError, match="not callable"):  # another recipe
+        monkeypatch.setattr("iel.data.make.collect._collect", None)
+        make_dataset(NAME, **arguments)
+
+
 def test_ogbench_reads_what_we_write(maze_data):
     path = find(maze_data.name, len(maze_data))
     theirs = ogbench.utils.load_dataset(str(path))

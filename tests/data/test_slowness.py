@@ -8,8 +8,17 @@ import pytest
 from numpy.testing import assert_allclose
 
 from iel.data import Trajectories, load
+from iel.data.examine import examine_rows
 from iel.data.make import make_collector, recipe
-from iel.data.positions import orientation_columns, place_columns, slow_directions, slowness, typical_reach
+from iel.data.positions import (
+    monotone_columns,
+    orientation_columns,
+    place_columns,
+    slow_directions,
+    slowness,
+    typical_reach,
+)
+from iel.data.trajectories import Rows
 from iel.errors import DataError
 
 KITCHEN = Path(os.environ.get("IEL_DATA", "")) / "kitchen-partial-reconstructed.hdf5"
@@ -118,3 +127,25 @@ def test_slow_directions_of_a_mixed_process():
     assert_allclose(np.diag(found.directions.T @ fast_one @ found.directions), 1.0, rtol=1e-4)
     with pytest.raises(DataError, match="40 steps apart"):
         slow_directions(phi[:30], [0, 30])
+
+
+def test_a_clock_and_a_battery_are_not_positions():
+    """They are as slow as positions, but nobody can be sent back there; `data check` says so."""
+    rng = np.random.default_rng(0)
+    walks = np.cumsum(np.cumsum(rng.normal(size=(6, 400, 2)), axis=1), axis=1)
+    clock = np.tile(np.arange(400.0), (6, 1))
+    battery = 1.0 - np.cumsum(rng.uniform(0, 1e-3, (6, 400)), axis=1)
+    table = np.concatenate([walks, clock[..., None], battery[..., None]], axis=2)
+    data = store(table.reshape(-1, 4), 6)
+    r = slowness(data)
+    assert r[2:].min() > r[:2].max() / 3  # by their slowness alone they would be
+    assert place_columns(data) == [0, 1] and monotone_columns(data) == {2: True, 3: False}
+    named = data.described(observations=("x", "y", "stamp", "battery"))
+    rows = Rows(named.observations, named.actions, named.offsets, "a", named.signals)
+    found = [finding for finding in examine_rows(rows, "a") if finding.kind == "one-way-column"]
+    assert [finding.column for finding in found] == [
+        "observation column 'stamp' (2)",
+        "observation column 'battery' (3)",
+    ]
+    assert "only falls within episodes (battery? clock?); leave it out" in found[1].message
+    assert monotone_columns(store(walks[0])) == {}  # a single drive may well go one way

@@ -1,6 +1,7 @@
 """CSV, Parquet and LeRobot: the same trajectories whatever they were kept in, and a sentence for what is wrong."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -65,10 +66,113 @@ def test_names_separators_and_text_that_people_use(data, tmp_path):
         load(path, columns={"states": ["x"]})
 
 
-def test_names_of_episodes_are_text(tmp_path):
-    names = ("9007199254740992", "9007199254740993", "1e400", "2e400", "1", "01")
-    rows = [f"{name},{e},{step},0" for e, name in enumerate(names) for step in range(3)]
-    assert len(load(written(tmp_path / "log.csv", "episode,obs_0,obs_1,act", *rows), trust=True)) == len(names)
+NAMES = ("9007199254740992", "9007199254740993", "1e400", "2e400", "1", "01", "1.0", "inf", "nan")
+
+
+@pytest.mark.parametrize("last", ["0", ""], ids=["whole", "an empty cell"])
+def test_names_of_episodes_are_text(tmp_path, last):
+    """The same nine episodes, whichever cells are empty elsewhere."""
+    rows = [f"{name},{e},{step},{last if step == 2 else 0}" for e, name in enumerate(NAMES) for step in range(3)]
+    assert len(load(written(tmp_path / "log.csv", "episode,obs_0,obs_1,act", *rows), trust=True)) == len(NAMES)
+
+
+RISING = {
+    "nanoseconds": ["1772442000000000000", "1772442000000000001", "1772442000000000002"],
+    "seconds to the nanosecond": ["1772442000.000000000", "1772442000.000000001", "1772442000.000000002"],
+    "dates": ["2026-03-29T02:30:00.000000001", "2026-03-29T02:30:00.000000002", "2026-03-29T02:30:00.000000003"],
+    "dates of one zone": ["2026-10-25T02:59:59+02:00", "2026-10-25T02:00:00+01:00", "2026-10-25 02:00:01Z"],
+    "from before 1970": ["1969-12-31T23:59:59.9Z", "1970-01-01T00:00:00Z", "1970-01-01T00:00:00.000000001Z"],
+}
+
+
+@pytest.mark.parametrize("times", RISING.values(), ids=RISING)
+def test_times_are_compared_as_they_are_written(times, tmp_path, monkeypatch):
+    for zone in ("UTC", "Europe/Berlin", "America/New_York"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        rows = [f"0,{when},{n},0" for n, when in enumerate(times)]
+        assert load(written(tmp_path / "log.csv", "episode,time,obs,act", *rows), trust=True).num_states == 3
+        with pytest.raises(DataError, match="line 4: 'time' does not rise"):
+            read(written(tmp_path / "log.csv", "episode,time,obs,act", *rows[:1], rows[2], rows[1]))
+
+
+@pytest.fixture(autouse=True)
+def _zone():
+    yield
+    time.tzset()
+
+
+def test_logs_with_even_dates_have_a_rate(tmp_path):
+    rows = [f"{e},2026-05-0{e + 1}T12:00:{t / 4:06.3f}Z,{t},{e},0" for e in range(2) for t in range(20)]
+    assert load(written(tmp_path / "log.csv", "episode,time,obs,obs_2,act", *rows), trust=True).signals.rate == 4.0
+    uneven = [row.replace(":04.", ":05.") for row in rows[:19:3]]
+    assert load(written(tmp_path / "log.csv", "episode,time,obs,obs_2,act", *uneven), trust=True).signals.rate != 4.0
+    plain = [f"0,{t / 4},{t},{t % 7},0" for t in range(20)]  # nobody says that these are seconds
+    assert load(written(tmp_path / "log.csv", "episode,time,obs,obs_2,act", *plain)).signals.rate is None
+
+
+GAPPED = [[float(t), 10.0 * t, 0.1] for t in range(12)]
+"""x, y, action of an episode."""
+
+
+def gapped(path: Path, *empty: tuple[int, int]) -> Path:
+    """Two episodes; these cells (row, column) of the first one are empty."""
+    rows = [[repr(value) for value in row] for row in GAPPED]
+    for row, column in empty:
+        rows[row][column] = ""
+    return written(
+        path, "episode,obs_x,obs_y,act", *[f"0,{','.join(row)}" for row in rows], "1,0,1,0", "1,2,1,0", "1,3,5,0"
+    )
+
+
+def test_gaps_are_refused_with_counts_and_choices(tmp_path):
+    path = gapped(tmp_path / "log.csv", (4, 0), (5, 0), (7, 1), (9, 2), (11, 2))
+    counts = r"2 in .*'obs_x' \(0\) and 1 in .*'obs_y' \(1\) and 1 in action column 'act' \(0\)\)"
+    with pytest.raises(DataError, match=rf"line 6, .*'obs_x' \(0\): .*\({counts}.*--gaps cut.*--gaps interpolate"):
+        load(path)
+    (finding,) = examine(path)
+    assert finding.kind == "non-finite" and "2 in observation column 'obs_x'" in finding.message
+    assert [found.kind for found in examine(path, columns={"gaps": "cut"}) if found.severity == "error"] == []
+    with pytest.raises(DataError, match="choose refuse, cut, interpolate"):
+        load(path, columns={"gaps": "fill"})
+
+
+def test_gaps_are_cut_out(tmp_path):
+    """A state that is not known is left out; an unknown action leads nowhere: an episode ends where it would act."""
+    data = load(gapped(tmp_path / "log.csv", (4, 0), (8, 2)), columns={"gaps": "cut"}, trust=True)
+    assert [episode.observations[:, 0].tolist() for episode in data] == [
+        [0, 1, 2, 3],
+        [5, 6, 7, 8],
+        [9, 10, 11],
+        [0, 2, 3],
+    ]
+    assert data.source is None and data.signals.observations == ("obs_x", "obs_y")
+    short = load(
+        gapped(tmp_path / "log.csv", (2, 1), (5, 1)), columns={"gaps": "cut"}, trust=True
+    )  # two rows: no episode
+    assert [len(episode.actions) for episode in short] == [5, 2]
+
+
+def test_short_gaps_are_filled_in_time(tmp_path):
+    path = gapped(tmp_path / "log.csv", (4, 0), (5, 0), (7, 1))
+    filled = load(path, columns={"gaps": "interpolate"}, trust=True)
+    np.testing.assert_allclose(filled.episode(0).observations, np.array(GAPPED)[:, :2])
+    times = "0,1,5,0,0", "0,2,,0,0", "0,4,20,0,0", "0,9,30,0,0"  # a third of the time, a third of the way
+    timed = written(tmp_path / "timed.csv", "episode,time,obs_x,obs_y,act", *times)
+    assert load(timed, columns={"gaps": "interpolate"}, trust=True).observations[1, 0] == 10.0
+    # Long ones, those at an end and actions are cut: six cells, the first row, one action.
+    ends = gapped(tmp_path / "ends.csv", *((row, 1) for row in range(3, 9)), (0, 0), (10, 2))
+    data = load(ends, columns={"gaps": "interpolate"}, trust=True)
+    assert [len(episode.observations) for episode in data] == [3]  # 1, 2 | 9, 10 | 11: none has two steps; episode 1
+
+
+def test_a_cell_that_goes_on_in_the_next_line_is_refused(tmp_path):
+    """A stray quote would make rows part of a text that is not read."""
+    rows = ["0,1,0,a", '0,2,0,"b', "0,3,0,c", '0,4,0,d"', "0,5,0,e", "0,6,0,f"]
+    with pytest.raises(DataError, match="line 5: a quoted cell goes on"):
+        read(written(tmp_path / "log.csv", "episode,obs,act,note", *rows))
+    with pytest.raises(DataError, match="is not a CSV file"):
+        read(written(tmp_path / "log.csv", "episode,obs,act,note", *rows[:3]))
 
 
 def test_a_folder_holds_an_episode_per_file(data, tmp_path):
@@ -97,7 +201,30 @@ FAULTS = {
     "episodes in pieces": (["episode,obs,act", "0,1,0", "1,2,0", "0,3,0"], "not together; sort them by 'episode'"),
     "time that stands": (["episode,step,obs,act", "0,1,1,0", "0,1,2,0", "0,2,2,0"], "'step' does not rise"),
     "a last row without its flag": (["obs,act,terminals", "1,0,0", "2,0,0", "3,0,0"], "the file is cut off"),
-    "a missing state": (["episode,obs,act", "0,1,0", "0,,0", "0,3,0", "0,4,0"], "step 1, observation column 0"),
+    "a missing state": (
+        ["episode,obs,act", "0,1,0", "0,,0", "0,3,0", "0,4,0"],
+        "line 3, observation column 'obs' (0): the cell is empty (1 in observation column 'obs' (0))",
+    ),
+    "infinity": (
+        ["episode,obs,act", "0,1,0", "", "0,-inf,0", "0,3,0"],
+        "line 4, observation column 'obs' (0): the value",
+    ),
+    "an episode without a name": (
+        ["episode,obs,act", "0,1,0", " ,2,0", "0,3,0"],
+        "line 3, column 'episode': the cell is",
+    ),
+    "a flag that is none": (
+        ["obs,act,terminals", "1,0,0", "2,0,2", "3,0,1"],
+        "line 3, column 'terminals': the flag is 2",
+    ),
+    "zones that differ": (
+        ["episode,time,obs,act", "0,2026-01-01T00:00:00,1,0", "0,2026-01-01T00:00:01Z,2,0"],
+        "line 3, column 'time': a date has a time zone",
+    ),
+    "no date among dates": (
+        ["episode,time,obs,act", "0,2026-01-01T00:00:00,1,0", "0,7,2,0"],
+        "line 3, column 'time': '7' is not a date",
+    ),
     "no rows": ([HEADER], "no rows"),
 }
 
@@ -127,12 +254,12 @@ def test_kinds_are_told_by_content(tmp_path):
 
 def test_actions_in_other_units_are_stretched_and_back(data):
     other = Trajectories(data.observations, 7.0 * data.actions + 3.0, data.offsets, checked=True)
-    unit, low, high = unit_actions(other)
+    unit = unit_actions(other)
     used = data.transitions
     assert unit.actions[used].min() == -1 and unit.actions[used].max() == 1
-    back = low + (unit.actions[used] + 1) * (high - low) / 2
+    back = unit.signals.in_units(unit.actions[used], "robot")
     np.testing.assert_allclose(back, other.actions[used], rtol=1e-5, atol=1e-5)
-    flat, _, _ = unit_actions(Trajectories(data.observations, 0 * data.actions + 5, data.offsets, checked=True))
+    flat = unit_actions(Trajectories(data.observations, 0 * data.actions + 5, data.offsets, checked=True))
     assert not flat.actions.any()
 
 
@@ -201,6 +328,67 @@ def test_parquet_is_a_table_like_csv(data, table, tmp_path):
     assert load(tmp_path / "flat.parquet").fingerprint == data.fingerprint
 
 
+def ids_and_times(path: Path, ids, times) -> Path:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"episode": ids, "time": times, "obs": np.arange(6.0), "obs_2": np.ones(6), "act": np.zeros(6)}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_parquet_tells_episodes_apart_by_all_digits_and_by_text(tmp_path):
+    pa, path, times = pytest.importorskip("pyarrow"), tmp_path / "log.parquet", [1, 2, 3] * 2
+    texts = ["1"] * 3 + ["01"] * 3
+    for ids in (
+        np.repeat([2**53, 2**53 + 1], 3),
+        pa.array(texts),
+        pa.array(texts).dictionary_encode(),
+        [0.0] * 3 + [0.5] * 3,
+    ):
+        assert len(load(ids_and_times(path, ids, times), trust=True)) == 2
+    for ids in ([2.0**53] * 6, [1.0] * 3 + [np.nan] * 3, [np.inf] * 6, np.full(6, 2**24, np.float32)):
+        with pytest.raises(DataError, match=r"row \d: 'episode' is .* does not tell episodes apart"):
+            read(ids_and_times(path, ids, times))
+    with pytest.raises(DataError, match="row 2, column 'episode': the cell is empty"):
+        read(ids_and_times(path, pa.array([2**53, 2**53, None, 1, 1, 1]), times))
+    with pytest.raises(DataError, match="row 4: the rows of an episode are not together"):
+        read(ids_and_times(path, [1, 1, 1, 2, 1, 2], times))
+
+
+def test_parquet_compares_times_to_the_nanosecond(tmp_path):
+    pa, path, ids = pytest.importorskip("pyarrow"), tmp_path / "log.parquet", np.repeat([0, 1], 3)
+    ns = 1772442000000000000 + np.array([0, 1, 2, 3, 4, 5])
+    for times in (
+        ns,
+        ns.astype(np.uint64),
+        pa.array(ns, pa.timestamp("ns")),
+        pa.array(ns, pa.timestamp("ns", "Asia/Tokyo")),
+    ):
+        assert len(load(ids_and_times(path, ids, times), trust=True)) == 2
+    for times in (ns[::-1], pa.array(ns[::-1], pa.timestamp("ns")), [*ns[:2], None, *ns[3:]]):
+        with pytest.raises(DataError, match=r"row [12].*(does not rise|is empty)"):
+            read(ids_and_times(path, ids, times))
+    tenths = pa.array(np.arange(6) * 100, pa.timestamp("ms"))
+    assert load(ids_and_times(path, ids, tenths), trust=True).signals.rate == 10.0
+
+
+def test_lerobot_says_names_and_rate(data, table, tmp_path):
+    features = {
+        "observation.state": {"dtype": "float32", "shape": [2], "names": {"motors": ["shoulder", "elbow"]}},
+        "action": {"dtype": "float32", "shape": [1], "names": ["push"]},
+    }
+    signals = load(lerobot(tmp_path / "set", table, "v3.0", features=features, fps=30)).signals
+    assert (signals.observations, signals.actions, signals.rate) == (("shoulder", "elbow"), ("push",), 30.0)
+    plain = load(lerobot(tmp_path / "plain", table, "v2.1")).signals
+    assert (plain.observations, plain.rate) == (("observation.state[0]", "observation.state[1]"), None)
+
+
+def test_a_lerobot_file_that_is_not_there_is_noticed(table, tmp_path):
+    root = lerobot(tmp_path / "set", table, "v2.0")
+    (root / "data" / "chunk-000" / "episode_000001.parquet").unlink()
+    with pytest.raises(DataError, match="should have 93 frames but holds 62"):
+        load(root)
+
+
 def test_a_damaged_parquet_file_is_refused_in_a_sentence_or_reads_the_same(data, table, tmp_path):
     """Flipped bits and cut ends: pages have checksums, the footer has none."""
     import pyarrow.parquet as pq
@@ -255,5 +443,5 @@ def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "pyarrow"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"iel\[parquet\]"):
+    with pytest.raises(DataError, match=r"\.\[parquet\]"):
         load(tmp_path / "log.parquet")

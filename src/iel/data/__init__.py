@@ -6,17 +6,6 @@ from iel.data.positions import cut_at_jumps, cut_rests, jump_rows, place_columns
 from iel.data.trajectories import Episode, Trajectories
 
 __all__ = [
-    "Episode",
-    "Finding",
-    "Trajectories",
-    "cut_at_jumps",
-    "cut_rests",
-    "data_directory",
-    "examine",
-    "jump_rows",
-    "load",
-    "place_columns",
-    "rest_rows",
-    "slow_directions",
-    "slowness",
-]
+    "Episode", "Finding", "Trajectories", "cut_at_jumps", "cut_rests", "data_directory", "examine", "jump_rows",
+    "load", "place_columns", "rest_rows", "slow_directions", "slowness",
+]  # fmt: skip

@@ -20,10 +20,12 @@ from typing import Literal
 
 from numpy.typing import NDArray
 
+from iel.data.bags import is_bag
 from iel.data.d4rl import MINARI_FILE, hdf5_windows
 from iel.data.npz import npz_episodes, npz_windows, opened
 from iel.data.parquet import INFO, lerobot_rows, read_parquet
-from iel.data.tables import Columns, Given, read_csv, table_episodes, table_rows
+from iel.data.tables import Columns, Given, table_episodes, table_rows
+from iel.data.text import read_csv
 from iel.data.trajectories import Rows, Trajectories, episodes_in_windows
 from iel.errors import ConfigError, DataError
 from iel.files import notice
@@ -94,6 +96,10 @@ def windows(source: Path | str, name: str | None, size: int | None, columns: Giv
             raise DataError(f"{path} is a symbolic link that leads back to itself; remove it.") from None
     refuse_partial(path, DataError)
     kind = kind_of(path)
+    if chosen.rate is not None and kind in ("npz", "hdf5"):
+        raise DataError(f"{path} has no column of time; --time is for CSV and Parquet.")
+    if is_bag(path):
+        raise DataError(f"{path} is a bag; make rows of it with `iel data convert` (docs/bags.md).")
     if kind == "npz":
         return npz_windows(path, name, size)
     if kind == "hdf5":

@@ -15,8 +15,6 @@ Minari: groups `episode_0`, `episode_1`, ... with T + 1 observations and T actio
 `observation` is the state, with `achieved_goal` before it unless it already begins with those columns.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.hdf5 import opened_hdf5
-from iel.data.trajectories import Piece, Rows, episodes_in_windows, marked, misspelt, rows_in_windows, short_episodes
+from iel.data.trajectories import (
+    Piece,
+    Rows,
+    episodes_in_windows,
+    marked,
+    misspelt,
+    rows_in_windows,
+    short_episodes,
+    signals_beside,
+)
 from iel.errors import DataError
 from iel.files import notice
 
@@ -44,8 +51,10 @@ def hdf5_windows(path: Path, name: str, size: int | None) -> Iterator[Rows]:
     with opened_hdf5(path) as file:
         names, fields = file.names(), file.arrays((*D4RL, "infos/goal")).keys()
     if not fields and (path.name == MINARI_FILE or any(map(EPISODE.fullmatch, names))):
-        episodes = _minari_episodes(path, _minari_groups(names, path))
-        yield from (rows.without_short() for rows in episodes_in_windows(episodes, name, size))
+        signals = signals_beside(path.parent)  # written by us: the rows are those of another file, to the bit
+        episodes = _minari_episodes(path, _minari_groups(names, path), exact=signals is not None)
+        for rows in episodes_in_windows(episodes, name, size):
+            yield rows._replace(signals=signals or rows.signals).without_short()
         return
     misspelt(names, D4RL, str(path))
     missing = [field for field in ("observations", "actions") if field not in fields]
@@ -103,7 +112,7 @@ def _minari_groups(names: list[str], path: Path) -> dict[int, str]:
     return dict(sorted(numbers.items()))
 
 
-def _minari_episodes(path: Path, groups: dict[int, str]) -> Iterator[tuple[str, NDArray, NDArray]]:
+def _minari_episodes(path: Path, groups: dict[int, str], exact: bool) -> Iterator[tuple[str, NDArray, NDArray]]:
     """(what it is called, observations, actions) of every episode."""
     with opened_hdf5(path) as file:
         for number, group in groups.items():
@@ -118,7 +127,7 @@ def _minari_episodes(path: Path, groups: dict[int, str]) -> Iterator[tuple[str, 
             if goal is not None and goal.ndim == 2 and states.ndim == 2 and len(goal) == len(states):
                 inside = states.shape[1] >= goal.shape[1] and np.array_equal(states[:, : goal.shape[1]], goal)
                 states = states if inside else np.concatenate([goal, states], axis=1)
-            yield f"episode {number}", states, _inside(actions)
+            yield f"episode {number}", states, actions if exact else _inside(actions)
 
 
 def _inside(actions: NDArray) -> NDArray:

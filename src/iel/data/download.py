@@ -5,8 +5,6 @@ compares sizes and checksums, and finds every end that is missing) and only then
 leaves nothing behind: some downloaders take that for the end of the file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -18,7 +16,7 @@ from pathlib import Path
 from iel.data.catalogue import data_directory, read_rows
 from iel.data.d4rl import MINARI_FILE
 from iel.envs import require_simulator
-from iel.errors import DataError
+from iel.errors import DataError, install
 
 OGBENCH = re.compile(
     r"(visual-)?(pointmaze|antmaze|humanoidmaze|antsoccer)-\w+-(navigate|stitch|explore)-v0"
@@ -67,9 +65,7 @@ def fetch_minari(name: str, directory: Path) -> None:
     try:
         from minari import download_dataset
     except ImportError:
-        raise DataError(
-            f"Downloading '{name}' needs the minari package; install it with `pip install 'iel[minari]'`."
-        ) from None
+        raise DataError(f"Downloading '{name}' needs the minari package; {install('minari')}.") from None
     before = os.environ.get("MINARI_DATASETS_PATH")
     os.environ["MINARI_DATASETS_PATH"] = str(directory)
     try:

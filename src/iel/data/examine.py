@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,10 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.catalogue import obtain, read_rows, resolve
-from iel.data.positions import Table, pairs
+from iel.data.delay import estimate_delay
+from iel.data.positions import Table, monotone_columns, pairs
+from iel.data.tables import Given
 from iel.data.trajectories import MINIMUM_STEPS, Rows, Trajectories, non_finite, short_episodes
 from iel.errors import DataError, IELError
 from iel.files import notice
+from iel.signals import Kind
 
 Severity = Literal["error", "warning"]
 SHOWN = 3
@@ -81,8 +85,11 @@ class Problem(NamedTuple):
     """The rows stand for their whole episodes."""
 
 
-def examine(source: str | Path) -> list[Finding]:
-    """All findings about a data set on this machine, by name or path; errors first. Never raises for a bad file."""
+def examine(source: str | Path, columns: Given | None = None) -> list[Finding]:
+    """All findings about a data set on this machine, by name or path; errors first. Never raises for a bad file.
+
+    `columns` are those of `iel.load`.
+    """
     from iel.data.store import is_store, verify_store  # what it is made of is judged here
 
     path = resolve(source) or obtain(str(source), make=False)
@@ -90,7 +97,7 @@ def examine(source: str | Path) -> list[Finding]:
         if is_store(path):  # its rows were judged when it was written
             verify_store(path)
             return []
-        rows = read_rows(path, str(source) if isinstance(source, str) else None)
+        rows = read_rows(path, str(source) if isinstance(source, str) else None, columns)
     except IELError as problem:
         said = str(problem).removeprefix(f"{path}: ").removeprefix(f"{path} ")  # the finding names the file
         kind = next((kind for kind, words in REFUSALS.items() if any(word in said for word in words)), "unreadable")
@@ -121,7 +128,7 @@ def examine_rows(rows: Rows, file: str) -> list[Finding]:
     with np.errstate(all="ignore"):  # what is too large for the store's float32 is found as not finite
         observations, actions = (np.asarray(array, np.float32) for _, array in _tables(rows))
         rows = rows._replace(observations=observations, actions=actions)
-    return _findings(rows, file, (_short, _non_finite, *CHECKS))
+    return _findings(rows, file, (_short, _non_finite, *CHECKS, _delayed))
 
 
 def _findings(table: Table, file: str, checks: Iterable[Check]) -> list[Finding]:
@@ -149,6 +156,7 @@ def _listed(problem: Problem, table: Table, file: str) -> Iterator[Finding]:
 
 REFUSALS = {
     "missing": ("does not exist",),
+    "non-finite": ("the cell is empty (", "not a number to learn from"),
     "truncated": ("cut off", "not a whole", "lacks blocks", "ever written"),
     "overlapping": ("overlap", "not together"),
     "misaligned": ("equally many", "do not fit", "must agree", "must be equal", "for 0 rows", "rows;"),
@@ -169,7 +177,7 @@ def _non_finite(rows: Table) -> Iterator[Problem]:
     for kind, array in _tables(rows):
         where, columns = non_finite(array)
         keep = _is_read(rows, where, kind)
-        labels = [f"{kind} column {column}" for column in columns[keep][:SHOWN]]
+        labels = [rows.signals.label(int(column), kind) for column in columns[keep][:SHOWN]]
         message = "the value is not a finite number; correct it, or drop the episode."
         yield Problem("non-finite", "error", message, where[keep], labels)
 
@@ -183,7 +191,7 @@ def _out_of_range(rows: Table) -> Iterator[Problem]:
             where = where[_is_read(rows, where, kind)]
             if len(where):
                 message = f"the value is {values[where[0]]:.4g}; {remedy}."
-                yield Problem("out-of-range", severity, message, where, [f"{kind} column {column}"])
+                yield Problem("out-of-range", severity, message, where, [rows.signals.label(int(column), kind)])
 
 
 def _constant(rows: Table) -> Iterator[Problem]:
@@ -193,7 +201,42 @@ def _constant(rows: Table) -> Iterator[Problem]:
             continue
         for column in np.flatnonzero(used.min(0) == used.max(0)):
             message = f"every value is {used[0, column]:.4g}; drop the column, or check the sensor."
-            yield Problem("constant-column", "warning", message, columns=[f"{kind} column {column}"])
+            yield Problem("constant-column", "warning", message, columns=[rows.signals.label(int(column), kind)])
+
+
+def _clock(rows: Table) -> Iterator[Problem]:
+    """Columns that only rise or only fall within episodes: no robot can be sent back there."""
+    for column, rises in monotone_columns(rows).items():
+        message = f"it only {'rises' if rises else 'falls'} within episodes (battery? clock?); leave it out."
+        yield Problem("one-way-column", "warning", message, columns=[rows.signals.label(column, "observation")])
+
+
+def _duplicate(rows: Table) -> Iterator[Problem]:
+    """Columns that are equal to an earlier one of their table, row by row."""
+    for kind, array in _tables(rows):
+        used = array[pairs(rows.offsets, 1)] if kind == "action" else array
+        seen: dict[bytes, int] = {}
+        for column in range(used.shape[1]):
+            values = np.ascontiguousarray(used[:, column])
+            first = seen.setdefault(sha256(values.data).digest(), column)
+            if first != column and values.min() < values.max():
+                earlier = rows.signals.label(first, kind)
+                message = f"it repeats {earlier} in every row; drop one of them."
+                yield Problem("duplicate-column", "warning", message, columns=[rows.signals.label(column, kind)])
+
+
+def _delayed(rows: Table) -> Iterator[Problem]:
+    """Actions that act later than they were logged (`iel.data.delay`)."""
+    if not (np.isfinite(rows.observations).all() and np.isfinite(rows.actions[pairs(rows.offsets, 1)]).all()):
+        return
+    found = estimate_delay(rows)
+    if found is not None and found.clear:
+        message = (
+            f"the logged steps are explained best by actions {found.steps} steps after they were logged (they explain "
+            f"{found.explained[found.steps]:.0%} of what the state alone does not, against {found.explained[0]:.0%} "
+            f"without a delay); correct it with `iel data convert --action-delay {found.steps}`, or look at the clocks."
+        )
+        yield Problem("delayed-actions", "warning", message, columns=["actions"])
 
 
 def _teleporting(rows: Table) -> Iterator[Problem]:
@@ -218,7 +261,7 @@ def _teleporting(rows: Table) -> Iterator[Problem]:
         found += [(int(steps[i]), column) for i in np.flatnonzero(moves > max(JUMP * usual, JUMP_SHARE * spread))]
     found.sort()
     message = "the state jumps here, far beyond any usual step; if two episodes meet here, mark the boundary."
-    labels = [f"observation column {column}" for _, column in found[:SHOWN]]
+    labels = [rows.signals.label(column, "observation") for _, column in found[:SHOWN]]
     yield Problem("teleporting", "warning", message, [row for row, _ in found], labels)
 
 
@@ -264,18 +307,18 @@ def _standing(rows: Table) -> Iterator[Problem]:
 
 
 Check = Callable[[Table], Iterator[Problem]]
-CHECKS: tuple[Check, ...] = (_out_of_range, _constant, _teleporting, _repeated, _standing)
+CHECKS: tuple[Check, ...] = (_out_of_range, _constant, _duplicate, _clock, _teleporting, _repeated, _standing)
 """What is looked for beyond what no `Trajectories` can have: short episodes, and numbers that are not finite."""
 
 
 # ----------------------------------------------------------------------------------------------------------- helpers
 
 
-def _tables(rows: Table) -> tuple[tuple[str, NDArray], ...]:
+def _tables(rows: Table) -> tuple[tuple[Kind, NDArray], ...]:
     return ("observation", rows.observations), ("action", rows.actions)
 
 
-def _is_read(rows: Table, where: NDArray, kind: str) -> NDArray[np.bool_]:
+def _is_read(rows: Table, where: NDArray, kind: Kind) -> NDArray[np.bool_]:
     """Of these rows, which are read at all: the action of a last row is not."""
     return np.ones(len(where), bool) if kind == "observation" else ~np.isin(where, rows.offsets[1:] - 1)
 

@@ -67,6 +67,10 @@ class Relabelled(NamedTuple):
     actor_goal: jax.Array
 
 
+BEHIND = 40
+"""How many steps behind the state such goals may lie."""
+
+
 @dataclass(frozen=True)
 class GoalSampler:
     """Which goals and intermediate states accompany a state."""
@@ -77,9 +81,14 @@ class GoalSampler:
     max_steps: int = 10
     p_current: float = 0.0
     future: Literal["geometric", "uniform"] = "geometric"
+    furthest: int = 0
+    """Uniform goals ahead are at most so many steps ahead (0: up to the end of the trajectory)."""
     strays: Literal["walk", "step"] = "walk"
     """The intermediate state of a goal that is not ahead on the same episode: any of the next `max_steps` states, or,
     as in the authors' code, the next one where the goal's row number is lower."""
+    p_behind: float = 0.0
+    """Share of goals, of whatever kind, in whose place one of the `BEHIND` states that the episode just left is taken:
+    the pair "just behind, just before" is hardly ever drawn otherwise, and makes one-way doors sharp."""
 
     def __post_init__(self) -> None:
         shares = (self.p_trajectory, self.p_random, self.p_current)
@@ -120,11 +129,22 @@ class GoalSampler:
         if self.future == "geometric":
             later = jnp.minimum(state + geometric(ahead_key, self.discount, size), last)
         else:
-            later = state + 1 + jax.random.randint(ahead_key, (size,), 0, last - state)
+            later = state + 1 + jax.random.randint(ahead_key, (size,), 0, self._within_reach(last - state))
         anywhere = jax.random.randint(random_key, (size,), 0, len(data.observations))
         kind = jax.random.uniform(kind_key, (size,))
         goal = jnp.where(kind < self.p_trajectory, later, anywhere)
-        return jnp.where(kind >= 1.0 - self.p_current, state, goal) if self.p_current > 0 else goal
+        goal = jnp.where(kind >= 1.0 - self.p_current, state, goal) if self.p_current > 0 else goal
+        return self._behind(kind_key, data, state, goal) if self.p_behind > 0 else goal
+
+    def _behind(self, key: jax.Array, data: DeviceData, state: jax.Array, goal: jax.Array) -> jax.Array:
+        """Some of the goals replaced by states that the same episode just left, where it did."""
+        steps_key, chosen_key = jax.random.split(jax.random.fold_in(key, BEHIND))
+        left = jnp.maximum(state - jax.random.randint(steps_key, state.shape, 1, BEHIND + 1), 0)
+        own = data.final[left] == data.final[state]
+        return jnp.where(own & (jax.random.uniform(chosen_key, state.shape) < self.p_behind), left, goal)
+
+    def _within_reach(self, steps: jax.Array) -> jax.Array:
+        return jnp.minimum(steps, self.furthest) if self.furthest else steps
 
 
 def ahead(data: DeviceData, state: jax.Array, goal: jax.Array) -> jax.Array:

@@ -15,9 +15,7 @@ the directory of the archive and in the first bytes of a member; only then is ro
 from __future__ import annotations
 
 import io
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,18 +25,26 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from iel.data.trajectories import Piece, Rows, check_flags, ends_of_ids, equally_many, marked, misspelt, rows_in_windows
+from iel.data.trajectories import (
+    SIGNALS,
+    Piece,
+    Rows,
+    check_flags,
+    ends_of_ids,
+    equally_many,
+    marked,
+    misspelt,
+    parse_signals,
+    rows_in_windows,
+)
 from iel.errors import DataError
-from iel.loader import Field, check_budget, check_size, first_line, numeric, open_regular
+from iel.loader import Field, check_budget, check_size, first_line, numeric, open_zip
+from iel.signals import UNNAMED, Signals
 
 BOUNDARIES = ("terminals", "timeouts", "offsets", "episode_ids")
 FIELDS = ("observations", "actions", "next_observations", "valids", *BOUNDARIES)
-DIRECTORY_BYTES = 4 << 20
-"""Longest directory of an archive that is parsed: some 40,000 members."""
 HEADER_BYTES = 4096
 BLOCK = 1 << 20
-DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, struct.error, NotImplementedError, KeyError,
-           RuntimeError, IndexError, OverflowError)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------ data sets
@@ -46,7 +52,19 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, struct
 
 def npz_windows(path: Path, name: str, size: int | None) -> Iterator[Rows]:
     """The rows of an npz file, whatever its layout: all together, or some `size` at a time, as whole episodes."""
-    return rows_in_windows(_pieces(path, size), lambda arrays: _marked(arrays, str(path)), name)
+    signals = _signals(path)
+    for rows in rows_in_windows(_pieces(path, size), lambda arrays: _marked(arrays, str(path)), name):
+        yield rows._replace(signals=signals)
+
+
+def _signals(path: Path) -> Signals:
+    """What `Trajectories.save` wrote about the columns; versions before 0.3 kept the range of the actions alone."""
+    with opened(path) as archive:
+        kept = archive.read((SIGNALS, "action_low", "action_high"))
+    if SIGNALS in kept:
+        return parse_signals(kept[SIGNALS].tobytes(), f"{path}, {SIGNALS}")
+    ends = {name: tuple(values.astype(float).tolist()) for name, values in kept.items() if values.ndim == 1}
+    return UNNAMED.replace(**ends) if len(ends) == 2 else UNNAMED
 
 
 def _pieces(path: Path, size: int | None) -> Iterator[tuple[Piece, bool]]:
@@ -137,40 +155,22 @@ def read_npz(path: Path | str, wanted: Iterable[str] | None = None) -> dict[str,
 @contextmanager
 def opened(path: Path | str) -> Iterator[Archive]:
     """An archive whose directory has been checked; whatever is wrong with it later becomes a sentence as well."""
-    with open_regular(path, DataError) as (file, size):
-        try:
-            _check_directory_size(file, size)
-            with zipfile.ZipFile(file) as archive:
-                yield Archive(archive, path)
-        except DAMAGED as problem:
-            raise DataError(
-                f"{path} is not a whole npz file ({first_line(problem)}); remove it and make or copy it again."
-            ) from None
-
-
-def _check_directory_size(file: io.BufferedReader, size: int) -> None:
-    """Python parses the whole directory at once, so a directory of millions of members is refused before that."""
-    file.seek(max(0, size - 22 - 65535))
-    tail = file.read()
-    file.seek(0)
-    place = tail.rfind(b"PK\x05\x06")
-    if place < 0 or len(tail) - place < 22:
-        raise ValueError("it has no directory; it is cut off or no zip file")
-    length = int.from_bytes(tail[place + 12 : place + 16], "little")
-    if length == 0xFFFFFFFF:
-        record = tail.rfind(b"PK\x06\x06")
-        length = int.from_bytes(tail[record + 40 : record + 48], "little") if record >= 0 else length
-    if length > DIRECTORY_BYTES:
-        raise ValueError("its directory is too large")
+    with open_zip(path, DataError) as (archive, entries):
+        yield Archive(archive, entries, path)
 
 
 class Archive:
     """A zip archive of arrays, each looked at when it is asked for."""
 
-    def __init__(self, archive: zipfile.ZipFile, path: Path | str):
+    def __init__(self, archive: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], path: Path | str):
         self.archive, self.path = archive, path
-        self.members = self._checked()
+        self.members: dict[str, zipfile.ZipInfo] = {}
         """Entries of its directory by the names of their arrays."""
+        for name, entry in entries.items():
+            array = name.removesuffix(".npy")
+            if array in self.members:
+                raise DataError(f"{path}: '{array[:80]}' is there twice; the file is damaged, make or copy it again.")
+            self.members[array] = entry
 
     def read(self, wanted: Iterable[str]) -> dict[str, NDArray]:
         """Those arrays of `wanted` that are there; room is made when all of them fit."""
@@ -220,21 +220,6 @@ class Archive:
             target[position : position + len(block)] = block
             position += len(block)
         return array.view(np.uint8) != 0 if array.dtype == bool else array
-
-    def _checked(self) -> dict[str, zipfile.ZipInfo]:
-        """The library itself refuses members that are encrypted, or not where the directory says they are."""
-        if sum(info.compress_size for info in self.archive.infolist()) > self.archive.start_dir:
-            raise DataError(f"{self.path}: its members overlap; the file is damaged, make or copy it again.")
-        members: dict[str, zipfile.ZipInfo] = {}
-        for info in self.archive.infolist():
-            name = info.filename.removesuffix(".npy")
-            what = f"{self.path}: '{name[:80]}'"
-            if name in members:
-                raise DataError(f"{what} is there twice; the file is damaged, make or copy it again.")
-            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise DataError(f"{what} is compressed unusually; save it with numpy.savez_compressed.")
-            members[name] = info
-        return members
 
     def header(self, name: str) -> Header:
         """The header of one array, which must hold plain numbers; no more than `HEADER_BYTES` of it are read."""

@@ -13,8 +13,9 @@ against the memory budget and the bytes that are there before anything is unpack
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iel.data.tables import Columns, Layout
-from iel.data.trajectories import Rows
-from iel.errors import DataError
+from iel.data.trajectories import Rows, parse_signals, signals_beside
+from iel.errors import DataError, install
 from iel.files import notice
 from iel.loader import check_budget, check_size, first_line, open_regular, read_json
 
@@ -35,12 +36,18 @@ METADATA_BYTES = 16 << 20
 BATCH = 1 << 16
 """Rows that are read before their memory is held against the budget again."""
 INFO = Path("meta") / "info.json"
+SIGNALS_KEY = b"iel.signals"
+"""Parquet's metadata that holds names, units and ranges of the columns, in files that `iel.data.writers` made."""
 STATES = ("observation.state", "observation.environment_state")
 """What LeRobot calls the numbers of an observation: the robot's, and those of the world around it."""
 
 
 def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
     """A LeRobot data set, version 2 or 3."""
+    if columns.rate is not None:
+        raise DataError(
+            f"{path}: LeRobot's rows are at a fixed rate, so they have no column of time; leave --time out."
+        )
     info = read_json(path / INFO, DataError)
     version, features = str(info.get("codebase_version", "")), info.get("features")
     if not version.startswith(("v2", "v3")) or not isinstance(features, dict):
@@ -55,6 +62,10 @@ def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
     cost = 0
     for file in files:
         layout, table = read_parquet(file, wanted, False, quiet=True)
+        if table["episode_index"].dtype.kind not in "iu":
+            raise DataError(
+                f"{file}: column 'episode_index' does not hold whole numbers; number the episodes from 0 on."
+            )
         cost += sum(array.nbytes + 4 * array.size for array in table.values())
         check_budget(path, cost)
         for column, values in table.items():
@@ -63,13 +74,23 @@ def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
     # Files of version 2 come in the order of their names; where folders were mixed, episodes still belong together.
     order = np.lexsort((whole["frame_index"], whole["episode_index"]))
     whole = {column: values[order] for column, values in whole.items()}
+    frames = whole["episode_index"], whole["frame_index"]
+    rate, chosen = info.get("fps"), (*wanted.observations, *wanted.actions)
+    layout = replace(
+        layout,
+        inner={column: _inner_names(features[column]) for column in chosen},
+        ticks=float(rate) if isinstance(rate, int | float) and rate > 0 else None,
+        place=lambda row: f"episode {frames[0][row]}, frame {frames[1][row]}",
+    )
     rows = layout.rows(whole, name, str(path))
     for what, promised, found in (
-        ("frames", info.get("total_frames"), len(rows.observations)),
-        ("episodes", info.get("total_episodes"), len(rows.offsets) - 1),
+        ("frames", info.get("total_frames"), len(order)),
+        ("episodes", info.get("total_episodes"), len(np.unique(frames[0]))),
     ):
         if promised is not None and promised != found:
             raise DataError(f"{path} should have {promised} {what} but holds {found}; it is cut off, copy it again.")
+    if not (columns.observations or columns.actions) and (signals := signals_beside(path / INFO.parent)) is not None:
+        rows = rows._replace(signals=signals)
     return rows.without_short()
 
 
@@ -86,7 +107,16 @@ def _lerobot_columns(columns: Columns, features: dict[str, object], path: Path) 
     pictures = [n for n, f in features.items() if isinstance(f, dict) and f.get("dtype") in ("image", "video")]
     if pictures:
         notice(f"{path}: pictures are not read: {', '.join(pictures)}.", once=True)
-    return Columns(observations, actions, "episode_index", "frame_index")
+    return Columns(observations, actions, "episode_index", "frame_index", gaps=columns.gaps)
+
+
+def _inner_names(feature: object) -> tuple[str, ...]:
+    """What meta/info.json calls the numbers of a vector: a list, or a list below some word ("motors", "axes")."""
+    names = feature.get("names") if isinstance(feature, dict) else None
+    if isinstance(names, dict) and len(names) == 1:
+        (names,) = names.values()
+    whole = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+    return tuple(names) if whole and isinstance(names, list) and len(set(names)) == len(names) else ()
 
 
 def read_parquet(
@@ -98,6 +128,9 @@ def read_parquet(
         if quiet:  # other columns are LeRobot's own bookkeeping
             names = [name for name in names if name in columns.read]
         layout = Layout.find(columns, names, str(path), one_episode)
+        kept = (file.schema_arrow.metadata or {}).get(SIGNALS_KEY)
+        if kept and not (columns.observations or columns.actions):
+            layout = replace(layout, signals=parse_signals(kept, f"{path}, {SIGNALS_KEY.decode()}"))
         facts = file.metadata
         # Not of single columns: asked for one that contradicts the schema, the library ends the whole process.
         unpacked = sum(facts.row_group(group).total_byte_size for group in range(facts.num_row_groups))
@@ -113,15 +146,33 @@ def read_parquet(
         rows = sum(batch.num_rows for batch in batches)
         if rows != facts.num_rows or not batches:
             raise DataError(f"{path} holds {rows} rows and says {facts.num_rows}; record some, or copy it again.")
-        return layout, {name: _numbers([batch.column(name) for batch in batches], name, path) for name in layout.read}
+        parts = {name: [batch.column(name) for batch in batches] for name in layout.read}
+        table = {name: _numbers(own, name, path, layout, text=not quiet) for name, own in parts.items()}
+        return replace(layout, ticks=_ticks(parts.get(layout.step or "", ()))), table
 
 
-def _numbers(parts: list[Array], name: str, path: Path) -> NDArray:
-    """A column of numbers (n,), or of vectors of one length (n, k)."""
+def _ticks(parts: Sequence[Array]) -> float | None:
+    """What a second is in a column of moments."""
+    unit = str(parts[0].type).partition("[")[2][:2].rstrip(",]") if parts else ""
+    return {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}.get(unit)
+
+
+def _numbers(parts: list[Array], name: str, path: Path, layout: Layout, text: bool) -> NDArray:
+    """A column of numbers (n,), or of vectors of one length (n, k). With `text`, episodes may have names, which become
+    numbers of this file.
+    """
     import pyarrow as pa
 
-    array = pa.concat_arrays(parts)
+    plain = [part.dictionary_decode() if pa.types.is_dictionary(part.type) else part for part in parts]
+    array = pa.concat_arrays(plain)
     width = None
+    if name in (layout.episode, layout.step) and array.null_count:  # numbers beside a gap would lose digits
+        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        raise DataError(f"{path}, row {row}, column '{name}': the cell is empty; fill it in, or drop the row.")
+    if text and name == layout.episode and (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        array = array.dictionary_encode().indices
+    if name == layout.step and pa.types.is_timestamp(array.type):  # UTC, whether it says so or not
+        array = array.cast(pa.int64())
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         if array.null_count:
@@ -145,7 +196,7 @@ def _open(path: Path) -> Iterator[tuple[ParquetFile, int]]:
         import pyarrow as pa
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise DataError(f"{path} is Parquet, which needs a package; run `pip install 'iel[parquet]'`.") from None
+        raise DataError(f"{path} is Parquet, which needs a package; {install('parquet')}.") from None
     with open_regular(path, DataError) as (raw, size):
         try:
             file = ParquetFile(

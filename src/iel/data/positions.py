@@ -7,7 +7,8 @@
 over pairs within an episode. Independent noise has r = 1, a random walk r = 40, constant speed r = 1600; units cancel.
 In an ant's 29 columns x and y have 200 to 1000, everything else has less than 15, except for its heading: 130 to 330,
 more than x and y where it spends its time turning on the spot. An orientation is no place, so columns that lie on a
-unit sphere together (quaternions, cosine and sine of an angle) are never place columns. A column's own jumps
+unit sphere together (quaternions, cosine and sine of an angle) are never place columns. Neither is a column that only
+rises or only falls within episodes, such as a clock or a battery: nobody can be sent back there. A column's own jumps
 (`STEP_LIMIT` times its 99th percentile: teleports, glitches) are left out of both means, or one teleport in a thousand
 steps would outweigh all walking.
 
@@ -42,8 +43,6 @@ policy reached 40 of 40 goals, without them 37.
 
 with the largest lambda: they change most over long times compared with short ones.
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -117,13 +116,23 @@ def orientation_columns(observations: NDArray) -> list[int]:
     return sorted(found)
 
 
-def place_columns(data: Table, lag: int = LAG, ratios: ArrayLike | None = None) -> list[int]:
-    """The columns that tell the place: a group of equally slow ones, clearly slower than all others.
+def monotone_columns(data: Table) -> dict[int, bool]:
+    """Columns that only rise (True) or only fall (False) within episodes, of two or more that move."""
+    steps = pairs(data.offsets, 1)
+    found = {}
+    for column, values in enumerate(data.observations.T):
+        moves = values[steps + 1] - values[steps]
+        falls, rises = bool((moves < 0).any()), bool((moves > 0).any())
+        moving = np.unique(np.searchsorted(data.offsets, steps[moves != 0], side="right"))
+        if falls != rises and len(moving) > 1:
+            found[column] = rises
+    return found
 
-    `ratios` are the data's `slowness`, if it is known already.
-    """
-    r = np.array(slowness(data, lag) if ratios is None else ratios, np.float64)
-    r[orientation_columns(data.observations)] = 0.0
+
+def place_columns(data: Table, lag: int = LAG) -> list[int]:
+    """The columns that tell the place: a group of equally slow ones, clearly slower than all others."""
+    r = slowness(data, lag)
+    r[[*orientation_columns(data.observations), *monotone_columns(data)]] = 0.0
     group = r >= max(r.max() / GAP, PERSISTENT * lag)
     if not group.any():
         reason = f"no column goes anywhere in {lag} steps (largest ratio {r.max():.3g})"
@@ -214,11 +223,10 @@ def same_entrance(positions: NDArray, radius: float) -> NDArray[np.int64]:
     return connected_components(graph, directed=False)[1]
 
 
-def cut_at_jumps(data: Trajectories, columns: list[int] | None = None) -> Cut:
+def cut_at_jumps(data: Trajectories) -> Cut:
     """The data in pieces that end before a jump and begin after it, so no transition leads across."""
-    rows = data.jumps if columns is None else jump_rows(data, columns)
-    pieces = data.cut(rows)
-    return Cut(pieces, len(rows), len(data) + len(rows) - len(pieces))
+    pieces = data.cut(data.jumps)
+    return Cut(pieces, len(data.jumps), len(data) + len(data.jumps) - len(pieces))
 
 
 # ---------------------------------------------------------------------------------------------------------------- rests

@@ -23,15 +23,18 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import numpy as np
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from iel.data.catalogue import windows
+from iel.data.tables import Given
 from iel.data.trajectories import FloatArray, Rows, Trajectories, check_offsets, fingerprint_of, usable_scale
 from iel.errors import DataError
 from iel.files import new_directory, require_space, seal, verify_seal
 from iel.loader import memory_budget, open_regular, os_errors, read_limited, refuse_partial
+from iel.signals import UNNAMED, Signals
 from iel.typed import Count, as_struct
 
 FORMAT = 1
@@ -56,17 +59,23 @@ class StoreFacts(Struct, frozen=True):
     mean: list[Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]]
     scale: list[Annotated[float, Meta(ge=SMALLEST, le=LARGEST)]]
     constant: list[bool]
+    signals: Signals = UNNAMED
 
 
 # ------------------------------------------------------------------------------------------------------------ writing
 
 
 def convert(
-    source: Path, out: Path, name: str | None = None, trust: bool = False, window: int = WINDOW
+    source: Path,
+    out: Path,
+    name: str | None = None,
+    trust: bool = False,
+    window: int = WINDOW,
+    columns: Given | None = None,
 ) -> Trajectories:
     """Write a store from any file that `iel.load` reads, in memory for some windows of rows; opens it."""
     with os_errors(DataError, source):
-        rows = windows(source, name, window)
+        rows = windows(source, name, window, columns)
     return write_store(rows, out, name or source.stem, trust)
 
 
@@ -75,7 +84,7 @@ def write_store(windows: Iterable[Rows], out: Path, name: str, trust: bool = Fal
     if os.path.lexists(out):
         raise DataError(f"{out} is there already; choose another --out, or remove it.")
     with os_errors(DataError, out, writing=True), new_directory(out) as partial:
-        offsets, widths = _append(windows, partial, name, trust)
+        offsets, widths, signals = _append(windows, partial, name, trust)
         with ExitStack() as stack:
             files = zip(FILES.values(), widths, strict=False)
             tables = [stack.enter_context(closing(RowReader(partial / file, width))) for file, width in files]
@@ -90,16 +99,17 @@ def write_store(windows: Iterable[Rows], out: Path, name: str, trust: bool = Fal
                 mean=mean.tolist(),
                 scale=usable_scale(spread).astype(np.float64).tolist(),
                 constant=constant.tolist(),
+                signals=signals,
             )
-        seal(partial, FORMAT, {}, **structs.asdict(facts))
+        seal(partial, FORMAT, {}, **msgspec.to_builtins(facts))
     return open_store(out, name)
 
 
 def _append(
     windows: Iterable[Rows], partial: Path, name: str, trust: bool
-) -> tuple[NDArray[np.int64], tuple[int, int]]:
-    """Write the rows of all windows; returns offsets and widths."""
-    offsets, episodes, widths = [np.zeros(1, np.int64)], 0, (0, 0)
+) -> tuple[NDArray[np.int64], tuple[int, int], Signals]:
+    """Write the rows of all windows; returns offsets, widths and what is known of the columns."""
+    offsets, episodes, widths, signals = [np.zeros(1, np.int64)], 0, (0, 0), UNNAMED
     with ExitStack() as stack:
         files = {kind: stack.enter_context((partial / file).open("xb")) for kind, file in FILES.items()}
         for rows in windows:
@@ -110,7 +120,7 @@ def _append(
                 raise DataError(
                     f"{label}: {found} observation and action columns, but {widths} before; they must agree."
                 )
-            widths, episodes = found, episodes + len(data)
+            widths, episodes, signals = found, episodes + len(data), data.signals
             require_space(partial, data.observations.nbytes + data.actions.nbytes, "the rows of this store")
             for kind, table in (("observations", data.observations), ("actions", data.actions)):
                 files[kind].write(np.ascontiguousarray(table, "<f4").data)
@@ -119,7 +129,7 @@ def _append(
             raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
         joined = np.concatenate(offsets)
         files["offsets"].write(joined.astype("<i8", copy=False).data)
-    return joined, widths
+    return joined, widths, signals
 
 
 def _moments(table: RowReader) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
@@ -147,8 +157,8 @@ def _blocks(table: RowReader) -> Iterator[NDArray]:
 
 
 def is_store(path: Path) -> bool:
-    """Whether a directory is a store, by the files it has."""
-    return path.is_dir() and all((path / file).exists() for file in FILES.values())
+    """Whether a directory is a store, whole or not, by the files it has."""
+    return path.is_dir() and any((path / file).exists() for file in FILES.values())
 
 
 def open_store(path: Path, name: str | None = None) -> Trajectories:
@@ -168,6 +178,7 @@ def open_store(path: Path, name: str | None = None) -> Trajectories:
         mean=np.array(facts.mean, np.float64),
         scale=np.array(facts.scale, np.float32),
         constant=np.array(facts.constant, bool),
+        signals=facts.signals.require(*widths, str(path), DataError),
     )
 
 

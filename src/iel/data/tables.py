@@ -11,40 +11,36 @@ the observation and those with `action` or `act` the action, in the order of the
 last rows) say where episodes end. A step or time column (`step`, `frame_index`, `timestamp`, `time`) must rise within
 every episode. Nothing else is read, and a notice says so.
 
-CSV files have a header with these names, then commas, semicolons or tabs; UTF-8. An empty cell is refused, except in
-the action of an episode's last row. Names of episodes are text (`1` and `01` are two).
+An empty cell is refused or mended (`iel.data.gaps`), except in the action of an episode's last row. CSV files are read
+by `iel.data.text`, Parquet and LeRobot by `iel.data.parquet`.
 """
 
 from __future__ import annotations
 
-import csv
-import io
+import itertools
 import re
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from iel.data.gaps import GAPS, Gaps, mend
+from iel.data.resample import resampled
 from iel.data.trajectories import Piece, Rows, ends_of_ids, marked, misspelt, rows_from_ends
 from iel.errors import DataError
 from iel.files import notice
-from iel.loader import check_budget, open_regular
+from iel.signals import CONVERSION, Signals
 
 EPISODE = ("episode", "episode_index", "episode_id", "episode_ids", "episode_number")
 STEP = ("step", "frame_index", "step_index", "timestamp", "time", "t")
 FLAGS = ("terminals", "timeouts")
 OBSERVATION, ACTION = ("observation", "obs", "state"), ("action", "act")
 SHOWN = 12
-LINE = 1 << 20
-"""Longest header that is looked at."""
-EXPANSION = 6
-"""Bytes of memory per byte of text: two letters are at least a number of eight, and of four as float32."""
-Given = Mapping[str, str | Sequence[str]]
+EVEN = 0.1
+"""Logs have a rate if nine of ten steps take as long as the usual one, give or take this share."""
+Given = Mapping[str, str | Sequence[str] | float]
 """Columns as people give them."""
 
 
@@ -56,6 +52,12 @@ class Columns:
     actions: tuple[str, ...] = ()
     episode: str | None = None
     step: str | None = None
+    rate: float | None = None
+    """Rows per second that are made of the rows of the file, by their times (dates or seconds) in the column `step`."""
+    silence: float | None = None
+    """Seconds without a row that end an episode then (default: five usual intervals)."""
+    gaps: Gaps = "refuse"
+    """What becomes of empty cells."""
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -64,13 +66,29 @@ class Columns:
 
     @classmethod
     def of(cls, given: Given) -> Columns:
-        """From `{"observations": ["x", "y"], "actions": ["vx", "vy"], "episode": "run"}`."""
+        """From `{"observations": ["x", "y"], "actions": ["vx", "vy"], "episode": "run", "gaps": "cut"}`."""
         known = [field.name for field in fields(Columns)]
         if wrong := [name for name in given if name not in known]:
             raise DataError(f"columns has no entry '{wrong[0]}'; it takes {', '.join(known)}.")
-        lists = ([given.get(key, ())] if isinstance(given.get(key), str) else given.get(key, ()) for key in known)
-        observations, actions, episode, step = (tuple(map(str, names)) for names in lists)
-        return cls(observations, actions, next(iter(episode), None), next(iter(step), None))
+        numbers = {name: float(value) for name, value in given.items() if isinstance(value, int | float)}
+        if wrong := [name for name in ("rate", "silence") if name in given and not numbers.get(name, 0.0) > 0.0]:
+            raise DataError(f"columns: {wrong[0]} is {given[wrong[0]]!r}; give a number above 0.")
+        lists = {
+            name: (value,) if isinstance(value, str) else tuple(map(str, value))
+            for name, value in given.items()
+            if not isinstance(value, int | float)
+        }
+        gaps = next((how for how in GAPS if (how,) == lists.get("gaps", GAPS[:1])), None)
+        if gaps is None:
+            raise DataError(f"gaps is '{' '.join(lists['gaps'])[:40]}'; choose {', '.join(GAPS)}.")
+        return cls(
+            lists.get("observations", ()),
+            lists.get("actions", ()),
+            next(iter(lists.get("episode", ())), None),
+            next(iter(lists.get("step", ())), None),
+            gaps=gaps,
+            **numbers,
+        )
 
 
 @dataclass(frozen=True)
@@ -78,6 +96,14 @@ class Layout(Columns):
     """The columns that were found: all names are in the file."""
 
     flags: tuple[str, ...] = ()
+    inner: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names of the numbers of a column that holds vectors, where they are known."""
+    signals: Signals | None = None
+    """What the file itself says about its columns."""
+    place: Callable[[int], str] = "row {}".format
+    """Where in the file a row stands."""
+    ticks: float | None = None
+    """What a second is in the step column, if that is known."""
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -110,7 +136,11 @@ class Layout(Columns):
                 "a column 'terminals' that is 1 on last rows, or give a folder with one file per episode."
             )
         step = columns.step or next((name for name in STEP if name in names), None)
-        found = cls(tuple(observations), tuple(actions), episode, step, flags)
+        if columns.rate is not None and step is None:
+            raise DataError(f"{source} has no column of time; name it with --time, it has {_listed(names)}.")
+        found = cls(
+            tuple(observations), tuple(actions), episode, step, columns.rate, columns.silence, columns.gaps, flags
+        )
         rest = [name for name in names if name not in found.read]
         if rest:
             notice(f"{source}: not read: {_listed(rest)}.", once=True)
@@ -125,23 +155,55 @@ class Layout(Columns):
             for own in (self.observations, self.actions)
         )
         ends = self._ends(table, len(observations), source)
-        if self.step is not None:
-            times = np.asarray(table[self.step], np.float64)
-            late = np.flatnonzero(~(np.diff(times) > 0) & ~ends[:-1])
+        names = (tuple(self._names(table, own)) for own in (self.observations, self.actions))
+        signals = self.signals or Signals(next(names), next(names), conversion=CONVERSION)
+        times = None if self.step is None else table[self.step]
+        rate = self.rate or signals.rate
+        if times is not None and self.rate is None:
+            within = np.flatnonzero(~ends[:-1])
+            late = within[~(times[1:] > times[:-1])[within].astype(bool)]  # a NaN is late as well
             if len(late):
                 raise DataError(
-                    f"{source}: '{self.step}' does not rise from row {late[0]} to {late[0] + 1} "
-                    f"({times[late[0]]:g}, {times[late[0] + 1]:g}) within an episode; sort the rows by time."
+                    f"{source}, {self.place(int(late[0]) + 1)}: '{self.step}' does not rise within the episode (from "
+                    f"{times[late[0]]} to {times[late[0] + 1]}); sort the rows by time."
                 )
-        return rows_from_ends(observations, actions, ends, name)
+            if rate is None and self.ticks is not None and len(within):
+                steps = times[within + 1] - times[within]
+                usual = np.median(steps)
+                even = np.mean(np.abs(steps - usual) <= EVEN * usual) >= 0.9
+                rate = float(f"{self.ticks / usual:.6g}") if even else None
+        rows = rows_from_ends(observations, actions, ends, name)._replace(signals=signals.replace(rate=rate))
+        rows, times = mend(rows, self.gaps, times, self.place, source)
+        if times is None or self.rate is None:
+            return rows.without_short() if self.gaps != "refuse" else rows
+        seconds = np.asarray(times, np.float64) if self.ticks is None else (times - times.min()) / self.ticks
+        found, dropped = resampled(rows, seconds, self.rate, self.silence)
+        made = f"{len(times)} rows became {len(found.observations)} at {self.rate:g} per second"
+        notice(f"{source}: {made}; {dropped}.")
+        return found
+
+    def _names(self, table: Piece, columns: Sequence[str]) -> Iterator[str]:
+        """Names of the columns, and of the numbers of those that hold vectors: as they are given, else `name[0]`."""
+        given = [name for column in columns for name in self.inner.get(column, (column,))]
+        for column in columns:
+            width = table[column].shape[1] if table[column].ndim > 1 else 0
+            inner = self.inner.get(column, ()) if len(set(given)) == len(given) else ()
+            if len(inner) == max(width, 1):
+                yield from inner
+            else:
+                yield from (f"{column}[{index}]" for index in range(width)) if width else (column,)
 
     def _ends(self, table: Piece, count: int, source: str) -> NDArray[np.bool_]:
         """True on the last row of every episode."""
         if self.episode is not None:
-            ids = table[self.episode]
-            if ids.dtype.kind == "f" and np.isnan(ids).any():
-                raise DataError(f"{source}: column '{self.episode}' is empty in row {int(np.isnan(ids).argmax())}.")
-            return ends_of_ids(ids, self.episode, source)
+            return ends_of_ids(table[self.episode], self.episode, source, self.place)
+        for flag in self.flags:
+            strange = np.flatnonzero(~np.isin(table[flag], (0, 1)))
+            if len(strange):
+                raise DataError(
+                    f"{source}, {self.place(int(strange[0]))}, column '{flag}': the flag is {table[flag][strange[0]]}, "
+                    "neither 0 nor 1; give flags, not positions."
+                )
         ends = marked(table, self.flags, count, source)
         if self.flags and not ends[-1]:  # a last row without its flag is a file that was cut off
             raise DataError(f"{source}: the last row has no flag in {_listed(self.flags)}; the file is cut off.")
@@ -182,78 +244,10 @@ def table_episodes(files: Sequence[Path], columns: Columns, read: Reader) -> Ite
         if (layout.observations, layout.actions) != (first.observations, first.actions):
             raise DataError(f"{file} has other columns than {files[0].name}; all episodes must agree.")
         rows = layout.rows(table, file.name, str(file))
-        if len(rows.offsets) != 2:
+        if len(rows.offsets) != 2 and columns.rate is None:
             raise DataError(
                 f"{file} holds several episodes, but in a folder every file is one; give a single file, or one per "
                 "episode."
             )
-        yield file.name, rows.observations, rows.actions
-
-
-def read_csv(path: Path, columns: Columns, one_episode: bool) -> tuple[Layout, Piece]:
-    """The columns of a CSV file that are read."""
-    with open_regular(path, DataError) as (file, size):
-        check_budget(path, EXPANSION * size)
-        try:
-            with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-                header, separator = _header(text, path)
-                layout = Layout.find(columns, header, str(path), one_episode)
-                table = _numbers(csv.reader(text, delimiter=separator), header, layout, path)
-        except UnicodeDecodeError:
-            raise DataError(f"{path} is not UTF-8 text; save it as UTF-8.") from None
-        except csv.Error as problem:
-            raise DataError(f"{path} is not a CSV file ({problem}); save it anew.") from None
-    return layout, dict(zip(layout.read, table.T, strict=True))
-
-
-def _header(file: TextIO, path: Path) -> tuple[list[str], str]:
-    line = file.readline(LINE)
-    if not line.strip() or "\0" in line:
-        raise DataError(f"{path} has no header; the first line must name the columns.")
-    separator = max(",;\t", key=line.count)
-    names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
-    if all(_number(name) is not None for name in names):
-        raise DataError(f"{path} begins with numbers; add a first line that names the columns.")
-    return names, separator
-
-
-def _numbers(lines: Iterable[list[str]], header: list[str], layout: Layout, path: Path) -> NDArray[np.float64]:
-    """(rows, columns that are read): empty cells are NaN, episodes may have names, times may be dates."""
-    places = [(header.index(name), name) for name in layout.read]
-    episodes: dict[str, float] = {}
-    numbers = array("d")
-    for line, cells in enumerate(lines, start=2):
-        if not cells:
-            continue
-        if len(cells) != len(header):
-            raise DataError(f"{path}, line {line}: {len(cells)} cells for {len(header)} columns; correct the line.")
-        for place, column in places:
-            text = cells[place].strip()
-            if column == layout.episode and text:
-                value: float | None = episodes.setdefault(text, len(episodes))
-            else:
-                value = _number(text) if text else float("nan")
-            if value is None and column == layout.step:
-                value = _date(text)
-            if value is None:
-                raise DataError(
-                    f"{path}, line {line}, column '{column[:40]}': '{text[:40]}' is not a number; "
-                    "correct it (decimal points, no units)."
-                )
-            numbers.append(value)
-    return np.array(numbers).reshape(-1, len(places))
-
-
-def _date(text: str) -> float | None:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None
-
-
-def _number(text: str) -> float | None:
-    """What numpy's own reader takes for a number; Python would also take 1_0 for ten."""
-    try:
-        return float(text) if "_" not in text else None
-    except ValueError:
-        return None
+        for start, end in itertools.pairwise(rows.offsets):  # gaps may have cut it
+            yield file.name, rows.observations[start:end], rows.actions[start:end]

@@ -27,15 +27,18 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iel.errors import DataError
 from iel.files import notice, writing
-from iel.loader import check_budget, os_errors
+from iel.loader import JSON_BYTES, check_budget, os_errors, parse_json, read_limited
 from iel.metrics import plain_numbers
+from iel.signals import UNNAMED, Kind, Signals
+from iel.typed import as_struct
 
 if TYPE_CHECKING:
     from iel.data.store import RowReader
@@ -45,6 +48,10 @@ Piece = dict[str, NDArray]
 """Some rows of the arrays of a file, by their names."""
 MINIMUM_STEPS = 2
 """An episode of one step has no intermediate state and no goal beyond the next one, so it teaches nothing."""
+SIGNALS = "signals.json"
+"""The array of an npz file that holds `Trajectories.signals`."""
+SIGNALS_FILE = "iel.json"
+"""The file that holds them in the directories that `iel.data.writers` makes."""
 BLOCK = 1 << 16
 """Rows that are compared at a time, so that no comparison needs memory of the size of the data."""
 CONTINUES = 1e-6
@@ -76,6 +83,8 @@ class Trajectories:
     """The file or folder that `iel.load` read it from; None for what was built in memory."""
     stored: Path | None = None
     """The store on the disk whose files observations and actions are maps of; they were checked when it was written."""
+    signals: Signals = UNNAMED
+    """Names, units and ranges of the columns, and the rate at which they were recorded, as far as they are known."""
 
     def __post_init__(self) -> None:
         if self.stored is not None:
@@ -86,17 +95,20 @@ class Trajectories:
             offsets=_frozen(self.offsets, np.int64),
         )
         check_tables(self.observations, self.actions, self.name)
+        self.signals.require(self.observation_size, self.action_size, self.name, DataError)
         if self.offsets.ndim != 1 or len(self.offsets) < 2 or len(self.observations) == 0:
             raise DataError(f"{self.name} has no episodes; give at least one with two or more steps.")
         check_offsets(self.offsets, len(self.observations), self.name)
-        for kind, array in (("observation", self.observations), ("action", self.actions)):
+        tables: tuple[tuple[Kind, FloatArray], ...] = ("observation", self.observations), ("action", self.actions)
+        for kind, array in tables:
             rows, columns = non_finite(array)
             if len(rows):
-                episode = int(np.searchsorted(self.offsets, rows[0], side="right") - 1)
+                row, column = int(rows[0]), int(columns[0])
+                episode = int(np.searchsorted(self.offsets, row, side="right") - 1)
                 raise DataError(
-                    f"{self.name}, episode {episode}, step {rows[0] - self.offsets[episode]}, {kind} column "
-                    f"{columns[0]}: the value is {array[rows[0], columns[0]]} ({len(rows)} non-finite values in all); "
-                    "correct or drop them."
+                    f"{self.name}, episode {episode}, step {row - self.offsets[episode]}, "
+                    f"{self.signals.label(column, kind)}: the value is {array[row, column]} ({len(rows)} non-finite "
+                    "values in all); correct or drop them."
                 )
 
     def _set(self, **values: object) -> Trajectories:
@@ -137,7 +149,8 @@ class Trajectories:
     def save(self, path: Path | str, **facts: ArrayLike) -> Path:
         """Write an npz file in OGBench's layout, whole or not at all; `iel.load` reads it back to the same bits.
 
-        `facts` are kept as further arrays, such as the version of the recipe it was made by; they are not read back.
+        `signals` are kept as JSON in an array of bytes; `facts` as further arrays, such as the version of the recipe it
+        was made by, which are not read back.
         """
         path = Path(path)
         if path.suffix != ".npz":
@@ -148,6 +161,8 @@ class Trajectories:
             path.parent.mkdir(parents=True, exist_ok=True)
             with writing(path) as file:
                 tables = {"observations": self.observations, "actions": self.actions, "terminals": terminals}
+                if self.signals != UNNAMED:
+                    facts[SIGNALS] = np.frombuffer(msgspec.json.encode(self.signals), np.uint8)
                 further = {name: np.asarray(value) for name, value in facts.items()}
                 np.savez_compressed(file, **{**further, **tables})  # type: ignore[arg-type]
         return path
@@ -175,11 +190,16 @@ class Trajectories:
     def select(self, episodes: ArrayLike, name: str | None = None) -> Trajectories:
         """A new store with only these episodes, in the given order."""
         chosen = [self.episode(int(e)) for e in np.atleast_1d(episodes)]
-        return Trajectories.from_episodes(chosen, name or self.name, trust=self.checked)
+        return Trajectories.from_episodes(chosen, name or self.name, trust=self.checked)._set(signals=self.signals)
 
     def named(self, name: str) -> Trajectories:
         """The same store under another name."""
         return copy(self)._set(name=name)
+
+    def described(self, **changes: Any) -> Trajectories:
+        """The same store with other entries of its `signals`: `data.described(units={"x": "m"}, rate=10.0)`."""
+        signals = self.signals.replace(**changes)
+        return copy(self)._set(signals=signals.require(self.observation_size, self.action_size, self.name, DataError))
 
     def cut(self, rows: ArrayLike) -> Trajectories:
         """A new store without the transitions that leave these rows; pieces of fewer than two steps are left out."""
@@ -192,7 +212,7 @@ class Trajectories:
             raise DataError(f"{self.name}: cut at {len(cuts)} transitions, no piece has two steps; cut less.")
         spans = [(bounds[piece], bounds[piece + 1]) for piece in keep]
         pieces = [(self.observations[first:end], self.actions[first : end - 1]) for first, end in spans]
-        return Trajectories.from_episodes(pieces, self.name, trust=self.checked)
+        return Trajectories.from_episodes(pieces, self.name, trust=self.checked)._set(signals=self.signals)
 
     @property
     def observation_size(self) -> int:
@@ -331,6 +351,7 @@ class Rows(NamedTuple):
     actions: NDArray
     offsets: NDArray[np.int64]
     name: str
+    signals: Signals = UNNAMED
 
     def trajectories(self, trust: bool = False) -> Trajectories:
         """The immutable store. Without `trust`, what `iel data check` calls an error is refused."""
@@ -340,7 +361,7 @@ class Rows(NamedTuple):
             actions = np.array(self.actions, np.float32)
         check_tables(self.observations, actions, self.name)
         actions[self.offsets[1:] - 1] = 0.0
-        data = Trajectories(self.observations, actions, self.offsets, self.name, checked=trust)
+        data = Trajectories(self.observations, actions, self.offsets, self.name, trust, signals=self.signals)
         judge(data)
         return data
 
@@ -364,7 +385,18 @@ class Rows(NamedTuple):
         keep = ~np.isin(np.arange(len(lengths)), short)
         rows = np.repeat(keep, lengths)
         offsets = np.concatenate([[0], np.cumsum(lengths[keep])])
-        return Rows(self.observations[rows], self.actions[rows], offsets, self.name)
+        return self._replace(observations=self.observations[rows], actions=self.actions[rows], offsets=offsets)
+
+
+def parse_signals(text: bytes, place: str) -> Signals:
+    """What is known of the columns, from JSON that came with the rows."""
+    return as_struct(parse_json(text, place, DataError), Signals, place, DataError)
+
+
+def signals_beside(folder: Path) -> Signals | None:
+    """The same, in a directory that `iel.data.writers` made; None in others."""
+    file = folder / SIGNALS_FILE
+    return parse_signals(read_limited(file, JSON_BYTES, DataError), str(file)) if file.exists() else None
 
 
 def rows_from_ends(observations: NDArray, actions: NDArray, ends: ArrayLike, name: str) -> Rows:
@@ -522,12 +554,26 @@ def marked(arrays: Piece, fields: Iterable[str], rows: int, source: str) -> NDAr
     return np.any(flags, axis=0) if flags else np.zeros(rows, bool)
 
 
-def ends_of_ids(ids: NDArray, column: str, source: str) -> NDArray[np.bool_]:
+def ends_of_ids(
+    ids: NDArray, column: str, source: str, place: Callable[[int], str] = "row {}".format
+) -> NDArray[np.bool_]:
     """Flags on last rows, from the number of every row's episode."""
+    if ids.dtype.kind == "f":  # beyond 2^53 (of float64) two numbers may have become one
+        vague = np.flatnonzero(~(np.abs(ids) < 2.0 ** (1 + np.finfo(ids.dtype).nmant)))
+        if len(vague):
+            raise DataError(
+                f"{source}, {place(int(vague[0]))}: '{column}' is {ids[vague[0]]}, which does not tell episodes apart; "
+                "number them with whole numbers."
+            )
     ends = np.ones(len(ids), bool)
     ends[:-1] = ids[1:] != ids[:-1]
     if len(np.unique(ids)) != np.count_nonzero(ends):
-        raise DataError(f"{source}: the rows of an episode are not together; sort them by '{column}', then by time.")
+        starts = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
+        _, first = np.unique(ids[starts], return_index=True)
+        row = int(starts[np.setdiff1d(np.arange(len(starts)), first)[0]])  # it goes on with an episode that had ended
+        raise DataError(
+            f"{source}, {place(row)}: the rows of an episode are not together; sort them by '{column}', then by time."
+        )
     return ends
 
 

@@ -14,8 +14,6 @@ how well it walks. A controller in the public layout of D4RL's own (an npz file 
 last_fc_log_std, world-frame input) can be used in its place.
 """
 
-from __future__ import annotations
-
 import cmath
 import math
 from collections.abc import Iterable, Mapping

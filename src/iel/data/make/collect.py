@@ -7,8 +7,6 @@ Episodes are collected in blocks. A finished block is a file in a directory besi
 collected with; a later call with the same settings reuses its blocks, and the directory goes when the data is written.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -67,9 +65,11 @@ def make_dataset(
     progress: bool = True,
     controller: Path | None = None,
     cluster: Cluster | None = None,
+    again: bool = False,
 ) -> dict[str, Path]:
-    """Collect the training and validation episodes of a data set; returns the two files.
+    """Collect the training and validation episodes of a data set, unless they are there; returns the two files.
 
+    What is there was made with the same recipe, seed, number and controller; `again` collects it all the same.
     With a `cluster` its blocks are collected on the nodes, which must see the directory under the same path.
     `controller` is the file of another ant controller than our own (`iel.data.make.ant.load_controller`).
     """
@@ -81,13 +81,13 @@ def make_dataset(
     directory = directory or data_directory()
     files: dict[str, Path] = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
     parts = directory / f".{files['train'].name}.parts"
-    written = lambda: [path.stat().st_mtime_ns if path.is_file() else None for path in files.values()]  # noqa: E731
-    before = written()
-    with locked(parts, patience=math.inf):
-        now = written()
-        if now != before and None not in now:  # another process has made them meanwhile
+    settings = _settings(plan, seed, controller)
+    facts = {"recipe": np.array(VERSION), "controller": np.frombuffer(str(settings["controller"]).encode(), np.uint8)}
+    with locked(parts, patience=math.inf):  # another process may be making them
+        if not again and all(_made_with(facts, path) for path in files.values()):
+            shutil.rmtree(parts)
             return files
-        _open_parts(parts, _settings(plan, seed, controller))
+        _open_parts(parts, settings)
         job = plan.name, seed, None if controller is None else str(controller.absolute())
         validation = max(1, count // VALIDATION_SHARE)
         blocks = [*_blocks(plan, "train", count, parts), *_blocks(plan, "val", validation, parts)]
@@ -101,9 +101,18 @@ def make_dataset(
         for split, path in files.items():
             data = _join(plan, [block for block in blocks if block.split == split])
             set_aside(path)
-            data.save(path, recipe=VERSION)
+            data.save(path, **facts)
         shutil.rmtree(parts)
     return files
+
+
+def _made_with(facts: dict[str, NDArray], path: Path) -> bool:
+    """Whether a file is there whose facts are these."""
+    try:
+        found = read_npz(path, facts)
+    except DataError:
+        return False
+    return found.keys() == facts.keys() and all(np.array_equal(found[name], facts[name]) for name in facts)
 
 
 def _settings(plan: Recipe, seed: int, controller: Path | None) -> dict[str, object]:

@@ -11,8 +11,6 @@ or from every free one (diverse), and the episode goes on around it once it is r
 the controller's action is sampled.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from iel.envs import canonical_name, environment_names
