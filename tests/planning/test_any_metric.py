@@ -231,7 +231,7 @@ def test_a_goal_is_never_taken_for_a_mixture_that_lies_at_the_same_point() -> No
 
 
 def test_what_cannot_be_switched_off_changes_nothing_and_nobody_drives_without_a_plan() -> None:
-    planner = AsymGraph(LinearModel(), corridor(), nodes=40)
+    planner = AsymGraph(LinearModel(), corridor(), nodes=40, neighbours=4)
     planner.prepare(END)
     before = planner.path(START)
     with pytest.raises(ConfigError, match="Node 999"):

@@ -173,4 +173,4 @@ def test_walking_is_preferred_where_it_is_shorter(logs):
     planner = AsymGraph(Walker(), logs, nodes=300)
     planner.prepare(np.array([0.5, 0.5], np.float32))
     way = planner.path(np.array([2.0, 0.5], np.float32))
-    assert way.total < 40 and np.linalg.norm(way.observations[-1] - (0.5, 0.5)) < 0.6
+    assert way.total < 40 and np.linalg.norm(way.observations[-1] - (0.5, 0.5)) < 0.8

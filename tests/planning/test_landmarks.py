@@ -1,12 +1,17 @@
 """Support functions over landmarks: the axioms, and a graph that equals the full table to the last bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import dijkstra
 
 from iel.metrics import FLOOR, LatentGoal, SupportFunction
+from iel.model.atlas import ObservedEdges
 from iel.planning import PlanningGraph
+from iel.planning.graph import NO_HOP
 from iel.planning.landmarks import SupportCosts
 from iel.planning.planners import AlongGraph
 
@@ -89,3 +94,53 @@ def test_matching_from_memory_is_matching_from_scratch(seed: int, closed: bool) 
             table[off[wanted]] = np.inf
         assert np.array_equal(memory, table.argmin(axis=1))
         assert np.array_equal(costs, np.maximum(table.min(axis=1), FLOOR))
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_a_path_begins_where_it_is_shortest_in_all(seed: int, observed: bool, trusted: bool) -> None:
+    """Of the matched node and the ends of its out-edges the one with the least cost and path to the goal; edges that
+    were not observed are penalised here only where the metric cannot tell one-way steps."""
+    generator = np.random.default_rng(seed)
+    points, metric = instance(seed % 1000, 90)
+    graph = PlanningGraph(points, replace(metric, one_way=trusted), neighbours=6)
+    if observed:
+        codes = np.flatnonzero(generator.random(90 * 90) < 0.1)
+        graph.witnesses, graph.unseen = ObservedEdges(90, codes, np.full(len(codes), 200)), 7.0
+    goals = [LatentGoal(points[i], np.eye(4)[0], None) for i in (3, 4)]
+    fields = [graph.field(goal) for goal in goals]
+    pursuit = AlongGraph(graph, np.arange(90), fields, None, entries=graph.entries(goals))
+    states, wanted = points[:30] + generator.normal(size=(30, 4)) * (np.arange(30) % 2)[:, None], np.arange(30) % 2
+    aim = pursuit.aim(states, wanted, np.full(30, -1))
+    nearest = AlongGraph(graph, np.arange(90), fields, None).aim(states, wanted, np.full(30, -1))
+    heights, edges = metric.heights(states), graph.geometric(goals[0])
+    table = np.maximum((graph.costs.heights[None] - heights[:, None]).max(axis=-1).astype(float), FLOOR)
+    assert np.array_equal(aim.matched, nearest.matched)
+    for row in range(30):
+        node, distance = aim.matched[row], fields[wanted[row]].distance
+        out = [edge for edge in range(90 * 6) if edges.source[edge] == node]
+        totals = {int(node): table[row, node] + distance[node]}
+        for edge in out:
+            penalty = 7.0 if observed and not trusted and not graph.seen(edges)[edge] else 1.0
+            totals[int(edges.target[edge])] = penalty * table[row, edges.target[edge]] + distance[edges.target[edge]]
+        assert aim.nodes[row] == min(totals, key=lambda key: totals[key])
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=15, deadline=None)
+def test_a_goal_is_joined_like_a_node(seed: int) -> None:
+    """Distances to a goal that is joined to its 6 nearest nodes are those of a graph in which it is one node more."""
+    generator = np.random.default_rng(seed)
+    points, metric = instance(seed % 1000, 80)
+    graph = PlanningGraph(points, metric, neighbours=6)
+    goal = LatentGoal(points[5] + generator.normal(size=4), np.eye(4)[0], np.zeros(2))
+    field, edges = graph.field(goal, joins=6), graph.edges(goal)
+    last = np.maximum((metric.heights(goal.point[None]) - graph.costs.heights).max(axis=1).astype(float), FLOOR)
+    near = np.argsort(last, kind="stable")[:6]
+    ways = dijkstra(edges.more(near, np.full(6, 80), last[near]).matrix(81), indices=80)
+    assert np.allclose(field.distance, ways[:80], rtol=1e-12) and field.node == near[0]
+    final = np.flatnonzero(field.next_hop == NO_HOP)
+    assert len(final) and np.isin(final, near).all() and np.array_equal(field.distance[final], last[final])
+    pursuit = AlongGraph(graph, np.arange(80), [field], None, entries=graph.entries([goal]))
+    aim = pursuit.aim(points[final], np.zeros(len(final), np.int64), np.full(len(final), -1))
+    assert (aim.states == -1).any() and np.allclose(aim.points[aim.states == -1], goal.point)

@@ -26,6 +26,7 @@ from iel.planning import (
 from iel.planning.goals import inside, matching_states, mismatch
 from iel.planning.graph import NO_HOP, Edges
 from iel.planning.rewards import Landscape, composed_direction, fit_readout, node_means, reward_field
+from iel.signals import Signals
 
 START, END = np.array([1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32)
 
@@ -66,15 +67,16 @@ def test_a_goal_on_some_columns_is_any_state_of_the_data_that_matches(planner: A
 def test_matching_states_get_what_was_asked_for_and_keep_the_rest() -> None:
     generator = np.random.default_rng(0)
     data = np.column_stack([generator.uniform(0, 10, 4000), generator.normal(size=4000)]).astype(np.float32)
-    found = matching_states(data, data.std(axis=0), Where({0: 4.0}, tolerance=0.1), 16)
+    found, sentence = matching_states(data, data.std(axis=0), Where({0: 4.0}, tolerance=0.1), 16)
+    assert not sentence
     assert found.shape == (16, 2) and (found[:, 0] == 4.0).all()
     rows = data[np.abs(data[:, 0] - 4.0) <= 0.1 * data[:, 0].std() + 1e-6]
     assert np.isin(found[:, 1], rows[:, 1]).all() and len(np.unique(found[:, 1])) == 16
-    box = matching_states(data, data.std(axis=0), Where({0: (2.0, 3.0), 1: (0.0, np.inf)}), 16)
+    box, _ = matching_states(data, data.std(axis=0), Where({0: (2.0, 3.0), 1: (0.0, np.inf)}), 16)
     assert ((box[:, 0] >= 2) & (box[:, 0] <= 3) & (box[:, 1] >= 0)).all() and np.ptp(box[:, 0]) > 0.9
     # States that agree in the columns asked for are still told apart by the others.
     steps = np.column_stack([np.repeat([0.0, 1.0], 50), np.arange(100.0)])
-    assert len(np.unique(matching_states(steps, steps.std(axis=0), Where({0: 1.0}), 8)[:, 1])) == 8
+    assert len(np.unique(matching_states(steps, steps.std(axis=0), Where({0: 1.0}), 8)[0][:, 1])) == 8
     assert mismatch(steps, Where({0: 1.0}), steps.std(axis=0))[[0, 60]].tolist() == [
         pytest.approx(1.0 / (0.1 * 0.5)),
         0.0,
@@ -95,7 +97,6 @@ def test_a_model_without_distances_takes_the_best_match(model: LinearModel) -> N
 @pytest.mark.parametrize(
     ("wish", "words"),
     [
-        ({0: 500.0}, "No state of the data has column 0 at 500; the nearest has column 0 at"),
         ({0: (500.0, 600.0)}, "No state of the data has column 0 at 500 to 600: ask"),
         ({7: 1.0}, "Column 7 does not exist.*columns 0 to 1"),
         ({"x": 1.0}, "Column 'x' does not exist"),
@@ -117,8 +118,36 @@ def test_a_model_without_distances_takes_the_best_match(model: LinearModel) -> N
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_sentence(planner: AsymGraph, wish, words: str) -> None:
-    with pytest.raises(GeometryError, match=words):
+    with pytest.raises((GeometryError, ConfigError), match=words):
         planner.prepare(wish)
+
+
+def test_where_no_state_matches_the_nearest_stands_for_it(planner: AsymGraph, capsys) -> None:
+    """Within half a standard deviation it gets the values asked for, and a notice says so; beyond it is refused."""
+    states = planner.observations
+    far, spread = float(states[:, 0].max()), float(states[:, 0].std())
+    planner.prepare({0: far + 0.3 * spread})
+    assert planner.prepared.goal_observations[0, 0] == np.float32(far + 0.3 * spread)
+    assert "No state of the data has column 0 at" in capsys.readouterr().err
+    planner.plan([{0: far + 0.2 * spread}, END, {0: far + 0.4 * spread}])
+    assert "stands for it. (1 more of 3 goals.)" in capsys.readouterr().err
+    with pytest.raises(GeometryError, match=r"No state of the data has column 0 at 500; the nearest has column 0 at"):
+        planner.prepare({0: 500.0})
+
+
+def test_columns_have_names_wherever_they_have_numbers(planner: AsymGraph) -> None:
+    planner.model.signals = Signals(("x", "y"))
+    try:
+        planner.prepare({"x": 5.0, 1: 10.0})
+        assert planner.prepared.goal_observations[0].tolist() == [5.0, 10.0]
+        by_name, by_number = (planner.avoided([{column: (4.0, 6.0)}]) for column in ("x", 0))
+        assert by_name.any() and (by_name == by_number).all()
+        with pytest.raises(ConfigError, match=r"Unknown observation column 'z': did you mean|choose from x, y"):
+            planner.prepare({"z": 5.0})
+        with pytest.raises(GeometryError, match=r"No state of the data has column 'x' \(0\) at 500 to 600"):
+            planner.prepare({"x": (500.0, 600.0)})
+    finally:
+        planner.model.signals = Signals()
 
 
 def test_a_reward_needs_a_discount_below_one_and_steps(planner: AsymGraph, model: LinearModel) -> None:

@@ -6,6 +6,7 @@ import pytest
 import iel
 from iel.data import Trajectories
 from iel.errors import GeometryError, RunError
+from iel.files import seal
 from iel.model import GoalState, Model, load_model, save_model
 from iel.model.networks import Network, perceptron
 from iel.model.support import MARGIN, Support, View, report, support_of
@@ -174,9 +175,11 @@ def test_damaged_files_are_refused(data, tmp_path):
     }
     for change in changes.values():
         save_file({**good, **change}, path)
+        seal(tmp_path, 1, {})
         with pytest.raises(RunError, match=r"support\.safetensors"):
             load_model(tmp_path)
     save_file({"mean": good["mean"]}, path)
+    seal(tmp_path, 1, {})
     with pytest.raises(RunError, match="lacks the tensor"):
         load_model(tmp_path)
 

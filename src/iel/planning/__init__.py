@@ -6,10 +6,11 @@ Needs embeddings and a metric, not an algorithm: any class that inherits from `P
 from iel.model.atlas import Atlas
 from iel.model.model import PlanningModel, Target
 from iel.planning.clusters import GasGraph
-from iel.planning.coreset import automatic_sigma, coverage, farthest_point, select_coreset
+from iel.planning.coreset import automatic_sigma, farthest_point, select_coreset
 from iel.planning.dpp import greedy_dpp
 from iel.planning.goals import Avoid, Mixture, Region, Reward, Sequence, Weighted, Where
 from iel.planning.graph import Edges, PlanningGraph
+from iel.planning.greedy import Greedy
 from iel.planning.midpoints import RecMid
 from iel.planning.planner import ACTION_KINDS, Acting, ActionKind, Controller, Direct, Memory, Plan, Planner, Route
 from iel.planning.planners import (
@@ -21,41 +22,12 @@ from iel.planning.planners import (
     planners_for,
     usual_planners,
 )
+from iel.planning.watchdog import Watchdog
 
 __all__ = [
-    "ACTION_KINDS",
-    "PLANNERS",
-    "Acting",
-    "ActionKind",
-    "AsymGraph",
-    "Atlas",
-    "Avoid",
-    "Controller",
-    "Direct",
-    "Edges",
-    "GasGraph",
-    "Memory",
-    "Mixture",
-    "Plan",
-    "Planner",
-    "PlanningGraph",
-    "PlanningModel",
-    "RecMid",
-    "Region",
-    "Reward",
-    "Route",
-    "Sequence",
-    "SymGraph",
-    "Target",
-    "Weighted",
-    "Where",
-    "automatic_sigma",
-    "coverage",
-    "farthest_point",
-    "greedy_dpp",
-    "make_planner",
-    "over_coreset",
-    "planners_for",
-    "select_coreset",
+    "ACTION_KINDS", "PLANNERS", "Acting", "ActionKind", "AsymGraph", "Atlas", "Avoid", "Controller", "Direct",
+    "Edges", "GasGraph", "Greedy", "Memory", "Mixture", "Plan", "Planner", "PlanningGraph", "PlanningModel", "RecMid",
+    "Region", "Reward", "Route", "Sequence", "SymGraph", "Target", "Watchdog", "Weighted", "Where", "automatic_sigma",
+    "farthest_point", "greedy_dpp", "make_planner", "over_coreset", "planners_for", "select_coreset",
     "usual_planners",
-]
+]  # fmt: skip

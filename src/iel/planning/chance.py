@@ -19,8 +19,6 @@ leads to where the goal cannot be reached from, walking or by portals that have 
 would have been two steps later.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.spatial import cKDTree
 

@@ -13,8 +13,6 @@ On the way: among the nodes within H take the one with the least way in all; hea
 within H; from a node next to the goal on head for the goal itself, for the rest of the episode.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np
@@ -191,7 +189,8 @@ class AlongClusters(Pursuit):
         points = np.where(straight[:, None], self.points[goals], self.graph.points[targets * ~straight])
         costs = np.where(arriving, near[:, last], lengths[rows, nodes] + self.distances[goals, nodes])
         states_of = np.where(straight, -1, self.node_states[targets * ~straight])
-        return Aim(points, states_of, costs, np.where(arriving, ARRIVING, nodes))
+        matched = np.where(arriving, ARRIVING, nodes)
+        return Aim(points, states_of, costs, matched, matched)
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
         """Steps to the matched node and along its way; straight to the goal from next to it."""

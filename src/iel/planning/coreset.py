@@ -23,8 +23,6 @@ hardly differ, and a tree only matters where the k cheapest edges leave a gap: w
 all goals were the same (docs/lab-notes.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -73,20 +71,6 @@ class Coreset:
 
     def __len__(self) -> int:
         return len(self.indices)
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How well nodes cover the states they stand for; the paper wants the k-nearest distance about constant."""
-
-    mean_neighbour_distance: float
-    """Mean over nodes of the mean distance to the k nearest other nodes."""
-    spread: float
-    """Standard deviation of that distance over nodes, as a fraction of its mean."""
-    largest_gap: float
-    """Largest distance from a state to its nearest node."""
-    mean_gap: float
-    """Mean distance from a state to its nearest node."""
 
 
 def select_coreset(
@@ -174,16 +158,6 @@ def automatic_sigma(points: Floats, sample: int = 2000) -> float:
     total = sum(float(np.sqrt(np.maximum(squares, 0.0)).sum()) for _, squares in screen.blocks())
     mean = total / max(1, len(rows) * (len(rows) - 1))
     return SIGMA_FRACTION * mean if mean > 0.0 else 1.0
-
-
-def coverage(nodes: ArrayLike, states: ArrayLike, neighbours: int = 10) -> Coverage:
-    """How evenly the nodes lie, and how far the states are from them."""
-    points, table = checked_points(nodes), checked_points(states)
-    tree, near = cKDTree(points), min(neighbours, len(points) - 1)
-    spacing = tree.query(points, np.arange(2, near + 2))[0].mean(axis=1) if near else np.zeros(1)
-    gaps, mean = tree.query(table)[0], float(spacing.mean())
-    spread = float(spacing.std() / mean) if mean > 0.0 else 0.0
-    return Coverage(mean, spread, float(gaps.max()), float(gaps.mean()))
 
 
 # ---------------------------------------------------------------- screens
@@ -332,34 +306,6 @@ def typical_square(points: Floats, nearest: int) -> float:
 def kth_smallest(values: Floats, row: Integers, starts: Integers, k: int) -> Floats:
     """The k-th smallest value of each row of a ragged table whose rows all hold at least k values."""
     return values[np.lexsort((values, row))][starts + k - 1]
-
-
-@dataclass(frozen=True)
-class Nearby:
-    """Lists of near nodes, one width for all: nodes[i] holds i and, ascending, every node within radii[i] of it.
-
-    Short lists are filled up with i itself. A list too long for the width has radius -1 and holds nothing for certain.
-    """
-
-    nodes: Integers
-    radii: Floats
-    own: Integers
-    """The column in which i stands in its own list."""
-
-    @classmethod
-    def of(cls, near: Pairs, radii: Floats, count: int) -> Nearby:
-        """`near` lists all pairs within radii[first], ordered by first, then second."""
-        starts = np.searchsorted(near.first, np.arange(count + 1))
-        sizes = np.diff(starts)
-        # Nearly all lists; but where a few are long, the table may not grow far beyond the lists themselves.
-        width = min(int(np.quantile(sizes, 0.98, method="higher")), 2 * len(near) // count + 8)
-        place = np.arange(width)
-        inside = place < sizes[:, None]
-        everyone = np.arange(count)
-        nodes = np.repeat(everyone[:, None], width + 1, axis=1)
-        nodes[:, :-1][inside] = near.second[(starts[:-1, None] + place)[inside]]
-        nodes.sort(axis=1)
-        return cls(nodes, np.where(sizes <= width, radii, -1.0), (nodes < everyone[:, None]).sum(axis=1))
 
 
 # ---------------------------------------------------------------- the tree

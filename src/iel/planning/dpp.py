@@ -19,8 +19,6 @@ No state is picked twice. Where the best residual falls to RANK_TOLERANCE the ke
 further picks would be rounding noise: picking stops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -17,15 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from iel.errors import ConfigError, GeometryError
+from iel.files import notice
 from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, plain_numbers, unit
 from iel.planning.coreset import farthest_point
+from iel.signals import UNNAMED, Signals
 
 if TYPE_CHECKING:
     from iel.planning.planner import Planner, PlanningModel
@@ -34,8 +36,10 @@ REACHED_WITHIN = 5.0
 """Predicted steps to a stage's goal at which a sequence moves on to its next one."""
 MATCHES = 8
 """Alternatives that stand for all states which match in some columns."""
-Columns = Mapping[int, ArrayLike]
-"""What some columns should be: a number or (low, high) each."""
+NEARBY = 0.5
+"""Where no state of the data matches, the nearest one stands for it if it is within so many standard deviations."""
+Columns = Mapping[int, ArrayLike] | Mapping[str, ArrayLike] | Mapping[int | str, ArrayLike]
+"""What some columns should be, by name or number: a number or (low, high) each."""
 Places: TypeAlias = "Where | Columns | Callable[[Floats], ArrayLike] | Many[Places]"
 """Places to avoid."""
 Rewards = Callable[[Floats], ArrayLike] | ArrayLike
@@ -71,7 +75,8 @@ class Where:
     """Any state of the data that matches in these columns: `{column: value}` or `{column: (low, high)}`.
 
     A value matches within `tolerance` times the column's standard deviation in the data. As goals the matching states
-    get exactly the values asked for; the other columns are theirs. A plain dictionary means the same.
+    get exactly the values asked for; the other columns are theirs. Where none matches, the nearest within half a
+    standard deviation stands for it, and a notice says so. A plain dictionary means the same.
     """
 
     columns: Columns
@@ -132,7 +137,10 @@ def latent_wishes(goals: Many[Goal] | Floats, planner: Planner) -> list[LatentWi
     if len(goals) == 0:
         raise GeometryError("There are no goals; give at least one.")
     rewards: dict[int, LatentGoal] = {}
-    shapes = [_collect(goal, planner, rewards) for goal in goals]
+    distant: list[str] = []
+    shapes = [_collect(goal, planner, rewards, distant) for goal in goals]
+    if distant and planner.model.outside != "ignore":
+        notice(distant[0] + (f" ({len(distant) - 1} more of {len(goals)} goals.)" if len(distant) > 1 else ""))
     states = np.concatenate([stage.states for stages, _ in shapes for stage in stages])
     phi, omega = _embedded(planner.model, states) if len(states) else (states, states)
     wishes, start = [], 0
@@ -178,17 +186,20 @@ class _Stage(NamedTuple):
     off: Booleans | None = None
 
 
-def _collect(goal: Goal, planner: Planner, rewards: dict[int, LatentGoal]) -> tuple[list[_Stage], float]:
-    """The stages of one goal, and when they are done. A reward that many episodes share is read once."""
+def _collect(
+    goal: Goal, planner: Planner, rewards: dict[int, LatentGoal], distant: list[str]
+) -> tuple[list[_Stage], float]:
+    """The stages of one goal, and when they are done. A reward that many episodes share is read once; `distant` gets a
+    sentence about columns that no state of the data matches."""
     if isinstance(goal, Sequence):
         if not (math.isfinite(goal.within) and goal.within > 0.0):
             raise ConfigError(f"A sequence's 'within' is {goal.within}; give a positive number of predicted steps.")
         if len(goal.goals) == 0:
             raise GeometryError("The sequence of goals is empty; give at least one goal.")
-        return [stage for part in goal.goals for stage in _collect(part, planner, rewards)[0]], goal.within
+        return [stage for part in goal.goals for stage in _collect(part, planner, rewards, distant)[0]], goal.within
     if isinstance(goal, Avoid):
         off = planner.avoided(goal.places)
-        stages, within = _collect(goal.goal, planner, rewards)
+        stages, within = _collect(goal.goal, planner, rewards, distant)
         return [stage._replace(off=off if stage.off is None else off | stage.off) for stage in stages], within
     if isinstance(goal, Reward | Weighted):
         if id(goal) not in rewards:
@@ -196,7 +207,11 @@ def _collect(goal: Goal, planner: Planner, rewards: dict[int, LatentGoal]) -> tu
         return [_Stage(np.zeros((0, planner.width), np.float32), ready=rewards[id(goal)])], 0.0
     if isinstance(goal, Where | Mapping):
         most = 1 if planner.metric is None else MATCHES
-        return [_Stage(matching_states(planner.observations, planner.spread, as_where(goal), most))], 0.0
+        where = as_where(goal, planner.model.signals, planner.width)
+        states, sentence = matching_states(planner.observations, planner.spread, where, most, planner.model.signals)
+        if sentence:
+            distant.append(sentence)
+        return [_Stage(states)], 0.0
     if isinstance(goal, Region | Mixture):
         what = type(goal).__name__.lower()
         if np.size(goal.states) == 0:
@@ -254,9 +269,15 @@ def observation_table(rows: ArrayLike, width: int, what: str) -> Floats:
 # ---------------------------------------------------------------- states that match in some columns
 
 
-def as_where(goal: Where | Columns) -> Where:
-    """A dictionary of columns as a `Where`."""
-    return goal if isinstance(goal, Where) else Where(goal)
+def as_where(goal: Where | Columns, signals: Signals, width: int) -> Where:
+    """A goal on columns as a `Where` by their numbers."""
+    where = goal if isinstance(goal, Where) else Where(goal)
+    return replace(where, columns=signals.columns(where.columns, width))
+
+
+def _by_number(where: Where) -> dict[int, ArrayLike]:
+    """What is wanted of the columns, whose names were replaced by numbers."""
+    return {int(column): wanted for column, wanted in where.columns.items()}
 
 
 def mismatch(observations: Floats, where: Where, spread: Floats) -> Floats:
@@ -268,8 +289,8 @@ def mismatch(observations: Floats, where: Where, spread: Floats) -> Floats:
     if not where.columns:
         raise GeometryError("A goal on some columns names none; give at least one, as in {0: 8.5}.")
     worst = np.zeros(len(observations))
-    for column, wanted in where.columns.items():
-        low, high, sharp = _range(column, wanted, observations.shape[1])
+    for column, wanted in _by_number(where).items():
+        low, high, sharp = _range(column, wanted)
         values = np.asarray(observations[:, column], np.float64)
         off = np.maximum(np.maximum(low - values, values - high), 0.0)
         scale = float(spread[column]) * where.tolerance
@@ -277,9 +298,7 @@ def mismatch(observations: Floats, where: Where, spread: Floats) -> Floats:
     return worst
 
 
-def _range(column: object, wanted: ArrayLike, width: int) -> tuple[float, float, bool]:
-    if not isinstance(column, int | np.integer) or not 0 <= column < width:
-        raise GeometryError(f"Column {column!r} does not exist; the data's observations have columns 0 to {width - 1}.")
+def _range(column: int, wanted: ArrayLike) -> tuple[float, float, bool]:
     try:
         ends = np.asarray(wanted, dtype=np.float64).ravel()
     except (TypeError, ValueError):
@@ -291,23 +310,29 @@ def _range(column: object, wanted: ArrayLike, width: int) -> tuple[float, float,
     return float(ends[0]), float(ends[-1]), len(ends) == 2
 
 
-def matching_states(observations: Floats, spread: Floats, where: Where, most: int) -> Floats:
-    """States of the data that match, as goals: at most so many, spread out over ranges and else among the closest."""
-    off = mismatch(observations, where, spread)
-    rows = np.flatnonzero(off <= 1.0)
+def matching_states(
+    observations: Floats, spread: Floats, where: Where, most: int, signals: Signals = UNNAMED
+) -> tuple[Floats, str]:
+    """States of the data that match, as goals: at most so many, spread out over ranges and else among the closest.
+
+    Where none does, the nearest one within `NEARBY` standard deviations, and a sentence about it; else it is refused.
+    """
+    off, columns = mismatch(observations, where, spread), _by_number(where)
+    rows, sentence = np.flatnonzero(off <= 1.0), ""
+    ranges = [column for column, wanted in columns.items() if np.size(wanted) == 2]
     if not len(rows):
-        nearest = observations[int(np.argmin(off))]
-        found = ", ".join(f"column {column} at {nearest[column]:g}" for column in where.columns)
-        reason = "" if np.isinf(off.min()) else f"; the nearest has {found}"
-        sought = ", ".join(f"column {column} at {_shown(value)}" for column, value in where.columns.items())
-        raise GeometryError(f"No state of the data has {sought}{reason}: ask for what the data shows.")
-    ranges = [column for column, wanted in where.columns.items() if np.size(wanted) == 2]
+        nearest, far = int(np.argmin(off)), float(off.min()) * where.tolerance
+        sought = ", ".join(f"{signals.label(column)} at {_shown(value)}" for column, value in columns.items())
+        found = ", ".join(f"{signals.label(column)} at {observations[nearest, column]:g}" for column in columns)
+        if not far <= NEARBY:
+            reason = f"; the nearest has {found}" if np.isfinite(far) else ""
+            raise GeometryError(f"No state of the data has {sought}{reason}: ask for what the data shows.")
+        rows, sentence = np.array([nearest]), f"No state of the data has {sought}; the nearest, {found}, stands for it."
     rows = rows[_some(off[rows], observations[rows][:, ranges], most)]
     states = np.array(observations[rows], np.float32)
-    for column, wanted in where.columns.items():
-        if column not in ranges:
-            states[:, column] = wanted
-    return states
+    for column in columns.keys() - set(ranges):
+        states[:, column] = columns[column]
+    return states, sentence
 
 
 def _shown(wanted: ArrayLike) -> str:
@@ -329,18 +354,17 @@ def _some(off: Floats, table: Floats, most: int) -> Integers:
     return close[np.linspace(0, len(close) - 1, most).astype(int)]
 
 
-def inside(places: Places, observations: Floats, spread: Floats | None = None) -> Booleans:
+def inside(places: Places, observations: Floats, spread: Floats | None = None, signals: Signals = UNNAMED) -> Booleans:
     """Which observations lie in places, as `Avoid` takes them.
 
     `spread` is that of the data's columns; without it a value (not a range) is met by itself only.
     """
     if isinstance(places, list | tuple):
-        masks = [inside(place, observations, spread) for place in places]
+        masks = [inside(place, observations, spread, signals) for place in places]
         return np.logical_or.reduce(masks) if masks else np.zeros(len(observations), bool)
     if isinstance(places, Where | Mapping):
-        return (
-            mismatch(observations, as_where(places), np.zeros(observations.shape[1]) if spread is None else spread) <= 1
-        )
+        where = as_where(places, signals, observations.shape[1])
+        return mismatch(observations, where, np.zeros(observations.shape[1]) if spread is None else spread) <= 1
     if not callable(places):
         raise GeometryError(f"{places!r} is no place; give columns as in {{0: (4, 8)}}, or a function of observations.")
     mask = np.asarray(places(observations))

@@ -76,7 +76,7 @@ class Edges:
     def __len__(self) -> int:
         return len(self.source)
 
-    def chosen(self, rows: Booleans) -> Edges:
+    def chosen(self, rows: Booleans | slice) -> Edges:
         """Some of them."""
         return Edges(self.source[rows], self.target[rows], self.cost[rows])
 
@@ -164,12 +164,13 @@ class Field:
     node: int
     """The node that stands for the goal: argmin_i d(x_i, g; g); -1 for a reward, whose ways end in many places."""
     last_cost: float
-    """d(node, g; g), the way from that node to the goal itself."""
+    """d(node, g; g) where all paths lead through `node`; 0 where the goal was joined to several nodes."""
     distance: Floats
-    """Cost of the shortest way from every node to `node`; infinite where there is none."""
+    """Cost of the shortest path from every node to `node`, or to the goal where that was joined to several nodes;
+    infinite where there is none."""
     next_hop: Integers
-    """The next node on that way; -1 at `node` itself, where a reward is best collected, and where there is no way;
-    N + k where portal k is entered (`chance`)."""
+    """The next node on that path; -1 where the goal is next, where a reward is best collected, and where there is no
+    path; N + k where portal k is entered (`chance`)."""
     values: Floats | None = None
     """For a reward: what its discounted sum will be from every node."""
     hops: Floats | None = None
@@ -345,6 +346,22 @@ class PlanningGraph:
             self._common = self._geometric(goal)
         return self._common
 
+    def entries(self, goals: list[LatentGoal]) -> tuple[Integers, Floats]:
+        """Where paths may begin from every node, the ends of its cheapest out-edges, and the factors by which these
+        edges are penalised: both (m, N, neighbours), with m = 1 where costs are the same for all goals.
+
+        A metric that tells one-way steps by itself needs no penalty here: some nodes have few observed edges, and an
+        agent that keeps to those turns back and forth between such nodes.
+        """
+        shape, ends, factors = (self.count, self.neighbours), [], []
+        for goal in goals[:1] if self.metric.for_every_goal else goals:
+            edges = self.geometric(goal).chosen(slice(self.count * self.neighbours))
+            trusted = self.witnesses is None or self.metric.one_way
+            factor = np.ones(len(edges)) if trusted else np.where(self.seen(edges), 1.0, self.unseen)
+            ends.append(edges.target.reshape(shape))
+            factors.append(factor.reshape(shape))
+        return np.stack(ends), np.stack(factors)
+
     def _geometric(self, goal: LatentGoal) -> Edges:
         """Top-k out-edges, then the tree edges that are not among them, both ways; an edge in both appears once."""
         if self.count == 1:
@@ -367,11 +384,17 @@ class PlanningGraph:
         return edges
 
     def field(
-        self, goal: LatentGoal, *, nodes_off: Booleans | None = None, edges_off: Iterable[tuple[int, int]] = ()
+        self,
+        goal: LatentGoal,
+        *,
+        nodes_off: Booleans | None = None,
+        edges_off: Iterable[tuple[int, int]] = (),
+        joins: int = 1,
     ) -> Field:
         """Search backwards from the goal; `nodes_off` (a mask) and `edges_off` (pairs source, target) are not used.
 
-        The goal keeps the node that geometry gives it: were that node switched off, every distance is infinite.
+        All paths lead through the goal's node argmin_i d(x_i, g; g), or, as to any node, through the `joins` nodes that
+        are nearest to it. The goal keeps its node: were that switched off, every distance is infinite.
         """
         if not goal.point.shape == goal.direction.shape == (self.dimension,):
             raise GeometryError(f"The goal is {goal.point.shape}; it and its direction must be ({self.dimension},).")
@@ -381,29 +404,51 @@ class PlanningGraph:
         edges = without(edges, self.count, nodes_off, edges_off)
         to_goal = self.costs.costs_to(goal)
         node = int(np.argmin(to_goal))
+        last: Floats = np.zeros(self.count)
         if nodes_off is not None and nodes_off[node]:
             distance = np.full(self.count, np.inf)
             next_hop: Integers = np.full(self.count, NO_HOP)
         else:
-            distance, next_hop = self._search(edges, node, goal, nodes_off)
+            if joins > 1:
+                last = to_goal
+                near = np.argsort(to_goal, kind="stable")[:joins]
+                extra = near, np.full(len(near), self.count), self._penalised(near, node, to_goal[near])
+                distance, next_hop = self._search(edges.more(*extra), self.count + 1, self.count, goal, nodes_off)
+            else:
+                distance, next_hop = self._search(edges, self.count, node, goal, nodes_off)
             if nodes_off is not None:
                 distance[nodes_off], next_hop[nodes_off] = np.inf, NO_HOP
         self.seconds["search"] = time.perf_counter() - started
-        hops = None if self.witnesses is None else self._hops(distance, next_hop, goal)
-        return Field(goal, node, float(to_goal[node]), distance, next_hop, hops=hops)
+        hops = None if self.witnesses is None else self._hops(distance, next_hop, goal, last)
+        return Field(goal, node, 0.0 if joins > 1 else float(to_goal[node]), distance, next_hop, hops=hops)
 
-    def _search(self, edges: Edges, node: int, goal: LatentGoal, nodes_off: Booleans | None) -> tuple[Floats, Integers]:
+    def _penalised(self, sources: Integers, node: int, costs: Floats) -> Floats:
+        """Costs from nodes to a goal beside `node`, dearer where no trajectory was seen to go there (see `entries`)."""
+        if self.witnesses is None or self.metric.one_way:
+            return costs
+        seen = self.seen(Edges(sources, np.full(len(sources), node), costs)) | (sources == node)
+        return np.where(seen, costs, self.unseen * costs)
+
+    def _search(
+        self, edges: Edges, count: int, node: int, goal: LatentGoal, nodes_off: Booleans | None
+    ) -> tuple[Floats, Integers]:
+        """Distances of the nodes, and their next hops, in a graph of `count` nodes: one more where the goal is one."""
         portals = self.portals
         if portals is None:
-            return search(edges, self.count, node)
-        ends = self.points[portals.source], self.portal_points[portals.entered]
-        entering = checked_costs(self.metric.row_costs(*ends, [goal] * len(portals.source)), (len(portals.source),))
-        return chance_search(edges, self.count, node, portals, entering, nodes_off)
+            distance, next_hop = search(edges, count, node)
+        else:
+            ends = self.points[portals.source], self.portal_points[portals.entered]
+            entering = checked_costs(self.metric.row_costs(*ends, [goal] * len(portals.source)), (len(portals.source),))
+            distance, next_hop = chance_search(edges, count, node, portals, entering, nodes_off)
+        if count > self.count:
+            distance, next_hop = distance[: self.count], next_hop[: self.count]
+            next_hop = np.where(next_hop == node, NO_HOP, np.where(next_hop > node, next_hop - 1, next_hop))
+        return distance, next_hop
 
-    def _hops(self, distance: Floats, next_hop: Integers, goal: LatentGoal) -> Floats:
-        """What the metric says of every next hop, whoever was seen to make it; 0 where there is none, and where a
-        portal is entered all that is still to come."""
-        costs = np.where(next_hop < self.count, 0.0, distance)
+    def _hops(self, distance: Floats, next_hop: Integers, goal: LatentGoal, last: Floats) -> Floats:
+        """What the metric says of every next hop, whether it was observed or not: `last` where the goal is next, and
+        where a portal is entered all that is still to come."""
+        costs = np.where(next_hop < self.count, last, distance)
         onward = np.flatnonzero((next_hop != NO_HOP) & (next_hop < self.count))
         costs[onward] = self.costs.pair_costs(onward, next_hop[onward], goal)
         return costs

@@ -48,7 +48,7 @@ class Midpoints(Pursuit):
             central = smallest_columns(there, self.planner.average)
             targets = self.planner.points[central].mean(axis=1)
         nowhere = np.full(len(states), -1, dtype=np.int64)
-        return Aim(targets, self.planner.states[central[:, 0]], self.direct_costs(states, goals), nowhere)
+        return Aim(targets, self.planner.states[central[:, 0]], self.direct_costs(states, goals), nowhere, nowhere)
 
 
 class RecMid(Planner):

@@ -32,7 +32,6 @@ from iel.metrics import (
     Metric,
     checked_costs,
     directed_cost,
-    floored_root,
     lengths_between,
     pair_lengths,
     projections,
@@ -42,7 +41,6 @@ from iel.metrics import (
 from iel.planning.coreset import (
     BLOCK_ELEMENTS,
     WIDEN,
-    Nearby,
     Pairs,
     TooMany,
     affordable_screen,
@@ -186,11 +184,7 @@ def keep_cheapest(costs: Floats, k: int) -> Integers:
 
 
 class DisplacementMatcher(Matcher):
-    """Exact matching: d(x, x_i; g) is least among the nodes with l <= e^{2 beta} l_min.
-
-    A state near the node v it was matched to last time is compared with the list of v first; if that list provably
-    holds the best node, nothing else is looked at.
-    """
+    """Exact: d(x, x_i; g) is least among the nodes with l <= e^{2 beta} l_min, which one matrix product finds."""
 
     nodes: DisplacementCosts
 
@@ -201,38 +195,6 @@ class DisplacementMatcher(Matcher):
         self.projections = np.stack([projections(nodes.points, goal.direction) for goal in goals])
 
     def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
-        # A switched-off node makes the least length larger than the distance to it: then look everywhere.
-        if self.nodes.lists is None or self.nodes_off is not None:
-            return self._match_anywhere(states, goals)
-        nodes, costs, certain = self._match_listed(states, goals, memory)
-        if not certain.all():
-            away = np.flatnonzero(~certain)
-            nodes[away], costs[away] = self._match_anywhere(states[away], goals[away])
-        return nodes, costs
-
-    def _match_listed(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats, np.ndarray]:
-        """The best node in the list of each remembered one, its cost, and whether it is the best of all for certain.
-
-        The best node lies within e^{2 beta} l_min of x, hence within ||x - x_v|| + e^{2 beta} l_min of the node v.
-        """
-        near = self.nodes.lists
-        assert near is not None
-        listed, rows = near.nodes[memory], np.arange(len(states))
-        difference = self.nodes.points.take(listed, axis=0)
-        difference -= states[:, None, :]
-        lengths = floored_root(np.einsum("rwd,rwd->rw", difference, difference))
-        if self.beta == 0.0:
-            costs = lengths
-        else:
-            rises = self.projections.take(listed + (goals * self.nodes.count)[:, None])
-            rises -= row_products(states, self.directions[goals])[:, None]
-            costs = directed_cost(lengths, rises, self.beta)
-        best = costs.argmin(axis=1)
-        reach = (lengths[rows, near.own[memory]] + self.widest * lengths.min(axis=1)) * WIDEN
-        return listed[rows, best], costs[rows, best], (memory >= 0) & (reach <= near.radii[memory])
-
-    def _match_anywhere(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
-        """The best of all nodes: one matrix product finds the few in question."""
         screen = self.nodes.screen
         left, slack = screen.sources(states)
         squares = left @ screen.right
@@ -272,7 +234,6 @@ class DisplacementCosts(NodeCosts):
                 stacklevel=4,
             )
         self.path = "dense" if path == "dense" and self.count > 1 else "pruned"
-        self.lists: Nearby | None = None
         self.blocks: list[tuple[Integers, Integers, Floats]] = []
         """Candidates as a few rectangles: nodes, their candidates, and the lengths to them."""
         self.screen = affordable_screen(points, typical_square(points, neighbours))
@@ -290,7 +251,6 @@ class DisplacementCosts(NodeCosts):
             self.path = "dense"
             return
         self.blocks = rectangles(near, self.count)
-        self.lists = Nearby.of(near, radii, self.count)
         self.near, self.candidates = (near, radii), len(near)
 
     def key(self, goal: LatentGoal) -> bytes:

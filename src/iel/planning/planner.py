@@ -48,11 +48,12 @@ from iel.model.model import PlanningModel, Target
 from iel.model.support import OutOfDistributionMonitor, report
 from iel.planning.goals import Goal, Places, Reward, Weighted, latent_wishes, observation_table
 from iel.planning.rewards import READOUT_POOL, Landscape
+from iel.signals import Units
 
 
 class Aim(NamedTuple):
     """What a pursuit answers for n states: points (n, d), the rows of `targets` they stand for (-1: the goal itself),
-    the predicted cost to the goal (n,), and the matched nodes (n,).
+    the predicted cost to the goal (n,), the nodes at which paths begin (n,), and those that were matched (n,).
 
     Where there is no way the cost is infinite and the target is the goal itself.
     """
@@ -61,6 +62,7 @@ class Aim(NamedTuple):
     states: Integers
     costs: Floats
     nodes: Integers
+    matched: Integers
 
 
 class Pursuit:
@@ -93,7 +95,7 @@ class Pursuit:
         """
         nowhere = np.full(len(states), -1, dtype=np.int64)
         points = np.where(self.collects[goals, None], states + self.directions[goals], self.points[goals])
-        return Aim(points, nowhere, self.direct_costs(states, goals), nowhere)
+        return Aim(points, nowhere, self.direct_costs(states, goals), nowhere, nowhere)
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
         """Predicted steps to the goals, given what `aim` answered."""
@@ -180,6 +182,8 @@ class Plan:
         unknown = np.full(observations.shape[1], np.nan, np.float32)
         known = [unknown if goal.observation is None else goal.observation for goal in pursuit.goals]
         self.goal_observations = np.array(known, np.float32)
+        self.known_goals = self.goal_observations[np.isfinite(self.goal_observations).all(axis=1)]
+        """Goals that are states, (m, o)."""
         self.stages = np.array([len(stages) for stages in alternatives])
         self.simple = all(len(stages) == 1 and len(stages[0]) == 1 for stages in alternatives)
         self.only = np.array([stages[0][0] for stages in alternatives])
@@ -198,7 +202,8 @@ class Plan:
             names = stuck if rows is None else np.asarray(rows)[stuck]
             raise NoPath(
                 f"No way leads to the goal of episode {int(names[0])} ({len(stuck)} of {len(aim.costs)} episodes); "
-                "switch nodes or edges back on, avoid less, or allow direct pursuit with unreachable='direct'."
+                "switch nodes or edges back on, avoid less, or allow direct pursuit with unreachable='direct'.",
+                names.tolist(),
             )
         is_goal = aim.states < 0
         observation = self.observations[aim.states]
@@ -238,7 +243,7 @@ class Plan:
         else:
             self._advance(states, rows, nodes, stages)
             aim, goals = self._best_alternative(states, rows, nodes, stages)
-        memory.nodes[known], memory.stages[known] = aim.nodes, stages
+        memory.nodes[known], memory.stages[known] = aim.matched, stages
         return states, aim, goals
 
     def _advance(self, states: Floats, rows: Integers, nodes: Integers, stages: Integers) -> None:
@@ -268,7 +273,8 @@ class Plan:
         aim = self.pursuit.aim(states[owner], members, nodes[owner])
         order = np.lexsort((aim.costs, owner))
         best = order[np.searchsorted(owner[order], np.arange(len(rows)))]
-        return Aim(aim.points[best], aim.states[best], aim.costs[best], aim.nodes[best]), members[best]
+        chosen = Aim(aim.points[best], aim.states[best], aim.costs[best], aim.nodes[best], aim.matched[best])
+        return chosen, members[best]
 
 
 # ---------------------------------------------------------------- acting
@@ -315,6 +321,8 @@ class Controller:
         self.memory = Memory(len(plan))
         self.seconds = 0.0
         """Time spent choosing targets."""
+        self.costs: Floats = np.full(len(plan), np.inf)
+        """Predicted costs to go, from the observations that were acted on last."""
 
     def follow(self, plan: Plan) -> Controller:
         """One that goes on with another plan for the same goals: all is remembered but the matched nodes."""
@@ -329,6 +337,7 @@ class Controller:
         started = time.perf_counter()
         target = self.plan.target(embeddings, self.memory, rows)
         self.seconds += time.perf_counter() - started
+        self.costs = target.cost
         command = self.model.command(observations, target, embeddings)
         if self.acting.kind == "sample":
             return self.model.act(observations, command, self.generator)
@@ -400,7 +409,7 @@ class Planner(ABC):
         wishes = latent_wishes(goals, self)
         wanted = [goal for wish in wishes for stage in wish.stages for goal in stage]
         known = [goal.observation for goal in wanted if goal.observation is not None]
-        report(self.model.support, known, "goal", self.model.outside)
+        report(self.model.support, known, "goal", self.model.outside, self.model.signals)
         distinct: dict[tuple[bytes, ...], LatentGoal] = {}
         for goal in wanted:
             distinct.setdefault(goal.key, goal)
@@ -476,14 +485,14 @@ class Planner(ABC):
         """Where to head for from this observation: one row of everything."""
         return self.prepared.target(self._embed(observation), self.controller.memory)
 
-    def act(self, observation: ArrayLike) -> Floats:
-        """The policy's action towards the target, (act_dim,).
+    def act(self, observation: ArrayLike, units: Units = "unit") -> Floats:
+        """The policy's action towards the target, (act_dim,), within [-1, 1], or in the units of the "robot".
 
         An observation far outside of the training data is reported when the agent gets there, not at every step.
         """
         controller, row = self.controller, self._row(observation)
-        self._monitor.step(self.model.support, row, self.model.outside)
-        return np.asarray(controller.act(row))[0]
+        self._monitor.step(self.model.support, row, self.model.outside, self.model.signals)
+        return self.model.signals.in_units(np.asarray(controller.act(row))[0], units)
 
     def predicted_steps(self, observation: ArrayLike) -> float:
         """Predicted steps to the goal of the current stage; infinite where no way leads there."""
@@ -495,7 +504,7 @@ class Planner(ABC):
         """The whole way from this observation, through all stages still to come."""
         plan, metric = self.prepared, self._distances("it knows no ways")
         row = self._row(observation)
-        report(self.model.support, row, "start", self.model.outside)
+        report(self.model.support, row, "start", self.model.outside, self.model.signals)
         state = np.asarray(self.model.embed(row))[0].astype(np.float64)
         plan.costs(state[None, :], self.controller.memory)  # brings the stage up to date
         nodes: list[int] = []

@@ -1,28 +1,37 @@
 """Planners over the graph of a coreset, and all planners by name.
 
-An agent at x is matched to the node argmin_i d(x, x_i; g) and heads for its next hop, or for a later one; from the
-goal's own node it heads for phi(g).
+An agent at x is matched to the node v = argmin_i d(x, x_i; g). From there its path begins like that of a node: of v and
+the out-edges of v it enters the graph where
+
+    argmin_j d(x, x_j; g) C_vj / d(x_v, x_j; g) + distance(j),     j = v or v -> j        (the fraction is 1 unless
+                                                                                            the edge was penalised)
+and heads for the next node of that path, or for the first one that is `lookahead` away from j. The goal is joined in
+the same way, to the nodes that are nearest to it, and from each of them it may be next. With `join` "nearest", as in
+the paper, paths begin at v and end at the goal's own node: then an agent may turn around where nodes on both sides of a
+corner take turns at being the nearest, and one wrong node beside the goal misleads it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.spatial import cKDTree
 
 from iel.errors import ConfigError, NoPath, unknown_name
 from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, SupportFunction, checked_costs
 from iel.model.atlas import Atlas, ObservedEdges, ObservedTeleports, Source, rows_before
 from iel.planning.chance import find_portals
 from iel.planning.clusters import GasGraph
-from iel.planning.coreset import DEFAULT_NODES, Coverage, coverage, nearest_picks, select_coreset
+from iel.planning.coreset import DEFAULT_NODES, nearest_picks, select_coreset
 from iel.planning.goals import Places, inside, observation_table
 from iel.planning.graph import NO_HOP, Field, PlanningGraph, recall, without
+from iel.planning.greedy import Greedy
 from iel.planning.midpoints import RecMid
 from iel.planning.planner import Aim, Direct, Planner, PlanningModel, Pursuit
 from iel.planning.rewards import Landscape, reward_field
@@ -51,17 +60,21 @@ class AlongGraph(Pursuit):
         nodes_off: np.ndarray | None,
         lookahead: float = 0.0,
         places: Floats | None = None,
+        entries: tuple[Integers, Floats] | None = None,
     ):
         """`states` are the rows of the planner's `targets` that are the graph's nodes, and then its portals;
-        `nodes_off` (m, N) are the nodes not used per goal."""
+        `nodes_off` (m, N) are the nodes not used per goal; `entries` the ends of out-edges at which paths may begin."""
         super().__init__([field.goal for field in fields], graph.metric)
         self.graph, self.hop_states, self.fields = graph, states, fields
         self.matcher = graph.matcher(self.goals, nodes_off)
         self.next_hops = np.stack([field.beyond(lookahead, places) for field in fields])
         self.hop_points = np.concatenate([graph.points, graph.portal_points])
         self.distances = np.stack([field.distance for field in fields])
-        self.goal_nodes = np.array([field.node for field in fields])
+        ends = [(field.next_hop == NO_HOP) & np.isfinite(field.distance) & (field.node >= 0) for field in fields]
+        self.final = np.stack(ends)
+        """Nodes from which the goal is next, (m, N)."""
         self.last_costs = np.array([field.last_cost for field in fields])
+        self.entries, self.lookahead = entries, lookahead
 
     @cached_property
     def node_steps(self) -> Floats:
@@ -71,42 +84,64 @@ class AlongGraph(Pursuit):
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
         """The next hop from the matched node, or the goal from the goal's own node; or that node, to collect there."""
-        nodes, costs = self.matcher.match(states, goals, memory)
+        matched, costs = self.matcher.match(states, goals, memory)
+        nodes, costs = self._enter(states, goals, matched, costs)
         place = goals * self.graph.count + nodes
         hops = self.next_hops.take(place)
+        if self.lookahead == 0.0:  # the next node is the one at which the path begins, unless that is the matched one
+            hops = np.where(nodes != matched, nodes, hops)
         hops = np.where((hops == NO_HOP) & self.collects[goals], nodes, hops)  # a reward is best collected right here
         targets = self.hop_points.take(hops, axis=0, mode="wrap")
         rows = np.where(hops == NO_HOP, -1, self.hop_states.take(hops, mode="wrap"))
         totals = costs + self.distances.take(place) + self.last_costs[goals]
         last = np.flatnonzero(hops == NO_HOP)
-        if len(last):
-            targets[last] = self.points[goals[last]]
-            # Standing at the goal's own node there is no detour over it.
-            arrived = last[(nodes[last] == self.goal_nodes[goals[last]]) & np.isfinite(totals[last])]
-            totals[arrived] = self.direct_costs(states[arrived], goals[arrived])
-        return Aim(targets, rows, totals, nodes)
+        targets[last] = self.points[goals[last]]
+        beside = np.flatnonzero(self.final.take(place) & np.isfinite(totals))
+        if len(beside):  # there is no detour over a node
+            totals[beside] = self.direct_costs(states[beside], goals[beside])
+        return Aim(targets, rows, totals, nodes, matched)
+
+    def _enter(self, states: Floats, goals: Integers, matched: Integers, costs: Floats) -> tuple[Integers, Floats]:
+        """The nodes at which the paths of states begin, given the nodes they were matched to, and the costs to them."""
+        if self.entries is None:
+            return matched, costs
+        ends, penalties = self.entries
+        place = (goals % len(ends), matched)  # one table for all goals, or one per goal
+        listed, penalty = ends[place], penalties[place]
+        rows = np.repeat(np.arange(len(states)), listed.shape[1])
+        table = self.matcher.costs(states, goals, rows, listed.ravel()).reshape(listed.shape)
+        table = np.column_stack([costs, table])
+        listed = np.column_stack([matched, listed])
+        totals = table * np.column_stack([np.ones(len(states)), penalty]) + self.distances[goals[:, None], listed]
+        totals[self.collects[goals], 1:] = np.inf  # where a reward is collected, its distance is not what matters
+        best = (np.arange(len(states)), totals.argmin(axis=1))
+        return listed[best], table[best]
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
-        """Steps to the matched node, along its way, and from its end to the goal; straight from the goal's own node."""
+        """Steps to the node where the path begins, along it, and from its end to the goal; straight from beside it."""
         there = self.graph.metric.steps(aim.costs)
-        onward = np.flatnonzero(np.isfinite(aim.costs) & (aim.nodes != self.goal_nodes[goals]))
+        onward = np.flatnonzero(np.isfinite(aim.costs) & ~self.final[goals, aim.nodes])
         first = self.matcher.costs(states, goals, onward, aim.nodes[onward])
         there[onward] = self.graph.metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
         return there
 
     def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """From the state to its node, hop by hop to the goal's node, and on to the goal; or to a portal, with what is
+        """From the state to its node, hop by hop to the last node, and on to the goal; or to a portal, with what is
         expected of it as the last cost."""
-        matched, cost = self.matcher.match(state[None, :], np.array([goal]), np.array([-1]))
+        goals = np.array([goal])
+        entered, cost = self._enter(state[None, :], goals, *self.matcher.match(state[None, :], goals, np.array([-1])))
         field = self.fields[goal]
-        nodes = [int(matched[0])]
-        if nodes[0] == field.node:
+        nodes = [int(entered[0])]
+        if self.final[goal, nodes[0]]:
             return super().way(state, goal)
         while NO_HOP != field.next_hop[nodes[-1]] < self.graph.count:
             nodes.append(int(field.next_hop[nodes[-1]]))
         hops = np.array(nodes)
         between = self.graph.costs.pair_costs(hops[:-1], hops[1:], field.goal)
-        rest = field.last_cost if hops[-1] == field.node else float(field.distance[hops[-1]]) + field.last_cost
+        if self.final[goal, hops[-1]]:
+            rest = float(self.direct_costs(self.graph.points[hops[-1:]], goals)[0])
+        else:
+            rest = float(field.distance[hops[-1]]) + field.last_cost
         return nodes, [float(cost[0]), *between.tolist(), rest]
 
 
@@ -119,6 +154,9 @@ class GraphSettings:
     for a metric that must be asked for every pair), or as many as there are distinct states."""
     neighbours: int = 10
     """Cheapest out-edges kept per node."""
+    join: str | None = None
+    """How agents and goals are joined to the graph: like nodes of it, at the "best" of several nodes, which is the
+    default unless every cost is a network's answer, or at their "nearest" node alone, as in the paper."""
     pool: int = 50_000
     """States drawn from the data, embedded, and offered to the coreset."""
     coreset: str | None = None
@@ -148,6 +186,8 @@ class GraphSettings:
     def __post_init__(self) -> None:
         if self.lookahead is not None and not 0.0 <= self.lookahead < np.inf:
             raise ConfigError(f"lookahead is {self.lookahead}; give a distance of 0 or more.")
+        if self.join not in (None, "best", "nearest"):
+            raise ConfigError(f"join is '{self.join}'; choose best or nearest.")
         if self.unreachable not in ("error", "direct"):
             raise ConfigError(f"unreachable is '{self.unreachable}'; choose error or direct.")
 
@@ -304,9 +344,13 @@ class AsymGraph(Planner):
         fork.nodes_off, fork.edges_off, fork._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
         return fork
 
-    def coverage(self) -> Coverage:
-        """How well the coreset covers the states it was chosen from."""
-        return coverage(self.coreset.points, self.pool_points, self.graph.neighbours or 1)
+    def coverage(self) -> dict[str, float]:
+        """Mean distance of a node to its k nearest others, its standard deviation over that mean, and the largest
+        distance of a state of the pool to its nearest node."""
+        near = np.arange(2, self.graph.neighbours + 2)
+        tree = cKDTree(self.coreset.points)
+        spacing, gaps = tree.query(self.coreset.points, near)[0].mean(axis=1), tree.query(self.pool_points)[0]
+        return {"distance": spacing.mean(), "dispersion": spacing.std() / spacing.mean(), "largest_gap": gaps.max()}
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         off = np.stack([self.nodes_off if goal.off is None else self.nodes_off | goal.off for goal in goals])
@@ -316,7 +360,16 @@ class AsymGraph(Planner):
         # A straight line to a node further on might cross what is to be avoided; the edge to the next one does not.
         closed = off.any() or bool(self.edges_off)
         lookahead = 0.0 if closed else self.lookahead
-        return AlongGraph(self.graph, self.hop_states, fields, off if off.any() else None, lookahead, self.places)
+        entries = self.graph.entries([field.goal for field in fields]) if self._joins > 1 and not closed else None
+        return AlongGraph(
+            self.graph,
+            self.hop_states,
+            fields,
+            off if off.any() else None,
+            lookahead,
+            self.places,
+            entries,
+        )
 
     @cached_property
     def landscape(self) -> Landscape:
@@ -326,7 +379,13 @@ class AsymGraph(Planner):
 
     def avoided(self, places: Places) -> Booleans:
         """Which nodes lie in places to avoid."""
-        return inside(places, self.observations[self.states], self.spread)
+        return inside(places, self.observations[self.states], self.spread, self.model.signals)
+
+    @property
+    def _joins(self) -> int:
+        """At how many nodes agents and goals are joined to the graph, where nothing is switched off."""
+        best = not self.graph.metric.dear if self.settings.join is None else self.settings.join == "best"
+        return self.graph.neighbours if best else 1
 
     def _field(self, goal: LatentGoal, off: Booleans | None) -> Field:
         """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
@@ -335,7 +394,8 @@ class AsymGraph(Planner):
             if goal.rewards is not None:
                 edges = without(self.graph.edges(goal), self.graph.count, off, self.edges_off)
                 return reward_field(self.graph.points, edges, self.graph.metric, goal, off)
-            field = self.graph.field(goal, nodes_off=off, edges_off=self.edges_off)
+            joins = 1 if self.edges_off or off is not None else self._joins
+            field = self.graph.field(goal, nodes_off=off, edges_off=self.edges_off, joins=joins)
             if goal.observation is not None:
                 return field
             return replace(field, goal=goal._replace(observation=self.observations[self.states[field.node]]))
@@ -397,7 +457,7 @@ class SymGraph(AsymGraph):
 
 
 PLANNERS: dict[str, type[Planner]] = {
-    planner.name: planner for planner in (Direct, RecMid, SymGraph, AsymGraph, GasGraph)
+    planner.name: planner for planner in (Direct, RecMid, Greedy, SymGraph, AsymGraph, GasGraph)
 }
 
 
@@ -406,15 +466,18 @@ def planners_for(model: PlanningModel) -> tuple[str, ...]:
     metric = model.metric
     if metric is None:
         return ("direct",)
-    missing = set() if metric.spatial else {"rec-mid", "gas-graph"}
+    missing = set() if metric.spatial else {"rec-mid", "gas-graph", "greedy"}
+    if not metric.for_every_goal or metric.discount is None:
+        missing.add("greedy")
     if not metric.symmetric().for_every_goal:
         missing.add("gas-graph")  # clusters are the same for all goals
     return tuple(name for name in PLANNERS if name not in missing)
 
 
-def usual_planners(model: PlanningModel) -> tuple[str, ...]:
-    """The same without GAS's own graph, which other methods are only given on request."""
-    return tuple(name for name in planners_for(model) if model.algo == "gas" or name != GasGraph.name)
+def usual_planners(model: PlanningModel, on_request: Sequence[str] = (Greedy.name,)) -> tuple[str, ...]:
+    """The same without those that are only used on request, and for other methods without GAS's own graph."""
+    left_out = {*on_request, *(() if model.algo == "gas" else (GasGraph.name,))}
+    return tuple(name for name in planners_for(model) if name not in left_out)
 
 
 def over_coreset(name: str) -> bool:
@@ -423,7 +486,7 @@ def over_coreset(name: str) -> bool:
 
 
 def make_planner(name: str, model: PlanningModel, data: Source, **settings: Any) -> Planner:
-    """A planner by name: direct, rec-mid, sym-graph, asym-graph or gas-graph."""
+    """A planner by name: direct, rec-mid, greedy, sym-graph, asym-graph or gas-graph."""
     if name not in PLANNERS:
         raise unknown_name("planner", name, PLANNERS)
     try:

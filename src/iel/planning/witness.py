@@ -18,8 +18,6 @@ known. With an infinite one the edge goes, and nodes may be cut off.
 Passages are counted between *runs* of equal nodes, so standing still costs nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
