@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, unknown_name
 from iel.metrics import Quasimetric, SupportFunction
 from iel.model import GoalState, Measure, Model, Network, Steering
-from iel.nn import frozen_policy
+from iel.nn import Lens, frozen_policy
 from iel.typed import Amount, Count, Index, Positive, check_settings
 
 Params = Any
@@ -92,6 +92,27 @@ class Spec(NamedTuple):
     """Mean and standard deviation of the columns, as training sees them, for policies that standardise."""
     teleports: Outcomes | None = None
     """Where teleports lead, for methods that bound them in expectation."""
+    policy_columns: Scaling | None = None
+    """By which policies standardise the columns they see, where nothing else does."""
+    goal: tuple[int, ...] = ()
+    """Columns of a goal that networks see (empty: all)."""
+
+    def lens(self, *parts: str | int, policy: bool = False) -> Lens | None:
+        """How a network sees its inputs: `observation`, `blind`, `goal`, or so many other numbers, side by side."""
+        whole = tuple(range(self.observation_size))
+        known = {"observation": whole, "goal": whole, "blind": tuple(c for c in whole if c not in self.position)}
+        scaling, chosen, start = self.policy_columns if policy else None, [], 0
+        for part in parts:
+            columns = known[part] if isinstance(part, str) else (-1,) * part
+            hidden = set(whole).difference(self.goal) if part == "goal" and self.goal else set()
+            chosen += [(start + place, column) for place, column in enumerate(columns) if column not in hidden]
+            start += len(columns)
+        if scaling is None and len(chosen) == start:
+            return None
+        scaling = scaling or Scaling(np.zeros(self.observation_size), np.ones(self.observation_size))
+        mean = tuple(0.0 if column < 0 else float(scaling.mean[column]) for _, column in chosen)
+        deviation = tuple(1.0 if column < 0 else float(scaling.spread[column]) for _, column in chosen)
+        return Lens(tuple(place for place, _ in chosen), mean, deviation)
 
 
 class TrainState(NamedTuple):
@@ -113,6 +134,8 @@ class Learner(ABC):
     """Name of its stretch of training, and prefix of its metrics."""
     slot: ClassVar[str] = ""
     """Whose state it trains; by default its own. Learners with one slot continue each other's training."""
+    caps: ClassVar[Mapping[str, float]] = {}
+    """Metrics that are prices, and the largest that each may become: a price that stays there is told."""
     target_rate: float = 0.0
     """Polyak rate of the target copy."""
 
@@ -197,6 +220,17 @@ def adam(learning_rate: float, decay_steps: int = 0) -> optax.GradientTransforma
 def dual_loss(log_multiplier: jax.Array, excess: jax.Array, epsilon: float) -> jax.Array:
     """lambda (epsilon - c): downhill, lambda = exp(log_multiplier) rises while c > epsilon. c carries no gradient."""
     return jnp.exp(log_multiplier) * (epsilon - jax.lax.stop_gradient(excess))
+
+
+def with_policy(
+    optimiser: optax.GradientTransformation, policy: optax.GradientTransformation, parts: Collection[str]
+) -> optax.GradientTransformation:
+    """`optimiser` for all networks, and another one for these parts, which are policies."""
+
+    def labels(params: Params) -> Params:
+        return params._replace(**{name: "policy" if name in parts else "networks" for name in params._fields})
+
+    return optax.multi_transform({"networks": optimiser, "policy": policy}, labels)
 
 
 def with_multiplier(optimiser: optax.GradientTransformation, rate: float) -> optax.GradientTransformation:
@@ -312,8 +346,9 @@ class Method(ABC):
     """Widths of the policy's networks where they differ from `hidden` (published: they do not)."""
     policy: Policy | None = None
     """The policy, if it is not the method's own: `directions` of the embedding, or `waypoints`."""
-    standardise: bool = False
-    """Train on observations with mean 0 and standard deviation 1 in every column (published: as they are)."""
+    standardise: Literal["none", "policy", "all"] = "none"
+    """Which networks see columns with mean 0 and standard deviation 1: `none` (published), only the `policy`, so that
+    the geometry keeps the columns' own sizes, or `all`."""
     cut_jumps: bool = False
     """Cut trajectories where they teleport (see `iel data info`), so that a lucky exit is not treated as reachable."""
     cut_rests: bool = False
@@ -355,10 +390,12 @@ class Method(ABC):
 
     def spec(self, data: Trajectories, scaling: Scaling | None = None, uncut: Trajectories | None = None) -> Spec:
         """What networks need to know about data that will be standardised so; `uncut` still has its teleports."""
-        position = ((), 0.0) if self.policy is None else self.policy.position(data, scaling)
+        policy_columns = scaling_of(data) if self.standardise == "policy" else None
+        position = ((), 0.0) if self.policy is None else self.policy.position(data, scaling or policy_columns)
+        shape, seen = (data.observation_size, data.action_size, *position), self.seen_of_goals(data)
         count = max(self.examples, 0 if self.policy is None else self.policy.examples)
         if not count:
-            return Spec(data.observation_size, data.action_size, *position)
+            return Spec(*shape, policy_columns=policy_columns, goal=seen)
         generator = np.random.default_rng(0)  # always the same ones
         rows = generator.permutation(data.transitions)[:count]
         ahead = generator.integers(1, 1 + (1 if self.policy is None else self.policy.future_steps), len(rows))
@@ -368,7 +405,11 @@ class Method(ABC):
         columns = scaling_of(data)
         if scaling is not None:
             columns = Scaling((columns.mean - scaling.mean) / scaling.spread, columns.spread / scaling.spread)
-        return Spec(data.observation_size, data.action_size, *position, examples, columns)
+        return Spec(*shape, examples, columns, policy_columns=policy_columns, goal=seen)
+
+    def seen_of_goals(self, data: Trajectories) -> tuple[int, ...]:
+        """Columns of a goal that networks see; empty: all."""
+        return ()
 
     # What is exported.
 

@@ -3,8 +3,6 @@
 Expectile weight: W_tau(A) = tau where A >= 0, 1 - tau where A < 0.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import optax

@@ -82,6 +82,8 @@ class Metric(ABC):
     """Costs are discounted steps with this gamma; 1 for plain steps, None where costs are not steps at all."""
     spatial: bool = True
     """Whether Euclidean distances between embeddings mean something (recursive midpoints and coresets use them)."""
+    one_way: bool = False
+    """Whether it can tell a step that cannot be undone: nothing bounds the ratio of the two directions."""
     dear: bool = False
     """Whether every single cost is a network's answer: then planners ask for few of them."""
 
@@ -146,6 +148,7 @@ class Quasimetric(Metric):
     scale: float = 1.0
     discount: float | None = 1.0
     for_every_goal: ClassVar[bool] = True  # type: ignore[misc]
+    one_way: ClassVar[bool] = True  # type: ignore[misc]
 
     @property
     def spatial(self) -> bool:  # type: ignore[override]
@@ -170,6 +173,7 @@ class SupportFunction(Metric):
 
     directions: Floats
     """w_l, one row per landmark: (L, d)."""
+    one_way: bool = True
     discount: ClassVar[float | None] = 1.0  # type: ignore[misc]
     for_every_goal: ClassVar[bool] = True  # type: ignore[misc]
 
@@ -193,7 +197,7 @@ class SupportFunction(Metric):
 
     def symmetric(self) -> Metric:
         """The longer of both directions, max(d(x, y), d(y, x)): a norm of the displacement."""
-        return SupportFunction(np.concatenate([self.directions, -self.directions]))
+        return SupportFunction(np.concatenate([self.directions, -self.directions]), one_way=False)
 
 
 def largest_rises(lower: Floats, upper: Floats) -> Floats:

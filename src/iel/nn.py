@@ -4,11 +4,9 @@ Modules are Equinox dataclasses whose leaves are arrays only, so a module is a p
 checkpoint writer all understand. Every module takes a whole batch: a layer is one matrix product.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -76,6 +74,19 @@ class LayerNorm(eqx.Module):
         return normalise(x) * self.scale + self.offset
 
 
+class Lens(NamedTuple):
+    """How a network sees its inputs: some of them, as (x - mean) / deviation. It is the same for all of training and no
+    part of what is trained; what is exported takes all inputs as they are (`frozen`)."""
+
+    columns: tuple[int, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        seen = x if len(self.columns) == x.shape[-1] else x[..., jnp.array(self.columns)]
+        return (seen - jnp.array(self.mean, x.dtype)) / jnp.array(self.deviation, x.dtype)
+
+
 class MLP(eqx.Module):
     """Hidden layers, then a linear output.
 
@@ -86,6 +97,8 @@ class MLP(eqx.Module):
     layers: tuple[Dense, ...]
     norms: tuple[LayerNorm, ...]
     gelu: bool = eqx.field(static=True)
+    inputs: int = eqx.field(static=True)
+    lens: Lens | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -97,15 +110,17 @@ class MLP(eqx.Module):
         layer_norm: bool = True,
         gelu: bool = False,
         last_scale: float = 1.0,
+        lens: Lens | None = None,
     ):
-        sizes = [inputs, *hidden, outputs]
+        sizes = [inputs if lens is None else len(lens.columns), *hidden, outputs]
         scales = [1.0] * len(hidden) + [last_scale]
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(Dense(k, a, b, s) for k, a, b, s in zip(keys, sizes[:-1], sizes[1:], scales, strict=True))
         self.norms = tuple(LayerNorm(size) for size in hidden) if layer_norm else ()
-        self.gelu = gelu or layer_norm
+        self.gelu, self.inputs, self.lens = gelu or layer_norm, inputs, lens
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        x = x if self.lens is None else self.lens(x)
         for index, layer in enumerate(self.layers[:-1]):
             x = jax.nn.gelu(layer(x)) if self.gelu else jax.nn.relu(layer(x))
             x = self.norms[index](x) if self.norms else x
@@ -136,8 +151,9 @@ class GaussianPolicy(eqx.Module):
         layer_norm: bool = False,
         gelu: bool = False,
         heads: int = 1,
+        lens: Lens | None = None,
     ):
-        kind: dict[str, Any] = {"layer_norm": layer_norm, "gelu": gelu, "last_scale": POLICY_SCALE}
+        kind: dict[str, Any] = {"layer_norm": layer_norm, "gelu": gelu, "last_scale": POLICY_SCALE, "lens": lens}
         shape = inputs, hidden, actions
         self.mean = MLP(key, *shape, **kind) if heads == 1 else ensemble(key, heads, *shape, **kind)
         self.log_std, self.heads = jnp.zeros(actions), heads
@@ -166,8 +182,18 @@ class TanhGaussianPolicy(eqx.Module):
 
     network: MLP
 
-    def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int):
-        self.network = MLP(key, inputs, hidden, 2 * actions, layer_norm=False, last_scale=POLICY_SCALE)
+    def __init__(
+        self,
+        key: jax.Array,
+        inputs: int,
+        hidden: Sequence[int],
+        actions: int,
+        *,
+        layer_norm: bool = False,
+        lens: Lens | None = None,
+    ):
+        shape = inputs, hidden, 2 * actions
+        self.network = MLP(key, *shape, layer_norm=layer_norm, last_scale=POLICY_SCALE, lens=lens)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The action at the Gaussian's mean, tanh(mu(x))."""
@@ -254,12 +280,23 @@ def with_constants(network: Network, constants: Sequence[float], scale: float = 
 
 
 def _perceptron(network: Any) -> Perceptron:
+    kernels, biases = [layer.kernel for layer in network.layers], [layer.bias for layer in network.layers]
+    if network.lens is not None:
+        kernels[0], biases[0] = _through(network.lens, kernels[0], biases[0], network.inputs)
     return Perceptron(
-        tuple(layer.kernel for layer in network.layers),
-        tuple(layer.bias for layer in network.layers),
+        tuple(kernels),
+        tuple(biases),
         tuple(Norm(norm.scale, norm.offset) for norm in network.norms),
         network.gelu,
     )
+
+
+def _through(lens: Lens, kernel: np.ndarray, bias: np.ndarray, inputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """A first layer that takes all inputs as they are: (x - m) / s W + b = x W' + b', W' = W / s, b' = b - m W'."""
+    scaled = kernel.astype(np.float64) / np.array(lens.deviation)[:, None]
+    whole = np.zeros((inputs, kernel.shape[1]))
+    whole[list(lens.columns)] = scaled
+    return whole.astype(np.float32), (bias - np.array(lens.mean) @ scaled).astype(np.float32)
 
 
 def in_blocks(network: Callable[[jax.Array], jax.Array], rows: jax.Array, block: int = 8192) -> jax.Array:

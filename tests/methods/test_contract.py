@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 from algo_worlds import PLACES, SHORT, act, action, cosine, ring, steps
 
+from compare_worlds import TINY
+from iel.cli import run as command
+from iel.compare.grid import read_grid
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.errors import ContractError
+from iel.errors import ConfigError, ContractError
 from iel.learner import Distances, Learner, Metrics, Phase, Spec, Trained
 from iel.methods import Method, check_algo
 from iel.metrics import Displacement, discounted_steps
@@ -25,7 +28,7 @@ from iel.model import Direction, GoalState, Model
 from iel.model.model import ValueCost
 from iel.nn import MLP, GaussianPolicy, frozen
 from iel.planning import planners_for
-from iel.training import train
+from iel.training import open_run, train
 from iel.typed import Fraction
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -99,6 +102,41 @@ def test_the_example_of_contributing_keeps_the_contract():
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert "check_algo(LinearCloning" in example
     exec(example, {"__name__": __name__})
+
+
+def test_commands_and_grids_take_it_by_its_place(tmp_path, monkeypatch):
+    """`--algo package.module:Class`, from a file that nothing of iel knows of."""
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "mine.py").write_text(example.replace("check_algo(Linear", "# check_algo(Linear"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    ring().save("ring.npz")
+    words = ["--algo", "mine:LinearCloning", "--preset", "smoke", "--steps", "20", "--batch-size", "8"]
+    assert command(["train", "--data", "ring.npz", *words, "--out", "run"]) == 0
+    run = open_run("run")
+    assert run.config["algo"] == "linear-cloning" and run.algo.steps == 20, "it is known by its name from now on"
+    run.update(status="interrupted")
+    assert (
+        command(["train", "--resume", "run", "--algo", "mine:LinearCloning"]) == 0 and open_run("run").algo == run.algo
+    )
+    with pytest.raises(ConfigError, match="algo is linear-cloning in the run and gcbc now"):
+        command(["train", "--resume", "run", "--algo", "gcbc"])
+    Path("grid.toml").write_text(f"{TINY}[[methods]]\nalgo = 'mine:LinearCloning'\n[[methods]]\nalgo = 'gcbc'\n")
+    first, second, *_ = read_grid("grid.toml").cells
+    assert (first.method, second.method) == ("linear-cloning", "gcbc") and first.config.steps == 500
+    for text, said in {
+        "mine:LinearClone": "cannot be imported",
+        "mine": "Unknown method 'mine'",
+        "mine:jax": "not a class below iel.methods.Method",
+        "algo_worlds:SHORT": "not a class below",
+        "iel.methods:IEL": "needs a `name` of its own",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            command(["train", "--data", "ring.npz", "--algo", text])
+    code = "import iel; iel.open_run('run').algo"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "--algo package.module:Class" in done.stderr, "a run's file imports nothing by itself"
 
 
 @pytest.mark.optimised
@@ -243,13 +281,13 @@ def test_a_broken_promise_is_named(promise):
 def test_promises_are_checked_without_asserts_too():
     """`python -O` removes asserts; broken methods are refused all the same."""
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
         "import test_contract as t\n"
         "for method in (t.Lazy, t.Silent):\n"
         "    try: t.check_algo(t.tiny(method))\n"
         "    except t.ContractError as error: print(error)\n"
         "assert False, 'gone under -O'\n"
     )
-    command = [sys.executable, "-O", "-c", program, str(Path(__file__).parent)]
+    command = [sys.executable, "-O", "-c", program, *map(str, Path(__file__).parents[:2])]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "at least one phase" in said and "train/loss" in said

@@ -102,7 +102,7 @@ def test_its_model_has_all_planners_and_steps():
     algo = GAS.preset("smoke", **TINY)
     model = algo.model(fresh(algo, SPEC), SPEC)
     assert model.metric == Displacement(0.0, algo.discount)
-    assert planners_for(model) == ("direct", "rec-mid", "sym-graph", "asym-graph", "gas-graph")
+    assert planners_for(model) == ("direct", "rec-mid", "greedy", "sym-graph", "asym-graph", "gas-graph")
     with pytest.raises(ConfigError, match="reach"):
         GAS(reach=0.0)
     with pytest.raises(ConfigError, match="bc_weight"):

@@ -1,11 +1,15 @@
 """GCBC, GCIVL, GC-IQL and GC-CQL: losses against float64 numpy, and exact answers on a ring with two ways round."""
 
+import dataclasses
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import PLACES, act, action, cosine, fresh, ring, steps
 
+from iel.data import Trajectories
 from iel.data.goals import Relabelled, to_device
 from iel.errors import ConfigError, GeometryError
 from iel.learner import Spec
@@ -14,6 +18,7 @@ from iel.model import Model
 from iel.nn import scalars
 from iel.planning import make_planner
 from iel.training import train
+from iel.training.loop import Trainer
 
 FAST = {"hidden": (64, 64), "batch_size": 64, "learning_rate": 2e-3}
 TINY = {"hidden": (8,), "batch_size": 16, "steps": 6}
@@ -116,7 +121,7 @@ def test_the_critic_of_cql_by_hand(batch, lagrange):
 
 
 def test_the_prices_of_cql_rise_when_they_should():
-    algo = GCCQL.preset("smoke", **TINY, gap=0.3)
+    algo = GCCQL.preset("smoke", **TINY, lagrange=True, gap=0.3)
     prices = start(algo).prices
 
     def downhill(log_prob: float, excess: float):
@@ -125,6 +130,28 @@ def test_the_prices_of_cql_rise_when_they_should():
 
     assert downhill(3.0, 1.0)[0] > 0 and downhill(1.0, 1.0)[0] < 0  # the entropy wanted is -|A| = -2, log pi = 2
     assert downhill(3.0, 1.0)[1] > 0 and downhill(3.0, 0.0)[1] < 0  # the excess allowed is 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["laptop", "smoke", "laptop-body-even", "unreachable"])
+def test_on_noisy_data_no_preset_drives_the_price_of_caution_to_its_cap(preset, capsys):
+    """And one whose gap is out of reach says so, once: the data's actions are the direction with noise."""
+    rng = np.random.default_rng(0)
+    episodes = []
+    for _ in range(8):
+        actions = np.clip(np.array([0.8, -0.3]) + 0.5 * rng.standard_normal((40, 2)), -1, 1)
+        episodes.append((np.concatenate([np.zeros((1, 2)), actions.cumsum(0)]), actions))
+    data = Trajectories.from_episodes(episodes, "noisy")
+    unreachable = {"lagrange": True, "gap": 0.2, "price_learning_rate": 0.1}
+    short = {"steps": 400, "hidden": (16,), "batch_size": 32, "warmup_share": 0.0, "price_learning_rate": 0.1}
+    short |= {"cut_jumps": False, "cut_rests": False}
+    algo = GCCQL.preset("smoke" if preset == "unreachable" else preset, **short)
+    algo = dataclasses.replace(algo, **unreachable) if preset == "unreachable" else algo
+    trainer = Trainer(data, algo, [0], {})
+    trainer.fit(threading.Event(), None, progress=False)
+    told = capsys.readouterr().err.count("reached its cap of 1e+06")
+    price = float(np.exp(trainer.states()[0]["train"].params.prices.caution))
+    assert (price > 1e6 and told == 1) if preset == "unreachable" else (price < 10.0 and told == 0)
 
 
 def test_the_warm_up_of_cql_ignores_the_critic(batch):
@@ -190,7 +217,8 @@ def test_iql_finds_the_short_way(extraction):
 @pytest.mark.slow
 def test_cql_finds_the_short_way():
     """Caution makes every way look longer than it is, but nearer stays nearer and the long way does not win."""
-    settings = {"policy_learning_rate": 2e-3, "conservative_weight": 1.0, "gap": 5.0, "action_samples": 2}
+    settings = {"policy_learning_rate": 2e-3, "conservative_weight": 1.0, "lagrange": True, "gap": 5.0}
+    settings |= {"action_samples": 2, "reward_scale": 10.0, "price_learning_rate": 3e-4}
     model = train(ring(), GCCQL.preset("smoke", **FAST, **OWN, **settings, steps=1200), progress=False).model
     assert 0.5 < steps(model, 3, 4) < steps(model, 0, 4) < steps(model, 11, 4) < 15
     assert cosine(act(model, 0, 4), RIGHT) > 0.7

@@ -195,7 +195,7 @@ def test_clipping_the_networks_gradient_does_not_look_at_the_multiplier():
 @pytest.mark.parametrize("name", EMBEDDINGS)
 def test_directions_are_those_of_the_exported_embedding(name):
     """A policy follows phi as planners see it: of HTP that is not the network's own output."""
-    data, algo = robot(), paired(name, Directions(), standardise=True, hidden=(32,))
+    data, algo = robot(), paired(name, Directions(), standardise="all", hidden=(32,))
     trainer = Trainer(data, algo, [0], {})
     trainer.stepper(trainer.phases[-2])(3)
     trained = {slot: state.params for slot, state in trainer.states()[0].items()}
@@ -235,7 +235,7 @@ def test_every_geometry_has_the_same_waypoint_policy_bit_for_bit(names):
 @pytest.mark.optimised
 def test_the_policy_goes_where_it_is_sent_and_does_not_know_where_it_is():
     data, policy = robot(), Waypoints(steps=400)
-    settings = {"hidden": (32, 32), "batch_size": 128, "learning_rate": 3e-3, "standardise": True, "steps": 100}
+    settings = {"hidden": (32, 32), "batch_size": 128, "learning_rate": 3e-3, "standardise": "all", "steps": 100}
     model = iel.train(data, IEL.preset("smoke", **settings, policy=policy), progress=False).model
     assert isinstance(model.steering, Waypoint) and model.steering.columns == (1, 2)
     sigma = data.observations[:, 1:3].std(0)
@@ -328,7 +328,7 @@ def test_a_robot_that_is_nothing_but_a_position_can_be_standardised():
     """Then the policy sees nothing but where to go."""
     data = robot()
     point = Trajectories(data.observations[:, 1:3], data.actions, data.offsets, "point")
-    model = iel.train(point, paired("gcivl", Waypoints(), standardise=True), progress=False).model
+    model = iel.train(point, paired("gcivl", Waypoints(), standardise="all"), progress=False).model
     actions = model.act(point.observations[:3], np.eye(3, 2, dtype=np.float32))
     assert model.elsewhere == [] and np.isfinite(actions).all()
 

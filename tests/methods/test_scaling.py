@@ -80,7 +80,7 @@ def test_a_standardised_training_does_not_depend_on_units(uneven):
     """In other units the raw training is another one; the standardised training ends in the same function."""
     import iel
 
-    settings = {"steps": 40, "standardise": True}
+    settings = {"steps": 40, "standardise": "all"}
     metric = uneven.observations * np.float32(1024.0)  # a power of two: nothing is rounded
     other = Trajectories(metric, uneven.actions, uneven.offsets, "uneven")
     here = iel.train(uneven, iel.IEL.preset("smoke", **settings), progress=False).model
@@ -119,7 +119,7 @@ def test_impossible_settings_are_refused():
     with pytest.raises(ConfigError, match="future_steps"):
         Directions(future_steps=0)
     with pytest.raises(ConfigError, match="noise_units"):
-        iel.IEL(standardise=True, noise_units="raw")
+        iel.IEL(standardise="all", noise_units="raw")
 
 
 @pytest.mark.parametrize("training", ["joint", "phased"])
@@ -132,7 +132,7 @@ def test_hilp_takes_the_same_options(uneven, training):
         {},
         {"policy": Directions(norm=True)},
         {"policy": Directions(future_share=0.5, future_steps=3)},
-        {"standardise": True},
+        {"standardise": "all"},
     )
     actions = []
     for option in options:

@@ -1,7 +1,5 @@
 """`check_algo`: does a method, ours or a third party's, keep the contract?"""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -14,15 +14,16 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.learner import Distances, Facts, Learner, Loss, Method, Spec, Trained, total
+from iel.learner import Distances, Facts, Learner, Loss, Spec, Trained, total
 from iel.losses import ddpg_bc_loss, recursive_classification_loss
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
+from iel.methods.goal_conditioned import GoalInputs, actor_goals
+from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
-from iel.typed import Amount, Count, Fraction, Share
+from iel.typed import Amount, Count, Fraction, Index, Share
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLearning(Method, Learner):
+class CLearning(GoalInputs, Learner):
     """C-Learning: a classifier of the policy's future, trained by its own recursion on single transitions.
 
         C = sigmoid(f),  C / (1 - C) = p(g | x, a) / p(g),                p(. | x, a) = discounted later states under pi
@@ -41,6 +42,7 @@ class CLearning(Method, Learner):
         "paper": {},
         "laptop": {**LAPTOP, "target_rate": 0.05, "bc_weight": 0.03},
         "laptop-body": {**LEGGED, "target_rate": 0.05},
+        "laptop-body-even": {**EVEN_MAP, "learning_rate": 3e-4, "goal_columns": "position"},
         "smoke": {**SMOKE, "target_rate": 0.05},
     }
 
@@ -60,18 +62,21 @@ class CLearning(Method, Learner):
     actor_p_trajectory: Share = 0.5
     """Share of the actor's goals from the same trajectory (uniform); the others are random states, as the recursion
     asks what the policy would do about them."""
+    actor_steps: Index = 0
+    """The former are at most so many steps ahead (0: up to the end of the trajectory)."""
 
     @property
     def actor_goals(self) -> GoalSampler:
-        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+        return actor_goals(self.actor_p_trajectory, self.actor_steps)
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
         classifier_key, policy_key = jax.random.split(key)
-        pair = 2 * spec.observation_size
+        pair, actions, kind = 2 * spec.observation_size, spec.action_size, self.policy_kind(spec, "observation", "goal")
+        lens = spec.lens("observation", "goal", actions)
         return Networks(
-            ensemble(classifier_key, 2, pair + spec.action_size, self.hidden, 1),
-            TanhGaussianPolicy(policy_key, pair, self.policy_widths, spec.action_size),
+            ensemble(classifier_key, 2, pair + actions, self.hidden, 1, lens=lens),
+            TanhGaussianPolicy(policy_key, pair, self.policy_widths, actions, **kind),
         )
 
     def target_of(self, networks: Networks) -> MLP:

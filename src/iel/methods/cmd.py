@@ -22,7 +22,7 @@ from iel.data.goals import Relabelled
 from iel.learner import Distances, Facts, Loss, Settings, Spec, Trained
 from iel.losses import contrastive_loss, diagonal_cross_entropy
 from iel.methods.goal_conditioned import Contrastive, ddpg_bc
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
+from iel.methods.presets import EVEN, LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head, scalars
 from iel.typed import Share
 
@@ -61,6 +61,7 @@ class CMD(Contrastive):
         "paper": {},
         "laptop": {**LAPTOP, "bc_weight": 0.03, **SHORT},
         "laptop-body": {**LEGGED, **SHORT},
+        "laptop-body-even": {**EVEN, **SHORT},
         "smoke": {**SMOKE, "steps": 1_000, "batch_size": 64, "dimension": 32, "state_share": 0.5},
         "ogbench": {"contrast": "binary", "potential": False},
     }

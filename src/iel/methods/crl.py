@@ -19,7 +19,7 @@ from iel.errors import ConfigError
 from iel.learner import Distances, Facts, Loss, Spec, Trained
 from iel.losses import contrastive_loss
 from iel.methods.goal_conditioned import GoalConditioned, ddpg_bc
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
+from iel.methods.presets import EVEN, LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, frozen_policy, with_constants
 from iel.typed import Amount, Count, Fraction
 
@@ -42,6 +42,7 @@ class CRL(GoalConditioned):
         "paper": {},
         "laptop": {**LAPTOP, "learning_rate": 1e-3, "bc_weight": 0.03},
         "laptop-body": LEGGED,
+        "laptop-body-even": {**EVEN, "goal_columns": "position"},
         "smoke": {**SMOKE, "latent": 16},
     }
 
@@ -60,11 +61,11 @@ class CRL(GoalConditioned):
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
         phi_key, psi_key, policy_key = jax.random.split(key, 3)
-        size, actions = spec.observation_size, spec.action_size
+        size, actions, kind = spec.observation_size, spec.action_size, self.policy_kind(spec, "observation", "goal")
         return Networks(
             ensemble(phi_key, 2, size + actions, self.hidden, self.latent),
-            ensemble(psi_key, 2, size, self.hidden, self.latent),
-            GaussianPolicy(policy_key, 2 * size, self.policy_widths, actions, gelu=True),
+            ensemble(psi_key, 2, size, self.hidden, self.latent, lens=spec.lens("goal")),
+            GaussianPolicy(policy_key, 2 * size, self.policy_widths, actions, gelu=True, **kind),
         )
 
     def features(

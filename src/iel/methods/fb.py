@@ -19,9 +19,8 @@ import jax
 from iel.data.goals import DeviceData
 from iel.learner import Distances, Facts, Learner, Loss, Spec, Trained, total
 from iel.methods.measures import MAZES, Tasked, Transitions
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
-from iel.nn import MLP, POLICY_SCALE, ensemble, on_sphere
-from iel.typed import Count
+from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
+from iel.nn import MLP, ensemble, on_sphere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +44,11 @@ class FB(Tasked, Learner):
     )
     presets = {
         "paper": {},
-        "laptop": {**LAPTOP, "learning_rate": 3e-4, "cut_jumps": True, "standardise": True, **MAZES},
+        "laptop": {**LAPTOP, "learning_rate": 3e-4, "cut_jumps": True, "standardise": "all", **MAZES},
         "laptop-body": {**LEGGED, **MAZES},
+        "laptop-body-even": {**EVEN_MAP, **MAZES, "learning_rate": 3e-4, "goal_columns": "position"},
         "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "discount": 0.9},
     }
-
-    dimension: Count = 50
-    """Size d of task vectors, F and B: the rank of the measures."""
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
@@ -59,8 +56,8 @@ class FB(Tasked, Learner):
         told = spec.observation_size + self.dimension
         return Networks(
             ensemble(forward_key, 2, told + spec.action_size, self.hidden, self.dimension),
-            MLP(backward_key, spec.observation_size, self.hidden, self.dimension),
-            MLP(policy_key, told, self.policy_widths, spec.action_size, layer_norm=False, last_scale=POLICY_SCALE),
+            MLP(backward_key, spec.observation_size, self.hidden, self.dimension, lens=spec.lens("goal")),
+            self.new_policy(policy_key, spec),
         )
 
     def target_of(self, networks: Networks) -> Targets:

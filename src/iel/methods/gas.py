@@ -16,13 +16,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from iel.data.goals import DeviceData, Table, draw_states, geometric
-from iel.learner import Controls, Facts, Loss, Part, Phase, Spec, Trained, total
+from iel.learner import Controls, Facts, Loss, Part, Phase, Spec, Trained, adam, total
 from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
+from iel.methods.goal_conditioned import OwnPolicy
 from iel.methods.hilp import EuclideanLearner
 from iel.methods.iel import Embedded
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
+from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen_policy, in_blocks, scalars, unit
 from iel.policies.directions import SkillBatch
@@ -30,7 +32,7 @@ from iel.typed import Amount, Fraction, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAS(Embedded):
+class GAS(Embedded, OwnPolicy):
     """Graph-assisted stitching: a Euclidean space of temporal distances, a graph in it, a policy towards its nodes.
 
     Phase `embedding`: with V(x, g) = -||psi(x) - psi(g)||,
@@ -52,6 +54,7 @@ class GAS(Embedded):
         "paper": {},
         "laptop": {**LAPTOP, "target_rate": 0.02, "expectile": 0.95, "cut_jumps": True},
         "laptop-body": {**LEGGED, "target_rate": 0.02, "expectile": 0.95},
+        "laptop-body-even": {**EVEN_MAP, "expectile": 0.95},
         "smoke": {**SMOKE, "steps": 1_000, "dimension": 16, "target_rate": 0.05, "expectile": 0.95, "reach": 4.0},
     }
 
@@ -63,6 +66,11 @@ class GAS(Embedded):
     """Expectile of the policy's IQL."""
     bc_weight: Amount = 1.0
     """alpha of DDPG+BC. Published: 1 navigate and stitch, 0.01 explore, 0.1 humanoid, 10 kitchen."""
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, for the space."""
+        return adam(self.learning_rate)
 
     def geometry(self) -> tuple[Phase, ...]:
         """The space, then a policy in it, for as many steps."""
@@ -93,14 +101,19 @@ class SubgoalLearner(Part):
 
     phase = "skills"
 
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, and the policy's own."""
+        return self.method.apart(adam(self.method.learning_rate), self.method.steps)
+
     def init(self, key: jax.Array, spec: Spec) -> Skills:
         """Fresh networks."""
         method, keys = self.method, jax.random.split(key, 4)
-        told = spec.observation_size + method.dimension
+        told, kind = spec.observation_size + method.dimension, method.policy_kind(spec, "observation", method.dimension)
         return Skills(
             ensemble(keys[1], 1, told, method.hidden, 1),
             ensemble(keys[2], 2, told + spec.action_size, method.hidden, 1),
-            GaussianPolicy(keys[3], told, method.policy_widths, spec.action_size, gelu=True),
+            GaussianPolicy(keys[3], told, method.policy_widths, spec.action_size, gelu=True, **kind),
         )
 
     def target_of(self, skills: Skills) -> MLP:

@@ -11,17 +11,19 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from iel.data.goals import DeviceData, GoalSampler, draw_states
-from iel.learner import Controls, Distances, Facts, Learner, Loss, Method, Spec, Trained
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
+from iel.learner import Controls, Distances, Facts, Learner, Loss, Spec, Trained
+from iel.methods.goal_conditioned import GoalInputs, actor_goals
+from iel.methods.presets import EVEN, LAPTOP, LEGGED, SMOKE
 from iel.model import GoalState
 from iel.nn import GaussianPolicy, frozen_policy
-from iel.typed import Share
+from iel.typed import Index, Share
 
 
 @dataclass(frozen=True, kw_only=True)
-class GCBC(Method, Learner):
+class GCBC(GoalInputs, Learner):
     """Goal-conditioned behavioural cloning: imitate whatever the data did on its way to a later state.
 
         L = -E[log N(a; mu(x, g), 1)],  g uniform among the later states of the same trajectory
@@ -31,19 +33,27 @@ class GCBC(Method, Learner):
 
     name = "gcbc"
     facts = Facts("goal-conditioned", "actions", "none")
-    presets = {"paper": {}, "laptop": LAPTOP, "laptop-body": LEGGED, "smoke": SMOKE}
+    presets = {"paper": {}, "laptop": LAPTOP, "laptop-body": LEGGED, "laptop-body-even": EVEN, "smoke": SMOKE}
     planners = ("direct",)
 
     p_trajectory: Share = 1.0
     """Share of goals from the same trajectory; the rest are random states."""
+    actor_steps: Index = 0
+    """These are at most so many steps ahead (0: up to the end of the trajectory, as published)."""
 
     @property
     def goals(self) -> GoalSampler:
-        return GoalSampler(p_trajectory=self.p_trajectory, p_random=1.0 - self.p_trajectory, future="uniform")
+        return actor_goals(self.p_trajectory, self.actor_steps)
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam of the policy, the only network."""
+        return self.policy_adam(self.steps)
 
     def init(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
         """A fresh policy."""
-        return GaussianPolicy(key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True)
+        kind = self.policy_kind(spec, "observation", "goal")
+        return GaussianPolicy(key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True, **kind)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
         """Transitions and a goal each."""

@@ -18,7 +18,7 @@ from iel.data.goals import Relabelled
 from iel.learner import Distances, Facts, Loss, Spec, Trained
 from iel.losses import goal_reward, iql_critic_loss, iql_value_loss
 from iel.methods.goal_conditioned import GoalConditioned, Valued, awr, ddpg_bc
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
+from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, scalars
 from iel.typed import Amount, Fraction, Positive
 
@@ -43,6 +43,7 @@ class GCIQL(Valued, GoalConditioned):
         # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.3.
         "laptop": {**LAPTOP, "target_rate": 0.05, "bc_weight": 0.003},
         "laptop-body": {**LEGGED, "target_rate": 0.05, "bc_weight": 0.3},
+        "laptop-body-even": {**EVEN_MAP, "bc_weight": 0.3},
         "smoke": {**SMOKE, "target_rate": 0.05, "bc_weight": 0.03},
     }
 
@@ -58,10 +59,10 @@ class GCIQL(Valued, GoalConditioned):
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
         value_key, critic_key, policy_key = jax.random.split(key, 3)
-        pair = 2 * spec.observation_size
+        pair, actions = 2 * spec.observation_size, spec.action_size
         return Networks(
-            ensemble(value_key, 1, pair, self.hidden, 1),
-            ensemble(critic_key, 2, pair + spec.action_size, self.hidden, 1),
+            ensemble(value_key, 1, pair, self.hidden, 1, lens=spec.lens("observation", "goal")),
+            ensemble(critic_key, 2, pair + actions, self.hidden, 1, lens=spec.lens("observation", "goal", actions)),
             self.new_policy(policy_key, spec),
         )
 

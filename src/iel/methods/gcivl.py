@@ -16,7 +16,7 @@ from iel.data.goals import Relabelled
 from iel.learner import Distances, Facts, Loss, Spec, Trained
 from iel.losses import ivl_loss
 from iel.methods.goal_conditioned import GoalConditioned, Valued, awr
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
+from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, scalars
 from iel.typed import Fraction, Positive
 
@@ -37,6 +37,7 @@ class GCIVL(Valued, GoalConditioned):
         "paper": {},
         "laptop": {**LAPTOP, "target_rate": 0.05},
         "laptop-body": {**LEGGED, "target_rate": 0.05},
+        "laptop-body-even": {**EVEN_MAP, "awr_temperature": 1.0},
         "smoke": {**SMOKE, "target_rate": 0.05},
     }
 
@@ -48,7 +49,7 @@ class GCIVL(Valued, GoalConditioned):
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
         value_key, policy_key = jax.random.split(key)
-        value = ensemble(value_key, 2, 2 * spec.observation_size, self.hidden, 1)
+        value = ensemble(value_key, 2, 2 * spec.observation_size, self.hidden, 1, lens=spec.lens("observation", "goal"))
         return Networks(value, self.new_policy(policy_key, spec))
 
     def target_of(self, networks: Networks) -> MLP:

@@ -5,30 +5,87 @@ L_pi = -E[q] / E|q| - alpha E[log N(a; mu(x, g), 1)]           `ddpg_bc`: q is w
 L_pi = -E[min(exp(alpha A), 100) log N(a; mu(x, g), 1)]        `awr`: A is how much better than usual a was
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
-from iel.learner import SPATIAL, Distances, Learner, Loss, Method, Params, Spec, Trained, total
+from iel.data.trajectories import Trajectories
+from iel.errors import ConfigError
+from iel.learner import SPATIAL, Distances, Learner, Loss, Method, Params, Spec, Trained, adam, total, with_policy
 from iel.losses import awr_loss, ddpg_bc_loss
 from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, frozen
 from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
-from iel.typed import Amount, Count, Fraction, Share
+from iel.typed import Amount, Count, Fraction, Index, Share
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoalConditioned(Method, Learner):
+class OwnPolicy(Method):
+    """A method with a policy of its own: what every such policy can be given. The defaults are as published."""
+
+    policy_parts: ClassVar[tuple[str, ...]] = ("policy",)
+    """Which of the learner's networks are policies."""
+
+    policy_norm: bool = False
+    """LayerNorm in the hidden layers of the method's own policy."""
+    policy_learning_rate: Amount = 0.0
+    """Adam's step size for the method's own policy (0: `learning_rate`)."""
+    policy_decay: bool = False
+    """Let that step size follow half a cosine down to 0."""
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, with a step size of the policy's own where one is asked for."""
+        return self.apart(adam(self.learning_rate), self.steps)
+
+    def policy_adam(self, steps: int) -> optax.GradientTransformation:
+        """Adam as the policy's settings say, for so many steps."""
+        return adam(self.policy_learning_rate or self.learning_rate, max(steps, 1) if self.policy_decay else 0)
+
+    def apart(self, networks: optax.GradientTransformation, steps: int) -> optax.GradientTransformation:
+        """The optimiser of all other networks, and the policy's."""
+        own = self.policy_learning_rate or self.policy_decay
+        return with_policy(networks, self.policy_adam(steps), self.policy_parts) if own else networks
+
+    def policy_kind(self, spec: Spec, *inputs: str | int) -> dict[str, Any]:
+        """What a policy of these inputs is made with: LayerNorm, and how it sees columns."""
+        return {"layer_norm": self.policy_norm, "lens": spec.lens(*inputs, policy=True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalInputs(OwnPolicy):
+    """A method with networks that are given goals as states."""
+
+    goal_columns: tuple[Index, ...] | Literal["all", "position"] = "all"
+    """Columns of a goal that networks see: `all` (OGBench), the `position` columns that `iel data info` names, or the
+    columns listed. States are seen whole; distances of embeddings compare states and are not changed."""
+
+    def seen_of_goals(self, data: Trajectories) -> tuple[int, ...]:
+        if self.goal_columns == "all":
+            return ()
+        if self.goal_columns == "position":
+            return tuple(data.require_position())
+        columns = tuple(int(column) for column in self.goal_columns)
+        if not columns or len(set(columns)) != len(columns) or max(columns) >= data.observation_size:
+            last = data.observation_size - 1
+            raise ConfigError(f"goal_columns are {columns}, but must name different columns from 0 to {last}.")
+        return tuple(sorted(columns))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalConditioned(GoalInputs, Learner):
     """A method with a policy pi(a | x, g) that is trained in the same steps as its geometry, on goals of its own."""
 
     actor_p_trajectory: Share = 1.0
     """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
+    actor_steps: Index = 0
+    """These are at most so many steps ahead (0: up to the end of the trajectory, as published)."""
 
     @property
     def discount(self) -> float:
@@ -43,13 +100,14 @@ class GoalConditioned(Method, Learner):
     @property
     def actor_goals(self) -> GoalSampler:
         """Goals of the policy."""
-        return GoalSampler(self.discount, self.actor_p_trajectory, 1.0 - self.actor_p_trajectory, future="uniform")
+        return actor_goals(self.actor_p_trajectory, self.actor_steps)
 
     def new_policy(self, key: jax.Array, spec: Spec) -> GaussianPolicy | None:
         """A fresh policy; None where another policy acts."""
         if self.policy is not None:
             return None
-        return GaussianPolicy(key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True)
+        kind = self.policy_kind(spec, "observation", "goal")
+        return GaussianPolicy(key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True, **kind)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with a goal for the geometry and another for the actor."""
@@ -70,7 +128,7 @@ class GoalConditioned(Method, Learner):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Valued(Method, Learner):
+class Valued(GoalInputs, Learner):
     """A method that learns values by temporal differences: some of their goals are reached already."""
 
     discount: Fraction = 0.99
@@ -147,6 +205,11 @@ class Contrastive(QuasimetricMethod):
     @property
     def groups(self) -> int:
         return groups_of(self.dimension, self.components) if self.head == "iqe" else self.components
+
+
+def actor_goals(p_trajectory: float, furthest: int) -> GoalSampler:
+    """Goals of a policy: uniform among the later states of the trajectory, the rest anywhere."""
+    return GoalSampler(p_trajectory=p_trajectory, p_random=1.0 - p_trajectory, future="uniform", furthest=furthest)
 
 
 def ddpg_bc(

@@ -56,6 +56,7 @@ class HILP(Embedded):
         "laptop": {**LAPTOP, "cut_jumps": True},
         "laptop-phased": {**LAPTOP, "cut_jumps": True, "training": "phased"},
         "laptop-body": {**WALKING, "training": "phased"},
+        "laptop-body-even": {**WALKING, "training": "phased", "standardise": "policy"},
         "laptop-arm": {**MAP, "steps": 18_000, "training": "phased", "policy": ARM_DIRECTIONS},
         "laptop-body-directions": {**MAP, "steps": 30_000, "training": "phased", "policy": LEGGED_DIRECTIONS},
         "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},

@@ -19,7 +19,7 @@ from iel.data.goals import DeviceData, GoalSampler, draw_states
 from iel.learner import Controls, Distances, Facts, Loss, Spec, Trained, total
 from iel.losses import awr_loss, ivl_loss
 from iel.methods.goal_conditioned import Valued
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
+from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
 from iel.model import Subgoal
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, on_sphere, scalars
 from iel.typed import Count, Fraction, Positive, Share
@@ -44,8 +44,11 @@ class HIQL(Valued):
         "paper": {},
         "laptop": {**LAPTOP, "target_rate": 0.05},
         "laptop-body": {**LEGGED, "target_rate": 0.05},
+        "laptop-body-even": {**EVEN_MAP, "high_temperature": 1.0, "low_temperature": 1.0},
         "smoke": {**SMOKE, "target_rate": 0.05},
     }
+
+    policy_parts = ("high", "low")
 
     expectile: Fraction = 0.7
     """tau of the TD loss: near 1, short ways win."""
@@ -64,12 +67,16 @@ class HIQL(Valued):
         """Fresh networks."""
         keys = jax.random.split(key, 4)
         size, told = spec.observation_size, spec.observation_size + self.representation
-        widths, other = self.policy_widths, self.policy is not None
+        representation = MLP(keys[0], 2 * size, self.hidden, self.representation, lens=spec.lens("observation", "goal"))
+        value = ensemble(keys[1], 2, told, self.hidden, 1)
+        if self.policy is not None:
+            return Networks(representation, value, None, None)
+        high, low = (self.policy_kind(spec, "observation", what) for what in ("goal", self.representation))
         return Networks(
-            MLP(keys[0], 2 * size, self.hidden, self.representation),
-            ensemble(keys[1], 2, told, self.hidden, 1),
-            None if other else GaussianPolicy(keys[2], 2 * size, widths, self.representation, gelu=True),
-            None if other else GaussianPolicy(keys[3], told, widths, spec.action_size, gelu=True),
+            representation,
+            value,
+            GaussianPolicy(keys[2], 2 * size, self.policy_widths, self.representation, gelu=True, **high),
+            GaussianPolicy(keys[3], told, self.policy_widths, spec.action_size, gelu=True, **low),
         )
 
     def target_of(self, networks: Networks) -> MLP:

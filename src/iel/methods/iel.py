@@ -10,7 +10,7 @@ pi, V, Q       policy, value, critic      IQL + AWR over directions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import jax
@@ -43,6 +43,8 @@ class Embedded(Method):
     """tau of the TD loss: near 1, short paths win."""
     p_trajectory: Share = 0.625
     """Share of goals from the same trajectory (geometric in the discount); the rest are random states."""
+    p_behind: Share = 0.0
+    """Share of goals that the trajectory has just left (not published: sharpens one-way doors)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +53,7 @@ class Embedded(Method):
 
     @property
     def sampler(self) -> GoalSampler:
-        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory)
+        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory, p_behind=self.p_behind)
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
         """Head 0 of phi."""
@@ -112,6 +114,7 @@ class IEL(Embedded):
         "paper": {},
         "laptop": {**LAPTOP, "cut_jumps": True},
         "laptop-body": WALKING,
+        "laptop-body-even": {**WALKING, "standardise": "policy"},
         "laptop-arm": {**MAP, "steps": 18_000, "policy": ARM_DIRECTIONS},
         "laptop-body-directions": {**MAP, "steps": 30_000, "policy": LEGGED_DIRECTIONS},
         "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
@@ -144,13 +147,13 @@ class IEL(Embedded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.standardise and self.noise_units == "raw":
+        if self.standardise == "all" and self.noise_units == "raw":
             raise ConfigError("noise_units raw means nothing on standardised observations; choose column.")
 
     @property
     def sampler(self) -> GoalSampler:
         strays: Literal["walk", "step"] = "step" if self.hitting_goals == "official" else "walk"
-        return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory, self.max_steps, strays=strays)
+        return replace(super().sampler, max_steps=self.max_steps, strays=strays)
 
     def geometry(self) -> tuple[Phase, ...]:
         """omega, then phi: 2 % and 48 % of all steps by default, whatever their number."""

@@ -23,25 +23,30 @@ import numpy as np
 
 from iel.data.goals import DeviceData, draw_states, geometric
 from iel.errors import ConfigError
-from iel.learner import Controls, Distances, Loss, Method, Settings, Spec, Trained
+from iel.learner import Controls, Distances, Loss, Settings, Spec, Trained
 from iel.losses import ddpg_bc_loss, measure_loss, orthonormality_loss, pessimistic
+from iel.methods.goal_conditioned import GoalInputs
 from iel.model import Measure, Network, Subgoal
-from iel.nn import MLP, apply_heads, frozen, on_sphere, with_constants
+from iel.nn import MLP, POLICY_SCALE, apply_heads, frozen, on_sphere
 from iel.typed import Amount, Count, Fraction, Positive, Share
 
 T = TypeVar("T")
 Copied = tuple[T, T]
 """Something, and the same of the target copy."""
+BOUND = 1.0 - 1e-6
+"""Actions in training stay below this."""
 MAZES: Settings = {"discount": 0.99, "target_rate": 0.02, "future_share": 0.5, "bc_weight": 0.3}
 """For the laptop presets: long ways, few steps, and a policy that keeps to what the data did."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tasked(Method):
+class Tasked(GoalInputs):
     """A method whose policy is conditioned on a task vector: what FB and PSM share."""
 
     learning_rate: Positive = 1e-4
     """Adam's step size."""
+    dimension: Count = 50
+    """Size d of task vectors, F and B: the rank of the measures."""
     hidden: tuple[Count, ...] = (1024, 1024)
     """Widths of the hidden layers of every network."""
     discount: Fraction = 0.98
@@ -55,7 +60,7 @@ class Tasked(Method):
     actor_pessimism: Share = 0.5
     """The same for the value that the policy climbs."""
     noise: Positive = 0.2
-    """Spread of the policy, before the tanh."""
+    """Standard deviation of the policy, added to tanh(mu)."""
     noise_clip: Positive = 0.3
     """Largest noise in training."""
     future_share: Share = 0.0
@@ -91,10 +96,19 @@ class Tasked(Method):
         own = jax.random.uniform(own_key, rows) < self.future_share
         return Tasks(jnp.where(own, future, z), own[:, 0].astype(jnp.float32))
 
+    def new_policy(self, key: jax.Array, spec: Spec) -> MLP:
+        """A fresh policy mu(x, z)."""
+        told, kind = spec.observation_size + self.dimension, self.policy_kind(spec, "observation", self.dimension)
+        return MLP(key, told, self.policy_widths, spec.action_size, last_scale=POLICY_SCALE, **kind)
+
     def noisy(self, key: jax.Array, mean: jax.Array) -> jax.Array:
-        """tanh(mu + clipped noise): an action within the bounds, whatever the noise."""
-        noise = self.noise * jax.random.normal(key, mean.shape)
-        return jnp.tanh(mean + jnp.clip(noise, -self.noise_clip, self.noise_clip))
+        """tanh(mu) + clipped noise, clamped to the bounds; the gradient goes through as if it were not clamped.
+
+        So a policy that saturates keeps its smoothing, and its gradient does not end where the noise left the bounds.
+        """
+        noise = jnp.clip(self.noise * jax.random.normal(key, mean.shape), -self.noise_clip, self.noise_clip)
+        action = jnp.tanh(mean) + noise
+        return action + jax.lax.stop_gradient(jnp.clip(action, -BOUND, BOUND) - action)
 
     def next_action(self, key: jax.Array, policy: MLP, batch: Transitions, z: jax.Array) -> jax.Array:
         """What the policy does in x' about z, without gradient."""
@@ -156,11 +170,9 @@ class Tasked(Method):
 
 
 def exported_actor(policy: MLP, noise: float) -> Network:
-    """The policy as part of a model: a tanh of a Gaussian whose sigma is the noise of training everywhere."""
-    actions = policy.layers[-1].bias.shape[-1]
-    # A squashed policy's log sigma is its output less one.
-    network = with_constants(frozen(policy, "observation", "command"), [np.log(noise) + 1.0] * actions)
-    return replace(network, squash=True)
+    """The policy as part of a model: a tanh of the mean, and the noise of training around it everywhere."""
+    log_std = np.full(policy.layers[-1].bias.shape[-1], np.log(noise), np.float32)
+    return replace(frozen(policy, "observation", "command"), squash=True, log_std=log_std)
 
 
 class Transitions(NamedTuple):

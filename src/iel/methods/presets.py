@@ -1,13 +1,13 @@
 """Settings: those that presets of several methods share, and how files and commands write them.
 
-paper          the published settings, which are the defaults of a method
-laptop         minutes on two cores, for points
-laptop-body    the same for robots with joints
-laptop-arm     the same for arms, where nothing separates position from pose
-smoke          seconds, for tests
+paper              the published settings, which are the defaults of a method
+laptop             minutes on two cores, for points
+laptop-body        the same for robots with joints
+laptop-body-even   the same with what IEL's and HILP's policies had alone: LayerNorm, a step size that falls, one target
+                   rate, a low temperature of AWR; geometries see columns as they are, policies standardised ones
+laptop-arm         the same for arms, where nothing separates position from pose
+smoke              seconds, for tests
 """
-
-from __future__ import annotations
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ LEGGED: Settings = {
     "batch_size": 256,
     "hidden": (256, 256, 256),
     "learning_rate": 1e-3,
-    "standardise": True,
+    "standardise": "all",
     "cut_jumps": True,
     "cut_rests": True,
 }
@@ -34,6 +34,11 @@ LEGGED: Settings = {
 half the width QRL does not find the maze (docs/lab-notes.md)."""
 MAP: Settings = {**LEGGED, "target_rate": 0.02}
 """A geometry learned by temporal differences in minutes: its target copies must follow quickly."""
+OWN_POLICY: Settings = {"policy_norm": True, "policy_decay": True}
+EVEN: Settings = {**LEGGED, **OWN_POLICY, "standardise": "policy"}
+"""For comparisons of geometries: every own policy has the same ingredients, every geometry columns as published."""
+EVEN_MAP: Settings = {**MAP, **OWN_POLICY, "standardise": "policy"}
+"""The same with target copies."""
 WALKING: Settings = {**MAP, "hidden": (128, 128, 128), "policy_hidden": (256, 256, 256), "policy": Waypoints()}
 """With a waypoint policy. The geometry of a maze asks for narrower networks than walking does."""
 LEGGED_DIRECTIONS = Directions(temperature=1.0, target_rate=0.02, norm=True, future_share=1.0)
@@ -55,6 +60,8 @@ def config_dict(algo: Method) -> dict[str, Any]:
 def config_from_dict(cls: type[Method], settings: Settings) -> Method:
     """The inverse of `config_dict`; a `preset` may be named, a policy by its kind alone. Unknown names are refused."""
     values = _with_tuples(settings)
+    if isinstance(values.get("standardise"), bool):  # before 0.3.0
+        values["standardise"] = "all" if values["standardise"] else "none"
     if values.get("policy") is not None:
         values["policy"] = policy_from(values["policy"])
     return cls.preset(values.pop("preset", "paper"), **values)

@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from iel.data.goals import DeviceData
-from iel.learner import Distances, Facts, Loss, Part, Phase, Settings, Spec, Trained, total
+from iel.learner import Distances, Facts, Loss, Part, Phase, Settings, Spec, Trained, adam, total
 from iel.methods.measures import MAZES, Tasked, Transitions
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
-from iel.nn import MLP, POLICY_SCALE, ensemble, in_blocks, on_sphere
+from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
+from iel.nn import MLP, ensemble, in_blocks, on_sphere
 from iel.typed import Count, Share
 
 CODE_BITS = 16
@@ -51,8 +52,15 @@ class PSM(Tasked):
     )
     presets = {
         "paper": {},
-        "laptop": {**LAPTOP, "steps": 28_000, **SHORT, "learning_rate": 3e-4, "cut_jumps": True, "standardise": True},
+        "laptop": {**LAPTOP, "steps": 28_000, **SHORT, "learning_rate": 3e-4, "cut_jumps": True, "standardise": "all"},
         "laptop-body": {**LEGGED, "steps": 32_000, **SHORT},
+        "laptop-body-even": {
+            **EVEN_MAP,
+            "steps": 32_000,
+            **SHORT,
+            "learning_rate": 3e-4,
+            "goal_columns": "position",
+        },
         "smoke": {**SMOKE, "steps": 2_000, "dimension": 16, "target_rate": 0.05, "discount": 0.9},
     }
 
@@ -83,13 +91,18 @@ class BasisLearner(Part):
 
     phase = "basis"
 
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam."""
+        return adam(self.method.learning_rate)
+
     def init(self, key: jax.Array, spec: Spec) -> Proto:
         """Fresh networks."""
         method, keys = self.method, jax.random.split(key, 4)
         acting = spec.observation_size + spec.action_size
         return Proto(
             ensemble(keys[0], 2, acting + CODE_BITS, method.hidden, method.dimension),
-            MLP(keys[1], spec.observation_size, method.hidden, method.dimension),
+            MLP(keys[1], spec.observation_size, method.hidden, method.dimension, lens=spec.lens("goal")),
         )
 
     def target_of(self, params: Proto) -> Proto:
@@ -125,11 +138,16 @@ class TaskLearner(Part):
         size, actions = spec.observation_size + method.dimension, spec.action_size
         return Skills(
             ensemble(keys[2], 2, size + actions, method.hidden, method.dimension),
-            MLP(keys[3], size, method.policy_widths, actions, layer_norm=False, last_scale=POLICY_SCALE),
+            method.new_policy(keys[3], spec),
         )
 
     def target_of(self, params: Skills) -> MLP:
         return params.forward
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, and the policy's own."""
+        return self.method.apart(adam(self.method.learning_rate), self.method.geometry()[1].steps)
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
         """phi of every state of the data."""

@@ -19,10 +19,10 @@ import optax
 from iel.data.goals import GoalSampler, Relabelled
 from iel.learner import Distances, Facts, Loss, Settings, Spec, Trained, adam, dual_loss, with_multiplier
 from iel.methods.goal_conditioned import QuasimetricMethod, awr, ddpg_bc
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
+from iel.methods.presets import EVEN, LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy
 from iel.quasimetrics import Head, groups_of
-from iel.typed import Amount, Count, Positive
+from iel.typed import Amount, Count, Positive, Share
 
 # The multiplier has its own step size, as in the authors' code: with the networks' it would still rise at the end.
 SHORT: Settings = {"dimension": 64, "dual_learning_rate": 1e-2, "cut_jumps": True}
@@ -54,6 +54,7 @@ class QRL(QuasimetricMethod):
         # The published weight of cloning for point mazes; a step trains distances and policy.
         "laptop": {**LAPTOP, "bc_weight": 3e-4, **SHORT},
         "laptop-body": {**SHORT, **LEGGED},
+        "laptop-body-even": {**SHORT, **EVEN},
         "smoke": {**SMOKE, "dimension": 32, "dual_learning_rate": 2e-2, "push_offset": 50.0, "push_scale": 10.0},
     }
 
@@ -71,6 +72,8 @@ class QRL(QuasimetricMethod):
     """s: how gradually that sets in."""
     dual_learning_rate: Positive = 3e-4
     """Adam's step size for log lambda."""
+    p_behind: Share = 0.0
+    """Share of goals that the trajectory has just left (not published: sharpens one-way doors)."""
     extraction: Literal["ddpg-bc", "awr"] = "ddpg-bc"
     """How the policy is read off: through the latent model with cloning, or by advantage-weighted cloning."""
     bc_weight: Amount = 0.003
@@ -84,13 +87,13 @@ class QRL(QuasimetricMethod):
 
     @property
     def goals(self) -> GoalSampler:
-        """Any state of the data."""
-        return GoalSampler(self.discount, 0.0, 1.0)
+        """Any state of the data, and some that were just left."""
+        return GoalSampler(self.discount, 0.0, 1.0, p_behind=self.p_behind)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
         """Adam; log lambda has a step size of its own."""
-        return with_multiplier(adam(self.learning_rate), self.dual_learning_rate)
+        return self.apart(with_multiplier(adam(self.learning_rate), self.dual_learning_rate), self.steps)
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks; lambda and the mixture's odds start at 1."""

@@ -21,7 +21,7 @@ from iel.data.goals import Relabelled
 from iel.learner import Distances, Facts, Loss, Settings, Spec, Trained
 from iel.losses import diagonal_cross_entropy
 from iel.methods.goal_conditioned import Contrastive, ddpg_bc
-from iel.methods.presets import LAPTOP, LEGGED, SMOKE
+from iel.methods.presets import EVEN, LAPTOP, LEGGED, SMOKE
 from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, head
 from iel.typed import Amount, Count, Positive, Share
 
@@ -62,6 +62,7 @@ class TMD(Contrastive):
         "laptop": {**LAPTOP, "bc_weight": 0.03, **SHORT},
         # With 1e-3, as for other bodies, the invariance pulls everything to one point before the contrast can act.
         "laptop-body": {**LEGGED, **SHORT, "learning_rate": 3e-4},
+        "laptop-body-even": {**EVEN, **SHORT, "learning_rate": 3e-4},
         "smoke": {**SMOKE, "steps": 1_000, "batch_size": 64, "dimension": 32},
     }
 

@@ -7,8 +7,6 @@
 A method with a policy of its own (goal-conditioned, hierarchical, by task vectors) has it in its own file.
 """
 
-from __future__ import annotations
-
 from iel.errors import unknown_name
 from iel.learner import Controls, Policy
 from iel.policies.directions import Directions

@@ -115,10 +115,11 @@ class DirectionLearner(PolicyLearner):
         keys = jax.random.split(key, 5)[2:]
         policy, widths, actions = self.policy, self.method.policy_widths, spec.action_size
         inputs, valued = spec.observation_size + self.method.dimension, policy.extraction == "iql-awr"
+        lens = spec.lens("observation", self.method.dimension, policy=True)
         return Skills(
             MLP(keys[0], inputs, widths, 1) if valued else None,
             ensemble(keys[1], 2, inputs + actions, widths, 1) if valued else None,
-            GaussianPolicy(keys[2], inputs, widths, actions, layer_norm=policy.norm, heads=policy.heads),
+            GaussianPolicy(keys[2], inputs, widths, actions, layer_norm=policy.norm, heads=policy.heads, lens=lens),
         )
 
     def target_of(self, params: Skills) -> MLP | None:

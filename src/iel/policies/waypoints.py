@@ -59,7 +59,14 @@ class Waypoints(Policy):
     def controls(self, method: Method, trained: Trained, spec: Spec) -> Controls:
         """The policy, blind to the position columns, conditioned on a direction in them."""
         policy = frozen_policy(trained["policy"], "blind", "command", spread=True)
-        return Controls({"policy": policy}, Waypoint(spec.position, (1.0,) * len(spec.position), spec.reach))
+        return Controls({"policy": policy}, Waypoint(spec.position, units(spec), spec.reach))
+
+
+def units(spec: Spec) -> tuple[float, ...]:
+    """What the position columns are divided by before a direction is taken: their deviation, where policies
+    standardise."""
+    scaling = spec.policy_columns
+    return tuple(1.0 if scaling is None else float(scaling.spread[column]) for column in spec.position)
 
 
 class WaypointBatch(NamedTuple):
@@ -88,12 +95,14 @@ class WaypointLearner(CloningLearner):
     def init(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
         """A fresh policy with LayerNorm."""
         key = jax.random.split(jax.random.fold_in(key, POLICY_KEY), 3)[2]
-        widths, heads = self.method.policy_widths, self.policy.heads
-        return GaussianPolicy(key, spec.observation_size, widths, spec.action_size, layer_norm=True, heads=heads)
+        lens, heads = spec.lens("blind", len(spec.position), policy=True), self.policy.heads
+        shape = spec.observation_size, self.method.policy_widths, spec.action_size
+        return GaussianPolicy(key, *shape, layer_norm=True, heads=heads, lens=lens)
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
         """The position of every state of the data."""
-        return data.observations[:, data.position]
+        position = data.observations[:, data.position]
+        return position if spec.policy_columns is None else position / jnp.array(units(spec), jnp.float32)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> WaypointBatch:
         """Uniform transitions, and where their trajectories went."""
