@@ -47,20 +47,6 @@ def place(tmp_path_factory, maze_data) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compile_once(tmp_path_factory):
-    """The processes of a comparison compile the same few programs; here they share them, to save a minute."""
-    names = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
-    yield
-    for name, value in before.items():
-        os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
-
-
 @pytest.fixture(scope="module")
 def whole(place) -> Path:
     """A comparison that ran without interruption, by the command itself."""

@@ -5,7 +5,8 @@ import pytest
 
 from iel.cli import main
 from iel.compare.grid import DataChoice, check_grid, read_grid, shipped_grids
-from iel.compare.results import Entry, published_numbers
+from iel.compare.published import published_numbers
+from iel.compare.results import Entry
 from iel.errors import ConfigError
 from iel.methods import METHODS, config_from_dict
 

@@ -44,7 +44,8 @@ def test_facts_are_the_papers(capsys):
     agnostic = {name for name, entry in METHODS.items() if entry.facts.goal_agnostic_policy}
     assert agnostic == {"htp", "iel", "hilp"}
     assert iel_command(["methods"]) == 0
-    assert "| C-Learning | successor measure | reachability |" in capsys.readouterr().out
+    assert iel_command(["methods", "--json"]) == 0
+    assert '"clearning": {' in capsys.readouterr().out
 
 
 def test_audits_fill_the_measured_columns(tmp_path):

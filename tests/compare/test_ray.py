@@ -40,7 +40,7 @@ def test_where_and_with_what_is_said_in_words():
 
 def test_without_ray_its_name_is_all_that_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"iel\[ray\]"), Cluster("ray=nowhere:1"):
+    with pytest.raises(ConfigError, match=r"\.\[ray\]"), Cluster("ray=nowhere:1"):
         pass
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from iel.envs import make_env
-from iel.errors import ConfigError
+from iel.errors import ConfigError, NoPath
 from iel.evaluation import Arena, Protocol
 from iel.evaluation.distances import BANDS
 from iel.evaluation.result import Result, summarise, table
 from iel.evaluation.stats import success_interval
+from iel.planning import Target
 
 MAZE = "pointmaze-medium-navigate-v0"
 
@@ -20,7 +21,7 @@ class Compass:
         return np.asarray(observations, np.float32)
 
     def command(self, observations, target, embeddings):
-        delta = target - embeddings
+        delta = target.point - embeddings
         return delta / (np.linalg.norm(delta, axis=1, keepdims=True) + 1e-9)
 
     def act(self, observations, commands, generator=None):
@@ -35,7 +36,21 @@ class Compass:
         return len(self.goals)
 
     def target(self, embeddings, memory, rows):
-        return self.goals[rows]
+        goals = self.goals[rows]
+        return Target(goals, goals, np.ones(len(goals), bool), goals, goals, np.ones(len(goals)))
+
+
+class Cut(Compass):
+    """No route leads to the goals of two episodes of three, to those of the second kind not from step 10 on."""
+
+    step = 0
+
+    def target(self, embeddings, memory, rows):
+        self.step += 1
+        stuck = [row for row in rows.tolist() if row % 3 == 0 or (row % 3 == 1 and self.step > 10)]
+        if stuck:
+            raise NoPath("No way leads to the goal.", stuck)
+        return super().target(embeddings, memory, rows)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +63,18 @@ def test_two_evaluations_agree_exactly(arena):
     assert np.array_equal(first.success, second.success) and np.array_equal(first.steps, second.steps)
     for one, other in zip(first.paths, second.paths, strict=True):
         assert np.array_equal(one, other)
+
+
+def test_a_goal_without_a_route_is_an_episode_that_failed(arena, capsys):
+    whole = arena.rollout(Compass(), Compass(), "compass", progress=False)
+    cut = arena.rollout(Compass(), Cut(), "cut", progress=False)
+    for episode, (path, expected) in enumerate(zip(cut.paths, whole.paths, strict=True)):
+        if episode % 3 == 2:
+            assert np.array_equal(path, expected)
+        else:
+            assert not cut.success[episode] and cut.steps[episode] == 120
+            assert len(path) == 1 if episode % 3 == 0 else 1 < len(path) < 12
+    assert "which count as failed" in capsys.readouterr().err
 
 
 def test_sampled_actions_follow_from_the_protocols_seed_and_the_protocol_says_so(arena):

@@ -6,6 +6,6 @@ execute.py     runs all cells, several at a time, and goes on where it was stopp
 results.py     collects what is finished, with its statistics
 tables.py      Markdown in the paper's layout, published numbers beside ours
 page.py        the self-contained HTML page
-published.toml numbers of others, marked as such
+published.py   numbers of others, published.toml, with sources and protocol classes
 grids/         the grids that come with the package
 """

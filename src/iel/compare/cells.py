@@ -13,8 +13,6 @@
 costs one cell. Its log ends with the reason of a failure.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

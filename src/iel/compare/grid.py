@@ -26,7 +26,7 @@ from iel.errors import ConfigError, IELError, unknown_name
 from iel.evaluation import Ask, Protocol
 from iel.learner import Method
 from iel.loader import read_toml
-from iel.methods import METHODS, config_dict, config_from_dict, get_method
+from iel.methods import config_dict, config_from_dict, get_method
 from iel.planning import PLANNERS, ActionKind
 from iel.training.loop import check_seeds
 from iel.training.shared import policy_fingerprint
@@ -176,7 +176,7 @@ class Cell:
     @property
     def config(self) -> Method:
         """The method with its settings."""
-        return config_from_dict(METHODS[self.algo], self.settings)
+        return config_from_dict(get_method(self.algo), self.settings)
 
     def policy_fingerprint(self, data_fingerprint: str) -> str | None:
         """Hash of all that decides a policy which is the same under every geometry; None where there is none."""
@@ -279,13 +279,14 @@ def _assemble(table: Mapping[str, Any], name: str, scale: str | None) -> Grid:
     cells: list[Cell] = []
     chosen: dict[str, tuple[str, ...]] = {}
     for method in file.methods:
-        label = method.label or method.algo
+        label = method.label or get_method(method.algo).name
         if label in chosen:
             raise ConfigError(f"Two methods are called '{label}'; give them different labels.")
-        for known in method.scales:
-            if known not in file.scales:
-                raise unknown_name("scale", known, file.scales)
-        own = method.scales.get(scale or "", MethodAtScale())
+        for pattern in method.scales:
+            if not fnmatch.filter(file.scales, pattern):
+                raise unknown_name("scale", pattern, file.scales)
+        matching = (at for pattern, at in method.scales.items() if fnmatch.fnmatch(scale or "", pattern))
+        own = next(matching, MethodAtScale())
         chosen[label] = tuple(dict.fromkeys(own.planners or method.planners))
         allowed = get_method(method.algo).planners
         for planner in chosen[label]:
@@ -336,7 +337,7 @@ def _variants(tables: Mapping[str, Settings]) -> dict[str, Variant]:
 
 def _settings(method: MethodTable, label: str, env: str, common: Settings, at_scale: Settings) -> Settings:
     """The full settings of a method in an environment."""
-    config = METHODS[method.algo]
+    config = get_method(method.algo)
     fields = ["preset", *(field.name for field in dataclasses.fields(config))]
     for name in common:
         if name not in fields:

@@ -1,7 +1,5 @@
 """The pictures of a comparison: success with intervals, profiles, and learning curves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +37,13 @@ def draw_pictures(comparison: Comparison, out: Path) -> dict[str, Path]:
     if bands := {env: own for env, own in bands.items() if own}:
         draw("Success by distance", "distances.png", draw_by_distance, columns, bands)
     if times := _by_time(comparison):
-        draw("Success against the time of training", "time.png", draw_by_time, times)
+        draw(
+            "Success against the time of training",
+            "time.png",
+            draw_by_time,
+            dict.fromkeys(method for method, _ in columns),
+            times,
+        )
     if profiles := {
         column: (performance_profile(groups, THRESHOLDS), profile_band(groups, THRESHOLDS))
         for column, groups in comparison.complete.items()

@@ -1,4 +1,4 @@
-"""The live table of a comparison: how far every cell is, and when all will be done. On stderr, like every progress."""
+"""How far the cells of a comparison are, and when all will be done. On stderr, like every progress."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from iel.errors import RunError
 from iel.loader import read_json
@@ -17,75 +16,62 @@ from iel.progress import STDERR, clock
 if TYPE_CHECKING:
     from iel.compare.execute import Job
 
-REFRESH_SECONDS = 1.0
-QUIET_SECONDS = 60.0
-ROWS = 24
+REFRESH_SECONDS, QUIET_SECONDS = 1.0, 60.0
+"""How often bars move, and how often those under way are named where there is no terminal."""
 FORETELLS = 0.1
 """From this share of its work on, a running cell says how long its method takes."""
-MARKS = {"running": "[cyan]running[/]", "failed": "[red]failed[/]", "waiting": "waiting", "done": "[green]done[/]"}
-"""States in the order of the table."""
 
 
 class Board:
-    """`with Board(jobs, lanes) as board: board.update()`: a table in a terminal, plain lines elsewhere."""
+    """`with Board(jobs, lanes) as board: board.update()`: a line for each cell that begins or ends, and in a terminal a
+    bar for each one under way."""
 
     def __init__(self, jobs: list[Job], lanes: int, quiet: bool = False):
         self.jobs, self.lanes, self.quiet = jobs, lanes, quiet
-        console = Console(file=STDERR)  # type: ignore[arg-type]
-        self.live = None if quiet or not console.is_terminal else Live(console=console, auto_refresh=False)
-        self._drawn = 0.0
-        self._told = {job.cell.name: job.state for job in jobs}
+        console = Console(file=STDERR, highlight=False, markup=False)  # type: ignore[arg-type]
+        columns = TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[stage]}")
+        self.bars = Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet or not console.is_terminal)
+        self.whole = self.bars.add_task("all cells", total=len(jobs), stage="")
+        self._running: dict[str, TaskID] = {}
+        self._told, self._looked = {job.cell.name: job.state for job in jobs}, 0.0
 
     def __enter__(self) -> Board:
-        if self.live:
-            self.live.start()
-        done = sum(job.state == "done" for job in self.jobs)
-        self._say(f"{len(self.jobs)} cells, {done} already finished")
+        self.bars.start()
+        self._say(f"{len(self.jobs)} cells, {sum(job.state == 'done' for job in self.jobs)} already finished")
         for job in self.jobs:
             if job.state == "failed":
                 self._say(f"failed: {job.cell.name}: {job.error}")
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._drawn = 0.0
+        self._looked = 0.0
         self.update()
-        if self.live:
-            self.live.stop()
+        self.bars.stop()
 
     def update(self) -> None:
         """Show what changed."""
-        now = time.monotonic()
-        if self.live and now - self._drawn > REFRESH_SECONDS:
-            self._drawn = now
-            self.live.update(self._table(), refresh=True)
-        if self.live or self.quiet:
-            return
         for job in self.jobs:
-            if job.state != self._told[job.cell.name]:
-                self._told[job.cell.name], self._drawn = job.state, now
-                self._say(f"{job.state}: {job.cell.name} {job.error}".rstrip() + f"  ({self._left()})")
-        if now - self._drawn > QUIET_SECONDS:
-            self._drawn = now
-            running = [f"{job.cell.name} {stage_of(job)[0]}" for job in self.jobs if job.state == "running"]
-            if running:
-                self._say("; ".join(running) + f"  ({self._left()})")
+            name = job.cell.name
+            if job.state != self._told[name]:
+                self._told[name] = job.state
+                self._say(f"{job.state}: {name} {job.error}".rstrip() + f"  ({self._left()})")
+                if job.state == "running":
+                    self._running[name] = self.bars.add_task(name, total=1.0, stage="")
+                elif name in self._running:
+                    self.bars.remove_task(self._running.pop(name))
+        if time.monotonic() - self._looked < (QUIET_SECONDS if self.bars.disable else REFRESH_SECONDS):
+            return
+        self._looked = time.monotonic()
+        stages = {job.cell.name: stage_of(job) for job in self.jobs if job.cell.name in self._running}
+        for name, (stage, share) in stages.items():
+            self.bars.update(self._running[name], completed=share, stage=stage)
+        self.bars.update(self.whole, completed=list(self._told.values()).count("done"), stage=self._left())
+        if stages and self.bars.disable:
+            self._say("; ".join(f"{name} {stage}" for name, (stage, _) in stages.items()) + f"  ({self._left()})")
 
     def _say(self, line: str) -> None:
-        if not self.live and not self.quiet:
-            print(f"compare: {line}", file=STDERR, flush=True)
-
-    def _table(self) -> Group:
-        table = Table(title="comparison", title_style="bold", expand=False)
-        for column in ("environment", "method", "seed", "state", "stage", "time"):
-            table.add_column(column, justify="right" if column in ("seed", "time") else "left")
-        shown = sorted(self.jobs, key=lambda job: list(MARKS).index(job.state))
-        for job in shown[:ROWS]:
-            running = job.state == "running"
-            stage = stage_of(job)[0] if running else job.error[:60]
-            took = clock(time.monotonic() - job.started if running else job.seconds)
-            table.add_row(job.cell.env, job.cell.method, str(job.cell.seed), MARKS[job.state], stage, took)
-        more = f"and {len(shown) - ROWS} more; " if len(shown) > ROWS else ""
-        return Group(table, f"{more}{self._left()}")
+        if not self.quiet:
+            self.bars.console.print(f"compare: {line}", soft_wrap=True)
 
     def _left(self) -> str:
         """Done so far and a guess at the rest: cells of one method take the same time, others the mean of those known.

@@ -1,7 +1,5 @@
 """What came out of a comparison: scores of every seed and task, and the statistics that go with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +13,8 @@ from numpy.typing import NDArray
 from iel.compare.cells import Times, evaluation_file, finished, read_times
 from iel.compare.execute import list_jobs, read_recorded
 from iel.compare.grid import GridProtocol
-from iel.errors import IELError, RunError
+from iel.compare.published import Column, published_numbers
+from iel.errors import RunError
 from iel.evaluation.result import JSON, Result, rates_of, results_of
 from iel.evaluation.rollout import ACTIONS
 from iel.evaluation.stats import (
@@ -28,12 +27,10 @@ from iel.evaluation.stats import (
     stratified_interval,
     success_interval,
 )
-from iel.loader import read_json, read_toml
+from iel.loader import read_json
 from iel.planning import ACTION_KINDS
 from iel.training import open_runs
 
-Column = tuple[str, str]
-"""(method, planner)."""
 Scores = NDArray[np.float64]
 T = TypeVar("T")
 CHECKPOINT = "last"
@@ -284,25 +281,6 @@ def _entry(results: list[Result]) -> Entry:
         first.step,
         dict(zip(bands[0].names, rates_of(bands).T, strict=True)) if bands else {},
     )
-
-
-def published_numbers(
-    name: str | None, environments: Sequence[str], columns: Sequence[Column]
-) -> tuple[dict[tuple[str, Column], tuple[float, float | None]], str]:
-    """The numbers of a published table for these environments and columns, and where they are from."""
-    tables = read_toml(Path(__file__).parent / "published.toml")
-    if name is None:
-        return {}, ""
-    if name not in tables:
-        raise IELError(f"There is no published table '{name}'; there are {', '.join(tables)}.")
-    rows = tables[name]["rows"]
-    numbers = {
-        (env, column): tuple(rows[env][label_of(column)])
-        for env in environments
-        for column in columns
-        if label_of(column) in rows.get(env, {})
-    }
-    return numbers, f"{tables[name]['source']}: {tables[name]['note']}"
 
 
 def mean_times(times: Sequence[Times]) -> Times:

@@ -3,14 +3,13 @@
 A table with many columns is turned round, like the paper's sensitivity table: configurations down, data sets across.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 
+from iel.compare.published import best_on
 from iel.compare.results import Column, Comparison, Entry, label_of, mean_times
 from iel.cores import usable_cores
 from iel.evaluation.rollout import ACTIONS
@@ -72,6 +71,16 @@ def _published(comparison: Comparison, env: str, column: Column) -> str:
         return ""
     mean, deviation = comparison.published[env, column]
     return f"*{mean:g}*" if deviation is None else f"*{mean:g} ± {deviation:g}*"
+
+
+def best_published(comparison: Comparison) -> str:
+    """Per environment the best published numbers of the classes A and B."""
+    found = []
+    for env in comparison.environments:
+        best = [number for kind, number in best_on(env).items() if kind != "C"]
+        words = [f"{number.label} *{number.text}* ({number.protocol})" for number in best]
+        found += [f"{env} {', '.join(words)}"] if words else []
+    return "; ".join(found)
 
 
 def interval_table(comparison: Comparison) -> list[str]:
@@ -168,6 +177,8 @@ def markdown(comparison: Comparison, pictures: dict[str, str], level: int = 1) -
     lines = [f"{heading} {comparison.title}", "", protocol_text(comparison), "", *main_table(comparison), ""]
     if comparison.published:
         lines += [f"*Published* numbers are in italics and were not measured here ({comparison.published_source}).", ""]
+    if published := best_published(comparison):
+        lines += [f"The best published on the benchmark's own data (`iel published`): {published}.", ""]
     if comparison.errors or comparison.unfinished:
         lines += [f"**{comparison.unfinished} cells are not finished.**", ""]
         lines += [f"- {cell}: {error}" for cell, error in comparison.errors.items()] + [""]

@@ -3,15 +3,14 @@
     coverage   are starts and goals inside of the data?                       `iel.model.support`
     graph      do the cheapest edges alone connect the data, or only the tree that the planner adds?
     ways       do planned ways keep to the maze, where there is one, or hop over its walls?
+    hops       did trajectories make the hops of planned routes, and could the robot be that fast? (`iel.planning.hops`)
     steps      do predicted steps (or costs) to a later state fall along logged ways?
     policy     does it repeat logged actions when told where the log went, and not when told something else?
     episodes   do failed episodes stand still, wander, leave the data, or run out of time?
 
 Everything is measured on states of the data that is given (held-out if there is any) and needs no simulator, except
-for the episodes and the ways.
+for the episodes and the ways. Hops are those of the episodes' plans, or of plans between states of the data.
 """
-
-from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -27,6 +26,7 @@ from iel.evaluation.rollout import Rollouts
 from iel.model import Model
 from iel.model.support import Support
 from iel.planning import AsymGraph, Target
+from iel.planning.hops import Hops, route_states
 
 FAR = 2
 """Moves from cell to cell that a hop of a planned way may stand for: round one corner."""
@@ -35,6 +35,8 @@ STRETCH, MOVE = 30, 5
 AHEAD = 5
 """How many steps ahead the policy is told to go: what the log did then is the right answer."""
 SAMPLE = 2000
+PLANS = 20
+"""Plans whose hops are looked at."""
 FALLS, LEARNED, LISTENS, CONNECTED, STILL = 0.75, 0.8, 1.15, 0.98, 0.05
 """Share of moves along which predictions should fall; error over the spread of actions that counts as learned; ratio of
 errors with a wrong and a right command that counts as listening; share of nodes that should hang together; movement of
@@ -101,6 +103,8 @@ def diagnose(
         findings.append(found)
         if rollouts is not None and maze is not None and planner.graph.portals is None:
             findings.append(ways_finding(planner, rollouts, maze))
+        if (hops := Hops.of(planner)) is not None:
+            findings.append(hops_finding(planner, hops, rollouts, np.random.default_rng(seed)))
     falls = np.zeros(0)
     if model.metric is not None:
         falls, found = steps_finding(model, data, generator)
@@ -174,6 +178,42 @@ def ways_finding(planner: AsymGraph, rollouts: Rollouts, maze: MazeMap) -> Findi
     return Finding("ways", not over, text, numbers)
 
 
+def hops_finding(planner: AsymGraph, hops: Hops, rollouts: Rollouts | None, generator: np.random.Generator) -> Finding:
+    """Plans with hops that the data speaks against: those of the episodes, or between states of the data."""
+    if rollouts is not None:
+        starts, goals = [path[0] for path in rollouts.paths[:PLANS]], list(rollouts.goals[:PLANS])
+    else:
+        rows = generator.integers(len(planner.observations), size=(2, PLANS))
+        starts, goals = list(planner.observations[rows[0]]), list(planner.observations[rows[1]])
+    doubted, worst = 0, (0.0, "")
+    for start, goal in zip(starts, goals, strict=True):
+        known = np.isfinite(goal)
+        planner.prepare(goal if known.all() else {int(column): float(goal[column]) for column in np.flatnonzero(known)})
+        route = planner.path(start)
+        line = route_states(planner, start, route)
+        found = np.flatnonzero(hops.doubted(line, route.steps))
+        doubted += len(found) > 0
+        for hop in found:
+            ends = line[hop : hop + 2, hops.columns]
+            length = float(np.linalg.norm(ends[1] - ends[0]))
+            here, there = (np.array2string(end, precision=2, separator=", ") for end in ends)
+            text = f"from {here} to {there}, {length:.2g} in {route.steps[hop]:.2g} predicted steps"
+            worst = max(worst, (length, text))
+    numbers = {"plans": float(len(starts)), "doubted_plans": float(doubted), "fastest_step": hops.fastest}
+    if not doubted:
+        return Finding(
+            "hops", True, f"the hops of {len(starts)} plans are as short or as slow as logged ones.", numbers
+        )
+    return Finding(
+        "hops",
+        False,
+        f"{doubted} of {len(starts)} plans have hops that no trajectory made, or that are faster than any logged step "
+        f"({worst[1]}; the fastest logged step is {hops.fastest:.2g}), so they may lead through walls; try --witnesses "
+        "1000, more --nodes, or train the distance longer.",
+        numbers,
+    )
+
+
 def steps_finding(
     model: Model, data: Trajectories, generator: np.random.Generator
 ) -> tuple[NDArray[np.float64], Finding]:
@@ -199,8 +239,8 @@ def steps_finding(
         f"{begins}."
         if share >= FALLS
         else (
-            " only, so the distance does not know the way; train longer (--steps), set --standardise if columns have "
-            "different units, or give more of the steps to the embedding."
+            " only, so the distance does not know the way; train longer (--steps), set --standardise all if columns "
+            "have different units, or give more of the steps to the embedding."
         )
     )
     return falls, Finding("steps", share >= FALLS, text, numbers)
@@ -213,7 +253,7 @@ def policy_finding(model: Model, data: Trajectories, generator: np.random.Genera
     states, actions = data.observations[rows], data.actions[rows]
     others = generator.integers(data.num_states, size=len(rows))
     right, other = (
-        float(((model.act(states, _command(model, states, data.observations[to])) - actions) ** 2).mean())
+        float(((model.act(states, command_towards(model, states, data.observations[to])) - actions) ** 2).mean())
         for to in (rows + AHEAD, others)
     )
     spread = float(actions.var(axis=0).mean())
@@ -280,7 +320,7 @@ def episode_finding(fates: list[str], rollouts: Rollouts) -> Finding:
 # ---------------------------------------------------------------- inside
 
 
-def _command(model: Model, states: NDArray, towards: NDArray) -> NDArray:
+def command_towards(model: Model, states: NDArray, towards: NDArray) -> NDArray:
     """What the policy is told when these states are its targets."""
     points, directions = model.goals(towards)
     ends = np.ones(len(states), bool)

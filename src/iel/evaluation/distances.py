@@ -8,8 +8,6 @@ come from all ordered pairs of free cells, in bands of n, the moves of the short
 Every band gets as many episodes. The pair of episode e of band b follows from (seed, b, e).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,12 @@ from numpy.typing import ArrayLike, NDArray
 from iel.cores import usable_cores
 from iel.data import Trajectories
 from iel.envs import GoalEnv, World, make_env
-from iel.errors import ConfigError
+from iel.envs.own import arena_of, episode_seed
+from iel.errors import ConfigError, NoPath
 from iel.evaluation.distances import bands_of
 from iel.evaluation.result import JSON, Episodes, Evaluation, summary_of
 from iel.evaluation.stats import EPISODE_INTERVAL
+from iel.files import notice
 from iel.metrics import Floats
 from iel.model import Model
 from iel.planning import Acting, ActionKind, Avoid, Controller, Planner, Reward, Where, make_planner, planners_for
@@ -34,8 +36,6 @@ from iel.progress import Progress
 
 ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
 """Ways of acting, as protocols print them."""
-NEARBY = 0.5
-"""Spreads within which a state of the data may stand for a goal on some columns: an environment asks for any place."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Ask:
             raise ConfigError("Another goal replaces the tasks' own, so there are no columns of them to choose.")
 
     def wishes(self, goals: NDArray[np.float32]) -> Sequence[Goal] | NDArray[np.float32]:
-        """What a planner is asked for in each episode. Goals of which only some columns are known (the others are NaN)
-        are matched by the states of the data nearest by."""
+        """What a planner is asked for in each episode: of goals of which only some columns are known (the others are
+        NaN), these columns."""
         wanted: Sequence[Goal] | NDArray[np.float32] = goals
         if not np.isfinite(goals).all():
             known = [np.flatnonzero(np.isfinite(goal)) for goal in goals]
-            return [Where({int(c): float(g[c]) for c in own}, NEARBY) for g, own in zip(goals, known, strict=True)]
+            return [Where({int(c): float(g[c]) for c in own}) for g, own in zip(goals, known, strict=True)]
         if self.goal is not None:
             wanted = [self.goal] * len(goals)
         elif self.columns is not None:
@@ -135,6 +135,9 @@ class Rollouts:
     """What else was asked about every episode (`Ask.scores`)."""
     names: dict[int, str] = field(default_factory=dict)
     """What tasks are called, if not task1, task2..."""
+
+    def __repr__(self) -> str:
+        return f"Rollouts({self.planner}: {self.success.sum()} of {len(self.success)} episodes reached their goals)"
 
     def name_of(self, task: int) -> str:
         return self.names.get(int(task), f"task{task}")
@@ -203,7 +206,8 @@ class Arena:
         for env, (task, episode) in zip(self.envs, self.episodes[list(chosen)], strict=False):
             sequence = np.random.SeedSequence([self.protocol.seed, int(task), int(episode)])
             options = {"task_info": self.bands[task - 1].task(sequence)} if self.bands else {"task_id": int(task)}
-            observation, info = env.reset(seed=int(sequence.generate_state(1)[0]), options=options)
+            seed = episode_seed(self.protocol.seed, int(task), int(episode))
+            observation, info = env.reset(seed=seed, options=options)
             observations.append(observation)
             goals.append(info["goal"])
         return np.array(observations, np.float32), np.array(goals, np.float32)
@@ -260,7 +264,10 @@ class _Turn:
         controller = Controller(model, plan, Acting(protocol.action), self.generator)
         self.planning = time.perf_counter() - mark
         for step in range(1, self.arena.horizon + 1):
-            self._step(step, running, controller.act(self.observations[running], running))
+            actions, running = self._act(controller, running, bar)
+            if len(running) == 0:
+                break
+            self._step(step, running, actions)
             done = self.over[running]
             if done.any():
                 bar.advance(int(done.sum()), f"success {self.success.sum()}/{len(self.success)}")
@@ -271,7 +278,20 @@ class _Turn:
         self.planning += controller.seconds
         self.seconds = time.perf_counter() - self.started
 
-    def _step(self, step: int, running: NDArray[np.intp], actions: NDArray[np.float32]) -> None:
+    def _act(self, controller: Controller, running: NDArray[np.intp], bar: Progress) -> tuple[Floats, NDArray[np.intp]]:
+        """Actions of the running episodes but for those whose goal no route leads to: they have failed."""
+        try:
+            return controller.act(self.observations[running], running), running
+        except NoPath as stuck:
+            if not stuck.episodes:
+                raise
+            self.over[list(stuck.episodes)] = True
+            bar.advance(len(stuck.episodes))
+            notice(f"No route leads to the goals of {len(stuck.episodes)} episodes, which count as failed.")
+            left = running[~self.over[running]]
+            return (controller.act(self.observations[left], left), left) if len(left) else (np.empty((0, 0)), left)
+
+    def _step(self, step: int, running: NDArray[np.intp], actions: Floats) -> None:
         """One step of the running episodes. Each touches its own rows only, so they may share out among threads."""
 
         def advance(share: NDArray[np.intp]) -> None:
@@ -299,6 +319,7 @@ def evaluate(
     planners: Sequence[str] | None = None,
     protocol: Protocol | None = None,
     *,
+    episodes: int | None = None,
     settings: dict[str, JSON] | None = None,
     progress: bool = True,
     **world: Any,
@@ -307,19 +328,21 @@ def evaluate(
 
     `env` is the name of an environment, a Gymnasium environment of your own, or a function that makes one (better: then
     episodes run side by side). `goal`, `success`, `tolerance`, `columns` and `max_steps` say what your environment does
-    not say itself (`iel.envs.World`). Planners take their nodes from `data`, or from what was exported with the model.
-    `settings` are keyword arguments for planners, by name.
+    not say itself (`iel.envs.World`). `episodes` is how many each task has. Planners take their nodes from `data`, or
+    from what was exported with the model. `settings` are keyword arguments for planners, by name.
     """
     if env is None:
         raise ConfigError("Say where to act: env='pointmaze-large-navigate-v0', or an environment of your own.")
-    place = env if isinstance(env, str) else World.of(env, **world)
+    place, protocol = arena_of(env, **world), protocol or Protocol()
+    if episodes is not None:
+        protocol = replace(protocol, episodes=episodes)
     if planners is None:
         planners = planners_for(model) if data is not None or model.atlas is not None else ("direct",)
     made = {}
     for name in planners:
         own = (settings or {}).get(name, {})
         made[name] = model.planner(name, **own) if data is None else make_planner(name, model, data, **own)
-    return evaluate_planners(model, made, place, protocol or Protocol(), progress)
+    return evaluate_planners(model, made, place, protocol, progress)
 
 
 def evaluate_planners(

@@ -11,8 +11,6 @@ methods, so their intervals are about new training seeds:
 How often each of them contains the truth is measured by scripts/interval_coverage.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
