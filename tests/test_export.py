@@ -1,6 +1,7 @@
 """`iel export`: what is written elsewhere says the same as the run it came from, whole or not at all."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -9,12 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks.runtime import KINDS, random_model
+from iel.card import page
 from iel.cli import run as iel_command
-from iel.data import Trajectories
+from iel.data import Trajectories, load
 from iel.errors import ConfigError, RunError
 from iel.export import build_graphs, export_run
-from iel.export.directory import readme
-from iel.files import verify_seal
+from iel.files import seal, verify_seal
 from iel.loader import read_safetensors
 from iel.methods import GCIVL, IEL
 from iel.metrics import Displacement
@@ -64,16 +65,10 @@ def test_onnx_agrees_with_numpy(kind):
         goals[:4] = states[:4]  # no displacement: the goal's own direction is followed, as the planner does
         tolerance = 1e-5 * max(1.0, scale)
         command = model.command(states, Direct(model, Atlas(states)).plan(goals).target(model.embed(states)))
-        action, *rest = whole.run(None, {"observation": states, "goal": goals})
+        (action,) = whole.run(None, {"observation": states, "goal": goals})
         np.testing.assert_allclose(action, model.act(states, command), atol=tolerance)
         (action,) = alone.run(None, {"observation": states, "command": command})
         np.testing.assert_allclose(action, model.act(states, command), atol=tolerance)
-        assert bool(rest) == (model.metric is not None)
-        if model.metric is not None:
-            np.testing.assert_allclose(rest[0], model.cost(states, goals, goals), rtol=1e-5, atol=1e-5)
-            assert len(rest) == 1 + (model.metric.discount is not None)
-        if len(rest) == 2:
-            np.testing.assert_allclose(rest[1], model.steps(states, goals), rtol=2e-4, atol=2e-4)
         assert ("embed.onnx" in graphs, "omega.onnx" in graphs) == (
             "embedding" in model.networks,
             "omega" in model.networks,
@@ -108,7 +103,7 @@ def test_batch_axis_is_free_and_names_are_the_documented_ones():
         ("observation", ["batch", 5]),
         ("goal", ["batch", 5]),
     ]
-    assert [value.name for value in whole.get_outputs()] == ["action", "cost", "steps"]
+    assert [value.name for value in whole.get_outputs()] == ["action"]
     for rows in (1, 7):
         assert (
             whole.run(None, dict.fromkeys(("observation", "goal"), np.ones((rows, 5), np.float32)))[0].shape[0] == rows
@@ -122,9 +117,9 @@ def test_export_of_a_run_is_whole_and_plans_like_the_run(trained, walks, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == {"robot"}  # nothing is left beside it
     assert card["data"]["fingerprint"] == walks.fingerprint and card["planner"]["nodes"] == 32
     assert max(card["agreement"]["onnx"].values()) < 1e-5
-    text = (out / "README.txt").read_text()
-    assert "asym-graph" in text and "not finished" not in text
-    assert "Its training is not finished (interrupted)." in readme({**card, "status": "interrupted"})
+    text = (out / "README.md").read_text()
+    assert "plans over 32 states" in text and "not finished" not in text
+    assert "Its training is not finished (interrupted, step" in page({**card, "status": "interrupted"})
     assert json.loads((out / "card.json").read_text()) == card
 
     model = load_model(out)  # an export is a model directory too
@@ -149,7 +144,7 @@ def test_an_export_knows_who_passed_where(trained, walks, tmp_path):
     assert (ours != plain).any() and card["planner"]["witnesses"] == 1000
     arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
     save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, "codes": arrays["codes"][::-1].copy()})
-    (tmp_path / "out" / "manifest.json").unlink()
+    seal(tmp_path / "out", 1, {})
     with pytest.raises(RunError, match="passages that do not fit"):
         read_model(tmp_path / "out")
 
@@ -171,13 +166,65 @@ def test_an_export_knows_what_throws_one_elsewhere(tmp_path):
     ways = [p.plan([data.observations[-1]] * len(starts)).steps(p.model.embed(starts)) for p in (ours, theirs)]
     np.testing.assert_allclose(*ways, rtol=1e-4)
     arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
-    (tmp_path / "out" / "manifest.json").unlink()
     for name, wrong in {"source": 40, "entered": 1, "left": -1, "exits": 40, "shares": 0.0, "aims": np.nan}.items():
         broken = arrays[f"portals.{name}"].copy()
         broken.flat[0] = wrong
         save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, f"portals.{name}": broken})
+        seal(tmp_path / "out", 1, {})
         with pytest.raises(RunError, match="portals that do not fit"):
             read_model(tmp_path / "out")
+
+
+def test_an_export_that_lost_or_gained_a_file_is_refused_by_its_name(trained, walks, tmp_path):
+    """Without its states an export has no planner but `direct`: a robot would drive straight."""
+    whole = tmp_path / "whole"
+    export_run(trained, whole, data=walks, nodes=8)
+    names = sorted(path.name for path in whole.iterdir())
+    assert {"planner.safetensors", "support.safetensors", "card.json", "model.onnx"} < set(names)
+    for name in names:
+        out = tmp_path / name
+        shutil.copytree(whole, out)
+        (out / name).unlink()
+        with pytest.raises(RunError, match=name):
+            load_model(out)
+        with pytest.raises(RunError, match=name):
+            open_served(out)
+    for change in ("missing", "cut", "flipped"):  # of files that no model is read from
+        for name in ("card.json", "act.onnx", "README.md"):
+            out = tmp_path / f"{change}-{name}"
+            shutil.copytree(whole, out)
+            content = bytearray((out / name).read_bytes())
+            content[len(content) // 2] ^= 1
+            (out / name).write_bytes({"missing": b"", "cut": content[:-1], "flipped": content}[change])
+            with pytest.raises(RunError, match=rf"{name} is damaged"):
+                load_model(out)
+    (whole / "extra.safetensors").write_bytes(b"")
+    with pytest.raises(RunError, match=r"extra\.safetensors is not listed"):
+        load_model(whole)
+
+
+def test_the_command_checks_an_export(trained, walks, tmp_path, capsys):
+    out = tmp_path / "out"
+    export_run(trained, out, data=walks, nodes=8)
+    assert iel_command(["export", "--check", str(out)]) == 0
+    assert "is whole: " in capsys.readouterr().out
+    (out / "support.safetensors").unlink()
+    with pytest.raises(RunError, match=r"support\.safetensors does not exist"):
+        iel_command(["export", str(out), "--check"])
+
+
+def test_an_export_says_nothing_of_this_machines_directories(walks, tmp_path):
+    walks.save(tmp_path / "walks.npz")
+    settings = {"steps": 30, "hidden": (16, 16), "batch_size": 16, "dimension": 4}
+    algo = IEL.preset("smoke", **settings)
+    train(
+        load(tmp_path / "walks.npz"), algo, [0], out=tmp_path / "run", data_file=tmp_path / "walks.npz", progress=False
+    )
+    run = open_run(tmp_path / "run")
+    assert str(tmp_path) in run.config["data"]["file"]
+    export_run(run, tmp_path / "out", onnx=False)
+    for path in (tmp_path / "out").iterdir():
+        assert str(tmp_path).encode() not in path.read_bytes(), path.name
 
 
 def test_the_same_run_exports_the_same_bytes(trained, walks, tmp_path):
@@ -200,7 +247,7 @@ def test_the_command_exports_and_never_overwrites(trained, tmp_path, capsys):
 
 def test_missing_onnx_names_the_extra_and_writes_nothing(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ConfigError, match=r"iel\[onnx\].*--no-onnx"):
+    with pytest.raises(ConfigError, match=r"'\.\[onnx\].*--no-onnx"):
         export_run(trained, tmp_path / "out")
     assert not list(tmp_path.iterdir())
     export_run(trained, tmp_path / "out", onnx=False)
@@ -256,8 +303,8 @@ def test_an_export_plans_with_values_as_the_run_does(walks, tmp_path):
         np.testing.assert_array_equal(exported.graph.tree.first, known.graph.tree.first)
         np.testing.assert_array_equal(exported.graph.tree.second, known.graph.tree.second)
     arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
-    (tmp_path / "out" / "manifest.json").unlink()
     for name, wrong, said in (("lookahead", [1.0, -1.0], "far ahead"), ("node_scale", [0.0, 0.0], "far apart")):
         save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, name: np.array(wrong)})
+        seal(tmp_path / "out", 1, {})
         with pytest.raises(RunError, match=said):
             read_model(tmp_path / "out")

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.runtime import KINDS, random_model
 from iel.errors import ConfigError, GeometryError, IELError, RunError
+from iel.files import seal
 from iel.learner import Spec
 from iel.methods import METHODS
 from iel.metrics import LatentGoal, undiscounted_steps
@@ -252,6 +253,7 @@ def test_acts_and_plans_without_jax(tmp_path):
     save_model(made("directed"), tmp_path)
     nodes = np.random.default_rng(2).standard_normal((50, 5)).astype(np.float32)
     save_arrays(tmp_path / "planner.safetensors", {"observations": nodes})
+    seal(tmp_path, 1, {})
     absent = ["jax", "jaxlib", "equinox", "optax", "tyro", "gymnasium", "mujoco", "matplotlib", "h5py"]
     code = f"""
 import sys

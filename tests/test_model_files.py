@@ -11,17 +11,25 @@ from msgspec import structs
 from iel.errors import IELError, RunError
 from iel.files import _digest, file_facts, seal, write_json
 from iel.model import Waypoint, load_model, save_model
+from iel.model.files import write_model
 from iel.serial import load_arrays, save_arrays
 from model_worlds import made
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*/*"))
 
 
+def unsealed(kind: str, directory: Path) -> Path:
+    """A small model on disk as models were before manifests: its files can be changed."""
+    directory.mkdir()
+    write_model(made(kind), directory)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "sealed": False}))
+    return directory
+
+
 @pytest.fixture
 def saved(tmp_path):
-    """A small directed model on disk."""
-    save_model(made("directed"), tmp_path / "model")
-    return tmp_path / "model"
+    return unsealed("directed", tmp_path / "model")
 
 
 # ---------------------------------------------------------------- files that lie
@@ -106,17 +114,17 @@ def test_parts_that_do_not_belong_together_are_refused(saved, tmp_path):
     ],
 )
 def test_a_value_that_lacks_its_parts_is_refused(kind, network, change, said, tmp_path):
-    save_model(made(kind), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
+    saved = unsealed(kind, tmp_path / "model")
+    config = json.loads((saved / "config.json").read_text())
     if change is None:
         del config["networks"][network]
-        arrays = load_arrays(tmp_path / "model.safetensors")
-        save_arrays(tmp_path / "model.safetensors", {k: v for k, v in arrays.items() if not k.startswith(network)})
+        arrays = load_arrays(saved / "model.safetensors")
+        save_arrays(saved / "model.safetensors", {k: v for k, v in arrays.items() if not k.startswith(network)})
     else:
         config["networks"][network] |= change
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (saved / "config.json").write_text(json.dumps(config))
     with pytest.raises(RunError, match=said):
-        load_model(tmp_path)
+        load_model(saved)
 
 
 def test_weights_that_lie_are_refused(saved):
@@ -193,6 +201,16 @@ def test_a_listed_part_that_is_gone_is_missed(saved):
         load_model(saved)
 
 
+def test_a_model_that_was_written_with_a_manifest_needs_it(saved, tmp_path):
+    save_model(made("directed"), tmp_path / "new")
+    load_model(tmp_path / "new")
+    (tmp_path / "new" / "manifest.json").unlink()
+    (saved / "card.json").write_text("{}")  # an export of 0.2, whose config.json does not say so
+    for directory in (tmp_path / "new", saved):
+        with pytest.raises(RunError, match=r"manifest\.json is missing"):
+            load_model(directory)
+
+
 def test_a_flipped_bit_is_found(saved):
     seal(saved, 1, {})
     generator = np.random.default_rng(0)
@@ -220,9 +238,8 @@ def test_there_are_golden_files_of_the_format():
 def test_golden_files_of_earlier_releases_still_mean_the_same(directory, tmp_path):
     expected = load_arrays(directory / "expected.safetensors")
     # A directory without the extra file is exactly what that release shipped.
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(directory / name, tmp_path)
-    model = load_model(tmp_path)
+    shutil.copytree(directory, tmp_path / "model", ignore=shutil.ignore_patterns("expected.safetensors"))
+    model = load_model(tmp_path / "model")
     states, goals = expected["observations"], expected["goals"]
     np.testing.assert_allclose(model.embed(states), expected["embed"], atol=1e-5)
     np.testing.assert_allclose(model.act(states, expected["commands"]), expected["act"], atol=1e-5)

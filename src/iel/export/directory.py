@@ -4,35 +4,31 @@
       config.json, model.safetensors               the frozen model, as in RUN/model
       model.onnx, act.onnx, embed.onnx, omega.onnx the same as ONNX graphs (`iel.export.graphs`)
       planner.safetensors                          states to plan over: observations, embeddings (with --nodes)
-      card.json, README.txt                        where it comes from and how to use it, for programs and for people
+      card.json, README.md                         where it comes from and how to use it (`iel.card`)
       manifest.json                                sha256 and size of every file above
 
 It is written beside its final name, verified, and only then renamed: a directory of that name is whole.
 """
 
-from __future__ import annotations
-
 import importlib.util
-import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 
-import iel
 from iel.agent import Agent
+from iel.card import card_of, write_card
 from iel.errors import ConfigError, RunError
+from iel.evaluation.result import results_of, summary_of
 from iel.export.graphs import IR_VERSION, OPSET, build_graphs, require_onnx, signatures
-from iel.files import new_directory, seal, write_json
-from iel.model import Model
+from iel.files import new_directory, seal
+from iel.model import Model, load_model
 from iel.model.atlas import Atlas, Source
 from iel.model.files import MANIFEST_FORMAT, read_model
 from iel.planning import Direct
 from iel.training import Run
 
-CARD_FORMAT = 1
 LIMIT = 1e-4
 """An export whose ONNX graphs disagree by more than this is refused: ten times what tests allow on random models."""
 ROWS = 256
@@ -48,9 +44,12 @@ def export_run(
     coreset: str = "farthest",
     witnesses: float | None = None,
     onnx: bool = True,
+    licence: str | None = None,
 ) -> dict[str, Any]:
     """Write the run's model to `out` and return its card; with `nodes`, states of `data` are taken along, and who was
     seen to pass between them (`witnesses` as of `AsymGraph`) and what throws one elsewhere.
+
+    The card holds the run's evaluations so far, and the `licence` under which others may use the agent.
     """
     if onnx:
         require_onnx()  # said before anything is written
@@ -68,15 +67,16 @@ def export_run(
     try:
         with new_directory(out) as partial:
             agent.write(partial)
+            seal(partial, MANIFEST_FORMAT, {})
             written = read_model(partial)
             graphs = build_graphs(written) if onnx else {}
             for name, graph in graphs.items():
                 (partial / name).write_bytes(graph.SerializeToString(deterministic=True))
-            card = _card(run, written, coreset, graphs)
-            card["agreement"] = agreement(written, partial)
-            write_json(partial / "card.json", card)
-            (partial / "README.txt").write_text(readme(card))
-            seal(partial, MANIFEST_FORMAT, versions())
+            onnx_facts = {"opset": OPSET, "ir_version": IR_VERSION, "files": signatures(graphs)} if graphs else None
+            origin = {**run.config, "licence": licence, "evaluations": evaluations(run)}
+            card = card_of(written, written.atlas, origin, onnx=onnx_facts, agreement=agreement(written, partial))
+            write_card(partial, card)
+            seal(partial, MANIFEST_FORMAT, card["versions"])
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise RunError(
@@ -85,15 +85,36 @@ def export_run(
     return card
 
 
-def agreement(model: Model, directory: Path) -> dict[str, Any]:
-    """Largest differences of ONNX from numpy: {"rows", "onnx": {"action", "cost"} or None where there is no ONNX}.
+def evaluations(run: Run) -> list[dict[str, Any]]:
+    """What was measured of the run's last step, as its card shows it."""
+    return [
+        {
+            "env": result.env,
+            "planner": result.planner,
+            **{name: summary_of([result.episodes])[name] for name in ("success_rate", "interval")},
+            **{name: result.protocol[name] for name in ("tasks", "episodes_per_task", "max_steps")},
+        }
+        for result in results_of(run)
+        if result.step == run.config.get("step")
+    ]
 
-    Actions are compared as they are (they lie in [-1, 1]), costs relative to max(1, cost).
-    """
-    result: dict[str, Any] = {"rows": ROWS, "onnx": None}
+
+def check_export(directory: Path) -> dict[str, Any]:
+    """Refuse an export that is not whole or whose ONNX graphs disagree with the model; its files and what was found."""
+    model = load_model(directory)
+    return {"files": file_sizes(directory), "agreement": agreement(model, directory)}
+
+
+def file_sizes(directory: Path) -> dict[str, int]:
+    """Bytes of every file of an export."""
+    return {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
+
+
+def agreement(model: Model, directory: Path) -> dict[str, Any]:
+    """The largest difference of ONNX from numpy: {"rows", "onnx": {"action": ...}}, None where there is no ONNX."""
     # writing ONNX does not need the runtime, only measuring does
     if not (directory / "model.onnx").exists() or importlib.util.find_spec("onnxruntime") is None:
-        return result
+        return {"rows": ROWS, "onnx": None}
     import onnxruntime
 
     generator = np.random.default_rng(0)
@@ -101,86 +122,10 @@ def agreement(model: Model, directory: Path) -> dict[str, Any]:
     observations = generator.standard_normal((ROWS, model.observation_size)) if known is None else known
     states, goals = (np.asarray(generator.choice(observations, ROWS), np.float32) for _ in range(2))
     target = Direct(model, Atlas(states)).plan(goals).target(model.embed(states))
-    expected = [model.act(states, model.command(states, target))]
-    if model.metric is not None:
-        expected.append(model.cost(states, goals, goals))
+    expected = model.act(states, model.command(states, target))
     session = onnxruntime.InferenceSession(str(directory / "model.onnx"), providers=["CPUExecutionProvider"])
-    answers = session.run(None, {"observation": states, "goal": goals})
-    result["onnx"] = {"action": float(np.abs(answers[0] - expected[0]).max())}
-    if len(expected) > 1:
-        relative = np.abs(answers[1] - expected[1]) / np.maximum(1.0, expected[1])
-        result["onnx"]["cost"] = float(relative.max())
-    for name, value in result["onnx"].items():
-        if not value <= LIMIT:
-            raise RunError(f"The ONNX export's {name} differs from the model's by {value:.1e}; it was not written.")
-    return result
-
-
-def versions() -> dict[str, str]:
-    """Of everything that had a hand in the files."""
-    found = {"iel": iel.__version__, "python": platform.python_version()}
-    for package in ("jax", "numpy", "onnx", "onnxruntime"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _card(run: Run, model: Model, coreset: str, graphs: dict[str, Any]) -> dict[str, Any]:
-    facts, metric = run.config, model.metric
-    return {
-        "format": CARD_FORMAT,
-        "env": run.env,
-        "algo": facts["algo"],
-        "seed": run.seed,
-        "status": run.status,
-        "step": facts.get("step"),
-        "settings": facts["settings"],
-        "data": facts.get("data"),
-        "versions": versions(),
-        "interface": {
-            "observation": {"size": model.observation_size, "type": "float32"},
-            "action": {"size": model.action_size, "type": "float32", "low": -1.0, "high": 1.0},
-            "command": {"size": model.command_size, "steering": model.steering.kind},
-            "embedding": {"size": model.dimension},
-            "metric": metric and {name: getattr(metric, name, None) for name in ("beta", "discount")},
-        },
-        "onnx": {"opset": OPSET, "ir_version": IR_VERSION, "files": signatures(graphs)} if graphs else None,
-        "planner": model.atlas and {"nodes": len(model.atlas), "coreset": coreset, "witnesses": model.atlas.penalty},
-    }
-
-
-def readme(card: dict[str, Any]) -> str:
-    """README.txt of an export."""
-    interface, data, agreement = card["interface"], card["data"] or {}, card["agreement"]
-    size, actions = interface["observation"]["size"], interface["action"]["size"]
-    lines = [
-        f"A goal-reaching policy: {card['algo']} trained on {card['env']}, seed {card['seed']}, step {card['step']}.",
-        *([] if card["status"] == "finished" else [f"Its training is not finished ({card['status']})."]),
-        f"Data: {data.get('name', 'unknown')}, {data.get('transitions', '?')} transitions, "
-        f"fingerprint {data.get('fingerprint', 'unknown')}.",
-        "Written with " + ", ".join(f"{name} {number}" for name, number in card["versions"].items()) + ".",
-        "",
-        f"Observations and goals are {size} float32 numbers in the order and units of that data; goals are full",
-        f"observations. Actions are {actions} float32 numbers within [-1, 1].",
-        "",
-        "Python without JAX (needs numpy, scipy, safetensors and msgspec):",
-        "    from iel import load_model",
-        "    model = load_model('.')",
-    ]
-    if card["planner"]:
-        lines.append(
-            f"    planner = model.planner('asym-graph')    # over {card['planner']['nodes']} states of the data"
-        )
-    else:
-        lines.append("    planner = model.planner('direct')    # straight for the goal")
-    lines += ["    planner.prepare(goal)", "    action = planner.act(observation)"]
-    if card["onnx"]:
-        lines += ["", f"ONNX (opset {card['onnx']['opset']}, float32, first axis is the batch):"]
-        lines += [f"    {name:<12} {signature}" for name, signature in card["onnx"]["files"].items()]
-    if agreement["onnx"]:
-        found = "; ".join(f"{name} {value:.1e}" for name, value in agreement["onnx"].items())
-        lines += ["", f"Largest differences of ONNX from numpy on {agreement['rows']} inputs (cost relative): {found}."]
-    lines += ["", "manifest.json holds sha256 sums of all files."]
-    return "\n".join(lines) + "\n"
+    (actions,) = session.run(None, {"observation": states, "goal": goals})
+    difference = float(np.abs(actions - expected).max())
+    if not difference <= LIMIT:
+        raise RunError(f"The ONNX export's action differs from the model's by {difference:.1e}; export again.")
+    return {"rows": ROWS, "onnx": {"action": difference}}

@@ -16,18 +16,6 @@ from iel.model.model import Direction, GoalState, Model, Steering, Subgoal, Wayp
 from iel.model.networks import Network, Norm, Perceptron
 
 __all__ = [
-    "Direction",
-    "GoalState",
-    "Measure",
-    "MeasureCost",
-    "Model",
-    "Network",
-    "Norm",
-    "Perceptron",
-    "Steering",
-    "Subgoal",
-    "ValueCost",
-    "Waypoint",
-    "load_model",
-    "save_model",
-]
+    "Direction", "GoalState", "Measure", "MeasureCost", "Model", "Network", "Norm", "Perceptron", "Steering",
+    "Subgoal", "ValueCost", "Waypoint", "load_model", "save_model",
+]  # fmt: skip

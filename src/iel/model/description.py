@@ -10,8 +10,6 @@ Every network is described, so that reading a model needs no method. Types and r
 256}`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,6 +23,7 @@ from iel.metrics import SupportFunction
 from iel.model.costs import Measure
 from iel.model.model import LARGEST, Direction, GoalState, Subgoal, Waypoint
 from iel.quasimetrics import Head, check_groups
+from iel.signals import UNNAMED, Signals
 from iel.typed import as_struct
 
 FORMAT = 2
@@ -95,6 +94,8 @@ class ModelTable(Table, frozen=True, kw_only=True):
     """All of config.json."""
 
     format: Literal[2]
+    sealed: bool = False
+    """Whether a manifest lists the files beside it; models before 0.3 do not say."""
     algo: str
     observation_size: Size
     action_size: Size
@@ -103,6 +104,7 @@ class ModelTable(Table, frozen=True, kw_only=True):
     beta: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
     discount: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
     metric: QuasimetricTable | Measure | SupportFunctionTable | None = None
+    signals: Signals = UNNAMED
 
     def width(self, part: Input) -> int:
         """How many numbers an input has; 0 for a command, whose size only the policy tells."""
@@ -140,8 +142,13 @@ def read_description(path: Path) -> ModelTable:
 
 def violations(model: ModelTable) -> Iterator[str]:
     """Where a description contradicts itself; a rule may rely on those before it."""
-    for rule in (_waypoint, _inputs, _actions, _distances, _value, _commands, _metric):
+    for rule in (_signals, _waypoint, _inputs, _actions, _distances, _value, _commands, _metric):
         yield from rule(model)
+
+
+def _signals(model: ModelTable) -> Iterator[str]:
+    if wrong := model.signals.violation(model.observation_size, model.action_size):
+        yield f"signals: {wrong}"
 
 
 def _waypoint(model: ModelTable) -> Iterator[str]:
@@ -162,7 +169,7 @@ def _inputs(model: ModelTable) -> Iterator[str]:
 
 def _actions(model: ModelTable) -> Iterator[str]:
     for acting in filter(None, (model.networks.policy, model.networks.actor)):
-        if acting.outputs != model.action_size * (2 if acting.squash else 1):
+        if acting.outputs != model.action_size * (2 if acting.squash and not acting.spread else 1):
             yield f"the policy returns {acting.outputs} numbers for {model.action_size} actions"
 
 

@@ -5,14 +5,15 @@
       model.safetensors     weights                                                  (required)
       planner.safetensors   states to plan over                                      (with `iel export --nodes`)
       support.safetensors   where the training data was                              (models since 0.2)
-      manifest.json         sha256 and size of every file                            (checked where it is there)
+      manifest.json         sha256 and size of every file                            (models since 0.2)
+
+A directory with a manifest is whole: a file that is missing or too many is refused by its name.
 
 Tensors are called `NETWORK.layers.0.kernel`, `NETWORK.norms.0.scale`, `policy.log_std`; those of several heads have a
 leading axis. The landmarks of a support function are `metric.directions`.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from iel.errors import RunError
-from iel.files import MANIFEST, verify_seal, write_bytes, write_json
+from iel.files import MANIFEST, seal, verify_seal, write_bytes, write_json
 from iel.loader import read_safetensors, refuse_partial
 from iel.metrics import Displacement, Quasimetric, SupportFunction
+from iel.model.archive import MANIFEST_FORMAT, unpacked
 from iel.model.costs import Measure
 from iel.model.description import (
     FORMAT,
@@ -38,19 +40,26 @@ from iel.model.description import (
 from iel.model.model import Model
 from iel.model.networks import FloatArray, Network, perceptron
 from iel.model.support import Outside, Support, View
+from iel.signals import UNNAMED
 
-MANIFEST_FORMAT = 1
-PARTS = ("planner.safetensors", "support.safetensors")
-"""Files that a model may have or not."""
+SEALED = ("card.json", "agent.json")
+"""Files that only a directory with a manifest has."""
 
 
 # ---------------------------------------------------------------- writing
 
 
-def save_model(model: Model, directory: Path | str) -> None:
-    """Write `config.json`, `model.safetensors` and, if the model knows where its data was, `support.safetensors`."""
+def save_model(model: Model, directory: Path | str, versions: Mapping[str, str] = {}) -> None:
+    """Write a model's files and their manifest to a new directory."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
+    write_model(model, directory)
+    seal(directory, MANIFEST_FORMAT, versions)
+
+
+def write_model(model: Model, directory: Path) -> None:
+    """`config.json`, `model.safetensors` and, if the model knows where its data was, `support.safetensors`: to be
+    sealed with whatever else the directory gets."""
     arrays = {f"{name}.{part}": array for name, own in model.networks.items() for part, array in own.arrays().items()}
     if isinstance(model.metric, SupportFunction):
         arrays["metric.directions"] = model.metric.directions
@@ -60,6 +69,7 @@ def save_model(model: Model, directory: Path | str) -> None:
         write_bytes(directory / "support.safetensors", save(_support_arrays(model.support)))
     config = {
         "format": FORMAT,
+        "sealed": True,
         "algo": model.algo,
         "observation_size": model.observation_size,
         "action_size": model.action_size,
@@ -67,6 +77,8 @@ def save_model(model: Model, directory: Path | str) -> None:
         "steering": msgspec.to_builtins(model.steering),
         "networks": {name: network.describe() for name, network in model.networks.items()},
     }
+    if model.signals != UNNAMED:
+        config["signals"] = msgspec.to_builtins(model.signals)
     write_json(directory / "config.json", config)
 
 
@@ -98,14 +110,14 @@ def _support_arrays(support: Support) -> dict[str, np.ndarray]:
 # ---------------------------------------------------------------- reading
 
 
-def load_model(directory: Path | str, outside: Outside = "warn") -> Model:
-    """Load RUN/model or an exported directory; whatever is wrong with it is said in a sentence.
+def load_model(path: Path | str, outside: Outside = "warn") -> Model:
+    """Load RUN/model, an exported directory or a zip archive of one; whatever is wrong with it is said in a sentence.
 
     `outside` is what its planners do about goals and observations far outside of the training data.
     """
-    directory = Path(directory)
-    refuse_partial(directory)
-    model = read_model(directory)
+    refuse_partial(Path(path))
+    with unpacked(Path(path)) as directory:
+        model = read_model(directory)
     model.outside = outside
     return model
 
@@ -114,13 +126,14 @@ def read_model(directory: Path) -> Model:
     """Like `load_model`, but the directory may be unfinished."""
     if not (directory / "config.json").exists():
         raise RunError(f"{directory} holds no model (no config.json); train first, or check the path.")
-    parts = [name for name in PARTS if (directory / name).exists()]
-    if (directory / MANIFEST).exists():
-        manifest = verify_seal(directory, MANIFEST_FORMAT, ["config.json", "model.safetensors", *parts])
-        for name in PARTS:
-            if name in manifest["files"] and name not in parts:
-                raise RunError(f"{directory / name} does not exist, but {MANIFEST} lists it; copy the directory again.")
+    there = {path.name for path in directory.iterdir()}
+    if MANIFEST in there:
+        listed = verify_seal(directory, MANIFEST_FORMAT)["files"]
+        if extra := [name for name in there - listed.keys() - {MANIFEST} if not name.startswith(".")]:
+            raise RunError(f"{directory / min(extra)} is not listed in {MANIFEST}; move it elsewhere.")
     description = read_description(directory / "config.json")
+    if MANIFEST not in there and (description.sealed or not there.isdisjoint(SEALED)):
+        raise RunError(f"{directory / MANIFEST} is missing, so nothing says what is whole; copy the directory again.")
     tensors = Tensors(directory / "model.safetensors")
     model = Model(
         description.algo,
@@ -131,11 +144,12 @@ def read_model(directory: Path) -> Model:
         beta=description.beta,
         discount=description.discount,
         metric=_metric(description, tensors),
+        signals=description.signals,
     )
     tensors.require_all_taken()
-    if "support.safetensors" in parts:
+    if "support.safetensors" in there:
         model.support = _support(model.observation_size, directory / "support.safetensors")
-    if "planner.safetensors" in parts:
+    if "planner.safetensors" in there:
         from iel.model.atlas import Atlas  # needs iel.data, which acting does not
 
         model.atlas = Atlas.load(model, directory / "planner.safetensors")

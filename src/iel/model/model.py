@@ -36,6 +36,7 @@ from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.networks import FloatArray, Network, in_blocks, on_sphere, unit
 from iel.model.support import Outside, Support
 from iel.quasimetrics import check_groups
+from iel.signals import UNNAMED, Signals
 
 if TYPE_CHECKING:
     from iel.planning import Atlas, Planner
@@ -202,6 +203,8 @@ class PlanningModel(Protocol):
     """Where the training data was, if it is known."""
     outside: Outside = "warn"
     """What to do about goals and observations far outside of it."""
+    signals: Signals = UNNAMED
+    """Names, units and ranges of its columns."""
 
     @property
     def target_spec(self) -> TargetSpec:
@@ -237,6 +240,7 @@ class Model:
         metric: Quasimetric | SupportFunction | Measure | None = None,
         atlas: Atlas | None = None,
         support: Support | None = None,
+        signals: Signals = UNNAMED,
     ):
         """`networks` hold `policy`, and `embedding` and `omega`, `value`, `high` as the method has them.
 
@@ -252,6 +256,8 @@ class Model:
         """Where the training data was; None for models of older versions."""
         self.outside: Outside = "warn"
         """What planners do about goals and observations far outside of it: warn, refuse or ignore."""
+        self.signals = signals.require(observation_size, action_size, "signals", ConfigError)
+        """Names, units and ranges of its columns, and the rate at which they were recorded."""
         self.metric: Metric | None = None
         self.stated_metric = metric
         """The metric where it was given rather than implied: what a file must say about it."""
@@ -315,6 +321,7 @@ class Model:
             metric=self.stated_metric,
             atlas=self.atlas,
             support=self.support,
+            signals=self.signals,
         )
         model.outside = self.outside
         return model
@@ -465,11 +472,12 @@ class Model:
     def _sample(self, rows: FloatArray, commands: FloatArray, noise: FloatArray) -> FloatArray:
         policy = self.networks["policy"]
         answer = policy.mean(self.inputs(policy, observation=rows, command=commands))
-        if policy.squash:
+        if policy.squash and policy.log_std is None:
             mean, log_std = np.split(answer, 2, axis=1)
             return np.tanh(mean + np.exp(np.clip(log_std - 1.0, *LOG_STD_RANGE)) * noise)
         if policy.log_std is None:
             raise ConfigError(f"{self.algo} learned no spread of its actions, so there is nothing to sample from.")
+        answer = np.tanh(answer) if policy.squash else answer
         return np.clip(answer + np.exp(np.clip(policy.log_std, *LOG_STD_RANGE)) * noise, -1.0, 1.0)
 
     def _rows(self, values: ArrayLike, kind: str) -> FloatArray:

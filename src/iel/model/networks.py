@@ -9,8 +9,6 @@ Everything is float32, as in training. Arrays made on the way are a few kilobyte
 nothing is kept between calls and one network may be used from several threads.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -89,7 +87,8 @@ class Network:
     `command`, `action`, `representation` (what the network of that name makes of observation and goal)."""
     heads: tuple[Perceptron, ...]
     squash: bool = False
-    """Of a policy: outputs are mean and log spread of a Gaussian whose samples pass through tanh."""
+    """Of a policy: outputs are mean and log spread of a Gaussian whose samples pass through tanh; or, with `log_std`, a
+    mean that passes through tanh before noise is added."""
     log_std: FloatArray | None = None
     """Of a policy: learned log spread of every action; None for one that was trained with a fixed spread."""
     logit: bool = False

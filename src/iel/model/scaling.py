@@ -6,8 +6,6 @@ all that runs it know nothing of it:
     x~ W + b = x W' + b',     W' = W / s (row by row),     b' = b - (m / s) W
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

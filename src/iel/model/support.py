@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from iel.errors import ConfigError, GeometryError
 from iel.files import notice
+from iel.signals import UNNAMED, Signals
 
 if TYPE_CHECKING:
     from iel.data.trajectories import Trajectories
@@ -73,7 +74,7 @@ class Support:
         rows = (np.atleast_2d(np.asarray(observations, np.float32)) - self.mean) / self.spread
         return np.max([view.distances(rows) / view.limit for view in self.views], axis=0)
 
-    def complaint(self, observation: ArrayLike, what: str) -> str | None:
+    def complaint(self, observation: ArrayLike, what: str, signals: Signals = UNNAMED) -> str | None:
         """One sentence if this observation is outside of the data: which column, how far, and what to do."""
         row = (np.asarray(observation, np.float32).reshape(1, -1) - self.mean) / self.spread
         worst = max(self.views, key=lambda view: float(view.distances(row)[0]) / view.limit)
@@ -88,7 +89,7 @@ class Support:
         given = float(here[off] * self.spread[column] + self.mean[column])
         return (
             f"The {what} is outside of the data: {distance:.3g} spreads from its nearest known state, where "
-            f"{worst.limit:.2g} is the limit (column {column} is {given:.4g}, nearest {known:.4g}); "
+            f"{worst.limit:.2g} is the limit ({signals.label(column)} is {given:.4g}, nearest {known:.4g}); "
             "predictions there are guesses, so choose one inside the data, or record data there."
         )
 
@@ -141,23 +142,31 @@ def _far_apart(states: FloatArray, count: int) -> list[int]:
     return picks
 
 
-def report(support: Support | None, rows: ArrayLike, what: str, outside: Outside) -> None:
+def report(support: Support | None, rows: ArrayLike, what: str, outside: Outside, signals: Signals = UNNAMED) -> None:
     """One sentence about the rows outside of the data, if there are any; `warn` prints it, `refuse` raises it."""
+    if sentence := warning(support, rows, what, outside, signals):
+        notice(sentence)
+
+
+def warning(
+    support: Support | None, rows: ArrayLike, what: str, outside: Outside, signals: Signals = UNNAMED
+) -> str | None:
+    """One sentence about the rows outside of the data, None if there are none or nobody asks; `refuse` raises it."""
     if outside not in ("warn", "refuse", "ignore"):
         raise ConfigError(f"outside is '{outside}'; choose warn, refuse or ignore.")
     if support is None or outside == "ignore" or np.size(rows) == 0:
-        return
+        return None
     table = np.atleast_2d(np.asarray(rows, np.float32))
     beyond = support.excess(table)
     if not (beyond > 1.0).any():
-        return
-    sentence = support.complaint(table[int(np.argmax(beyond))], what) or ""
+        return None
+    sentence = support.complaint(table[int(np.argmax(beyond))], what, signals) or ""
     others = int((beyond > 1.0).sum()) - 1
     if others:
         sentence = f"{sentence[:-1]} ({others} more of {len(table)} are outside)."
     if outside == "refuse":
         raise GeometryError(sentence)
-    notice(sentence)
+    return sentence
 
 
 class OutOfDistributionMonitor:
@@ -167,10 +176,10 @@ class OutOfDistributionMonitor:
         self.lost = False
         """Whether the observation before this one was outside."""
 
-    def step(self, support: Support | None, row: ArrayLike, outside: Outside) -> None:
+    def step(self, support: Support | None, row: ArrayLike, outside: Outside, signals: Signals = UNNAMED) -> None:
         """Report an observation that is outside if the one before was inside; `refuse` raises every one."""
         if support is None:
             return
         before, self.lost = self.lost, bool(support.excess(row)[0] > 1.0)
         if self.lost and not (before and outside == "warn"):
-            report(support, row, "observation", outside)
+            report(support, row, "observation", outside, signals)
