@@ -11,10 +11,10 @@ import uvicorn
 
 from benchmarks.runtime import random_model
 from iel.data import Trajectories
-from iel.planning import Atlas
+from iel.planning import Atlas, over_coreset
 from iel.serving.app import create_app
 from iel.serving.engine import Served
-from iel.serving.guard import AccessPolicy
+from iel.serving.guard import AccessPolicy, Limits
 from iel.serving.listen import bind, settings
 
 
@@ -27,6 +27,11 @@ def walk(count: int = 600, columns: int = 2, seed: int = 0) -> tuple[np.ndarray,
     return np.column_stack([rest, place]).astype(np.float32), np.linspace(0, count, 7).astype(np.int64)
 
 
+def nodes(count: int):
+    """Options of planners over so many nodes."""
+    return lambda planner: {"nodes": count} if over_coreset(planner) else {}
+
+
 def served(kind: str = "directed", columns: int = 2, *, states: bool = True, episodes: bool = True) -> Served:
     """A model of one of the kinds of `benchmarks.runtime`."""
     model = random_model(kind, (32, 32), columns, 2, 6)
@@ -34,7 +39,7 @@ def served(kind: str = "directed", columns: int = 2, *, states: bool = True, epi
     if not states:
         return Served("walk", model)
     data = atlas(observations, offsets) if episodes else Atlas(observations)
-    return Served("walk", model, data, nodes=80)
+    return Served("walk", model, data, options=nodes(80))
 
 
 def atlas(observations: np.ndarray, offsets: np.ndarray) -> Atlas:
@@ -50,16 +55,16 @@ def maze_model() -> Served:
     maze = make_env("pointmaze-medium-navigate-v0").map
     free = places[~maze.walls[tuple(maze.cell_of(places).T)]]
     model = random_model("directed", (32, 32), 2, 2, 6)
-    return Served("maze", model, Atlas(free), env="pointmaze-medium-navigate-v0", nodes=250)
+    return Served("maze", model, Atlas(free), env="pointmaze-medium-navigate-v0", options=nodes(250))
 
 
 class Running:
     """A server in a thread, on a free port."""
 
-    def __init__(self, *models, policy: AccessPolicy | None = None, play: bool = False):
+    def __init__(self, *models, policy: AccessPolicy | None = None, limits: Limits | None = None, play: bool = False):
         self.bound = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.bound.getsockname()[1]}"
-        self.server = uvicorn.Server(settings(create_app(models, policy, play=play)))
+        self.server = uvicorn.Server(settings(create_app(models, policy, limits, play=play)))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.bound]}, daemon=True)
 
     def __enter__(self):

@@ -11,7 +11,7 @@ from iel.errors import NoPath
 from iel.planning import planners_for
 from iel.serving.engine import Control, Engine, Served
 from iel.serving.schemas import ControlMessage
-from tests.serving.conftest import atlas, served, walk
+from tests.serving.conftest import atlas, nodes, served, walk
 
 KINDS = {"directed": (), "euclidean": (), "goal-value": (32, 32), "goal": (32, 32)}
 """Models with linear and with other networks: nodes are matched by a displacement, by clusters, by a value network."""
@@ -28,7 +28,7 @@ def serpentine(kind: str) -> Served:
     if not KINDS[kind]:  # GAS's graph has a reach of 8
         states *= 10.0
     model = random_model(kind, KINDS[kind], 2, 2, 6)
-    return Served("serpentine", model, atlas(states, np.array([0, len(states)])), nodes=120)
+    return Served("serpentine", model, atlas(states, np.array([0, len(states)])), options=nodes(120))
 
 
 def every_planner() -> list[tuple[str, str]]:
@@ -45,10 +45,10 @@ def test_two_clients_with_one_goal_are_answered_as_each_alone(kind, planner, mon
     for row in range(0, len(states), 5):
         here = states[row : row + 1]
         engine._plans.clear()
-        alone = engine.act(here, goal, planner, steps)
+        alone = engine.act(*engine.tables(here, goal), planner, steps)
         engine._plans.clear()
-        engine.act(there, goal, planner, steps)  # another client, next to the goal
-        for mine, theirs in zip(engine.act(here, goal, planner, steps), alone, strict=True):
+        engine.act(*engine.tables(there, goal), planner, steps)  # another client, next to the goal
+        for mine, theirs in zip(engine.act(*engine.tables(here, goal), planner, steps), alone, strict=True):
             np.testing.assert_array_equal(mine, theirs, err_msg=f"from state {row}")
     engine.close()
 

@@ -6,6 +6,7 @@ import socket as sockets
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from iel.serving.guard import AccessPolicy
 from iel.serving.listen import bind
 from iel.training import open_run
 from iel.training.run import create_run
-from tests.serving.conftest import Running, served, walk
+from tests.serving.conftest import Running, nodes, served, walk
 from tests.test_imports import REFUSE, REFUSED
 
 
@@ -54,9 +55,9 @@ def test_runs_and_exports_are_opened(folder, capsys):
         bare = open_served(folder / place)[0]
         assert bare.atlas is None and bare.planners == ("direct",)
         bare.agent("direct").planner.prepare(np.ones(4))
-    whole = open_served(folder / "bare", data=folder / "logs.npz", nodes=40)[0]
+    whole = replace(open_served(folder / "bare", data=folder / "logs.npz")[0], options=nodes(40))
     assert whole.atlas.trajectories is not None and whole.agent("sym-graph").planner.graph.count == 40
-    run = open_served(folder / "run", nodes=30)[0]
+    run = replace(open_served(folder / "run")[0], options=nodes(30))
     assert run.seed == 3 and len(run.states) == 600 and run.agent("asym-graph").planner.graph.count == 30
     with pytest.raises(RunError, match="does not exist"):
         open_served(folder / "nothing")

@@ -7,12 +7,10 @@ GET  /docs  /openapi.json              how to ask
 GET  /  /play/...                      the playground
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocketState
 
 import iel
 from iel.errors import ConfigError, IELError
-from iel.serving.engine import GOALS, Busy, Control, Engine, Served, finite
+from iel.serving.engine import GOALS, Busy, Control, Engine, Served, finite, warned
 from iel.serving.guard import AccessPolicy, Guard, Limits, Metrics, address_of, refused
 from iel.serving.playground import FRAMES, PlayMessage, Session, Stage
 from iel.serving.schemas import ROWS, ActQuestion, Answer, ControlMessage, Question, Refusal, StepsQuestion, parse
@@ -96,12 +95,13 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
         asked = parse(ActQuestion, await request.body())
         rows = engine.tables(*asked.rows)
         quick = engine.quick(*rows, asked.planner)
-        actions, steps = await engine.ask(engine.act, *rows, asked.planner, asked.steps, quick=quick)
+        actions, steps, warnings = await engine.ask(engine.act, *rows, asked.planner, asked.steps, quick=quick)
+        actions = engine.model.signals.in_units(actions, asked.units)
         guard.metrics.rows += len(actions)
         answer: Answer = {"action" if asked.single else "actions": asked.one_or_all(actions.tolist())}
         if steps is not None:
             answer["steps"] = asked.one_or_all([finite(value) for value in steps])
-        return JSONResponse(answer)
+        return JSONResponse(answer | warned(warnings))
 
     @app.post(
         "/v1/plan",
@@ -112,7 +112,7 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
         """Waypoints (states of the data) from the observation to the goal, and the predicted steps of each part."""
         asked = parse(Question, await request.body())
         rows = engine.tables(*asked.rows)
-        if max(map(len, rows)) > GOALS:
+        if max(len(rows[0]), len(rows[1])) > GOALS:
             raise ConfigError(f"A request may ask for at most {GOALS} routes; ask several times.")
         routes = await engine.ask(engine.routes, *rows, asked.planner)
         guard.metrics.rows += len(routes)
@@ -122,9 +122,9 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
     async def steps(request: Request) -> JSONResponse:
         """Predicted steps to the goal: by the network alone, or along a planner's route."""
         asked = parse(StepsQuestion, await request.body())
-        found = await engine.ask(engine.steps, *engine.tables(*asked.rows), asked.planner)
+        found, warnings = await engine.ask(engine.steps, *engine.tables(*asked.rows), asked.planner)
         guard.metrics.rows += len(found)
-        return JSONResponse({"steps": asked.one_or_all([finite(value) for value in found])})
+        return JSONResponse({"steps": asked.one_or_all([finite(value) for value in found])} | warned(warnings))
 
     @app.get("/v1/model", summary="What is served")
     async def model() -> Answer:
@@ -159,8 +159,8 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
 
 async def _converse(guard: Guard, socket: WebSocket, reply: Callable[[str], Awaitable[None]]) -> None:
     """Message in, answer out, until the other side leaves, falls silent, or floods us."""
-    await socket.accept()
-    with contextlib.suppress(WebSocketDisconnect):
+    with _until_closed(socket):
+        await socket.accept()
         while True:
             try:
                 async with asyncio.timeout(IDLE):
@@ -179,6 +179,16 @@ async def _converse(guard: Guard, socket: WebSocket, reply: Callable[[str], Awai
                 await reply(text)
             except IELError as error:
                 await socket.send_json({"error": str(error)[:500]})
+
+
+@contextlib.contextmanager
+def _until_closed(socket: WebSocket) -> Iterator[None]:
+    """Ends quietly when the other side has left: whoever sends or receives first gets one error, others another."""
+    try:
+        yield
+    except (WebSocketDisconnect, RuntimeError):
+        if WebSocketState.DISCONNECTED not in (socket.application_state, socket.client_state):
+            raise
 
 
 def _add_playground(app: FastAPI, engines: Sequence[Engine], guard: Guard) -> None:
@@ -213,27 +223,19 @@ def _add_playground(app: FastAPI, engines: Sequence[Engine], guard: Guard) -> No
 
         async def reply(text: str) -> None:
             message = parse(PlayMessage, text)
-            if message.strokes is not None:
-                await ask(session.draw, message.strokes)
-            if message.speed is not None:
-                session.speed = message.speed
-            if message.scene is not None:
-                await socket.send_json(await ask(session.show, message.scene))
-            if message.agent in ("pause", "reset"):
-                walking.clear()
-            if message.agent == "reset":
-                await ask(session.leave)
+            for answer in await ask(session.take, message):
+                await socket.send_json(answer)
             if message.agent == "run":
-                if session.observation is None:
-                    await socket.send_json(await ask(session.reset))
                 walking.set()
+            elif message.agent is not None:
+                walking.clear()
 
         walker = asyncio.create_task(_walk(socket, session, walking))
         try:
             await _converse(guard, socket, reply)
         finally:
             walker.cancel()
-            with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError, IELError):
+            with contextlib.suppress(asyncio.CancelledError), _until_closed(socket):
                 await walker
 
 

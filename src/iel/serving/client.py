@@ -7,10 +7,9 @@ with Loop("http://127.0.0.1:8420", goal) as loop:      # a WebSocket; needs the 
     action = loop.act(observation)
 """
 
-from __future__ import annotations
-
 import http.client
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,11 +17,13 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iel.errors import ConfigError, RunError
+from iel.errors import ConfigError, RunError, install
 
 Floats = NDArray[np.float32]
 Answer = dict[str, Any]
 """A JSON object."""
+Goal = Mapping[int | str, Any] | ArrayLike
+"""A full observation, or what some columns should be, by number or name: {"x": 8.5}."""
 Steps = float | None | list[float | None]
 
 
@@ -46,17 +47,22 @@ class Client(ExitStack):
         self._connection = kind(parts.hostname, parts.port, timeout=timeout)
         self.callback(self._connection.close)
         self._headers = {"Content-Type": "application/json", **authorisation(token)}
+        self.warnings: list[str] = []
+        """What the last answer warned of: an observation or a goal outside of the training data."""
 
-    def act(self, observation: ArrayLike, goal: ArrayLike, *, planner: str | None = None) -> Floats:
+    def __repr__(self) -> str:
+        return f"Client({self._connection.host}:{self._connection.port})"
+
+    def act(self, observation: ArrayLike, goal: Goal, *, planner: str | None = None, units: str = "unit") -> Floats:
         """The action, or with a table of observations the actions; one goal may stand for all."""
-        answer = self._ask("/v1/act", observation, goal, planner)
+        answer = self._ask("/v1/act", observation, goal, planner, units=units)
         return np.array(answer.get("action", answer.get("actions")), np.float32)
 
-    def plan(self, observation: ArrayLike, goal: ArrayLike, *, planner: str | None = None) -> Answer:
+    def plan(self, observation: ArrayLike, goal: Goal, *, planner: str | None = None) -> Answer:
         """`waypoints`, `steps` of each part and `predicted_steps`; of several ways a list as `plans`."""
         return self._ask("/v1/plan", observation, goal, planner)
 
-    def steps(self, observation: ArrayLike, goal: ArrayLike, *, planner: str | None = None) -> Steps:
+    def steps(self, observation: ArrayLike, goal: Goal, *, planner: str | None = None) -> Steps:
         """Predicted steps: a number, or one per row; None where no way is known."""
         return self._ask("/v1/steps", observation, goal, planner)["steps"]
 
@@ -71,11 +77,14 @@ class Client(ExitStack):
         except ServerError:
             return False
 
-    def _ask(self, path: str, observation: ArrayLike, goal: ArrayLike, planner: str | None) -> Answer:
-        body = {**_named("observation", observation), **_named("goal", goal)}
+    def _ask(self, path: str, observation: ArrayLike, goal: Goal, planner: str | None, **more: str) -> Answer:
+        wanted = {"goal": _goal(goal)} if isinstance(goal, Mapping) else _named("goal", goal)
+        body = {**_named("observation", observation), **wanted, **more}
         if planner is not None:
             body["planner"] = planner
-        return self._request("POST", path, json.dumps(body))
+        answer = self._request("POST", path, json.dumps(body))
+        self.warnings = answer.get("warnings", [])
+        return answer
 
     def _request(self, method: str, path: str, body: str | None = None) -> Answer:
         try:
@@ -100,20 +109,26 @@ class Loop(ExitStack):
     def __init__(
         self,
         url: str,
-        goal: ArrayLike,
+        goal: Goal,
         *,
         planner: str | None = None,
         acting: str = "mean",
         seed: int = 0,
+        watchdog: Mapping[str, Any] | None = None,
         token: str | None = None,
         timeout: float = 10.0,
     ):
+        """`watchdog` holds settings of `iel.Watchdog`, at least the action that stops: {"stop": [0, 0]}."""
         try:
             from websockets.sync.client import connect
         except ImportError:
-            raise ConfigError("A control loop needs websockets; install the extra: pip install 'iel[serve]'.") from None
+            raise ConfigError(f"A control loop needs websockets; {install('serve')}.") from None
         super().__init__()
-        self._timeout, self._wish = timeout, {"planner": planner, "acting": acting, "seed": seed}
+        self._timeout = timeout
+        self._wish = {"planner": planner, "acting": acting, "seed": seed, "watchdog": watchdog and dict(watchdog)}
+        self.stopped: str | None = None
+        """Why the watchdog answered with the action that stops; None if the last action is the policy's."""
+        self.warnings: list[str] = []
         address, headers = url.replace("http", "ws", 1).rstrip("/") + "/v1/control", authorisation(token)
         try:
             opened = connect(address, additional_headers=headers, open_timeout=timeout, proxy=None, compression=None)
@@ -122,18 +137,19 @@ class Loop(ExitStack):
         self._socket = self.enter_context(opened)
         self.head_for(goal)
 
-    def head_for(self, goal: ArrayLike) -> None:
+    def head_for(self, goal: Goal) -> None:
         """Another goal from now on."""
-        self._ask({"goal": np.asarray(goal).tolist(), **self._wish})
+        self._ask({"goal": _goal(goal), **self._wish})
 
-    def act(self, observation: ArrayLike) -> Floats:
-        """The action from here."""
-        return np.array(self._ask({"observation": np.asarray(observation).tolist()})["action"], np.float32)
+    def act(self, observation: ArrayLike, units: str = "unit", stamp: float | None = None) -> Floats:
+        """The action from here, within [-1, 1] or in the units of the "robot"; `stamp` is for the watchdog."""
+        message = {"observation": np.asarray(observation).tolist(), "units": units, "stamp": stamp}
+        return np.array(self._ask(message)["action"], np.float32)
 
     def act_and_steps(self, observation: ArrayLike) -> tuple[Floats, float | None]:
-        """The action, and the predicted steps to the goal."""
+        """The action, and the predicted steps to the goal; None where no route is known, or the watchdog stops."""
         answer = self._ask({"observation": np.asarray(observation).tolist(), "steps": True})
-        return np.array(answer["action"], np.float32), answer["steps"]
+        return np.array(answer["action"], np.float32), answer.get("steps")
 
     def avoid(self, states: ArrayLike, radius: float) -> int:
         """Keep away from these states; how many nodes are switched off by that."""
@@ -147,12 +163,20 @@ class Loop(ExitStack):
             raise ServerError(f"The control loop broke ({error}); open it again.") from error
         if "error" in answer:
             raise ServerError(answer["error"])
+        self.stopped, self.warnings = answer.get("stopped"), answer.get("warnings", [])
         return answer
 
 
 def authorisation(token: str | None) -> dict[str, str]:
     """The header that shows a token."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+def _goal(goal: Goal) -> Answer | list[float]:
+    """A goal as JSON."""
+    if isinstance(goal, Mapping):
+        return {str(column): np.asarray(value).tolist() for column, value in goal.items()}
+    return np.asarray(goal, np.float64).tolist()
 
 
 def _named(name: str, rows: ArrayLike) -> Answer:

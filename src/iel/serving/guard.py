@@ -3,12 +3,11 @@
 - **Host**: only names of this machine, so that a page elsewhere cannot make a browser talk to us under its own name.
 - **Origin**: a browser says which page is asking; only our own pages may.
 - **Token**: required on any address but loopback, as `Authorization: Bearer ...` or as the page's cookie.
-- **Bounds**: bytes of a body, seconds until it is there, requests per second and address, open WebSockets.
+- **Bounds**: bytes of a body, seconds until it is there, requests per second and address, open WebSockets; and
+  connections (`iel.serving.listen`), which are counted before any of this.
 
 Whatever is refused is answered by a 4xx and one sentence. What passes is counted, for /metrics.
 """
-
-from __future__ import annotations
 
 import asyncio
 import hmac
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, RedirectResponse
@@ -62,6 +61,8 @@ class Limits:
     """Requests and messages per second and address, over some seconds."""
     sockets: int = 64
     """WebSockets open at a time."""
+    connections: int = 256
+    """Other connections open at a time, half of them of one address."""
 
 
 @dataclass
@@ -173,25 +174,28 @@ class Guard:
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         started, status = time.perf_counter(), 0
+        client = HTTPConnection(scope)
+        body = Body(client.headers, receive, self.limits)
 
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
+                if not body.whole:  # what is still to come is not read
+                    headers["connection"] = "close"
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        client = HTTPConnection(scope)
         try:
             handle = self._admit(client)
             if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
-                receive = self._bounded(client, receive)
+                body.require_json()
         except HTTPException as refusal:
             handle = refused(refusal.status_code, refusal.detail, refusal.headers)
         try:
-            await handle(scope, receive, answer)
+            await handle(scope, body.receive, answer)
         finally:
             self.metrics.request(scope["path"], status, time.perf_counter() - started)
 
@@ -234,29 +238,35 @@ class Guard:
         cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
         return RedirectResponse("/", 303, {"set-cookie": cookie}) if by_page else self.app
 
-    def _bounded(self, client: HTTPConnection, receive: Receive) -> Receive:
-        """Messages with a body that is JSON, short and comes in time; whoever reads on is told what is not."""
-        if client.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+
+class Body:
+    """What comes after the head of a request: it is JSON, short and comes in time; who reads on is told what is not."""
+
+    def __init__(self, headers: Headers, receive: Receive, limits: Limits):
+        self.headers, self.limits, self._receive = headers, limits, receive
+        self.left = limits.body
+        self.deadline = asyncio.get_running_loop().time() + limits.seconds
+        self.whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        """Whether all of it was read."""
+
+    def require_json(self) -> None:
+        """Refuse what says to be anything else."""
+        if self.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, "Send JSON, with the header 'Content-Type: application/json'.")
-        left = self.limits.body
-        deadline = asyncio.get_running_loop().time() + self.limits.seconds
 
-        async def bounded() -> Message:
-            nonlocal left
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(408, f"The body took longer than {self.limits.seconds:g} s to arrive.") from None
-            if message["type"] == "http.disconnect":
-                raise HTTPException(400, "The body ended early.")
-            left -= len(message.get("body", b""))
-            if left < 0:
-                sentence = f"The body is longer than {self.limits.body:,} bytes; send fewer rows."
-                raise HTTPException(413, sentence, {"connection": "close"})  # the rest is not read
-            return message
-
-        return bounded
+    async def receive(self) -> Message:
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, f"The body took longer than {self.limits.seconds:g} s to arrive.") from None
+        if message["type"] == "http.disconnect":
+            raise HTTPException(400, "The body ended early.")
+        self.left -= len(message.get("body", b""))
+        if self.left < 0:
+            raise HTTPException(413, f"The body is longer than {self.limits.body:,} bytes; send fewer rows.")
+        self.whole = not message.get("more_body", False)
+        return message
 
 
 def refused(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import resource
 import socket
 import sys
 import threading
 import webbrowser
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import uvicorn
 from threadpoolctl import threadpool_limits
@@ -19,24 +23,64 @@ from iel.serving.guard import Guard, ip_address
 
 HEAD_BYTES = 64 << 10
 """Of a request, without its body."""
+BODY = (b"content-length", b"transfer-encoding")
+BACKLOG = 64
+"""Connections that the system accepts before we do."""
+OWN_FILES = 64
+"""Files that the server itself has open, at most."""
 HEAD_SECONDS = 10.0
 """Time a connection has to begin a request, and a request to say what it is."""
+TURNS = itertools.count(1)
 
 
 class Bounded(HttpToolsProtocol):
-    """HTTP whose heads are short and come soon: the parser itself would wait and remember without end."""
+    """HTTP whose heads are short and come soon, on few connections: uvicorn would wait and remember without end.
+
+    Where there are too many connections, in all or of one address, the one goes that has kept us waiting longest, so
+    whoever asks something is answered, however many others only hold the line.
+    """
 
     patience: asyncio.TimerHandle | None = None
     overhead = body = 0
     began = False
+    turn = 0
+    """Larger for those that came, or had their last answer, later."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.turn = next(TURNS)
         self._wait(HEAD_SECONDS)
+        guard: Guard = self.config.app  # type: ignore[assignment]
+        most = guard.limits.connections
+        open_now = [each for each in self.connections if isinstance(each, Bounded) and not each.transport.is_closing()]
+        addresses = Counter(each.address for each in open_now)
+        if addresses[self.address] > max(1, most // 2):
+            self._make_room(open_now, self.address)
+        elif len(open_now) > most:
+            self._make_room(open_now, addresses.most_common(1)[0][0])
+
+    @property
+    def address(self) -> str:
+        """The client's address."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it may be dropped: the client is waited for (for a request, the rest of one, or that it takes its
+        answer), or has sent requests ahead of its answers."""
+        cycle, behind = self.cycle, self.flow.write_paused or bool(self.pipeline)
+        return cycle is None or cycle.response_complete or cycle.more_body or behind
+
+    def _make_room(self, open_now: list[Bounded], address: str) -> None:
+        """Drop the connection of this address that has been idle longest, else this new one."""
+        idle = [each for each in open_now if each.address == address and each.idle]
+        min(idle, key=lambda each: each.turn, default=self).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self.began, self.body = False, 0
         super().data_received(data)
+        if self.patience is None and (self.cycle is None or self.cycle.response_complete):
+            self._wait(HEAD_SECONDS)  # empty lines between requests begin none
         # Whatever is no body: the head, the marks between chunks, what follows the last one.
         self.overhead = 0 if self.began else self.overhead + len(data) - self.body
         if self.overhead > HEAD_BYTES and not self.transport.is_closing():
@@ -48,8 +92,22 @@ class Bounded(HttpToolsProtocol):
         self._wait(HEAD_SECONDS)
 
     def on_headers_complete(self) -> None:
-        self._wait(None)
+        if self._should_upgrade():
+            has_body = any(name in BODY and value.strip() != b"0" for name, value in self.headers)
+            if self.parser.get_method() != b"GET" or has_body:
+                return self.send_400_response("A WebSocket is opened by a GET without a body.")
+        else:
+            self._wait(None)
         super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._wait(None)
+        if not self.transport.is_closing():
+            super().handle_websocket_upgrade()
+
+    def on_response_complete(self) -> None:
+        self.turn = next(TURNS)
+        super().on_response_complete()
 
     def on_body(self, body: bytes) -> None:
         self.body += len(body)
@@ -102,7 +160,11 @@ def listen(app: Guard, port: int, *, browse: bool, quiet: bool, play: bool) -> s
 
 
 def settings(app: Guard) -> uvicorn.Config:
-    """Quiet, bounded, and without trust in proxies' headers."""
+    """Quiet, bounded, and without trust in proxies' headers; each connection is a file, which the system counts."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    room = files - app.limits.sockets - BACKLOG - OWN_FILES
+    if files != resource.RLIM_INFINITY and room < app.limits.connections:
+        app.limits = replace(app.limits, connections=max(8, room))
     return uvicorn.Config(
         app,
         http=Bounded,
@@ -116,7 +178,7 @@ def settings(app: Guard) -> uvicorn.Config:
         ws_per_message_deflate=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
-        backlog=256,
+        backlog=BACKLOG,
     )
 
 

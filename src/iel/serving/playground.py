@@ -4,8 +4,6 @@ The page sends a *scene* (start, goal, planner, what to draw, obstacles) wheneve
 before it sends the next one, so nothing queues up. While the agent walks, frames of it are sent in between.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,6 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
+from scipy.ndimage import distance_transform_edt
 from scipy.spatial import cKDTree
 
 from iel.envs import make_env
@@ -26,15 +25,18 @@ from iel.planning.graph import Edges
 from iel.planning.planners import AlongGraph
 from iel.serving.engine import Engine, finite
 from iel.serving.schemas import Answer, Body, Number
-from iel.serving.views import View, view_of
+from iel.serving.views import Extent, View, view_of
 
 Row = NDArray[np.float32]
-Place = Annotated[list[Number], Field(min_length=2, max_length=2)]
+Coordinate = Annotated[Number, Field(ge=-1e12, le=1e12)]
+Place = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
 FRAMES = 30
 """Frames a second while the agent walks."""
 STROKES, STROKE_POINTS = 64, 512
-SAMPLES, ALONG = 4096, 24
-"""Samples of all strokes together, and of one edge, at most; what is longer is sampled more thinly."""
+CELLS, BRUSHES = 384, 4
+"""Cells along the longer side of the raster of obstacles, and different radii of strokes."""
+SAMPLES, ALONG = 1 << 19, 48
+"""Samples of all lines together, and of one edge, at most; long edges are sampled more thinly."""
 ROUND, LONG = (2, 4), (3, 5)
 """MuJoCo's numbers of spheres and ellipsoids, of capsules and cylinders."""
 
@@ -70,53 +72,80 @@ class PlayMessage(Body):
 
 
 class Obstacles:
-    """Strokes on a map whose axes are measured in `scale`: which nodes and edges of a planning graph they block.
+    """Strokes on a map, as a raster of what they cover: which nodes and edges of a planning graph they block.
 
-    A stroke is a polyline with a brush radius r. It is sampled at distances of r or less, so whatever crosses it comes
-    within r of a sample: a node is blocked within r of one, an edge if any of its own samples, r apart too, is.
+    A stroke is a polyline with a brush radius r: a cell is covered if it is within r of a cell that the line passes. A
+    node is blocked in a covered cell, an edge if any of its samples is. What lies off the map blocks nothing.
     """
 
-    def __init__(self, strokes: Sequence[Stroke], scale: Floats):
-        self.scale = scale
-        parts: dict[float, list[Floats]] = {}
-        left = SAMPLES
-        for stroke in strokes:
-            samples = _sampled(np.asarray(stroke.points, np.float64) / scale, stroke.radius, left)
-            left -= len(samples)
-            if len(samples):
-                parts.setdefault(stroke.radius, []).append(samples)
-        self._trees = {radius: cKDTree(np.concatenate(pieces)) for radius, pieces in parts.items()}
+    def __init__(self, strokes: Sequence[Stroke], extent: Extent, scale: Floats):
+        """A map of this extent, whose axes are measured in `scale`, as the radii are."""
+        low, high = np.array([extent[::2], extent[1::2]]) / scale
+        margin = 0.1 * (high - low).max()
+        self.scale, self.low, self.high = scale, low - margin, high + margin
+        self.cell = float((self.high - self.low).max()) / CELLS
+        self.covered = np.zeros(np.ceil((self.high - self.low) / self.cell).astype(int) + 1, bool)
+        self.radii = {max(stroke.radius, self.cell) for stroke in strokes}
+        if len(self.radii) > BRUSHES:
+            raise ConfigError(f"The walls were drawn with {len(self.radii)} brushes; use at most {BRUSHES}.")
+        for radius in self.radii:
+            lines = [np.array(stroke.points) / scale for stroke in strokes if max(stroke.radius, self.cell) == radius]
+            self.covered |= self._gaps(lines) <= radius
 
     def __bool__(self) -> bool:
-        return bool(self._trees)
+        return bool(self.radii)
+
+    def _gaps(self, lines: Sequence[Floats]) -> Floats:
+        """How far each cell is from the nearest that one of these polylines passes."""
+        begin, ahead = (
+            np.concatenate(lines),
+            np.concatenate([np.diff(line, axis=0, append=line[-1:]) for line in lines]),
+        )
+        with np.errstate(over="ignore"):  # what stands still enters and leaves at once, or never
+            ends = (np.stack([self.low, self.high])[:, None] - begin) / np.where(ahead == 0.0, 1e-300, ahead)
+        enter = np.maximum(ends.min(axis=0).max(axis=1), 0.0)
+        leave = np.minimum(ends.max(axis=0).min(axis=1), 1.0)
+        on = np.flatnonzero(enter <= leave)
+        begin, ahead = begin[on] + enter[on, None] * ahead[on], (leave - enter)[on, None] * ahead[on]
+        counts = 2 + (np.hypot(*ahead.T) / self.cell).astype(int)
+        if counts.sum() > SAMPLES:
+            raise ConfigError("The walls are too long for this map; erase some.")
+        free = np.ones(self.covered.shape, bool)
+        free[self._cells(_samples(begin, ahead, counts)[1])] = False
+        if free.all():
+            return np.full(free.shape, np.inf)
+        return distance_transform_edt(free, self.cell)
+
+    def _cells(self, spots: Floats) -> tuple[Integers, Integers]:
+        """The cells of points, those off the raster at its rim."""
+        x, y = np.clip((spots - self.low) / self.cell, 0, np.array(self.covered.shape) - 1).astype(int).T
+        return x, y
 
     def covers(self, places: Floats) -> NDArray[np.bool_]:
         """Whether places (n, 2) lie on an obstacle."""
-        covered = np.zeros(len(places), bool)
-        for radius, tree in self._trees.items():
-            covered |= tree.query(places / self.scale, distance_upper_bound=np.nextafter(radius, np.inf))[0] <= radius
-        return covered
+        spots = places / self.scale
+        return self.covered[self._cells(spots)] & (spots >= self.low).all(axis=1) & (spots <= self.high).all(axis=1)
 
     def crossed(self, edges: Edges, places: Floats) -> NDArray[np.int64]:
-        """(m, 2) edges between nodes at these places that an obstacle crosses."""
-        if not self._trees:
+        """(m, 2) edges that an obstacle crosses between nodes at these places which it does not cover."""
+        if not self.radii:
             return np.empty((0, 2), np.int64)
-        gap = np.min([tree.query(places / self.scale)[0] for tree in self._trees.values()], axis=0)
-        ahead = (places[edges.target] - places[edges.source]) / self.scale
-        length = np.hypot(*ahead.T)
-        near = np.flatnonzero(np.minimum(gap[edges.source], gap[edges.target]) <= length / 2 + max(self._trees))
-        count = int(np.clip(np.ceil(length[near].max(initial=0.0) / min(self._trees)), 1, ALONG)) + 1
-        share = np.linspace(0.0, 1.0, count)[:, None, None]
-        samples = places[edges.source[near]] + share * (ahead[near] * self.scale)
-        hit = self.covers(samples.reshape(-1, 2)).reshape(count, -1).any(axis=0)
-        return np.stack([edges.source[near][hit], edges.target[near][hit]], 1)
+        on = self.covers(places)
+        left = np.flatnonzero(~(on[edges.source] | on[edges.target]))
+        begin = places[edges.source[left]]
+        ahead = places[edges.target[left]] - begin
+        most = max(1, min(ALONG, SAMPLES // max(1, len(left))))
+        counts = 1 + np.clip(np.hypot(*(ahead / self.scale).T) / min(self.radii), 1, most).astype(int)
+        number, spots = _samples(begin, ahead, counts)
+        hit = left[np.unique(number[self.covers(spots)])]
+        return np.stack([edges.source[hit], edges.target[hit]], 1)
 
 
-def _sampled(points: Floats, radius: float, most: int) -> Floats:
-    """Points along a polyline, at most a radius apart; `most` of them, further apart where that is too few."""
-    along = np.concatenate([[0.0], np.hypot(*np.diff(points, axis=0).T).cumsum()])
-    at = np.linspace(0.0, along[-1], int(np.clip(np.ceil(along[-1] / radius) + 1, 1, most)))
-    return np.column_stack([np.interp(at, along, axis) for axis in points.T])
+def _samples(begin: Floats, ahead: Floats, counts: Integers) -> tuple[Integers, Floats]:
+    """Points at even distances on lines, both ends among them: (which line, where) of each."""
+    line = np.repeat(np.arange(len(counts)), counts)
+    share = (np.arange(len(line)) - np.repeat(counts.cumsum() - counts, counts)) / np.repeat(counts - 1, counts)
+    return line, begin[line] + share[:, None] * ahead[line]
 
 
 class Simulation:
@@ -213,7 +242,7 @@ class Session:
 
     def __init__(self, stage: Stage):
         self.stage, self.view, self.model = stage, stage.view, stage.engine.model
-        self.obstacles = Obstacles([], self.view.scale)
+        self.obstacles = Obstacles([], self.view.extent, self.view.scale)
         self.scene: Scene | None = None
         self.planner: Planner | None = None
         self._nearest: tuple[tuple[str, bytes], Integers] | None = None
@@ -224,19 +253,31 @@ class Session:
         self.life = 0
         """How often the agent was put on the stage: tells frames of one walk from those of the next."""
 
-    def draw(self, strokes: list[Stroke]) -> None:
-        """Replace all obstacles."""
-        self.obstacles = Obstacles(strokes, self.view.scale)
+    def take(self, message: PlayMessage) -> list[Answer]:
+        """Do all that a message says, or refuse it and do nothing; returns what the page is told."""
+        if message.agent == "run" and (self.stage.simulation is None or (self.scene or message.scene) is None):
+            raise ConfigError("There is no simulator for this data, so there is no live agent.")
+        drawn = self.obstacles
+        if message.strokes is not None:
+            drawn = Obstacles(message.strokes, self.view.extent, self.view.scale)
+        answers = [] if message.scene is None else [self.show(message.scene, drawn)]
+        self.obstacles, self.speed = drawn, message.speed or self.speed
+        if message.agent == "reset":
+            self.observation = None
+        if message.agent == "run" and self.observation is None:
+            answers.append(self.reset())
+        return answers
 
     # ---------------------------------------------------------------- the scene
 
-    def show(self, scene: Scene) -> Answer:
-        """Plan for the scene: path, field and graph."""
+    def show(self, scene: Scene, obstacles: Obstacles | None = None) -> Answer:
+        """Plan for the scene, around other obstacles if they are given: path, field and graph."""
         started = time.perf_counter()
         base = self.stage.engine.agent(scene.planner).planner
         built = time.perf_counter() - started
-        self.scene = scene
-        planner, latent = self._pursue(self.view.state(scene.goal), base)
+        obstacles = self.obstacles if obstacles is None else obstacles
+        planner, latent = self._pursue(self.view.state(scene.goal), base, obstacles)
+        self.scene, self.obstacles = scene, obstacles
         here = self.observation if self.observation is not None else self.view.state(scene.start)
         answer: Answer = {"type": "plan", "id": scene.id, **self._path(planner, here)}
         answer["field"] = self._field(scene.field, planner, latent)
@@ -249,20 +290,20 @@ class Session:
         answer["ms"] = round(1000.0 * (time.perf_counter() - started - built), 2)
         return answer
 
-    def _pursue(self, goal: Row, base: Planner) -> tuple[Planner, LatentGoal]:
-        """A planner of this session's own, with its obstacles switched off."""
+    def _pursue(self, goal: Row, base: Planner, obstacles: Obstacles) -> tuple[Planner, LatentGoal]:
+        """A planner of this session's own that heads for a goal, with what the obstacles block switched off."""
         planner = base.fork()
         latent = latent_wishes([goal], planner)[0].stages[0][0]
-        if isinstance(planner, AsymGraph) and self.obstacles:
+        if isinstance(planner, AsymGraph) and obstacles:
             places = self.stage.nodes(planner)
-            crossed = self.obstacles.crossed(planner.graph.edges(latent), places)
-            planner.switch_off(np.flatnonzero(self.obstacles.covers(places)), map(tuple, crossed), one_way=True)
+            crossed = obstacles.crossed(planner.graph.edges(latent), places)
+            planner.switch_off(np.flatnonzero(obstacles.covers(places)), map(tuple, crossed), one_way=True)
+        if not (isinstance(planner, AsymGraph) and planner.nodes_off.all()):  # obstacles cover every node
+            planner.prepare(goal)
         if self.simulation is not None and not np.array_equal(goal, self.goal):
             self.simulation.set_goal(goal)
             self.steps, self.success = 0, False
         self.goal, self.planner = goal, planner
-        if not (isinstance(planner, AsymGraph) and planner.nodes_off.all()):  # obstacles cover every node
-            planner.prepare(goal)
         return planner, latent
 
     def _path(self, planner: Planner, here: Row) -> Answer:
@@ -329,10 +370,6 @@ class Session:
         self.steps, self.success = 0, False
         self.life += 1
         return self._frame("ready")
-
-    def leave(self) -> None:
-        """Take the agent off the stage."""
-        self.observation = None
 
     def advance(self) -> Answer | None:
         """A few steps towards the goal; the frame says how it went, None that nobody is on the stage."""

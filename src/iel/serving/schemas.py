@@ -1,12 +1,12 @@
 """Bodies of requests: what they may hold and how long they may be. A field's docstring is its line on the page."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from iel.errors import ConfigError
+from iel.planning.watchdog import Watchdog
+from iel.signals import Units
 
 ROWS = 256
 """Rows of one request."""
@@ -20,6 +20,10 @@ Answer = dict[str, Any]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=LONGEST)]
 Table = Annotated[list[Row], Field(min_length=1, max_length=ROWS)]
+Range = Annotated[list[Number], Field(min_length=2, max_length=2)]
+Columns = Annotated[dict[Annotated[str, Field(max_length=200)], Number | Range], Field(min_length=1, max_length=64)]
+"""What some columns should be, by their numbers or names: a number, or [low, high]."""
+Wanted = Row | Columns
 
 
 class Body(BaseModel):
@@ -35,12 +39,12 @@ class Question(Body):
     """One observation, in the order and units of the training data."""
     observations: Table | None = None
     """Several observations, instead of one."""
-    goal: Row | None = None
-    """One goal, a full observation; it may stand for all observations."""
-    goals: Table | None = None
+    goal: Wanted | None = None
+    """One goal, a full observation or {column: value}; it may stand for all observations."""
+    goals: Annotated[list[Wanted], Field(min_length=1, max_length=ROWS)] | None = None
     """A goal for each observation."""
     planner: str | None = Field(default=None, max_length=40)
-    """direct, rec-mid, sym-graph or asym-graph; by default the best one the model can be used with."""
+    """direct, rec-mid, greedy, sym-graph or asym-graph; by default the best one the model can be used with."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
@@ -51,7 +55,7 @@ class Question(Body):
         return self
 
     @property
-    def rows(self) -> tuple[list[list[float]], list[list[float]]]:
+    def rows(self) -> tuple[list[list[float]], list[Wanted]]:
         """(observations, goals) as lists of rows."""
         return self.observations or [self.observation or []], self.goals or [self.goal or []]
 
@@ -67,6 +71,8 @@ class Question(Body):
 class ActQuestion(Question):
     """What to do now."""
 
+    units: Units = "unit"
+    """Actions within [-1, 1] (unit), or in the units of the robot."""
     steps: bool = False
     """Also answer the predicted steps to the goal."""
 
@@ -81,8 +87,8 @@ class StepsQuestion(Question):
 class ControlMessage(Body):
     """One message of a control loop: a goal, an observation, or both."""
 
-    goal: Row | None = None
-    """Head for this goal from now on."""
+    goal: Wanted | None = None
+    """Head for this goal from now on: a full observation or {column: value}."""
     planner: str | None = Field(default=None, max_length=40)
     """Planner for the goal in this message."""
     acting: Literal["mean", "sample", "unstick"] = "mean"
@@ -91,8 +97,14 @@ class ControlMessage(Body):
     """What is random follows from it."""
     observation: Row | None = None
     """Where the robot is; answered by an action."""
+    units: Units = "unit"
+    """Of the actions for this observation: within [-1, 1] (unit), or those of the robot."""
+    stamp: Number | None = None
+    """When it was observed, or its number; for the watchdog."""
     steps: bool = False
     """Also answer the predicted steps."""
+    watchdog: Watchdog | None = None
+    """Stop the robot where an answer should not be trusted, on the way to the goal in this message."""
     avoid: Annotated[list[Row], Field(max_length=ROWS)] | None = None
     """Keep away from these states, which replace the former ones (graph planners)."""
     radius: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
@@ -102,6 +114,8 @@ class ControlMessage(Body):
     def _says_something(self) -> Self:
         if self.goal is None and self.observation is None and self.avoid is None:
             raise ValueError("give a goal, an observation, or states to avoid")
+        if self.watchdog is not None and self.goal is None:
+            raise ValueError("a watchdog begins with a goal; send both")
         return self
 
 

@@ -8,8 +8,6 @@ A map has a raster: points at which the learned field is drawn, each with a stat
 is placed at any free point. Elsewhere a point without data near it stays empty, and a click means the nearest state.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -130,7 +128,7 @@ def _projection(served: Served, pool: Floats) -> tuple[str, tuple[str, str], Pro
     """(kind, names of the axes, the projection)."""
     columns = _position_columns(served)
     if columns:
-        first, second = [*(f"column {column}" for column in columns), ""][:2]
+        first, second = [*map(served.model.signals.axis, columns), ""][:2]
         return "columns", (first, second), _columns(columns)
     model, data, directions = served.model, served.drawable.trajectories, None
     points = model.embed(pool).astype(np.float64)

@@ -6,6 +6,7 @@ import { Board, fillBar } from "/static/draw.js";
 const HINTS = {
   "direct": "Heads straight for the goal in the latent space.",
   "rec-mid": "Heads for recursive midpoints among states of the data.",
+  "greedy": "Heads for the best node within ten steps, without a search.",
   "sym-graph": "Shortest way over states of the data, the same there and back.",
   "asym-graph": "Shortest way over states of the data, with one-way costs.",
 };
@@ -21,7 +22,7 @@ const state = {
   strokes: [], sent: 0, answered: 0, answer: null, agent: null, running: false, ready: false, roundTrip: 0, lives: 0,
 };
 Object.assign(window, { board, playground: state }); // for the curious, and for tests
-let socket = null, dirty = false, strokesDirty = false, graphTimer = 0, sentAt = 0, toastTimer = 0, drawing = null;
+let socket = null, dirty = false, strokesDirty = false, graphTimer = 0, sentAt = 0, toastTimer = 0, slowTimer = 0, drawing = null;
 
 // ---------------------------------------------------------------- the server
 
@@ -49,6 +50,7 @@ function connect() {
   $("link").dataset.state = "waiting";
   own.onopen = () => {
     $("link").dataset.state = "open";
+    wait("");
     state.sent = state.answered = state.lives = 0;
     strokesDirty = state.strokes.length > 0;
     setAgent(null);
@@ -59,6 +61,7 @@ function connect() {
   own.onclose = () => {
     if (own !== socket) return;
     $("link").dataset.state = "closed";
+    wait("The connection is lost: is the server still running?");
     setTimeout(() => own === socket && connect(), 1200);
   };
 }
@@ -73,11 +76,14 @@ function send(force = false, graph = false) {
     graph: graph || (board.show.graph && !board.graph),
   };
   sentAt = performance.now();
+  clearTimeout(slowTimer); // a planner that is used for the first time is built, which takes seconds
+  slowTimer = setTimeout(() => state.sent !== state.answered && wait(`Building ${scene.planner}…`), 400);
   socket.send(JSON.stringify(strokesDirty ? { scene, strokes: state.strokes } : { scene }));
   strokesDirty = false;
 }
 
 function receive(message) {
+  if (message.type !== "agent") wait("");
   if (message.error) {
     state.answered = state.sent;
     return say(message.error, true);
@@ -108,6 +114,11 @@ function receive(message) {
     clearTimeout(graphTimer); // edges are many: only when the goal rests
     graphTimer = setTimeout(() => state.sent === state.answered && send(false, true), 160);
   }
+}
+
+function wait(text) {
+  $("wait-text").textContent = text;
+  $("wait").hidden = !text;
 }
 
 function showPath(message, smooth) {
@@ -179,6 +190,7 @@ function setPlanner(name) {
   state.planner = name;
   for (const button of $("planners").children) button.setAttribute("aria-pressed", button.textContent === name);
   $("planner-hint").textContent = HINTS[name] ?? "";
+  describeField();
   board.setGraph(null);
   send();
 }
@@ -186,9 +198,14 @@ function setPlanner(name) {
 function setField(kind) {
   state.field = kind;
   for (const button of $("fields").children) button.setAttribute("aria-pressed", button.dataset.field === kind);
-  $("field-hint").textContent = FIELDS[kind];
+  describeField();
   $("scale").style.opacity = kind === "none" ? 0.25 : 1;
   send();
+}
+
+function describeField() {
+  const drawn = state.field === "graph" && !state.planner.endsWith("graph") ? "straight" : state.field;
+  $("field-hint").textContent = FIELDS[drawn];
 }
 
 function erase(place) {
@@ -285,6 +302,7 @@ const KEYS = {
 addEventListener("keydown", (event) => {
   if (!state.ready || event.ctrlKey || event.metaKey || event.altKey) return;
   if (/^(select|input)$/i.test(event.target.tagName) && event.target.type !== "checkbox") return;
+  if (event.key === " " && /^(button|input|a)$/i.test(event.target.tagName)) return; // it presses what has the focus
   const number = Number(event.key);
   if (number >= 1 && number <= state.world.planners.length) setPlanner(state.world.planners[number - 1]);
   const act = KEYS[event.key.toLowerCase()];
@@ -292,6 +310,9 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
   act();
 });
+
+// A button that was pressed by mouse or touch gives the focus back, so that Space starts the agent.
+addEventListener("click", (event) => event.detail && event.target.closest("button")?.blur());
 
 // ---------------------------------------------------------------- the panel
 
@@ -348,7 +369,7 @@ $("clear").onclick = () => setStrokes([]);
 $("run").onclick = run;
 $("reset").onclick = reset;
 $("speed").oninput = (event) => socket.send(JSON.stringify({ speed: Number(event.target.value) }));
-document.querySelectorAll("button").forEach((button) => button.addEventListener("click", () => button.blur()));
+document.querySelectorAll("button").forEach((button) => button.addEventListener("click", (event) => event.detail && button.blur()));
 fillBar($("bar"));
 
 const models = await (await fetch("/play/models")).json();
