@@ -5,8 +5,6 @@ within +-1, so the torque is 30 a in both), and so are time step (0.02, RK4), fr
 walls (4-unit boxes, 2 high). See docs/environments.md for how that was checked.
 """
 
-from __future__ import annotations
-
 import tempfile
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass

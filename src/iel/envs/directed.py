@@ -15,8 +15,6 @@ own, so it is four times as fast with the wind as against it; an ant is pushed b
 Every maze stays strongly connected: doors and wind lie on its loops, so each goal can be reached from everywhere.
 """
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import dataclass

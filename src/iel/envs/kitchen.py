@@ -4,8 +4,6 @@ State: 9 robot joints and 21 object joints, observed with D4RL's noise. An eleme
 0.3 of their target; an episode ends when all four have been done at some step, or after 280 steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from typing import Any
@@ -15,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iel.envs.own import Info
-from iel.errors import ConfigError
+from iel.errors import ConfigError, install
 
 HORIZON = 280
 TOLERANCE = 0.3
@@ -69,9 +67,7 @@ class Kitchen(gymnasium.Env):
             with contextlib.redirect_stderr(io.StringIO()):  # it greets with news about another environment
                 from gymnasium_robotics.envs.franka_kitchen.kitchen_env import KitchenEnv
         except ImportError as error:
-            raise ConfigError(
-                f"kitchen-{kind} needs gymnasium-robotics; install it with: pip install 'iel[kitchen]'."
-            ) from error
+            raise ConfigError(f"kitchen-{kind} needs gymnasium-robotics; {install('kitchen')}.") from error
         self.kind, self.elements = kind, ELEMENTS[kind]
         self.simulator = KitchenEnv(list(self.elements), robot_noise_ratio=NOISE, object_noise_ratio=0.0, **settings)
         self.robot = self.simulator.robot_env

@@ -1,14 +1,10 @@
 """Mazes as plain arrays of walls, with positions, neighbours and shortest paths of their cells."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import shortest_path
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +35,21 @@ class MazeMap:
         """(..., 2) row and column of the cells that contain these points, clipped to the map."""
         cells = np.floor((np.asarray(xy, np.float64)[..., ::-1] + self.offset) / self.cell + 0.5).astype(np.int64)
         return np.clip(cells, 0, np.array(self.walls.shape) - 1)
+
+    def against(self, starts: ArrayLike, ends: ArrayLike) -> NDArray[np.bool_]:
+        """Which straight lines from starts[i] to ends[i], (n, >= 2) twice, cross a door from its back to its front."""
+        first, last = (np.atleast_2d(np.asarray(points, np.float64))[:, :2] for points in (starts, ends))
+        through = np.zeros(len(first), bool)
+        for front, back in self.doors:
+            along = (self.centre(back) - self.centre(front)) / self.cell
+            middle = self.centre([front, back]).mean(axis=0)
+            (before, side), (after, other) = (
+                ((points - middle) @ along, (points - middle) @ along[::-1]) for points in (first, last)
+            )
+            crossed = (before > 0) & (after <= 0)
+            share = before / np.where(crossed, before - after, 1.0)
+            through |= crossed & (np.abs(side + share * (other - side)) < self.cell / 2)
+        return through
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
@@ -92,6 +103,9 @@ class MazeMap:
 
     def _shortest(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:
         """(from, to) over all free cells, infinite where there is no way."""
+        from scipy.sparse import csr_array  # a quarter of a second, which names and maps do not need
+        from scipy.sparse.csgraph import shortest_path
+
         n = len(self.free)
         direction, source = np.nonzero(self._ways >= 0)
         target = self._ways[direction, source]

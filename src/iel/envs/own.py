@@ -11,23 +11,26 @@ or a distance of at most `tolerance` to the goal in the given columns. An enviro
 
 from __future__ import annotations
 
-import pkgutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iel.envs.mazes import MazeMap
-from iel.errors import ConfigError
+from iel.errors import ConfigError, unknown_name
+from iel.typed import imported
 
 LANES = 16
 """How many of a user's environments are kept at a time."""
 Info = dict[str, Any]
 """What environments say about a step, by name."""
+
+
+def episode_seed(seed: int, task: int, episode: int) -> int:
+    """The seed that every evaluation resets with for an episode of a task."""
+    return int(np.random.SeedSequence([seed, task, episode]).generate_state(1)[0])
 
 
 @runtime_checkable
@@ -82,6 +85,8 @@ class World:
         """From a function that makes environments, or from a single environment, whose episodes then take turns."""
         if isinstance(env, World):
             return env
+        if unknown := facts.keys() - SAID:
+            raise unknown_name("option of an environment of your own", min(unknown), SAID)
         if hasattr(env, "reset") and hasattr(env, "step") and not isinstance(env, type):
             name = getattr(getattr(env, "spec", None), "id", None) or type(getattr(env, "unwrapped", env)).__name__
             return cls(lambda: env, name=name, lanes=1, **facts)
@@ -93,20 +98,24 @@ class World:
     @classmethod
     def from_text(cls, text: str, **facts: Any) -> World:
         """From `package:function`, looked for in the current directory too."""
-        if not all(text.partition(":")):
-            raise ConfigError(f"--env-factory is '{text}'; give package.module:function, a function that makes one.")
-        here = str(Path.cwd())
-        if here not in sys.path:
-            sys.path.insert(0, here)
-        try:
-            make = pkgutil.resolve_name(text)
-        except (ImportError, AttributeError, ValueError) as problem:
-            raise ConfigError(f"--env-factory {text} cannot be imported ({problem}); check the name.") from None
-        return cls.of(make, **facts)
+        return cls.of(imported(text, "--env-factory"), **facts)
 
     def environment(self) -> OwnEnv:
         """A new environment (or the only one there is)."""
         return OwnEnv(self)
+
+
+SAID = ("goal", "success", "tolerance", "columns", "max_steps")
+"""What may be said of an environment that does not say it itself."""
+
+
+def arena_of(env: object, **facts: Any) -> str | World:
+    """Where to act: the name of an environment, or one's own, with what it does not say itself."""
+    if not isinstance(env, str):
+        return World.of(env, **facts)
+    if facts:
+        raise ConfigError(f"{min(facts)} is said of environments of one's own; '{env}' says everything itself.")
+    return env
 
 
 class OwnEnv:

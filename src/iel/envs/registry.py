@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from iel.envs.directed import WORLDS, World, directed_maze
 from iel.envs.mazes import MazeMap
-from iel.errors import ConfigError, unknown_name
+from iel.errors import ConfigError, install, unknown_name
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -92,7 +92,7 @@ def require_simulator(what: str) -> None:
     """Refuse what needs a simulator on a machine that has none."""
     missing = [name for name in ("gymnasium", "mujoco", "ogbench") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{what} needs {' and '.join(missing)}; install the extra: pip install 'iel[sim]'.")
+        raise ConfigError(f"{what} needs {' and '.join(missing)}; {install('sim')}.")
 
 
 def make_env(name: str, *, reference: ArrayLike | None = None, **settings: Any) -> SeededEnv:

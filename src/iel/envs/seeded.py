@@ -4,8 +4,6 @@ OGBench draws tasks, starts, goals and teleports from numpy's global generator. 
 own for the length of a call, so that two environments never disturb each other, nor anyone else's random numbers.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
