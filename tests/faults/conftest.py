@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the helpers of this directory
 
 @pytest.fixture(scope="session")
 def lab(maze_data, tmp_path_factory):
-    """Runs trainees on three episodes of the real maze; what they compile is kept between processes."""
+    """Runs trainees on three episodes of the real maze."""
     from processes import Lab
 
     return Lab(tmp_path_factory.mktemp("lab"), maze_data.select([0, 1, 2]))

@@ -26,19 +26,10 @@ class Lab:
         data.save(self.file)
 
     def start(self, out: Path, *options: object, cache: bool = True, **environment: str) -> subprocess.Popen:
-        """A training process in `out`, new or continued."""
-        settings = self.compiled if cache else {}
+        """A training process in `out`, new or continued; without `cache` it compiles all by itself."""
+        settings = {} if cache else {"JAX_ENABLE_COMPILATION_CACHE": "false"}
         command = [sys.executable, str(TRAINEE), str(out), str(self.file), *map(str, options)]
         return started(command, **{"JAX_PLATFORMS": "cpu", **settings, **environment})
-
-    @property
-    def compiled(self) -> dict[str, str]:
-        """What makes all processes share what they compile."""
-        return {
-            "JAX_COMPILATION_CACHE_DIR": str(self.root / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        }
 
     def finish(self, out: Path, *options: object, **keywords) -> tuple[int, str]:
         """Train to the end; returns the step it began at (a finished run: its last) and what it said on stderr."""

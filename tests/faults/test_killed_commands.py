@@ -77,7 +77,7 @@ def export(lab, trained, root):
     def words(place: Path) -> list[str]:
         return ["export", str(trained.path), "--nodes", "16", "--data", str(lab.file), "--out", str(place / "robot")]
 
-    return Command(words, lambda place: digests(place, "robot/*"), **lab.compiled), Path.mkdir
+    return Command(words, lambda place: digests(place, "robot/*")), Path.mkdir
 
 
 def evaluate(lab, trained, root):
@@ -93,7 +93,7 @@ def evaluate(lab, trained, root):
         assert len(dict(scored)) == len(scored)  # a planner's scores are the same every time
         return {**{name: digest for name, digest in found.items() if name not in own}, **dict(scored)}
 
-    return Command(words, results, **lab.compiled), lambda place: shutil.copytree(trained.path, place)
+    return Command(words, results), lambda place: shutil.copytree(trained.path, place)
 
 
 def compare(lab, trained, root):
@@ -108,7 +108,7 @@ def compare(lab, trained, root):
             found.pop(name)  # saves on the way, which the next ones replace
         return found
 
-    return Command(lambda place: [*words, str(place)], results, **lab.compiled), Path.mkdir
+    return Command(lambda place: [*words, str(place)], results), Path.mkdir
 
 
 @pytest.fixture(scope="module")

@@ -321,7 +321,8 @@ def test_training_survives_the_end_of_whoever_listened(lab, tmp_path, stream):
     reader, writer = os.pipe()
     os.close(reader)
     steps = [sys.executable, "-m", "iel.cli", "train", "--data", str(lab.file), "--out", str(tmp_path / "run"),
-             "--preset", "smoke", "--steps", "40", "--hidden", "16", "--batch-size", "16"]  # fmt: skip
+             "--algo", "gcbc", "--preset", "smoke", "--steps", "40", "--hidden", "16",
+             "--batch-size", "16"]  # fmt: skip
     command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *steps] if stream == "closed" else steps
     stdout = writer if stream == "both" else subprocess.DEVNULL
     done = subprocess.run(command, stdout=stdout, stderr=None if stream == "closed" else writer, timeout=600)
