@@ -1,20 +1,23 @@
-# Two commands matter: `make demo` and `make test`. Each sets up its own virtual environment first.
+# Three commands matter: `make demo`, `make demo-ant` and `make test`. Each sets up its own virtual environment first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo play test check pytest long faults lint bench clean
+.PHONY: help own-venv install demo demo-ant play test check pytest long faults lint bench clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
-$(STAMP): pyproject.toml constraints.txt
+own-venv:
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -P scripts/check_venv.py; fi
+
+$(STAMP): pyproject.toml constraints.txt | own-venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "iel needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,sim,tensorboard,kitchen,minari,onnx,parquet,video,serve]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,sim,tensorboard,kitchen,minari,onnx,parquet,ros,video,serve,hub]"
 	@touch $@
 
 install: $(STAMP)  ## create .venv and install iel with everything the tests need
@@ -22,11 +25,14 @@ install: $(STAMP)  ## create .venv and install iel with everything the tests nee
 demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (about a minute on two cores)
 	$(BIN)/iel demo
 
+demo-ant: $(STAMP)  ## the same with an ant in a large maze, and a film of it (at most five minutes on two quiet cores)
+	$(BIN)/iel demo --ant
+
 play: $(STAMP)  ## open the playground on the newest demo's run
 	@run=$$(ls -dt runs/demo-*/ 2>/dev/null | head -n 1); [ -n "$$run" ] || { echo "run \`make demo\` first"; exit 2; }; \
 	  $(BIN)/iel play "$$run"
 
-test: $(STAMP)  ## lint, type-check and run the tests (five to seven minutes on two cores)
+test: $(STAMP)  ## lint, type-check and run the tests (about thirteen minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 check pytest
 
 check: $(STAMP)
@@ -40,7 +46,7 @@ long: $(STAMP)  ## the tests that take minutes each
 	IEL_LONG=1 $(BIN)/python -m pytest -m long -n 2
 
 faults: $(STAMP)  ## the long fault suite: kills, flipped bits, full disks (up to an hour and a half)
-	IEL_FAULTS=1 $(BIN)/python -m pytest tests/faults -m faults
+	IEL_FAULTS=1 $(BIN)/python -m pytest tests/faults tests/serving -m faults
 
 lint: $(STAMP)  ## format and lint
 	$(BIN)/ruff format .

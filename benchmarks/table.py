@@ -111,7 +111,20 @@ def totals(rows: list[dict[str, Any]], options: Options) -> dict[str, Any]:
 def command(options: Options) -> dict[str, Any]:
     """`iel bench table`."""
     result = run(options)
+    rows = result["methods"]
     if not options.json:
-        print_rows(result["methods"])
-        print_rows([{name: value for name, value in result.items() if name != "methods"}])
+        steps, shown = "core-seconds a step, by phase", []
+        texts = [", ".join(f"{name} {value}" for name, value in row["core_seconds_a_step"].items()) for row in rows]
+        heads = ("method", "cells", steps, "core-hours a cell", "core-hours")
+        names = ("method", "cells", "core_hours_a_cell", "core_hours")
+        for row, text in zip(rows, texts, strict=True):
+            method, cells, each, hours = (row[name] for name in names)
+            shown.append(dict(zip(heads, (method, cells, text, each, f"{hours:,}"), strict=True)))
+        print_rows(shown)
+        print(
+            f"{result['grid']}, {result['scale']}: {result['cells']} cells, {result['core_hours']:,} core-hours; with "
+            f"{result['cores_a_cell']} cores a cell {result['hours_at_best']:,} hours at best, on one machine of two "
+            f"cores {result['hours_on_one_machine_of_two_cores']:,} hours; about {result['price']:,} at "
+            f"{options.price:g} a core-hour"
+        )
     return result

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from matplotlib.patches import Rectangle
 
 import iel
 from iel.planning import Avoid, Reward, Sequence, Weighted
-from iel.viz.style import LINES, draw_maze, figure, mark
+from iel.viz.style import FAILURE, LINES, START, draw_maze, figure, mark
 
 ROOM = {0: (34.0, 38.0), 1: (22.0, 26.0)}  # columns 0 and 1 are x and y
 CORRIDOR = {0: (22.0, 26.0), 1: (-2.0, 2.0)}
@@ -18,6 +19,14 @@ CORRIDOR = {0: (22.0, 26.0), 1: (-2.0, 2.0)}
 
 def near(x: float, y: float):
     return lambda states: np.exp(-np.hypot(states[:, 0] - x, states[:, 1] - y) / 4.0)
+
+
+def boxes(prompt: object) -> list[tuple[dict, str]]:
+    """The ranges of x and y that a prompt names, and whether they are to be reached (green) or avoided (red)."""
+    if isinstance(prompt, Avoid):
+        return [(prompt.places, FAILURE)]
+    parts = prompt.goals if isinstance(prompt, Sequence) else [prompt]
+    return [(part, START) for part in parts if isinstance(part, dict) and np.ndim(part.get(0)) and np.ndim(part.get(1))]
 
 
 PROMPTS = {
@@ -47,6 +56,9 @@ def main(path: str, picture: str, prompts: dict = PROMPTS, steps: int = 600) -> 
     with figure(Path(picture), -(-len(ways) // 3), 3, size=(13.0, 3.4 * -(-len(ways) // 3))) as axes:
         for panel, (name, way) in zip(axes.ravel(), ways.items(), strict=False):
             draw_maze(panel, env.map)
+            for box, colour in boxes(prompts[name]):
+                (left, right), (bottom, top) = box[0], box[1]
+                panel.add_patch(Rectangle((left, bottom), right - left, top - bottom, color=colour, alpha=0.35, lw=0))
             panel.plot(*way[:, :2].T, color=LINES[3], linewidth=1.6)
             mark(panel, way[0], "start", 60)
             mark(panel, way[-1], "goal", 60)

@@ -1,13 +1,12 @@
 """The study of docs/direction.md: what directed distances and witnesses are worth where there is no way back.
 
-    python scripts/direction_study.py RUN... [--episodes 10] [--seed 0] [--factor 1000] [--out study.json]
-    python scripts/direction_study.py --pictures docs/images [RUN...]
+    python scripts/direction_study.py RUN... [--episodes 10] [--seed 0] [--factor 1000 | --factor 1] [--out study.json]
+    python scripts/direction_study.py --pictures docs/images [RUN...]   # also those of docs/directed-maze.md
 
-For every run and each of {sym-graph, asym-graph} x {no witnesses, witnesses}: success over the five tasks, how many of
-the same episodes' plans lead through a door backwards, and how many of the edges across a door do. And once per run,
-over all ordered pairs of some states of the data: the learned steps against the exact ones of the discretised maze
-(rank correlation; of the pairs whose exact ratio of the two directions is above 5, the share whose predicted ratio is
-above 2), by the distance itself and along the graph.
+For every run and each of {sym-graph, asym-graph} x {no witnesses, witnesses}, or without at a factor of 1: success
+over the five tasks, how many of the same episodes' plans lead through a door backwards, and how many of the edges
+across a door do. And once per run, over all ordered pairs of some states of the data: the learned steps against the
+exact ones of the discretised maze (`iel.evaluation.agreement`), by the distance itself and along each graph.
 """
 
 from __future__ import annotations
@@ -15,39 +14,28 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from iel.envs import MazeMap, make_env
+from iel.envs.directed import WORLDS
 from iel.evaluation import Arena, Protocol
+from iel.evaluation.agreement import KnownMaze, agreements
 from iel.files import write_text
 from iel.planning import Planner, make_planner
-from iel.theory import maze_from_map, shortest_steps, steps_between
-from iel.theory.calibration import spearman
+from iel.theory import maze_of, shortest_steps, steps_between
+from iel.theory.audit import json_safe
 from iel.training import Run, open_run
 from iel.viz.pictures import draw_field
-from iel.viz.style import draw_maze, figure
+from iel.viz.style import LINES, draw_maze, figure
 
 PLANNERS = ("sym-graph", "asym-graph")
 STATES = 60
 """States whose ordered pairs are compared with the exact steps."""
-
-
-def backwards(maze: MazeMap, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Which of the straight lines from (n, 2) places to others cross some door from its back to its front."""
-    through = np.zeros(len(start), bool)
-    for front, back in maze.doors:
-        along = (maze.centre(back) - maze.centre(front)) / maze.cell
-        middle = maze.centre([front, back]).mean(axis=0)
-        (before, side), (after, other) = (
-            ((place - middle) @ along, (place - middle) @ along[::-1]) for place in (start, end)
-        )
-        crossed = (before > 0) & (after <= 0)
-        share = before / np.where(crossed, before - after, 1.0)
-        through |= crossed & (np.abs(side + share * (other - side)) < maze.cell / 2)
-    return through
 
 
 def closed_edges(maze: MazeMap, planner: Planner) -> float:
@@ -57,59 +45,42 @@ def closed_edges(maze: MazeMap, planner: Planner) -> float:
     edges, places = graph.geometric(goal), planner.observations[planner.states, :2]  # type: ignore[attr-defined]
     trusted = np.ones(len(edges), bool) if graph.witnesses is None else graph.seen(edges)
     start, end = places[edges.source[trusted]], places[edges.target[trusted]]
-    back, forth = backwards(maze, start, end).sum(), backwards(maze, end, start).sum()
+    back, forth = maze.against(start, end).sum(), maze.against(end, start).sum()
     return float(back / max(back + forth, 1))
-
-
-def exact_maze(maze: MazeMap) -> Any:
-    """The discretised maze, half a unit a square."""
-    return maze_from_map(maze.walls.astype(int), subcells=8, margin=0.7, one_way=maze.doors, winds=maze.winds)
-
-
-def agreement(predicted: np.ndarray, exact: np.ndarray, first: np.ndarray, second: np.ndarray) -> dict[str, float]:
-    """Rank correlation over ordered pairs, and the ratio test."""
-    table, truth = np.full((2, STATES, STATES), np.nan)
-    table[first, second], truth[first, second] = predicted, exact
-    one_way = truth / truth.T > 5.0
-    ratio = (table / np.maximum(table.T, 1e-9))[one_way]
-    return {"spearman": spearman(predicted, exact), "pairs": int(one_way.sum()), "ratio_above_2": (ratio > 2).mean()}
 
 
 def study(run: Run, arena: Arena, factor: float, nodes: int | None) -> dict[str, Any]:
     """All figures of one run."""
     env, data, model = make_env(run.env), run.data(), run.model
-    assert env.map is not None
-    generator = np.random.default_rng(0)
-    some = data.observations[generator.choice(len(data.observations), STATES, replace=False)]
-    first, second = np.nonzero(~np.eye(STATES, dtype=bool))
-    exact = steps_between(exact_maze(env.map), some[first, :2], some[second, :2])
-    result: dict[str, Any] = {
-        "run": run.path.name,
-        "distance": agreement(model.steps(some[first], some[second]), exact, first, second),
-    }
+    known = KnownMaze.of(run.env)
+    assert env.map is not None and known is not None
+    some = data.observations[np.random.default_rng(0).choice(len(data.observations), STATES, replace=False)]
+    planners: dict[str, Planner] = {"direct": make_planner("direct", model, data)}
+    result: dict[str, Any] = {"run": run.path.name}
     for name in PLANNERS:
-        for known in (1.0, factor):
+        for penalty in dict.fromkeys((1.0, factor)):
             started = time.perf_counter()
-            planner = make_planner(name, model, data, witnesses=known, nodes=nodes)
+            planner = make_planner(name, model, data, witnesses=penalty, nodes=nodes)
             ready = time.perf_counter() - started
             rollouts = arena.rollout(model, planner, name)
             starts = np.array([path[0] for path in rollouts.paths])
             plans = [_way(planner, start, goal) for start, goal in zip(starts, rollouts.goals, strict=True)]
-            steps = planner.plan(some[second]).steps(model.embed(some[first]))
+            shortest = known.steps(starts, rollouts.goals)
             facts: dict[str, Any] = {
                 "success": float(rollouts.success.mean()),
                 "per_task": [float(rollouts.success[rollouts.tasks == task].mean()) for task in arena.tasks],
-                "backward_plans": float(np.mean([backwards(env.map, way[:-1], way[1:]).any() for way in plans])),
+                "taken_over_exact": float((rollouts.steps / shortest)[rollouts.success].mean()),
+                "backward_plans": float(np.mean([env.map.against(way[:-1], way[1:]).any() for way in plans])),
                 "backward_edges": closed_edges(env.map, planner),
                 "prepare_seconds": round(ready, 2),
-                **agreement(steps, exact, first, second),
-                "steps_over_exact": float(np.median(steps / exact)),
             }
-            if known > 1.0:
+            if penalty > 1.0:
                 seen = planner.graph.witnessed(planner._fields[next(reversed(planner._fields))].goal)  # type: ignore[attr-defined]
                 facts |= {"witnessed": seen.witnessed / seen.edges, "components": seen.components}
-            result[f"{name}{'' if known == 1.0 else '+witnesses'}"] = facts
-            print(run.path.name, name, known, json.dumps(facts), flush=True)
+            label = f"{name}{'' if penalty == 1.0 else '+witnesses'}"
+            result[label], planners[label] = facts, planner
+            print(run.path.name, name, penalty, json.dumps(facts), flush=True)
+    result["agreement"] = json_safe(agreements(model, planners, some, known))
     return result
 
 
@@ -120,16 +91,49 @@ def _way(planner: Planner, start: np.ndarray, goal: np.ndarray) -> np.ndarray:
 
 
 def pictures(folder: Path, runs: list[Path]) -> None:
-    """The worlds, and the same maze coloured by steps to a place and from it: exact, and as runs learned it."""
-    for size in ("medium", "large"):
-        with figure(folder / f"direction-{size}.png", 1, 2, size=(9.0, 4.4 if size == "medium" else 3.6)) as axes:
+    """The worlds with their tasks, the exact steps to a place and from it; and the same as runs learned it."""
+    for size, height in (("medium", 5.6), ("large", 4.3)):
+        with figure(folder / f"directed-{size}.png", 1, 2, size=(9.0, height)) as axes:
             for panel, kind in zip(axes[0], ("doors", "wind"), strict=True):
-                maze = make_env(f"pointmaze-{size}-{kind}-v0").map
-                assert maze is not None
-                draw_maze(panel, maze)
-                panel.set_title(f"{size}-{kind}")
+                draw_tasks(panel, f"{size}-{kind}")
+    maze = make_env("pointmaze-medium-doors-v0").map
+    assert maze is not None
+    place = maze.centre(maze.doors[0][0]).astype(np.float32)
+    draw_field(folder / "directed-exact.png", maze, place, exact_fields(maze, place), place)
     for path in runs:
         draw_both_ways(folder / f"direction-{path.name}.png", open_run(path))
+
+
+def draw_tasks(panel: Axes, world: str) -> None:
+    """Doors, wind, and every task from its disc to its star; below, the exact steps there, back, and on a plain map."""
+    maze, lines = make_env(f"pointmaze-{world}-v0").map, []
+    assert maze is not None
+    draw_maze(panel, maze)
+    directed, plain = maze_of(maze), maze_of(MazeMap(maze.walls))
+    for number, (task, colour) in enumerate(zip(WORLDS[world].tasks, LINES, strict=False), 1):
+        start, goal = maze.centre(task)
+        shift = 0.22 * maze.cell * np.array([np.cos(1.26 * number), np.sin(1.26 * number)])  # ends may share a cell
+        for xy, shape, area in ((start + shift, "o", 110), (goal - shift, "*", 220)):
+            panel.scatter(*xy, s=area, marker=shape, color=colour, edgecolor="white", zorder=6)
+            panel.text(*xy, str(number), ha="center", va="center", fontsize=6, color="white", zorder=7)
+        there, back, calm = (
+            steps_between(where, first[None], last[None])[0]
+            for where, first, last in ((directed, start, goal), (directed, goal, start), (plain, start, goal))
+        )
+        lines.append(f"{number}: {there:.0f} there, {back:.0f} back, {calm:.0f} plain")
+    panel.set_title(world)
+    panel.set_xlabel("\n".join(lines), fontsize=8)
+
+
+def exact_fields(maze: MazeMap, place: np.ndarray) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+    """Exact steps to a place and from it, as functions of observations."""
+    exact = maze_of(maze)
+    to_place = shortest_steps(exact, place[None])[0]
+    from_place = shortest_steps(exact, exact.positions())[:, exact.nearest_state(place)]
+    return {
+        "exact steps to the place": lambda x: to_place[exact.nearest_state(x[:, :2])],
+        "exact steps from it": lambda x: from_place[exact.nearest_state(x[:, :2])],
+    }
 
 
 def draw_both_ways(path: Path, run: Run) -> None:
@@ -137,12 +141,8 @@ def draw_both_ways(path: Path, run: Run) -> None:
     maze, model = make_env(run.env).map, run.model
     assert maze is not None
     place = maze.centre(maze.doors[0][0]).astype(np.float32)
-    exact = exact_maze(maze)
-    to_place = shortest_steps(exact, place[None])[0]
-    from_place = shortest_steps(exact, exact.positions())[:, exact.nearest_state(place)]
     fields = {
-        "exact steps to the place": lambda x: to_place[exact.nearest_state(x[:, :2])],
-        "exact steps from it": lambda x: from_place[exact.nearest_state(x[:, :2])],
+        **exact_fields(maze, place),
         "learned steps to it": lambda x: model.steps(x, np.repeat(place[None], len(x), 0)),
         "learned steps from it": lambda x: model.steps(np.repeat(place[None], len(x), 0), x),
     }

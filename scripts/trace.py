@@ -122,7 +122,7 @@ def request(place: Path, walk: Walk) -> None:
     iel.train(iel.load(file), _smoke(), out=place / "run", progress=False)
     data = iel.load(file)
     ask = {"observations": data.observations[:1].tolist(), "goals": data.observations[40:41].tolist()}
-    with TestClient(create_app(open_served(place / "run", nodes=NODES)), base_url="http://127.0.0.1") as client:
+    with TestClient(create_app(open_served(place / "run")), base_url="http://127.0.0.1") as client:
         with walk.traced():
             answer = client.post("/v1/act", json=ask)
         answer.raise_for_status()

@@ -1,11 +1,14 @@
 """The command line as a user meets it: help, one-sentence errors with exit code 2, JSON as the last line."""
 
+import importlib.metadata
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,12 +76,12 @@ def test_benchmarks_need_a_checkout(capsys, monkeypatch, tmp_path):
         assert code == 2 and "in a checkout of iel" in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["data", "make", MAZE], ["demo"]])
+@pytest.mark.parametrize("words", [["data", "make", MAZE], ["demo"], ["demo", "--ant"]])
 def test_without_a_simulator_the_extra_is_named(capsys, monkeypatch, words, tmp_path):
     monkeypatch.setenv("IEL_DATA", str(tmp_path))
     monkeypatch.setitem(sys.modules, "mujoco", None)
     code, _, err = call(capsys, *words)
-    assert code == 2 and "needs mujoco; install the extra: pip install 'iel[sim]'" in err and err.count("\n") == 1
+    assert code == 2 and "needs mujoco; in a clone of iel, run: pip install '.[sim]'" in err and err.count("\n") == 1
 
 
 def test_train_help_shows_the_methods_settings_at_the_presets_values(capsys):
@@ -193,8 +196,13 @@ def test_audit_compares_with_the_maze_on_held_out_episodes(capsys, run, maze_dat
     assert code == 0 and -1 <= result["order"]["low"] <= result["order"]["high"] <= 1
     assert "training never saw" in result["data"] and result["against_exact"]
     assert result["episodes"] == len(maze_data) // 10  # the validation set, not the training set
-    code, out, _ = call(capsys, "audit", run / "seed_0")
+    found = result["agreement"]
+    assert found["states"] == 60 and found["direct"]["pairs"] == 3540 and found["asym-graph"]["one_way"] == 0
+    assert found["direct"]["order"]["value"] != found["asym-graph"]["order"]["value"]
+    words = ("--states", 20, "--along", "sym-graph", "--nodes", 64)
+    code, out, _ = call(capsys, "audit", run / "seed_0", *words)
     assert code == 0 and "rank correlation" in out
+    assert "All ordered pairs of 20 states, sym-graph: rank correlation" in out and "asym-graph" not in out
     assert (run / "seed_0" / "plots" / "audit.png").exists()
     assert drawn and all(min(axes) > 0 for axes in drawn)
 
@@ -246,6 +254,54 @@ def test_bad_files_are_refused_before_training(capsys, tmp_path):
     code, _, err = call(capsys, "train", "--data", tmp_path / "bad.npz", "--out", tmp_path / "run")
     assert code == 2 and "episode 0, step 0, observation column 0" in err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "problem", [MemoryError(), ImportError("jaxlib.so: failed to map segment from shared object", name="jaxlib")]
+)
+def test_too_little_memory_is_a_sentence(problem, capsys, monkeypatch):
+    """As under `ulimit -v 400000`, where which package fails depends on the machine."""
+
+    def fails(argv):
+        raise problem
+
+    monkeypatch.setattr("iel.cli.run", fails)
+    code, out, err = call(capsys, "methods")
+    assert code == 2 and "ulimit -v" in err and err.count("\n") == 1 and out == ""
+
+
+def test_doctor_names_extras_and_advises_no_demo_that_cannot_run(capsys, monkeypatch):
+    """rich reads [sim] as markup; without a simulator the demo could not begin."""
+    from iel.commands import doctor
+
+    def version(name):
+        if name in ("mujoco", "ogbench"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "mujoco" else object())
+    code, out, _ = call(capsys, "doctor")
+    assert code == 0 and "pip install '.[sim]'" in out and "EGL" not in out
+    assert "iel demo" not in out and "iel train --data FILE" in out
+
+
+def test_the_demo_asks_for_the_simulator_first(capsys, monkeypatch):
+    from iel.envs import registry
+
+    find = registry.importlib.util.find_spec
+    monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None if name == "mujoco" else find(name))
+    code, out, err = call(capsys, "demo")
+    assert code == 2 and "The demo needs mujoco" in err and out == ""
+
+
+def test_a_virtual_environment_of_another_checkout_is_refused(tmp_path):
+    program = [sys.executable, "-P", str(Path(__file__).parent.parent / "scripts" / "check_venv.py")]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    refused = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert refused.returncode == 1 and "set VENV to another directory" in refused.stderr
+    home = refused.stderr.split("belongs to the checkout ")[1].split(";")[0]
+    assert subprocess.run(program, cwd=home, env=environment).returncode == 0
 
 
 def test_doctor_says_what_it_found(capsys):

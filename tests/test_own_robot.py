@@ -1,8 +1,11 @@
 """A robot of one's own: logs in a CSV file, a Gymnasium environment nobody here knows, and every command on the run."""
 
+import itertools
 import json
+import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -140,6 +143,18 @@ def test_what_an_environment_does_not_say_is_asked_for(homing, data):
         success=lambda env, observation, goal, info: np.linalg.norm(observation[:2] - env.goal) < 0.6,
     )  # fmt: skip
     assert near["direct"].success.all() and np.array_equal(near["direct"].steps, said["direct"].steps)
+    with pytest.raises(ConfigError, match="Unknown option of an environment of your own 'tolerence': did you mean tol"):
+        iel.evaluate(homing, data, Mute, tolerence=0.6)
+    with pytest.raises(ConfigError, match="tolerance is said of environments of one's own"):
+        iel.evaluate(homing, data, "pointmaze-medium-navigate-v0", tolerance=0.6)
+
+
+def test_how_many_episodes_and_what_is_printed(homing, data):
+    found = iel.evaluate(homing, data, Room, ["direct"], episodes=3, progress=False)["direct"]
+    assert repr(found) == "Rollouts(direct: 3 of 3 episodes reached their goals)"
+    assert repr(iel.Agent(homing, data, "direct").start(data.observations[3])).startswith("Episode(Direct(")
+    trained = iel.train(data, iel.GCBC.preset("smoke", **TINY), seeds=[3], progress=False)
+    assert re.fullmatch(r"Trained\(Model\(gcbc, .*\), seeds \[3\], \d+ s\)", repr(trained))
 
 
 SPACES = {
@@ -165,7 +180,7 @@ def test_factories_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(ConfigError, match=r"has no reset\(\)"):
         World.from_text("my_robot_for_a_test:make").environment()
-    for text, sentence in (("my_robot_for_a_test", "package.module:function"), ("nowhere_at_all:make", "cannot be"),
+    for text, sentence in (("my_robot_for_a_test", "package.module:name"), ("nowhere_at_all:make", "cannot be"),
                            ("my_robot_for_a_test:nothing", "has no attribute 'nothing'")):  # fmt: skip
         with pytest.raises(ConfigError, match=sentence):
             World.from_text(text)
@@ -218,7 +233,8 @@ def test_it_can_be_played_with(run):
     from iel.serving.engine import Engine, open_served
     from iel.serving.playground import Scene, Session, Stage
 
-    stage = Stage(Engine(open_served(run, nodes=64)[0]))
+    served = replace(open_served(run)[0], options=lambda planner: {"nodes": 64} if planner.endswith("-graph") else {})
+    stage = Stage(Engine(served))
     world = stage.describe()
     scene = Scene(id=1, start=world["start"], goal=world["goal"], planner="asym-graph", field="graph")
     assert len(Session(stage).show(scene)["path"]) >= 2 and not world["live"]
@@ -240,7 +256,7 @@ def test_evaluation_and_diagnosis_in_ones_own_environment(run, capsys, monkeypat
     found = json.loads(out)
     assert code == 0 and Path(found["picture"]).exists() and min(drawn[-1]) > 0
     topics = {finding["topic"]: finding for finding in found["findings"]}
-    assert topics.keys() == {"coverage", "graph", "steps", "policy", "episodes"}
+    assert topics.keys() - {"hops"} == {"coverage", "graph", "steps", "policy", "episodes"}
     assert not topics["policy"]["good"]  # thirty steps of training teach nothing, and it says so
     code, out, _ = call(capsys, "diagnose", run, "--nodes", 64)
     assert code == 0 and "policy:" in out and "episodes:" not in out
@@ -338,10 +354,19 @@ def test_convert_names_columns_and_stretches_actions(data, capsys, tmp_path):
     (tmp_path / "log.csv").write_text("\n".join(rows))
     named = ("--observations", "x", "y", "battery", "--actions", "push_x", "push_y", "--episode", "run")
     out_file = tmp_path / "log.npz"
-    code, _, err = call(capsys, "data", "convert", tmp_path / "log.csv", out_file, *named)
+    code, _, err = call(capsys, "data", "convert", tmp_path / "log.csv", "--out", out_file, *named)
     assert code == 2 and "--unit-actions" in err and not out_file.exists()
     code, out, _ = call(
-        capsys, "data", "convert", tmp_path / "log.csv", out_file, *named, "--unit-actions", "--json", "--trust"
+        capsys,
+        "data",
+        "convert",
+        tmp_path / "log.csv",
+        "--out",
+        out_file,
+        *named,
+        "--unit-actions",
+        "--json",
+        "--trust",
     )
     facts = json.loads(out)
     assert code == 0 and facts["episodes"] == len(data) and len(facts["action_low"]) == 2
@@ -363,3 +388,57 @@ def test_costs_that_are_no_steps_should_fall_as_well(data):
     model = iel.train(data, algo, [0], progress=False).model
     found = {finding.topic: finding for finding in diagnose(model, data, model.support).findings}
     assert found["steps"].numbers.keys() == {"falling_share"}
+
+
+def test_every_data_command_takes_the_same_columns(capsys, tmp_path):
+    rows = [f"{e},{t},{e + 0.1 * t},{0.5 * t % 0.7},{t % 3 / 3}" for e in range(3) for t in range(30)]
+    rows[40] = "1,10,,0.1,0.2"
+    (tmp_path / "log.csv").write_text("\n".join(["run,tick,x,y,v", *rows]) + "\n")
+    named = "--observations", "x", "y", "--actions", "v", "--episode", "run", "--time", "tick"
+    code, out, _ = call(capsys, "data", "check", tmp_path / "log.csv", *named)
+    assert code == 1 and "line 42, observation column 'x' (0): the cell is empty" in out
+    code, out, _ = call(capsys, "data", "check", tmp_path / "log.csv", *named, "--gaps", "interpolate")
+    assert code == 0
+    code, out, _ = call(capsys, "data", "info", tmp_path / "log.csv", *named, "--gaps", "cut")
+    assert code == 0 and "episodes           4" in out
+    code, out, _ = call(
+        capsys, "data", "store", tmp_path / "log.csv", "--out", tmp_path / "store", *named, "--gaps", "interpolate"
+    )
+    assert code == 0 and iel.load(tmp_path / "store").signals.observations == ("x", "y")
+
+
+def corridors(thin):
+    """Walks along the two corridors of `Corridors`, a unit a step, and the ends of a plan from one to the other."""
+    world = Corridors(thin)
+    ends = world.maze.centre([[1, 1], [1, 6], [2, 6], [3, 6], [3, 1]]).astype(np.float32)
+    way = np.concatenate([np.linspace(a, b, 20, endpoint=False) for a, b in itertools.pairwise(ends)])
+    walks = [way + np.random.default_rng(e).normal(0, 0.01, way.shape) for e in range(4)]
+    walks += [walk[::-1] for walk in walks]
+    data = iel.Trajectories.from_episodes([(walk, np.zeros((len(walk) - 1, 2))) for walk in walks], trust=True)
+    return world, data, data.observations[0], data.observations[len(way) - 1]
+
+
+@pytest.mark.parametrize("thin", [False, True])
+def test_hops_that_no_trajectory_made_are_found_without_a_map(thin):
+    """In an embedding in which the wall is thin, plans lead through it; nobody has to know that there is a wall."""
+    from iel.evaluation.diagnosis import hops_finding
+    from iel.planning.hops import Hops, route_states
+
+    world, data, start, goal = corridors(thin)
+    planner, hops = iel.AsymGraph(world, data, nodes=8, neighbours=2), Hops(data, (0, 1))
+    planner.prepare(goal)
+    route = planner.path(start)
+    line = route_states(planner, start, route)
+    assert hops.fastest == pytest.approx(1.0, abs=0.1)
+    np.testing.assert_array_equal(line[[0, -1]], [start, goal])
+    assert hops.doubted(line, route.steps).any() == thin
+    # A step of a trajectory is never doubted; one that is twice as fast as ever, or that nobody made, is.
+    rows = np.arange(0, 80, 10)
+    assert not hops.doubted(data.observations[rows], np.full(7, 20.0)).any()
+    assert hops.doubted(data.observations[[0, 60]], np.array([5.0])).all()
+    assert hops.doubted(np.stack([start, goal]), np.array([1e6])).tolist() == [False]  # all the way round, in time
+    one = np.ones(1, int)
+    failed = Rollouts("asym-graph", one, one < 1, one, 0.0, 0.0, [start[None]], goal[None])
+    finding = hops_finding(planner, hops, failed, np.random.default_rng(0))
+    assert finding.good != thin and ("1 of 1 plans have hops that no trajectory made" in finding.sentence) == thin
+    assert Hops.of(iel.AsymGraph(world, data.observations, neighbours=4)) is None  # states alone say nothing

@@ -11,6 +11,7 @@ import iel
 from iel.cli import run as execute
 from iel.commands.prompts import parse_goal, parse_place, parse_reward, parse_weighted
 from iel.errors import ConfigError, DataError
+from iel.signals import Signals
 
 MAZE = "pointmaze-medium-navigate-v0"
 
@@ -19,6 +20,12 @@ def test_words_become_goals_places_and_rewards(tmp_path):
     assert parse_goal(["1.5", "-2"]).tolist() == [1.5, -2.0]
     assert parse_goal(["0=8.5", "1=-2:6"]) == {0: 8.5, 1: (-2.0, 6.0)}
     assert parse_place("0=4:,1=:6") == {0: (4.0, math.inf), 1: (-math.inf, 6.0)}
+    named = Signals(("x", "y", "0"))
+    assert parse_goal(["x=8.5", "1=2"], named) == {0: 8.5, 1: 2.0} and parse_place("y=4:,0=1", named) == {
+        1: (4.0, math.inf),
+        2: 1.0,
+    }
+    assert parse_reward(["x=0:2@1"], named)(np.array([[1.0, 9.0], [3.0, 9.0]])).tolist() == [1.0, 0.0]
     states, weights = parse_weighted(["8.5,2@1", "20,4@-0.5"])
     assert states.tolist() == [[8.5, 2.0], [20.0, 4.0]] and weights == [1.0, -0.5]
     reward = parse_reward(["0=0:2,1=0:2@1", "1=1:9@-0.5"])

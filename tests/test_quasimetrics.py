@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.runtime import random_model
 from iel.errors import ConfigError, GeometryError, RunError
-from iel.files import write_json
+from iel.files import seal, write_json
 from iel.loader import read_json
 from iel.metrics import FLOOR, LatentGoal, Quasimetric
 from iel.model import Model, load_model, save_model
@@ -193,6 +193,7 @@ def test_a_damaged_metric_is_refused(change, message, tmp_path):
     config = read_json(tmp_path / "config.json")
     config["metric"] |= change
     write_json(tmp_path / "config.json", config)
+    seal(tmp_path, 1, {})
     with pytest.raises(RunError, match=message):
         load_model(tmp_path)
 

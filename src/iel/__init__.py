@@ -52,12 +52,14 @@ if TYPE_CHECKING:
         Avoid,
         Direct,
         GasGraph,
+        Greedy,
         Mixture,
         RecMid,
         Region,
         Reward,
         Sequence,
         SymGraph,
+        Watchdog,
         Weighted,
         Where,
     )
@@ -71,7 +73,8 @@ _NAMES = {
     "iel.evaluation": "Protocol evaluate",
     "iel.methods": "CMD CRL FB GAS GCBC GCCQL GCIQL GCIVL HILP HIQL HTP IEL PSM QRL TMD CLearning check_algo",
     "iel.model": "load_model",
-    "iel.planning": "AsymGraph Direct GasGraph RecMid SymGraph Avoid Mixture Region Reward Sequence Weighted Where",
+    "iel.planning": "AsymGraph Direct GasGraph Greedy RecMid SymGraph "
+    "Avoid Mixture Region Reward Sequence Watchdog Weighted Where",
     "iel.policies": "Directions StateDirections Waypoints",
     "iel.training": "open_run train",
 }

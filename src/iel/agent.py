@@ -19,16 +19,20 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike
 
+from iel.card import card_of, read_origin, write_card
 from iel.errors import ConfigError, RunError
 from iel.files import new_directory, seal, write_json
 from iel.loader import read_json
 from iel.metrics import Floats
-from iel.model import Model, load_model, save_model
+from iel.model import Model, load_model
+from iel.model.archive import unpacked
 from iel.model.atlas import Atlas, Source
-from iel.model.files import MANIFEST_FORMAT
+from iel.model.files import MANIFEST_FORMAT, write_model
 from iel.model.support import Outside
 from iel.planning import Acting, Controller, Planner, Route, make_planner, planners_for
 from iel.planning.goals import Goal, observation_table
+from iel.planning.watchdog import Watchdog, Watched
+from iel.signals import Signals, Units
 from iel.typed import as_struct
 
 if TYPE_CHECKING:
@@ -52,14 +56,37 @@ class Saved(Struct, frozen=True):
 class Episode:
     """One agent on its way to one goal: what is remembered on the way belongs to it alone."""
 
-    def __init__(self, planner: Planner, goal: Goal, acting: Acting | None = None, seed: int = 0):
+    def __init__(
+        self,
+        planner: Planner,
+        goal: Goal,
+        acting: Acting | None = None,
+        seed: int = 0,
+        watchdog: Watchdog | None = None,
+    ):
         """`acting` says how actions are taken from the policy (by default its mean); `seed` decides what is random."""
         self._planner = planner.fork()
         self._planner.prepare(goal, acting, seed)
+        self._watched = None if watchdog is None else Watched(watchdog, self._planner)
 
-    def act(self, observation: ArrayLike) -> Floats:
-        """The action for an observation (obs_dim,): (act_dim,), within [-1, 1]."""
-        return self._planner.act(observation)
+    def __repr__(self) -> str:
+        return f"Episode({self._planner!r})"
+
+    def act(self, observation: ArrayLike, units: Units = "unit", stamp: float | None = None) -> Floats:
+        """The action for an observation (obs_dim,): (act_dim,), within [-1, 1], or in the units of the "robot".
+
+        Under a watchdog, `stamp` is when it was observed, or its number.
+        """
+        if self._watched is not None:
+            return self._watched.act(observation, units, stamp)
+        if stamp is not None:
+            raise ConfigError("Only a watchdog looks at stamps; start the episode with watchdog=Watchdog(stop=...).")
+        return self._planner.act(observation, units)
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the watchdog answered with the stop action last time; None if it did not."""
+        return None if self._watched is None else self._watched.stopped
 
     def steps(self, observation: ArrayLike) -> float:
         """Predicted steps from an observation to the goal; infinite where no route leads there."""
@@ -78,6 +105,8 @@ class Agent:
         """`data` are trajectories, an `Atlas` or a table of observations; without them the states that the model was
         exported with. `direct` needs none. `options` are those of the planner, such as `nodes=2048`."""
         self.model, self.options = model, options
+        self.origin: dict[str, Any] = {}
+        """Data, method and settings, as far as they are known: what its card says."""
         if data is None:
             self.planner = model.planner(planner, **options)
         else:
@@ -85,6 +114,11 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"Agent({self.model!r}, {self.planner!r})"
+
+    @property
+    def signals(self) -> Signals:
+        """Names, units and ranges of its columns, and the rate at which they were recorded."""
+        return self.model.signals
 
     @property
     def atlas(self) -> Atlas:
@@ -95,18 +129,36 @@ class Agent:
         """The same model and states with another planner."""
         return Agent(self.model, self.atlas, planner, **options)
 
-    def act(self, observation: ArrayLike, goal: Goal) -> Floats:
-        """The action towards a goal: a state, columns as in {0: 8.5}, or any goal of `iel.planning.goals`.
+    def act(self, observation: ArrayLike, goal: Goal, units: Units = "unit") -> Floats:
+        """The action towards a goal: a state, columns as in {"x": 8.5}, or any goal of `iel.planning.goals`.
 
-        One observation (obs_dim,) gives one action (act_dim,), a table (n, obs_dim) one for each row.
+        One observation (obs_dim,) gives one action (act_dim,), a table (n, obs_dim) one for each row. They are within
+        [-1, 1], or with units="robot" what its logs held: low + (a + 1) (high - low) / 2.
         """
         rows = observation_table(observation, self.model.observation_size, "observation")
         actions = Controller(self.model, self.planner.plan([goal] * len(rows))).act(rows)
+        actions = self.signals.in_units(actions, units)
         return actions[0] if np.ndim(observation) == 1 else actions
 
-    def start(self, goal: Goal, acting: Acting | None = None, seed: int = 0) -> Episode:
-        """A control loop towards a goal: `episode.act(observation)` at every step."""
-        return Episode(self.planner, goal, acting, seed)
+    def start(
+        self,
+        goal: Goal,
+        acting: Acting | None = None,
+        seed: int = 0,
+        rate: float | None = None,
+        any_rate: bool = False,
+        watchdog: Watchdog | None = None,
+    ) -> Episode:
+        """A control loop towards a goal: `episode.act(observation)` at every step.
+
+        `rate` is how many steps a second it will take: another one than the data's is refused unless `any_rate`. A
+        `watchdog` stops the robot where an answer should not be trusted (`iel.planning.watchdog`).
+        """
+        if rate is not None and not any_rate:
+            self.signals.check_rate(rate)
+        if watchdog is not None:
+            watchdog.require(self.model.action_size)
+        return Episode(self.planner, goal, acting, seed, watchdog)
 
     def plan(self, observation: ArrayLike, goal: Goal) -> Route:
         """The route from an observation to a goal."""
@@ -123,16 +175,16 @@ class Agent:
 
         `world` is what your environment does not say itself: `goal`, `success`, `tolerance`, `columns`, `max_steps`.
         """
-        from iel.envs import World
+        from iel.envs.own import arena_of
         from iel.evaluation import Protocol
         from iel.evaluation.rollout import evaluate_planners
 
-        place = env if isinstance(env, str) else World.of(env, **world)
         planners = {self.planner.name: self.planner}
-        return evaluate_planners(self.model, planners, place, Protocol(episodes, seed=seed), progress)
+        return evaluate_planners(self.model, planners, arena_of(env, **world), Protocol(episodes, seed=seed), progress)
 
-    def save(self, path: Path | str) -> Path:
-        """Write a directory that `iel.load_agent` reads, whole or not at all: weights, planning states, checksums.
+    def save(self, path: Path | str, licence: str | None = None) -> Path:
+        """Write a directory that `iel.load_agent` reads, whole or not at all: weights, planning states, a card that
+        says the `licence` under which others may use it, checksums.
 
         What is loaded acts the same to the last bit. A metric of your own cannot be saved.
         """
@@ -145,32 +197,39 @@ class Agent:
             )
         options = {name: value for name, value in self.options.items() if name not in KEPT_BY_ATLAS}
         with new_directory(final) as partial:
-            self.write(partial)
+            atlas = self.write(partial)
             write_json(partial / AGENT, {"planner": self.planner.name, "options": options})
-            seal(partial, MANIFEST_FORMAT, {})
+            origin = self.origin if licence is None else {**self.origin, "licence": licence}
+            card = card_of(self.model, atlas, origin)
+            write_card(partial, card)
+            seal(partial, MANIFEST_FORMAT, card["versions"])
         return final
 
-    def write(self, directory: Path) -> None:
-        """The model's files, and those of the states that its planner can be built from again."""
-        save_model(self.model, directory)
+    def write(self, directory: Path) -> Atlas | None:
+        """Write the model, and the states that its planner can be built from again, which are returned."""
+        write_model(self.model, directory)
         atlas = self.planner.node_atlas()
         if atlas is not None:
             atlas.save(self.model, directory / "planner.safetensors")
+        return atlas
 
 
 def load_agent(path: Path | str, planner: str | None = None, *, outside: Outside = "warn") -> Agent:
-    """An agent from `Agent.save` or `iel export`; `planner` replaces the one it was saved with.
+    """An agent from `Agent.save` or `iel export`, as a directory or a zip archive; `planner` replaces its own.
 
     `outside` is what happens with goals and observations far outside of the training data: warn, refuse or ignore.
     """
-    directory = Path(path)
-    model = load_model(directory, outside)
+    with unpacked(Path(path)) as directory:
+        model = load_model(directory, outside)
+        saved, file = Saved("asym-graph" if model.atlas is not None else "direct"), directory / AGENT
+        if file.exists():
+            saved = as_struct(read_json(file), Saved, str(file), RunError)
+        origin = read_origin(directory)
     if planner is not None:
-        return Agent(model, planner=planner)
-    usual = Saved("asym-graph" if model.atlas is not None else "direct")
-    file = directory / AGENT
-    saved = as_struct(read_json(file), Saved, str(file), RunError) if file.exists() else usual
-    return Agent(model, None, saved.planner, **saved.options)
+        saved = Saved(planner)
+    agent = Agent(model, None, saved.planner, **saved.options)
+    agent.origin = origin
+    return agent
 
 
 def fit(
@@ -189,18 +248,27 @@ def fit(
     """
     from iel.data import load
     from iel.training import train
+    from iel.training.run import run_config
 
     known = load(data) if isinstance(data, (str, Path)) else data
-    model = train(known, suited(known) if method is None else method, [seed], out=out, progress=progress).model
+    algo = suited(known) if method is None else method
+    model = train(known, algo, [seed], out=out, progress=progress).model
     chosen = planner or ("asym-graph" if "asym-graph" in planners_for(model) else "direct")
-    return Agent(model, known, chosen)
+    agent = Agent(model, known, chosen)
+    agent.origin = {**run_config(known, algo, [seed], None), "seed": seed, "status": "finished"}
+    return agent
 
 
 def suited(data: Trajectories) -> Method:
-    """HTP with the preset that suits the data: `laptop` where every column is a position, `laptop-body` where some are
-    (a robot with joints), `laptop-arm` where nothing separates position from pose."""
+    """HTP with the preset that suits the data."""
     from iel.methods import HTP
 
+    return HTP.preset(suited_preset(data))
+
+
+def suited_preset(data: Trajectories) -> str:
+    """`laptop` where every column is a position, `laptop-body` where some are (a robot that turns, or has joints),
+    `laptop-arm` where nothing separates position from pose."""
     if not data.position_columns:
-        return HTP.preset("laptop-arm")
-    return HTP.preset("laptop" if len(data.position_columns) == data.observation_size else "laptop-body")
+        return "laptop-arm"
+    return "laptop" if len(data.position_columns) == data.observation_size else "laptop-body"

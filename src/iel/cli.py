@@ -19,7 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-import tyro
+try:
+    import tyro
+except ImportError:  # before anything that could make a sentence of it
+    sys.exit("iel: The commands need tyro; on a machine without JAX all of docs/serving.md's list is needed to serve.")
 
 import iel
 from iel.commands.common import ADVANCED, UNSAID, Facts, Output
@@ -39,12 +42,16 @@ COMMANDS = {
     "serve": "serve:ServeCommand",
     "audit": "audit:AuditCommand",
     "methods": "methods:MethodsCommand",
+    "published": "published:PublishedCommand",
     "theory": "methods:TheoryCommand",
     "export": "serve:ExportCommand",
+    "push": "share:PushCommand",
+    "pull": "share:PullCommand",
     "data make": "data:DataMake",
     "data convert": "data:DataConvert",
     "data info": "data:DataInfo",
     "data check": "data:DataCheck",
+    "data score": "score:DataScore",
     "data store": "data:DataStore",
     "doctor": "doctor:Doctor",
 }
@@ -52,7 +59,7 @@ COMMANDS = {
 command's line here, the docstring of a field is its `--help`, and a call of it is the command."""
 
 BENCH = "Speed, as ratios against a baseline in the same run (needs a checkout)."
-GROUPS = {"data": "Make, describe and check data sets.", "bench": BENCH}
+GROUPS = {"data": "Make, convert, describe, check and score data sets.", "bench": BENCH}
 """The first words of commands of two words."""
 
 
@@ -66,6 +73,17 @@ def _run_or_say(argv: list[str]) -> int:
         return run(argv)
     except IELError as error:
         notice(str(error))
+        return 2
+    except MemoryError:
+        notice("The memory ran out; give the process more (ulimit -v), or take fewer nodes, rows or episodes.")
+        return 2
+    except ImportError as error:
+        if (error.name or "").split(".")[0] == "iel":  # a bug of ours
+            raise
+        reason = str(error).splitlines()[0][:200]
+        notice(
+            f"A package could not be loaded ({reason}); give the process more memory (ulimit -v), or `make install`."
+        )
         return 2
     except KeyboardInterrupt as stop:
         notice(str(stop) or "interrupted; what was finished so far is kept.")

@@ -4,7 +4,7 @@ What is run is the same process that this machine would start (`python -m MODULE
 declared cores, so a result does not depend on where it was computed. Everything a process reads and writes is in
 directories that all nodes share. A task whose node is lost is started again on another one; what it had saved it finds.
 
-Ray is an extra (`pip install "iel[ray]"`), and nothing here is imported without `--on ray`.
+Ray is an extra (`pip install '.[ray]'` in a clone), and nothing here is imported without `--on ray`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from iel.cores import environment_for, usable_cores
-from iel.errors import ConfigError, RunError
+from iel.errors import ConfigError, RunError, install
 from iel.files import open_in_place
 
 RETRIES = 20
@@ -53,7 +53,7 @@ class Cluster:
             import ray
             import ray.exceptions
         except ImportError:
-            raise ConfigError('--on ray needs Ray; install it with `pip install "iel[ray]"`.') from None
+            raise ConfigError(f"--on ray needs Ray; {install('ray')}.") from None
         self.ray = ray
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         try:

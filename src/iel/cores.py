@@ -1,7 +1,5 @@
 """The processor's cores: which ones this process may use, and how a child is kept to some of them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

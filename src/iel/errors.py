@@ -3,8 +3,6 @@
 The command line turns any `IELError` into that sentence on stderr and exit code 2; everything else is a bug.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 
@@ -32,6 +30,11 @@ class GeometryError(IELError):
 class NoPath(IELError):
     """The goal cannot be reached in the planning graph (for example because nodes were switched off)."""
 
+    def __init__(self, sentence: str, episodes: Iterable[int] = ()):
+        super().__init__(sentence)
+        self.episodes = tuple(episodes)
+        """Which episodes of a plan have no route."""
+
 
 class ContractError(IELError):
     """A method breaks a promise that training, planning or evaluation relies on."""
@@ -39,6 +42,11 @@ class ContractError(IELError):
 
 class ChainError(IELError):
     """A Markov chain or representation breaks an assumption (rows that do not sum to one, wrong rank...)."""
+
+
+def install(extra: str) -> str:
+    """How an extra is installed: nothing of this name is on an index, so it is a clone that pip is pointed at."""
+    return f"in a clone of iel, run: pip install '.[{extra}]'"
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> ConfigError:

@@ -9,8 +9,6 @@ make us write anywhere else.
 A seal is `manifest.json`: size and sha256 of every file of a directory, and of itself.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -246,11 +244,23 @@ def verify_seal(
     remedy: str = "copy the directory again",
     error: ErrorType = RunError,
 ) -> dict[str, Any]:
-    """Refuse files that are not the ones the manifest lists (all of them, or those in `names`); returns the manifest.
+    """Refuse files that are not the ones the manifest lists (all, or those in `names`); returns the manifest."""
+    manifest, listed = read_manifest(directory / MANIFEST, version, remedy=remedy, error=error)
+    for name in listed if names is None else names:
+        if name not in listed:
+            raise error(f"{directory / name} is not listed in {MANIFEST}; it does not belong here, {remedy}.")
+        if file_facts(directory / name, error) != listed[name]:
+            raise error(f"{directory / name} is damaged (it differs from {MANIFEST}); {remedy}.")
+    return manifest
+
+
+def read_manifest(
+    source: Path, version: int, *, remedy: str = "copy the directory again", error: ErrorType = RunError
+) -> tuple[dict[str, Any], dict[str, FileFacts]]:
+    """(a manifest that matches its own sha256, what it says of every file); each name is that of a file beside it.
 
     Keys and versions of packages that this version does not know are left alone.
     """
-    source = directory / MANIFEST
     text = read_limited(source, JSON_BYTES, error)
     manifest = parse_json(text, str(source), error)
     if manifest.get("format") != version or isinstance(manifest.get("format"), bool):
@@ -267,12 +277,7 @@ def verify_seal(
             raise error(
                 f"{source} lists {name[:80]!r}, which is not the name of a file in its directory; do not use it."
             )
-    for name in listed if names is None else names:
-        if name not in listed:
-            raise error(f"{directory / name} is not listed in {MANIFEST}; it does not belong here, {remedy}.")
-        if file_facts(directory / name, error) != listed[name]:
-            raise error(f"{directory / name} is damaged (it differs from {MANIFEST}); {remedy}.")
-    return manifest
+    return manifest, listed
 
 
 def _digest(content: dict[str, object]) -> str:

@@ -2,16 +2,15 @@
 
 A file is believed only after it has been checked: what kind of file it is (a regular one, never a pipe or a link), how
 large it says its arrays are, whether that fits the bytes that are there, and whether it fits the memory budget. No
-format that can hold code is read, nothing is unpacked to the disk, and no file can make another one be read. Data sets
+format that can hold code is read, no data set is unpacked to the disk, and no file can make another be read. Data sets
 are read by `iel.data.npz`, `hdf5`, `tables` and `parquet`, which open their files here; `tests/test_loader.py` checks
 that no other module of the package opens one.
 
     read_json, read_toml      text, small, read whole and strictly
     read_safetensors          weights
+    open_zip                  archives, after a look at their directory
     open_regular, kind_of     any regular file, and what it is by its first bytes
 """
-
-from __future__ import annotations
 
 import errno
 import json
@@ -19,7 +18,10 @@ import math
 import os
 import re
 import stat
+import struct
 import tomllib
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -213,6 +215,60 @@ def check_budget(path: Path | str, total: int, error: ErrorType = DataError) -> 
             f"{path} needs {total / 1e9:,.2f} GB of memory, but the budget is {allowed / 1e9:,.2f} GB; "
             "use a smaller file, or raise IEL_MEMORY_BUDGET."
         )
+
+
+# --------------------------------------------------------------------------------------------------------------- zip
+
+DIRECTORY_BYTES = 4 << 20
+"""Longest directory of an archive that is parsed: some 40,000 members."""
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, struct.error, NotImplementedError,
+              KeyError, RuntimeError, IndexError, OverflowError)  # fmt: skip
+
+
+@contextmanager
+def open_zip(path: Path | str, error: ErrorType) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+    """(archive, {name: entry}) after its directory has been checked; damage found later becomes a sentence as well.
+
+    The library itself refuses members that are encrypted, or not where the directory says they are.
+    """
+    with open_regular(path, error) as (file, size):
+        try:
+            _check_directory_size(file, size)
+            with zipfile.ZipFile(file) as archive:
+                yield archive, _entries(archive)
+        except ZIP_ERRORS as problem:
+            reason = first_line(problem)
+            raise error(f"{path} is not a whole zip archive ({reason}); remove it and make or copy it again.") from None
+
+
+def _check_directory_size(file: BufferedReader, size: int) -> None:
+    """Python parses the whole directory at once, so a directory of millions of members is refused before that."""
+    file.seek(max(0, size - 22 - 65535))
+    tail = file.read()
+    file.seek(0)
+    place = tail.rfind(b"PK\x05\x06")
+    if place < 0 or len(tail) - place < 22:
+        raise ValueError("it has no directory; it is cut off or no zip file")
+    length = int.from_bytes(tail[place + 12 : place + 16], "little")
+    if length == 0xFFFFFFFF:
+        record = tail.rfind(b"PK\x06\x06")
+        length = int.from_bytes(tail[record + 40 : record + 48], "little") if record >= 0 else length
+    if length > DIRECTORY_BYTES:
+        raise ValueError("its directory is too large")
+
+
+def _entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The entries of an archive by name; refused where they overlap, share a name or are packed unusually."""
+    entries: dict[str, zipfile.ZipInfo] = {}
+    if sum(entry.compress_size for entry in archive.infolist()) > archive.start_dir:
+        raise ValueError("its members overlap")
+    for entry in archive.infolist():
+        if entry.filename in entries:
+            raise ValueError(f"'{entry.filename[:80]}' is there twice")
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"'{entry.filename[:80]}' is compressed unusually; store or deflate it")
+        entries[entry.filename] = entry
+    return entries
 
 
 # ----------------------------------------------------------------------------------------------------- JSON and TOML

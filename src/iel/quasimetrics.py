@@ -23,8 +23,6 @@ The root has no epsilon under it: d(x, x) is exactly 0, and so is its gradient t
 Functions take arrays of either library and answer in the same one (their `__array_namespace__`).
 """
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import Any, Literal
 

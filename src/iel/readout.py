@@ -7,8 +7,6 @@ their root mean square times the identity where the columns are coordinates of o
 inputs do not vary get no weight.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pytrees as named arrays, and named arrays as safetensors files. Nothing here can run code from a file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar

@@ -9,12 +9,13 @@
 Keys that a struct does not name are left alone unless it says otherwise: a later version may have added them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
+import pkgutil
+import sys
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -60,6 +61,19 @@ def _parts(problem: msgspec.ValidationError) -> tuple[str, str]:
     """(what was expected, where)."""
     what, _, path = str(problem).partition(" - at `$")
     return what[0].lower() + what[1:], path.strip(".`")
+
+
+def imported(text: str, option: str) -> Any:
+    """What `package.module:name` names, looked for in the current directory too; `option` is where it was given."""
+    if not all(text.partition(":")):
+        raise ConfigError(f"{option} is '{text}'; give package.module:name.")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return pkgutil.resolve_name(text)
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise ConfigError(f"{option} {text} cannot be imported ({problem}); check the name.") from None
 
 
 def shown(value: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from iel.errors import ChainError
 from iel.theory import ControlledProcess, grid, hitting_times, optimal_hitting_times, policy_chain
@@ -119,14 +118,3 @@ def test_winning_states_agree_with_their_definition_on_random_sparse_processes()
         assert np.array_equal(winning, expected) and np.array_equal(safe, expected_safe)
         lost += not winning.all()
     assert 100 < lost < 350
-
-
-def test_a_ladder_that_loses_one_rung_at_a_time_is_searched_in_linear_time():
-    """Each rung may wait or climb with the risk of falling back: 20,000 losses, each of one state. Quadratic: hours."""
-    states = 20_000
-    inner = np.arange(1, states - 1)
-    rows, columns = np.r_[inner, inner, 0, states - 1], np.r_[inner - 1, inner + 1, 0, states - 1]
-    climb = sp.csr_array((np.r_[np.full(2 * len(inner), 0.5), 1.0, 1.0], (rows, columns)), shape=(states, states))
-    process = ControlledProcess.of([climb, sp.eye_array(states)])
-    winning, _ = winning_states(process.transitions, 0, np.ones((states, 2), dtype=bool))
-    assert np.flatnonzero(winning).tolist() == [0]

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 
 from iel.theory import ControlledProcess, optimal_hitting_times
-from iel.theory.builders import corridor, directed_ring, moving
+from iel.theory.builders import corridor, directed_ring, grid, moving
 from iel.theory.programming import (
     fewest_steps,
     gamble,
+    linear_means,
     longest_step,
     low_rank,
     programme,
     programmes,
+    programmes_within,
     random_world,
+    sampled_means,
     support_distance,
     value_iteration,
 )
@@ -91,8 +94,8 @@ def test_luck_is_believed_by_single_transitions_and_priced_by_expectations(luck,
     world = gamble(luck=luck)
     assert programme(world, 6, sampled=True)[0] == pytest.approx(1.0)
     assert programme(world, 6)[0] == pytest.approx(best)
-    assert value_iteration(world, 6) == pytest.approx(optimal_hitting_times(world, 6).values)
-    assert value_iteration(world, 6) == pytest.approx(programme(world, 6))
+    assert value_iteration(world)[:, 6] == pytest.approx(optimal_hitting_times(world, 6).values)
+    assert value_iteration(world)[:, 6] == pytest.approx(programme(world, 6))
 
 
 def test_the_expectation_is_over_next_states_and_the_minimum_over_actions():
@@ -100,3 +103,32 @@ def test_the_expectation_is_over_next_states_and_the_minimum_over_actions():
     slow, fast = (np.array([[stay, 1 - stay], [0.0, 1.0]]) for stay in (0.5, 0.2))
     assert programme(ControlledProcess.of([slow]), 1)[0] == pytest.approx(2.0)
     assert programme(ControlledProcess.of([slow, fast]), 1)[0] == pytest.approx(1.25)
+
+
+def test_a_slip_of_one_half_doubles_the_steps_and_single_transitions_do_not_see_it():
+    """On a ring V = 2 (g - x); one dimension short of full rank is enough, as only displacements count."""
+    ring = directed_ring(5, slip=0.5)
+    around = (np.arange(5)[None] - np.arange(5)[:, None]) % 5
+    assert np.allclose(value_iteration(ring), 2 * around, atol=1e-6)
+    assert np.allclose(programmes(ring, sampled=True), around)
+    features = -2.0 * around  # phi = -V*
+    assert np.allclose(programmes_within(features, ring.expected(features)), 2 * around)
+
+
+def test_fewer_dimensions_and_wrong_means_fall_short_or_are_infeasible():
+    times = value_iteration(grid(3, 3, slip=0.4))
+    means = [grid(3, 3, slip=0.4).expected(low_rank(times, d)[0]) for d in (3, 8)]
+    small, full = (programmes_within(low_rank(times, d)[0], m) for d, m in zip((3, 8), means, strict=True))
+    assert np.allclose(full, times) and (small <= times + 1e-6).all() and small.sum() < 0.9 * times.sum()
+    features = low_rank(times, 8)[0]
+    assert np.allclose(linear_means(features, means[1]), means[1]), "full rank: any mean is linear in phi"
+    narrow = low_rank(times, 2)[0]
+    assert not np.allclose(linear_means(narrow, grid(3, 3).expected(narrow)), grid(3, 3).expected(narrow), atol=1e-3)
+
+
+def test_sampled_means_are_frequencies_of_the_right_row():
+    process, generator = grid(2, 3, slip=0.3), np.random.default_rng(4)
+    single = sampled_means(process, 1, generator).dense()
+    assert np.isin(single, (0.0, 1.0)).all() and np.array_equal(single.sum(axis=2), np.ones((4, 6)))
+    assert (process.dense()[single > 0] > 0).all(), "only what can happen"
+    assert np.abs(sampled_means(process, 200_000, generator).dense() - process.dense()).max() < 0.01

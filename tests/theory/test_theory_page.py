@@ -44,6 +44,8 @@ def test_the_page_quotes_numbers_that_the_checks_find(rows):
         ("n = 32, slip 0.5", "10.2"),
         ("H_max = 30", "0.46"),
         ("H_max = 10", "0.06"),
+        ("n = 256", "0.99"),
+        ("K_a phi", "0.757"),
     ):
         digits = len(quoted.split(".")[1])
         assert f"{found[name]:.{digits}f}" == quoted and quoted in PAGE

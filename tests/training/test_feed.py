@@ -20,7 +20,7 @@ from iel.training.steps import Source, step_keys
 
 TINY = {"steps": 120, "batch_size": 16, "hidden": (8, 8)}
 METHODS = [
-    IEL.preset("smoke", **TINY, dimension=4, omega_share=0.2, standardise=True, policy=Directions(future_share=0.5)),
+    IEL.preset("smoke", **TINY, dimension=4, omega_share=0.2, standardise="all", policy=Directions(future_share=0.5)),
     IEL.preset("smoke", **TINY, dimension=4, policy=Waypoints(columns=(0, 1))),
     GAS.preset("smoke", **TINY, dimension=4, reach=0.5),
     GCCQL.preset("smoke", **TINY),

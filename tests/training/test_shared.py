@@ -125,7 +125,7 @@ def test_what_decides_a_policy_is_in_its_fingerprint(walks, lent, tmp_path, phas
         {"hidden": (8,)},
         {"policy_hidden": (4,)},
         {"learning_rate": 1e-5},
-        {"standardise": True},
+        {"standardise": "all"},
         {"policy": replace(POLICY, steps=29)},
         {"policy": replace(POLICY, future_steps=3)},
     )

@@ -45,7 +45,7 @@ def test_without_ffmpeg_a_gif_is_written_and_said(tmp_path, monkeypatch, capsys)
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     frames = np.random.default_rng(0).integers(0, 255, (3, 32, 32, 3), np.uint8)
     assert write_video(tmp_path / "x.mp4", frames) == tmp_path / "x.gif"
-    assert "iel[video]" in capsys.readouterr().err
+    assert "'.[video]'" in capsys.readouterr().err
 
 
 def test_drawing_shows_waypoints_and_the_way_so_far():

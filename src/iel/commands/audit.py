@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+import tyro
 
 import iel
-from iel.commands.common import ActingCommand, Facts, RunCommand, known_environment
+from iel.commands.common import ActingCommand, Facts, GraphOptions, RunCommand, known_environment
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
+    from iel.evaluation.agreement import KnownMaze
     from iel.training import Run
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditCommand(RunCommand):
-    """How far can this geometry be trusted? Order, calibration, progress at independent goals, with intervals."""
+    """How far can this geometry be trusted? Order, calibration, progress at independent goals, with intervals.
+
+    In a maze, also how the steps between all ordered pairs of some states agree with the exact ones: those that the
+    metric predicts (direct), and those along the graph of a planner.
+    """
 
     data: Path | None = None
     """Audit on these trajectories (default: the validation set of the run's data, which training never saw)."""
@@ -27,8 +32,14 @@ class AuditCommand(RunCommand):
     """Seed of the pairs that are drawn."""
     picture: Path | None = None
     """Where to draw (default: RUN/plots/audit.png); costs that are not in steps are not drawn."""
+    states: int = 60
+    """In a maze: states whose ordered pairs are compared; 0 leaves that out."""
+    along: tuple[Literal["asym-graph", "sym-graph", "gas-graph"], ...] = ("asym-graph",)
+    """Planners whose graphs, over the training data, are compared there."""
+    graph: Annotated[GraphOptions, tyro.conf.OmitArgPrefixes] = GraphOptions()
 
     def __call__(self) -> Facts:
+        from iel.evaluation.agreement import KnownMaze
         from iel.theory import audit_costs, audit_embedding
         from iel.theory.diagnostics import when_it_works
         from iel.viz.audit import draw_audit
@@ -47,10 +58,12 @@ class AuditCommand(RunCommand):
         def cost(i: np.ndarray, j: np.ndarray) -> np.ndarray:
             return model.cost(observations[i], observations[j], observations[j])
 
-        exact = exact_steps(run, observations)
+        maze = KnownMaze.of(known_environment(run.env) or "")
+        exact = maze.between(observations) if maze is not None and maze.in_steps else None
+        facts["agreement"], words = self._agreement(run, observations, maze)
         if model.metric.discount is None:
             found = audit_costs(data.offsets, cost=cost, exact=exact, data=seen, generator=generator)
-            print("\n".join(found.sentences()))
+            print("\n".join([*found.sentences(), *words]))
             return {**facts, **found.to_dict()}
         # A method that learned no embedding has no latent dynamics to judge.
         embeddings = model.embed(observations) if "embedding" in model.networks else None
@@ -74,9 +87,23 @@ class AuditCommand(RunCommand):
         )
         picture = self.picture or run.folder("plots") / "audit.png"
         draw_audit(audit, picture)
-        print("\n".join([*audit.sentences(), *(conditions.sentences() if conditions else [])]))
+        print("\n".join([*audit.sentences(), *(conditions.sentences() if conditions else []), *words]))
         print(f"drawn in {picture}")
         return {**facts, "picture": str(picture), "conditions": conditions and asdict(conditions), **audit.to_dict()}
+
+    def _agreement(self, run: Run, observations: np.ndarray, maze: KnownMaze | None) -> tuple[Facts | None, list[str]]:
+        """Steps between all ordered pairs of some states against the maze's, for programs and in words."""
+        from iel.evaluation.agreement import agreements
+        from iel.theory.audit import json_safe
+
+        if maze is None or not self.states:
+            return None, []
+        drawn = np.random.default_rng(self.seed).choice(len(observations), self.states, replace=False)
+        model, data = run.model, run.data()
+        planners = {name: self.graph.agent(name, model, data).planner for name in ("direct", *self.along)}
+        found = agreements(model, planners, observations[drawn], maze, self.seed)
+        words = [each.sentence(f"All ordered pairs of {self.states} states, {name}") for name, each in found.items()]
+        return json_safe({"states": self.states, **found}), words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +129,7 @@ class DiagnoseCommand(ActingCommand):
         held, seen = audit_data(run, self.planning.data)
         planner = self.planning.agent("direct" if model.metric is None else "asym-graph", model, data).planner
         rollouts, maze = None, None
-        place = self.environment.world() or known_environment(run.env)
+        place = self.environment.world(run.model.signals) or known_environment(run.env)
         if self.episodes and place is not None:
             protocol = iel.Protocol(self.episodes, None, self.seed, self.environment.max_steps)
             arena = Arena(place, protocol, reference=data.observations[0])
@@ -138,19 +165,3 @@ def audit_data(run: Run, file: Path | None) -> tuple[iel.Trajectories, str]:
     if data.fingerprint == facts["fingerprint"]:
         return data, "the training data itself, so new states may be predicted worse"
     return data, f"{file}, which is not the file this run was trained on (whether it shares episodes is not known)"
-
-
-def exact_steps(run: Run, observations: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
-    """(i, j) -> the fewest steps the maze allows between stored states, where the environment has a map."""
-    from iel.theory import Teleports, maze_from_map, steps_between
-
-    if not run.env.startswith("pointmaze"):
-        return None
-    env = iel.make_env(run.env)
-    assert env.map is not None
-    info = vars(env.unwrapped)["_teleport_info"]
-    radius = 1.5  # OGBench's teleports swallow whatever comes within one and a half radii
-    teleports = info and Teleports(info["teleport_in_ijs"], info["teleport_out_ijs"], radius * info["teleport_radius"])
-    walls, doors, winds = env.map.walls.astype(int), env.map.doors, env.map.winds
-    maze = maze_from_map(walls, subcells=8, margin=0.7, teleports=teleports, one_way=doors, winds=winds)
-    return lambda i, j: steps_between(maze, observations[i, :2], observations[j, :2], step=0.2)

@@ -15,6 +15,7 @@ from iel.errors import ConfigError
 if TYPE_CHECKING:
     from iel.envs import World
     from iel.model import Model
+    from iel.signals import Signals
     from iel.training import Run
 
 Facts = dict[str, Any]
@@ -58,14 +59,17 @@ class RunCommand(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannerSettings:
-    """How planners see the data."""
+class GraphOptions:
+    """How planners make their graphs."""
 
     nodes: Annotated[int | None, UNSAID] = None
     """Nodes of the planning graph (default 2048, 8192 for policies that go to waypoints, 512 without an
     embedding that is a space: value networks, QRL, CMD, TMD)."""
     neighbours: int = 10
     """Cheapest edges kept out of every node."""
+    join: Annotated[Literal["best", "nearest"] | None, UNSAID] = None
+    """Join agents and goals to the graph at the best of several nodes, or at the nearest alone, as in the paper
+    (default: best, unless every cost is a network's answer)."""
     coreset: Annotated[Literal["farthest", "dpp"] | None, UNSAID] = None
     """How nodes are chosen (default: the planner's own)."""
     lookahead: Annotated[float | None, UNSAID] = None
@@ -76,19 +80,29 @@ class PlannerSettings:
     chance: bool = True
     """Go through places that throw the agent elsewhere (teleports) where that is expected to be shorter."""
     reach: Annotated[float | None, UNSAID] = None
-    """gas-graph: how far apart joined nodes may be, in the model's unit (default: as the policy was trained, or 8)."""
-    data: Annotated[Path | None, UNSAID] = None
-    """Take states from this file or folder instead of the data the run was trained on."""
+    """gas-graph: how far apart joined nodes may be, in the model's unit (default: as the policy was trained, or 8);
+    greedy: how many steps away the next node may be (default 10)."""
+    backups: Annotated[int | None, UNSAID] = None
+    """greedy: Bellman backups of the distance to the goal over nodes within reach (default 0: believe it)."""
+
+    def options(self, planner: str) -> dict[str, Any]:
+        """What is configurable of this planner and was given."""
+        from iel.planning import PLANNERS
+
+        names = PLANNERS[planner].setting_names() if planner in PLANNERS else []
+        return {name: value for name, value in asdict(self).items() if name in names and value is not None}
 
     def agent(self, planner: str, model: Model, data: iel.Trajectories) -> iel.Agent:
-        """An agent whose planner has what is configurable of it: a coreset and its graph, or the reach of GAS's."""
-        from iel.planning import GasGraph, over_coreset
+        """An agent whose planner has what is configurable of it."""
+        return iel.Agent(model, data, planner, **self.options(planner))
 
-        names = {"reach"} if planner == GasGraph.name else set()
-        if over_coreset(planner):
-            names = {"nodes", "neighbours", "coreset", "lookahead", "witnesses", "chance"}
-        options = {name: value for name, value in asdict(self).items() if name in names and value is not None}
-        return iel.Agent(model, data, planner, **options)
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerSettings(GraphOptions):
+    """How planners see the data."""
+
+    data: Annotated[Path | None, UNSAID] = None
+    """Take states from this file or folder instead of the data the run was trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +113,17 @@ class WorldSettings:
     """Act in your own environment: package.module:function makes a Gymnasium environment (docs/own-robot.md)."""
     tolerance: Annotated[float | None, UNSAID] = None
     """There, a goal counts as reached within this distance (default: info["success"] says so)."""
-    columns: Annotated[tuple[int, ...] | None, UNSAID] = None
-    """Columns of that distance (default: all that the goal names)."""
+    columns: Annotated[tuple[str, ...] | None, UNSAID] = None
+    """Columns of that distance, by name or number (default: all that the goal names)."""
     max_steps: Annotated[int | None, UNSAID] = None
     """Steps an episode may take (default, and at most: the environment's own limit)."""
 
-    def world(self) -> World | None:
+    def world(self, signals: Signals) -> World | None:
         """The environment, if one is given."""
         from iel.envs import World
 
-        facts = {"tolerance": self.tolerance, "columns": self.columns, "max_steps": self.max_steps}
+        columns = None if self.columns is None else tuple(map(signals.column, self.columns))
+        facts = {"tolerance": self.tolerance, "columns": columns, "max_steps": self.max_steps}
         return None if self.env_factory is None else World.from_text(self.env_factory, **facts)
 
 

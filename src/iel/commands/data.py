@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import tyro
+from msgspec import to_builtins
 
 import iel
-from iel.commands.common import Command, Facts, Flag
-from iel.errors import DataError
+from iel.commands.common import UNSAID, Command, Facts, Flag
+from iel.data.writers import Format
+from iel.errors import ConfigError, DataError
+from iel.files import write_text
+
+if TYPE_CHECKING:
+    from iel.data.tables import Given
+    from iel.signals import Signals
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSettings:
+    """Which columns of CSV and Parquet files are what."""
+
+    observations: Annotated[tuple[str, ...], UNSAID] = ()
+    """Columns that are the observation (default: those that begin with observation, obs or state)."""
+    actions: Annotated[tuple[str, ...], UNSAID] = ()
+    """Columns that are the action (default: those that begin with action or act)."""
+    episode: Annotated[str | None, UNSAID] = None
+    """Column that numbers the episodes (default: episode, episode_index or episode_id)."""
+    time: Annotated[str | None, UNSAID] = None
+    """Column that rises within an episode (default: step, frame_index, timestamp or time); converted with --rate, rows
+    are resampled by it and gaps in time end episodes."""
+    gaps: Literal["refuse", "cut", "interpolate"] = "refuse"
+    """What becomes of empty cells: cut leaves their rows out, interpolate fills up to 5 in a row."""
+
+    @property
+    def given(self) -> Given | None:
+        """As `iel.load` takes them; None if nothing was said."""
+        said = {"observations": self.observations, "actions": self.actions, "episode": self.episode, "step": self.time}
+        given: dict[str, str | tuple[str, ...]] = {name: value for name, value in said.items() if value}
+        return {**given, "gaps": self.gaps} if given or self.gaps != "refuse" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableCommand(Command):
+    """A command that reads data."""
+
+    columns: Annotated[ColumnSettings, tyro.conf.OmitArgPrefixes] = ColumnSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +72,8 @@ class DataMake(Command):
     """`ray` or `ray=ADDRESS`: blocks of episodes are collected on a Ray cluster whose nodes see the directory."""
     controller: Path | None = None
     """Another controller for the ant than our own: a safetensors file, or D4RL's as npz."""
+    again: Flag = False
+    """Collect it again even if the same data set is there."""
 
     def __call__(self) -> Facts:
         from iel.cluster import Cluster
@@ -47,6 +88,7 @@ class DataMake(Command):
             directory=self.out,
             controller=self.controller,
             cluster=None if self.on is None else Cluster(self.on),
+            again=self.again,
         )
         picture = files["train"].with_suffix(".png")
         maze = iel.make_env(self.name).map
@@ -57,7 +99,7 @@ class DataMake(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataCheck(Command):
+class DataCheck(TableCommand):
     """Look for everything that is wrong with a data set, and say what to do. Exit code 1 if training would fail."""
 
     name: tyro.conf.Positional[str]
@@ -67,7 +109,7 @@ class DataCheck(Command):
     def __call__(self) -> Facts:
         from iel.data.examine import examine
 
-        findings = examine(self.name)
+        findings = examine(self.name, self.columns.given)
         errors = sum(finding.severity == "error" for finding in findings)
         print("\n".join(str(finding) for finding in findings) or f"{self.name}: nothing wrong was found")
         return {
@@ -80,42 +122,61 @@ class DataCheck(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConvert(Command):
-    """Turn logs (CSV, Parquet, LeRobot, HDF5...) into one npz file that everything here reads."""
+class DataConvert(TableCommand):
+    """Turn logs of any kind (CSV, Parquet, LeRobot, HDF5, bags of ROS...) into a data set, or a data set into another
+    format."""
 
     source: tyro.conf.Positional[str]
-    """A file, a folder with one file per episode, or a data set of LeRobot or Minari."""
-    out: tyro.conf.Positional[Path]
-    """The npz file to write."""
-    observations: tuple[str, ...] = ()
-    """Columns that are the observation (default: those that begin with observation, obs or state)."""
-    actions: tuple[str, ...] = ()
-    """Columns that are the action (default: those that begin with action or act)."""
-    episode: str | None = None
-    """Column that numbers the episodes (default: episode, episode_index or episode_id)."""
+    """A file, a folder with one file per episode, a data set of LeRobot or Minari, or a bag of ROS or MCAP."""
+    out: Path | None = None
+    """What to write: FILE.npz, FILE.parquet, or a directory with --to (of a bag without --map: the first guess)."""
+    to: Format | None = None
+    """What to write (default: as --out ends)."""
+    map: Path | None = None
+    """Of a bag: the file that says which topics and fields are what (docs/bags.md); without it, a first guess is
+    written."""
+    silence: float | None = None
+    """With --time and --rate: seconds without a row that end an episode (default: five usual intervals)."""
     trust: Flag = False
     """Write the data although `iel data check` finds errors in it."""
     unit_actions: Flag = False
-    """Stretch every action column to [-1, 1], as policies need it; the range is printed and kept in the file."""
+    """Rescale every action column to [-1, 1], as policies need it; the range is kept, and the agent answers in these
+    units if asked to."""
+    action_delay: int = 0
+    """Actions act so many rows after they were logged (`iel data check` estimates it): move them there."""
+    units: tuple[str, ...] = ()
+    """What columns are measured in: x=m v=m/s."""
+    rate: float | None = None
+    """Rows per second: to make, with --time; else what they are (default: as the file says, where times are dates)."""
 
     def __call__(self) -> Facts:
-        from iel.data.catalogue import read, resolve
+        from iel.data.bags import is_bag
+        from iel.data.catalogue import resolve
         from iel.data.examine import judge
         from iel.data.scaling import unit_actions
+        from iel.data.writers import write_dataset
 
         path = resolve(self.source)
         if path is None:
             raise DataError(f"{self.source} does not exist; give a file or a folder.")
-        columns = {"observations": self.observations, "actions": self.actions, "episode": self.episode}
-        given = {name: value for name, value in columns.items() if value}
-        data = read(path, trust=self.trust or self.unit_actions, columns=given)
+        if is_bag(path) and self.map is None:
+            return self._guess(path)
+        if self.out is None:
+            raise ConfigError("Say what to write with --out, such as --out robot.npz.")
+        data = self._rows(path)
         ranges: Facts = {}
         if self.unit_actions:
-            data, low, high = unit_actions(data)
-            ranges = {"action_low": low, "action_high": high}
+            data = unit_actions(data)
+            low, high = data.signals.action_low, data.signals.action_high
+            ranges = {"action_low": _few_digits(low, 9), "action_high": _few_digits(high, 9)}
             judge(replace(data, checked=self.trust))
-        data.save(self.out, **ranges)
-        ranges = {name: _few_digits(values, 9) for name, values in ranges.items()}
+        units = dict(pair.split("=", 1) for pair in self.units if "=" in pair)
+        if len(units) < len(self.units):
+            raise ConfigError("--units takes COLUMN=UNIT, as in x=m v=m/s.")
+        data = data.described(
+            units={**data.signals.units, **units}, rate=data.signals.rate if self.rate is None else self.rate
+        )
+        write_dataset(data, self.out, self.to)
         print(f"{self.out}: {len(data)} episodes, {data.num_transitions} steps, {data.observation_size} observation "
               f"and {data.action_size} action columns")  # fmt: skip
         if ranges:
@@ -124,9 +185,44 @@ class DataConvert(Command):
         print(f"next: iel data check {self.out}")
         return {"out": str(self.out), "episodes": len(data), "transitions": data.num_transitions, **ranges}
 
+    def _rows(self, path: Path) -> iel.Trajectories:
+        """The rows of the source, with its actions where they act."""
+        from iel.data.bags import is_bag, read_bags, read_mapping
+        from iel.data.catalogue import read
+        from iel.data.delay import shift_actions
+        from iel.data.trajectories import Rows
+
+        trust = self.trust or self.unit_actions or self.action_delay > 0  # what is changed is looked at afterwards
+        if is_bag(path):
+            assert self.map is not None, "a guess was written instead"
+            rows, reports = read_bags(path, read_mapping(self.map))
+            print("\n".join(map(str, reports)))
+            data = rows.trajectories(trust)
+        else:
+            given: dict[str, str | Sequence[str] | float] = dict(self.columns.given or {})
+            if self.columns.time is not None and self.rate is not None:
+                given |= {"rate": self.rate} | ({} if self.silence is None else {"silence": self.silence})
+            data = read(path, trust=trust, columns=given or None)
+        if self.action_delay:
+            rows = Rows(data.observations, data.actions, data.offsets, data.name, data.signals)
+            data = shift_actions(rows, self.action_delay).trajectories(self.trust or self.unit_actions)
+        return data
+
+    def _guess(self, path: Path) -> Facts:
+        """Write a first mapping of a bag."""
+        from iel.data.bag_guess import guess
+
+        out = self.out or Path(f"{path.stem}.toml")
+        if out.exists():
+            raise DataError(f"{out} is there already; use it with --map {out}, or say --out OTHER.toml.")
+        write_text(out, guess(path))
+        print(f"{out}: a first guess at what is what in {path}\nedit it, then: "
+              f"iel data convert {path} --map {out} --out {path.stem}.npz")  # fmt: skip
+        return {"out": str(out)}
+
 
 @dataclass(frozen=True, kw_only=True)
-class DataStore(Command):
+class DataStore(TableCommand):
     """Write a data set as a store on the disk, which is trained on without being loaded (docs/scale.md)."""
 
     name: tyro.conf.Positional[str]
@@ -143,14 +239,14 @@ class DataStore(Command):
         source = resolve(self.name)
         if source is None:
             raise DataError(f"Data set '{self.name}' is not on this machine; run `iel data make {self.name}` first.")
-        data = convert(source, self.out, trust=self.trust)
+        data = convert(source, self.out, trust=self.trust, columns=self.columns.given)
         print(f"{data}\nwritten to {self.out}; next: iel train --data {self.out}")
         facts = {"episodes": len(data), "transitions": data.num_transitions, "fingerprint": data.fingerprint}
         return {"out": str(self.out), **facts}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataInfo(Command):
+class DataInfo(TableCommand):
     """What a data set holds."""
 
     name: tyro.conf.Positional[str]
@@ -159,7 +255,7 @@ class DataInfo(Command):
     """The size it was made with, if not the benchmark's own."""
 
     def __call__(self) -> Facts:
-        data = iel.load(self.name, episodes=self.episodes, make=False)
+        data = iel.load(self.name, episodes=self.episodes, make=False, columns=self.columns.given)
         lengths = np.diff(data.offsets) - 1
         facts = {
             "name": data.name,
@@ -167,6 +263,7 @@ class DataInfo(Command):
             "transitions": data.num_transitions,
             "observation_size": data.observation_size,
             "action_size": data.action_size,
+            **{name: value for name, value in to_builtins(data.signals).items() if value},
             "shortest_episode": int(lengths.min()),
             "longest_episode": int(lengths.max()),
             "observation_low": _few_digits(data.observations.min(0)),
@@ -175,17 +272,18 @@ class DataInfo(Command):
             "fingerprint": data.fingerprint,
         }
         for name, value in facts.items():
-            if name not in ("observation_low", "observation_high", "slowness"):  # numbers per column
+            if name not in ("observation_low", "observation_high", "slowness", "units"):  # of every column
                 print(f"{name:18} {value}")
-        _print_columns(facts)
+        _print_columns(facts, data.signals)
         return facts
 
 
 def _motion(data: iel.Trajectories) -> Facts:
     """What the columns do: how slow each is, which tell the position, how often it jumps and how much it rests."""
-    from iel.data.positions import LONG, SHORT, rest_rows, slowness
+    from iel.data.positions import LONG, SHORT, monotone_columns, rest_rows, slowness
 
     facts: Facts = {"slowness": None, "place_columns": None, "jumps": len(data.jumps)}
+    facts["one_way_columns"] = list(monotone_columns(data))
     try:
         facts["slowness"] = _few_digits(slowness(data), 3)
         facts["place_columns"] = place = list(data.require_position())
@@ -201,14 +299,17 @@ def _few_digits(values: Iterable[float], digits: int = 4) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def _print_columns(facts: Facts, shown: int = 8) -> None:
+def _print_columns(facts: Facts, signals: Signals, shown: int = 8) -> None:
     """The slowest columns, with range and ratio."""
     ratios = facts["slowness"] or [0.0] * facts["observation_size"]
     order = sorted(range(len(ratios)), key=lambda column: -ratios[column])
-    print(f"{'column':>8} {'lowest':>10} {'highest':>10} {'slowness':>9}")
+    names = {column: signals.axis(column).removeprefix("column ") for column in order[:shown]}
+    width = max(8, *(min(len(name), 40) for name in names.values()))
+    print(f"{'column':>{width}} {'lowest':>10} {'highest':>10} {'slowness':>9}")
     for column in order[:shown]:
         low, high = facts["observation_low"][column], facts["observation_high"][column]
         place = "  place" if column in (facts["place_columns"] or []) else ""
-        print(f"{column:>8} {low:>10g} {high:>10g} {ratios[column]:>9g}{place}")
+        one_way = "  battery? clock? leave it out" if column in facts["one_way_columns"] else ""
+        print(f"{names[column][:40]:>{width}} {low:>10g} {high:>10g} {ratios[column]:>9g}{place}{one_way}")
     if len(order) > shown:
         print(f"{len(order) - shown} more columns, with a slowness of {ratios[order[shown]]:g} and less")

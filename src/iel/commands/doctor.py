@@ -1,17 +1,18 @@
 """`iel doctor`: what this machine has, and what to do about what it lacks."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import tempfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from iel.commands.common import Command, Facts
 from iel.cores import usable_cores
+from iel.errors import install
 
 PACKAGES = ("iel", "numpy", "scipy", "jax", "jaxlib", "equinox", "optax", "safetensors")
+SIMULATORS = ("gymnasium", "mujoco", "ogbench")
 EXTRAS = {"gymnasium": "sim", "mujoco": "sim", "ogbench": "sim", "tensorboardX": "tensorboard", "fastapi": "serve"}
 
 
@@ -21,6 +22,7 @@ class Doctor(Command):
 
     def __call__(self) -> Facts:
         from rich.console import Console
+        from rich.markup import escape
 
         from iel.data.catalogue import data_directory
 
@@ -38,13 +40,16 @@ class Doctor(Command):
         }
         console = Console(highlight=False, soft_wrap=True)
         console.print(f"python      {found['python']} on {found['machine']}")
-        console.print("packages    " + ", ".join(f"{name} {version}" for name, version in found["versions"].items()))
+        packages = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+        console.print(f"packages    {escape(packages)}")
+        simulators = all(find_spec(name) for name in SIMULATORS)
         for name in ("devices", "rendering", "data_directory", "run_directory"):
-            console.print(f"{name.removesuffix('_directory'):<11} {found[name]}")
+            console.print(f"{name.removesuffix('_directory'):<11} {escape(found[name])}")
         for problem in problems:
-            console.print(f"[bold red]fix[/bold red]         {problem}")
+            console.print(f"[bold red]fix[/bold red]         {escape(problem)}")
         if not problems:
-            console.print("[bold green]all well[/bold green]    try `iel demo`")
+            next_step = "try `iel demo`" if simulators else "train on logs of your own: `iel train --data FILE`"
+            console.print(f"[bold green]all well[/bold green]    {next_step}")
         return found
 
 
@@ -54,10 +59,10 @@ def _versions(problems: list[str]) -> dict[str, str]:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            optional = f"not installed (optional: pip install 'iel[{EXTRAS.get(name)}]')"
+            optional = f"not installed (optional; {install(EXTRAS.get(name, ''))})"
             versions[name] = optional if name in EXTRAS else "missing"
             if name in PACKAGES:
-                problems.append(f"The package {name} is missing; run `make install`, or `pip install {name}`.")
+                problems.append(f"The package {name} is missing; run `make install`.")
     return versions
 
 
@@ -76,6 +81,8 @@ def _devices(problems: list[str]) -> str:
 
 def _rendering() -> str:
     """Offscreen rendering is optional: our pictures are drawn by matplotlib. A crash of the driver must not be ours."""
+    if find_spec("mujoco") is None:
+        return "no MuJoCo, so no camera images; everything else works without it"
     from iel.viz.rendering import find_backend
 
     backend = find_backend()

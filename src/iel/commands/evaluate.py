@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from iel.evaluation import Arena, Ask, Rollouts
     from iel.evaluation.result import Result
     from iel.model import Model
+    from iel.signals import Signals
     from iel.training import Run
 
 
@@ -30,8 +31,8 @@ class Evaluate(ActingCommand):
     run: tyro.conf.Positional[Path]
     """Run directory, or a directory of several seeds."""
     planners: tuple[str, ...] | None = None
-    """Ways of acting: direct, rec-mid, sym-graph, asym-graph, gas-graph (default: all that the method allows,
-    the last for GAS alone)."""
+    """Ways of acting: direct, rec-mid, greedy, sym-graph, asym-graph, gas-graph (default: all that the method
+    allows, the last for GAS alone, without greedy)."""
     episodes: int = 20
     """Episodes per task."""
     tasks: tuple[int, ...] | None = None
@@ -42,8 +43,8 @@ class Evaluate(ActingCommand):
     """Act by the policy's mean, by samples of it, or by its mean with noise only while no progress is made."""
     by_distance: Flag = False
     """Instead of the tasks: pairs of cells in bands of distance, EPISODES per band; draws success against distance."""
-    goal_columns: tuple[int, ...] | None = None
-    """Send the agent to these columns of each goal only (0 1 for a place), whatever the others."""
+    goal_columns: tuple[str, ...] | None = None
+    """Send the agent to these columns of each goal only (x y, or 0 1, for a position), whatever the others."""
     avoid: tuple[str, ...] | None = None
     """Places to keep out of, as columns and ranges: 0=4:8,1=2:6 (graph planners)."""
     reward: tuple[str, ...] | None = None
@@ -61,8 +62,9 @@ class Evaluate(ActingCommand):
         from iel.evaluation.result import summarise, table
         from iel.training import open_runs
 
-        ask, world = self._ask(), self.environment.world()
         runs = open_runs(self.run)
+        signals = runs[0].model.signals
+        ask, world = self._ask(signals), self.environment.world(signals)
         driver = None if self.policy_of is None else iel.open_run(self.policy_of)
         planners = self._planners(ask, runs[0].model, (driver or runs[0]).model)
         steps = self.environment.max_steps
@@ -123,23 +125,24 @@ class Evaluate(ActingCommand):
         alone = ask.avoid is None and isinstance(acting.steering, Direction)
         return [name for name in usual_planners(model) if over_coreset(name) or (alone and name == "direct")]
 
-    def _ask(self) -> Ask:
+    def _ask(self, signals: Signals) -> Ask:
         """What the agent is asked for."""
         from iel.evaluation import Ask
 
         words = []
         if self.goal_columns is not None:
-            words.append(f"columns {', '.join(map(str, self.goal_columns))} of each goal")
+            words.append(f"columns {', '.join(self.goal_columns)} of each goal")
         if self.reward is not None:
             words.append(f"the reward {' + '.join(self.reward)}")
         if self.avoid is not None:
             words.append(f"to keep out of {' and '.join(self.avoid)}")
-        avoid = None if self.avoid is None else parse_places(self.avoid)
+        avoid = None if self.avoid is None else parse_places(self.avoid, signals)
+        columns = None if self.goal_columns is None else tuple(map(signals.column, self.goal_columns))
         if self.reward is None:
-            return Ask(self.goal_columns, avoid, words=", ".join(words))
+            return Ask(columns, avoid, words=", ".join(words))
         if self.goal_columns is not None:
             raise ConfigError("--reward replaces the tasks' goals, so leave --goal-columns out.")
-        return Ask.for_reward(parse_reward(self.reward), avoid, ", ".join(words))
+        return Ask.for_reward(parse_reward(self.reward, signals), avoid, ", ".join(words))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +150,7 @@ class VideoCommand(PlanningCommand):
     """Film one episode of a run, with the planned waypoints drawn in: a video and a strip of pictures."""
 
     planner: str = "asym-graph"
-    """direct, rec-mid, sym-graph, asym-graph or gas-graph."""
+    """direct, rec-mid, greedy, sym-graph, asym-graph or gas-graph."""
     task: int = 1
     """Which task of the environment."""
     seed: int = 0

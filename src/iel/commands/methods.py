@@ -1,7 +1,5 @@
 """`iel methods` and `iel theory`: what is known before anything is trained."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from textwrap import wrap
 
@@ -19,9 +17,23 @@ class MethodsCommand(Command):
     """What each method learns: the paper's first table (docs/methods.md has it with measured figures)."""
 
     def __call__(self) -> Facts:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Column, Table
+
         from iel.methods import METHODS
 
-        print(markdown_table([list(COLUMNS), *([title(name), *facts] for name, facts in facts_of_methods().items())]))
+        heads = (*COLUMNS[:4], "directed", "triangle", "TD", "goal-free")
+        fixed = ("method", *heads[4:])
+        table = Table(*(Column(head, no_wrap=head in fixed) for head in heads), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for name, facts in facts_of_methods().items():
+            table.add_row(title(name), *facts)
+        console = Console(highlight=False)
+        console.print(table)
+        console.print(
+            "directed: from x to y may cost another than back; triangle: the triangle inequality holds; TD: learned by "
+            "temporal differences; goal-free: the policy never sees a goal"
+        )
         return {
             "methods": {
                 name: {**entry.facts._asdict(), "planners": list(entry.planners)} for name, entry in METHODS.items()

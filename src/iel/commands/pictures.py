@@ -14,6 +14,7 @@ from iel.envs import MazeMap
 from iel.evaluation import Arena, Rollouts
 from iel.planning import AsymGraph, GasGraph, Planner, Route
 from iel.planning.graph import without
+from iel.planning.hops import route_states
 from iel.training import Run
 from iel.training.trackers import read_metrics
 
@@ -63,7 +64,8 @@ def ground(data: Trajectories) -> Ground:
     both = [*columns, *(column for column in range(data.observation_size) if column not in columns)][:2]
     pair = (both[0], both[-1])
     rows = np.linspace(0, data.num_states - 1, min(data.num_states, 5000)).astype(int)
-    return Ground(data.observations[rows][:, pair], pair)
+    names = data.signals.axis(pair[0]), data.signals.axis(pair[1])
+    return Ground(data.observations[rows][:, pair], pair, names)
 
 
 def draw_fields(picture: Path, maze: MazeMap, agent: Agent, goal: np.ndarray) -> None:
@@ -79,23 +81,26 @@ def draw_fields(picture: Path, maze: MazeMap, agent: Agent, goal: np.ndarray) ->
     draw_field(picture, maze, goal, fields, planner.observations[0])
 
 
-def draw_plan(picture: Path, ground: MazeMap | Ground, planner: Planner, start: np.ndarray, route: Route) -> None:
+def draw_plan(
+    picture: Path,
+    ground: MazeMap | Ground,
+    planner: Planner,
+    start: np.ndarray,
+    route: Route,
+    doubted: np.ndarray | None = None,
+) -> None:
     """The planning graph of the prepared goal at the positions of its nodes, and the route through it.
 
-    Nodes that are avoided are red; where a reward is collected, the others are coloured by it.
+    Nodes that are avoided are red; where a reward is collected, the others are coloured by it. `doubted` hops of the
+    route are dashed and red.
     """
     from iel.viz import draw_graph
 
     assert isinstance(planner, (AsymGraph, GasGraph)), "only graphs are drawn"
     pair = [0, 1] if isinstance(ground, MazeMap) else list(ground.columns)
-    nodes, plan = planner.observations[planner.states][:, pair], planner.prepared
-    goals, last = plan.pursuit.goals, plan.pursuit.goals[-1]
-    line = np.concatenate([start[None], np.asarray(route.observations)])[:, pair]
-    known = [goals[number].observation for number in plan.alternatives[0][-1]]
-    ends = np.array([observation[pair] for observation in known if observation is not None])
-    if len(ends):  # of several, such as states that match in some columns: the one where the route leads
-        line = np.concatenate([line, ends[[np.linalg.norm(ends - line[-1], axis=1).argmin()]]])
+    nodes, last = planner.observations[planner.states][:, pair], planner.prepared.pursuit.goals[-1]
+    line = route_states(planner, start, route)[:, pair]
     edges = without(planner.graph.edges(last), len(nodes), last.off, ())
     pairs = np.stack([edges.source, edges.target], 1)
     title = f"{route.total:.0f} predicted steps over {len(route.nodes)} waypoints"
-    draw_graph(picture, ground, nodes, pairs, line, title, avoided=last.off, rewards=last.rewards)
+    draw_graph(picture, ground, nodes, pairs, line, title, avoided=last.off, rewards=last.rewards, doubted=doubted)

@@ -16,6 +16,7 @@ from iel.errors import ConfigError
 if TYPE_CHECKING:
     from iel.envs import MazeMap
     from iel.planning.goals import Goal
+    from iel.signals import Signals
     from iel.training import Run
 
 SHOWN = 12
@@ -33,8 +34,8 @@ class PlanCommand(PlanningCommand):
     start: tuple[float, ...] | None = None
     """Start observation instead of that one (for a PointMaze: x y)."""
     goal: tuple[str, ...] | None = None
-    """Goal observation instead of that one; or some of its columns, 0=8.5 1=2.0: any state of the data that matches
-    (0=4:8 is a range)."""
+    """Goal observation instead of that one; or some of its columns, x=8.5 y=2.0 (or 0=8.5 1=2.0): any state of the data
+    that matches (x=4:8 is a range)."""
     via: tuple[str, ...] | None = None
     """Places to pass on the way, in this order: 0=8.5,1=2.0 0=20:24."""
     avoid: tuple[str, ...] | None = None
@@ -56,13 +57,16 @@ class PlanCommand(PlanningCommand):
     def __call__(self) -> Facts:
         from iel.commands.pictures import draw_plan, ground
         from iel.model.support import support_of
+        from iel.planning.hops import Hops, route_states
 
         run = iel.open_run(self.run)
         data, model = run.data(self.planning.data), run.model
         start, task_goal, maze = self._ends(run, data)
-        wanted, words = self._wanted(task_goal)
-        goal = wanted if self.via is None else iel.Sequence([*map(parse_place, self.via), wanted])
-        goal = goal if self.avoid is None else iel.Avoid(goal, parse_places(self.avoid))
+        signals = model.signals
+        wanted, words = self._wanted(task_goal, signals)
+        stops = [parse_place(place, signals) for place in self.via or ()]
+        goal = iel.Sequence([*stops, wanted]) if stops else wanted
+        goal = goal if self.avoid is None else iel.Avoid(goal, parse_places(self.avoid, signals))
         model.outside = self.outside
         if model.support is None:  # trained by a version that stored none
             model.support = support_of(data)
@@ -70,7 +74,10 @@ class PlanCommand(PlanningCommand):
         planner.prepare(goal)
         route = planner.path(start)
         picture = self.picture or run.folder("plots") / "plan.png"
-        draw_plan(picture, maze or ground(data), planner, start, route)
+        hops, line = Hops.of(planner), route_states(planner, start, route)
+        simple = len(line) == len(route.steps) + 1  # not several stages
+        doubted = hops.doubted(line, route.steps) if hops and simple else np.zeros(0, bool)
+        draw_plan(picture, maze or ground(data), planner, start, route, doubted)
         waypoints = route.observations
         reading = planner.landscape.read(wanted) if isinstance(wanted, iel.Reward) else None
         if reading:
@@ -82,6 +89,11 @@ class PlanCommand(PlanningCommand):
             print(f"  {number:3d}  {numbers}  {route.steps_to_go[number + 1]:.1f} steps to go")
         if count < len(waypoints):
             print(f"({count} of {len(waypoints)} waypoints; --all prints every one)")
+        if hops and doubted.any():
+            print(
+                f"{doubted.sum()} of {len(doubted)} hops were made by no trajectory, or are faster than any logged "
+                f"step ({hops.fastest:.2g}); they may lead through walls (dashed): try --witnesses 1000 or more --nodes"
+            )
         print(f"drawn in {picture}")
         ends = {"start": start, **({"goal": goal} if isinstance(goal, np.ndarray) else {})}
         return {
@@ -93,6 +105,7 @@ class PlanCommand(PlanningCommand):
             "costs": route.costs.tolist(),
             "steps": route.steps.tolist(),
             "predicted_steps": route.total,
+            "doubted_hops": np.flatnonzero(doubted).tolist(),
             "excess": {name: float(model.support.excess(row)[0]) for name, row in ends.items()},
             "picture": str(picture),
         }
@@ -113,7 +126,7 @@ class PlanCommand(PlanningCommand):
             )
         return start, np.asarray(last, np.float32), maze
 
-    def _wanted(self, task_goal: np.ndarray) -> tuple[Goal, list[float] | str]:
+    def _wanted(self, task_goal: np.ndarray, signals: Signals) -> tuple[Goal, list[float] | str]:
         """The goal without what lies on the way to it; the same as numbers or words."""
         options = {"goal": self.goal, "reward": self.reward, "weighted": self.weighted}
         given = {name: words for name, words in options.items() if words is not None}
@@ -123,8 +136,8 @@ class PlanCommand(PlanningCommand):
             return task_goal, task_goal.tolist()
         ((name, words),) = given.items()
         if name == "reward":
-            return iel.Reward(parse_reward(words)), " ".join(words)
+            return iel.Reward(parse_reward(words, signals)), " ".join(words)
         if name == "weighted":
             return iel.Weighted(*parse_weighted(words)), " ".join(words)
-        goal = parse_goal(words)
+        goal = parse_goal(words, signals)
         return goal, " ".join(words) if isinstance(goal, dict) else goal.tolist()

@@ -1,13 +1,11 @@
 """Goals, places and rewards as people type them.
 
 1.5 2.0              an observation
-0=8.5 1=2.0          columns of it: any state of the data that matches
+x=8.5 y=2.0          columns of it, by name or number (0=8.5): any state of the data that matches
 0=4:8,1=2:6          a place: column 0 from 4 to 8 and column 1 from 2 to 6 (an end left out is open)
 0=4:8,1=2:6@1        a place and what each step in it is worth
 8.5,2.0@-1           an observation and its weight
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,37 +15,38 @@ from typing import TypeAlias
 import numpy as np
 
 from iel.errors import ConfigError, DataError
+from iel.signals import UNNAMED, Signals
 
 Place: TypeAlias = dict[int, float | tuple[float, float]]
 """Column -> its value, or its range."""
 Rewards: TypeAlias = np.ndarray | Callable[[np.ndarray], np.ndarray]
 
 
-def parse_goal(words: Sequence[str]) -> np.ndarray | Place:
+def parse_goal(words: Sequence[str], signals: Signals = UNNAMED) -> np.ndarray | Place:
     """An observation, or a dictionary of columns where every word has the form COLUMN=VALUE."""
     if any("=" in word for word in words):
-        return parse_place(",".join(words))
+        return parse_place(",".join(words), signals)
     return np.array([_number(word, " ".join(words)) for word in words], np.float32)
 
 
-def parse_place(text: str, ranges: bool = False) -> Place:
+def parse_place(text: str, signals: Signals = UNNAMED, ranges: bool = False) -> Place:
     """`0=4:8,1=2` as {0: (4.0, 8.0), 1: 2.0}; where only `ranges` make sense, a value is refused."""
     found: Place = {}
     for part in text.split(","):
         column, sign, wanted = part.partition("=")
-        if not sign or not column.strip().isdigit():
+        if not sign or not column.strip():
             raise ConfigError(f"'{part}' does not say what a column is to be; write it like 0=8.5 or 0=4:8.")
         low, colon, high = wanted.partition(":")
         ends = (_number(low, text) if low else -math.inf, _number(high, text) if high else math.inf)
-        found[int(column)] = ends if colon else _number(low, text)
+        found[signals.column(column.strip())] = ends if colon else _number(low, text)
         if ranges and not colon:
             raise ConfigError(f"'{part}' is a value and no place; write a range like 0=4:8.")
     return found
 
 
-def parse_places(texts: Sequence[str]) -> list[Place]:
+def parse_places(texts: Sequence[str], signals: Signals = UNNAMED) -> list[Place]:
     """Several places."""
-    return [parse_place(text, ranges=True) for text in texts]
+    return [parse_place(text, signals, ranges=True) for text in texts]
 
 
 def parse_weighted(texts: Sequence[str]) -> tuple[np.ndarray, list[float]]:
@@ -59,7 +58,7 @@ def parse_weighted(texts: Sequence[str]) -> tuple[np.ndarray, list[float]]:
     return np.array(states, np.float32), [weight for _, weight in parts]
 
 
-def parse_reward(texts: Sequence[str]) -> Rewards:
+def parse_reward(texts: Sequence[str], signals: Signals = UNNAMED) -> Rewards:
     """A function of observations from places and their worth, or the array `rewards` of one npz file."""
     from iel.data.npz import read_npz
     from iel.planning.goals import inside
@@ -71,7 +70,7 @@ def parse_reward(texts: Sequence[str]) -> Rewards:
                 f"{texts[0]} holds no array 'rewards'; save one number per state of the data under this name."
             )
         return arrays["rewards"]
-    parts = [(parse_place(place, ranges=True), worth) for place, worth in map(_weighed, texts)]
+    parts = [(parse_place(place, signals, ranges=True), worth) for place, worth in map(_weighed, texts)]
     return lambda rows: sum((worth * inside(place, rows) for place, worth in parts), np.zeros(len(rows)))
 
 

@@ -1,21 +1,19 @@
 """`iel serve`, `iel play` and `iel export`: a trained model for others."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 import iel
-from iel.commands.common import Command, Facts, Flag, RunCommand
-from iel.errors import ConfigError
+from iel.commands.common import Command, Facts, Flag, PlannerSettings, RunCommand
+from iel.errors import ConfigError, install
 
 PORT = 8420
-PACKAGES = ("fastapi", "uvicorn", "websockets", "httptools")
+PACKAGES = ("scipy", "threadpoolctl", "fastapi", "uvicorn", "websockets", "httptools")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +28,9 @@ class Serving(Command):
     """Port to listen on; 0 takes a free one."""
     allow_host: tuple[str, ...] = ()
     """Further names this server is called by, such as robot.local."""
-    data: Path | None = None
-    """Take states from this file or folder instead of the data the run was trained on."""
-    nodes: int | None = None
-    """Nodes of the planning graph (default: the planner's own, 512 to 8192)."""
+    planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = PlannerSettings()
+    outside: Literal["warn", "refuse", "ignore"] = "warn"
+    """What to do about goals and observations far outside of the training data: say so in the answer, or refuse."""
     rate: float = 5000.0
     """Requests a second that one address may ask."""
 
@@ -41,7 +38,7 @@ class Serving(Command):
         """Serve until interrupted."""
         missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
         if missing:
-            raise ConfigError(f"Serving needs {' and '.join(missing)}; install the extra: pip install 'iel[serve]'.")
+            raise ConfigError(f"Serving needs {', '.join(missing)}; {install('serve')} (docs/serving.md).")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port is {self.port}; give a number from 0 to 65535.")
         if self.rate <= 0:
@@ -54,7 +51,10 @@ class Serving(Command):
         from iel.serving.listen import listen
 
         policy = AccessPolicy(self.host, self.allow_host, os.environ.get("IEL_TOKEN"))  # refused before loading
-        served = [each for path in self.runs for each in open_served(path, data=self.data, nodes=self.nodes)]
+        opened = [each for path in self.runs for each in open_served(path, data=self.planning.data)]
+        served = [replace(each, options=self.planning.options) for each in opened]
+        for each in served:
+            each.model.outside = self.outside
         if play:
             _ = [each.drawable for each in served]  # refused now, not by the page
         app = create_app(served, policy, Limits(rate=self.rate), play=play)
@@ -100,18 +100,33 @@ class ExportCommand(RunCommand):
     """Take states from this file or folder instead of the data the run was trained on."""
     no_onnx: Flag = False
     """Leave the ONNX files out (writing them needs the extra `onnx`)."""
+    licence: str | None = None
+    """Under which others may use the agent, such as mit; its card says so."""
+    check: Flag = False
+    """Write nothing: check that an export (given in place of the run) is whole and agrees with itself."""
 
     def __call__(self) -> Facts:
-        from iel.export import export_run
+        from iel.export import check_export, export_run, file_sizes
 
+        if self.check:
+            found = check_export(self.run)
+            print(f"{self.run} is whole: {len(found['files'])} files as they were written")
+            return found
         run = iel.open_run(self.run)
         data = run.data(self.data) if self.nodes is not None else None
         out = self.out or run.path / "export"
         card = export_run(
-            run, out, data=data, nodes=self.nodes, coreset=self.coreset, witnesses=self.witnesses, onnx=not self.no_onnx
+            run,
+            out,
+            data=data,
+            nodes=self.nodes,
+            coreset=self.coreset,
+            witnesses=self.witnesses,
+            onnx=not self.no_onnx,
+            licence=self.licence,
         )
-        files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
+        files = file_sizes(out)
         for name, size in files.items():
             print(f"{name:22} {size:12,} bytes")
-        print(f"exported to {out}; next: copy it, and read README.txt there")
+        print(f"exported to {out}; next: copy it, and read README.md there")
         return {"out": str(out), "files": files, **card}

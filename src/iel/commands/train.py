@@ -34,7 +34,8 @@ class Train(Command):
     episodes: int | None = None
     """Use a collected data set of this many episodes instead of the benchmark's own size."""
     algo: str = "iel"
-    """Method (docs/comparing.md tells them apart)."""
+    """Method (docs/comparing.md tells them apart), or package.module:Class of your own (CONTRIBUTING.md). With --data
+    alone: htp, with the preset that suits the data."""
     preset: str = "laptop"
     """Named set of the method's settings; whatever is given explicitly wins over it."""
     seeds: tuple[int, ...] = (0,)
@@ -55,14 +56,15 @@ class Train(Command):
     @classmethod
     def for_arguments(cls, arguments: list[str]) -> type[Train]:
         """These options with the settings of the chosen method, whose defaults are the chosen preset's values."""
+        from iel.agent import suited_preset
         from iel.methods import METHODS, get_method, policy_from
         from iel.policies import POLICIES
 
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        for option in ("--resume", "--algo", "--preset", "--policy"):
+        for option in ("--resume", "--algo", "--preset", "--policy", "--data", "--env"):
             parser.add_argument(option)
         given = parser.parse_known_args(arguments)[0]
-        algo, seeds, every = cls.algo, cls.seeds, cls.checkpoint_every
+        algo, preset, seeds, every = cls.algo, cls.preset, cls.seeds, cls.checkpoint_every
         if given.resume:  # the run's own; what is given all the same must agree
             from iel.training import open_runs
 
@@ -70,7 +72,13 @@ class Train(Command):
             defaults, algo, every = first.algo, first.config["algo"], first.config.get("checkpoint_every")
             seeds = tuple(first.config.get("seeds", [first.seed]))
         else:
-            defaults = get_method(given.algo or algo).preset(given.preset or cls.preset)
+            alone = given.data and not (given.env or given.algo or given.preset)  # then what `iel.fit` trains
+            algo = given.algo or ("htp" if alone else algo)
+            method = get_method(algo)  # imports one of your own
+            preset = cls.preset if cls.preset in method.presets else "paper"
+            if alone:
+                preset = suited_preset(iel.load(given.data, trust=True))  # judged when it is trained on
+            defaults = method.preset(given.preset or preset)
             if given.policy is not None and given.policy != _kind(defaults.policy):
                 defaults = dataclasses.replace(defaults, policy=policy_from(given.policy))
         # The policy has options of its own, so it is no option of the method.
@@ -82,8 +90,8 @@ class Train(Command):
         marks = (tyro.conf.Suppress,) if brief else ()
         settings = Annotated[(kind, tyro.conf.arg(help=about), tyro.conf.OmitArgPrefixes, *marks)]
         fields = [
-            ("algo", _one_of(METHODS), algo),
-            ("preset", _one_of(defaults.presets), cls.preset),
+            ("algo", _one_of((*METHODS, "package.module:Class")), algo),
+            ("preset", _one_of(defaults.presets), preset),
             ("seeds", tuple[int, ...], seeds),
             ("checkpoint_every", int | None, every),
             ("policy", _one_of(("own", *POLICIES)), _kind(defaults.policy)),
@@ -120,7 +128,7 @@ class Train(Command):
         if self.resume is None and self.out is not None and holds_run(self.out):
             raise ConfigError(f"{self.out} already holds a run; continue it with --resume, or choose another --out.")
         begun = None if self.resume is None else open_runs(self.resume)[0]
-        data, file = self._data_to_begin() if begun is None else self._data_to_continue(begun)
+        data, file = self._data_to_begin() if begun is None else self._data_to_continue(begun, algo)
         out = self.resume or self.out or next_free(Path("runs"), f"{data.name}-{algo.name}")
         trained = iel.train(
             data,
@@ -159,11 +167,11 @@ class Train(Command):
             raise ConfigError("Say what to train on: --env pointmaze-large-navigate-v0, or --data FILE.")
         return iel.load(self.env, episodes=self.episodes, trust=self.trust), None
 
-    def _data_to_continue(self, run: Run) -> tuple[iel.Trajectories, Path | None]:
+    def _data_to_continue(self, run: Run, algo: Method) -> tuple[iel.Trajectories, Path | None]:
         """The data of the run; `--env`, `--data` and `--algo` may be given again, and are then held against the run."""
         if self.out is not None and self.out != self.resume:
             raise ConfigError(f"--resume continues {self.resume} where it is; leave out --out.")
-        for name, given, recorded in (("env", self.env, run.env), ("algo", self.algo, run.config["algo"])):
+        for name, given, recorded in (("env", self.env, run.env), ("algo", algo.name, run.config["algo"])):
             if given is not None and given != recorded:
                 raise ConfigError(f"{self.resume} cannot be resumed: {name} is {recorded} in the run and {given} now.")
         file = self.data or (Path(recorded) if (recorded := run.config["data"].get("file")) else None)

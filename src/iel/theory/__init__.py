@@ -7,25 +7,11 @@ Here is what people use on their own chains, mazes and models; the files hold th
 from iel.theory.audit import Audit, CostAudit, audit_costs, audit_embedding
 from iel.theory.builders import grid
 from iel.theory.chains import ControlledProcess, hitting_time_matrix, hitting_times, policy_chain, uniform_policy
-from iel.theory.mazes import Maze, Teleports, maze_from_map, shortest_steps, steps_between
+from iel.theory.mazes import Maze, Teleports, maze_from_map, maze_of, shortest_steps, steps_between
 from iel.theory.optimal import OptimalTimes, optimal_hitting_times
 
 __all__ = [
-    "Audit",
-    "ControlledProcess",
-    "CostAudit",
-    "Maze",
-    "OptimalTimes",
-    "Teleports",
-    "audit_costs",
-    "audit_embedding",
-    "grid",
-    "hitting_time_matrix",
-    "hitting_times",
-    "maze_from_map",
-    "optimal_hitting_times",
-    "policy_chain",
-    "shortest_steps",
-    "steps_between",
-    "uniform_policy",
-]
+    "Audit", "ControlledProcess", "CostAudit", "Maze", "OptimalTimes", "Teleports", "audit_costs",
+    "audit_embedding", "grid", "hitting_time_matrix", "hitting_times", "maze_from_map", "maze_of",
+    "optimal_hitting_times", "policy_chain", "shortest_steps", "steps_between", "uniform_policy",
+]  # fmt: skip

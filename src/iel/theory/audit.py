@@ -30,8 +30,6 @@ Costs that are no steps (log-odds) have an order, a triangle inequality and an a
 No figure multiplies one-step errors by 1 / (1 - spectral radius): docs/theory.md, point 6, says why.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,7 +105,7 @@ class CostAudit:
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers only, safe for JSON: values that are not finite become null."""
-        return _json_safe({"verdict": self.verdict, **vars(self)})
+        return json_safe({"verdict": self.verdict, **vars(self)})
 
     def facts(self, what: str) -> list[str]:
         """What is said of every geometry: what was audited, its order, its triangles, its asymmetry."""
@@ -173,7 +171,7 @@ class Audit(CostAudit):
         """Numbers only, safe for JSON: values that are not finite become null."""
         shown = {name: value for name, value in vars(self).items() if name not in ("dynamics", "pairs")}
         closure = self.dynamics and {name: getattr(self.dynamics, name) for name in ("epsilon", "noise", "step")}
-        return _json_safe({"verdict": self.verdict, "as_exact": self.figures(), **shown, "closure": closure})
+        return json_safe({"verdict": self.verdict, "as_exact": self.figures(), **shown, "closure": closure})
 
     def sentences(self) -> list[str]:
         """The audit in plain English."""
@@ -408,6 +406,6 @@ def _checked(ask: PairFunction, name: str) -> PairFunction:
     return answer
 
 
-def _json_safe(value: Any) -> Any:
+def json_safe(value: Any) -> Any:
     """What JSON makes of it: numbers, words, lists and dicts, with null for what is not finite."""
     return msgspec.json.decode(msgspec.json.encode(value, enc_hook=lambda number: number.item()))

@@ -14,8 +14,6 @@ with neither w_1 orthogonal to phi(g) nor the invariance of span phi(g), is
 `relative_error_bound`     |V^(x) - V(x, g)|  <=  V(x, g) max_{x != g} |<E[phi(x')] - phi(x), omega> - 1|.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

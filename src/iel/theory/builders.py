@@ -3,8 +3,6 @@
 Every builder that draws takes an explicit numpy Generator; mazes have their own file.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.sparse as sp
 

@@ -3,8 +3,6 @@
 Each is a plain function of arrays; `audit.py` points them at a model.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -162,7 +162,7 @@ def goal_indices(goal: Goal, states: int) -> np.ndarray:
     return indices
 
 
-def _leads_into(edges: sp.csr_array, seeds: np.ndarray) -> np.ndarray:
+def leads_into(edges: sp.csr_array, seeds: np.ndarray) -> np.ndarray:
     """The mask of states with a path along `edges` into `seeds` (a mask); seeds belong to it."""
     if not seeds.any():
         return seeds
@@ -177,7 +177,7 @@ def goal_mask(goal: Goal, states: int) -> np.ndarray:
 def can_reach(chain: Matrix, goal: Goal) -> np.ndarray:
     """States from which the goal has positive probability, as a mask."""
     matrix = sp.csr_array(chain)
-    return _leads_into(matrix, goal_mask(goal, matrix.shape[0]))
+    return leads_into(matrix, goal_mask(goal, matrix.shape[0]))
 
 
 def reached_almost_surely(chain: Matrix, goal: Goal) -> np.ndarray:
@@ -188,7 +188,7 @@ def reached_almost_surely(chain: Matrix, goal: Goal) -> np.ndarray:
     matrix = sp.csr_array(chain)
     before_goal = sp.csr_array(sp.diags_array((~goal_mask(goal, matrix.shape[0])).astype(np.float64)) @ matrix)
     before_goal.eliminate_zeros()
-    return ~_leads_into(before_goal, ~can_reach(matrix, goal))
+    return ~leads_into(before_goal, ~can_reach(matrix, goal))
 
 
 def hitting_times(chain: Matrix, goal: Goal) -> np.ndarray:

@@ -14,8 +14,6 @@ with a smaller constant, because the empirical minimiser needs one-sided deviati
     R(f^) - R(f*) <= sup_f (R - R_N)(f) + (R_N - R)(f*),      E of the right side <= 2 Rad_N(loss class) + 0.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

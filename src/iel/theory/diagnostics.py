@@ -1,7 +1,5 @@
 """The paper's five conditions of use (appendix "When should the representation work?") as numbers, from samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 

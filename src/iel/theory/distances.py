@@ -13,8 +13,6 @@ With the goal's own direction on every leg, d(x, y; y) + d(y, g; g) may be small
 inequality belongs to one goal at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

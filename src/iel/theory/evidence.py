@@ -6,8 +6,6 @@ they are what the verdict says. Verdicts: `holds` (an identity to rounding, or a
 `fails` (the counterexample is the evidence).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 

@@ -11,8 +11,6 @@ fundamental matrix, its columns scaled by 1 / mu(h)). So every exact representat
 exact compression is impossible, and what remains interesting is how well conditioned M is.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -36,6 +37,9 @@ from scipy.spatial import cKDTree
 from iel.errors import ChainError
 from iel.theory.builders import KING_MOVES, move_table, moving
 from iel.theory.chains import ControlledProcess
+
+if TYPE_CHECKING:
+    from iel.envs.mazes import MazeMap
 
 Cell = tuple[int, int]
 Wind = tuple[Cell, tuple[float, float]]
@@ -169,6 +173,12 @@ def maze_from_map(
     if winds and teleports is not None:
         raise ChainError("A maze with both wind and teleports has no exact steps here: leave one of them out.")
     return Maze(free, subcells, teleports, tuple(one_way), tuple(winds))
+
+
+def maze_of(world: MazeMap, teleports: Teleports | None = None) -> Maze:
+    """A simulator's maze as its point sees it, in squares of half a unit: its centre stays 0.7 away from walls."""
+    walls = world.walls.astype(int)
+    return maze_from_map(walls, subcells=8, margin=0.7, teleports=teleports, one_way=world.doors, winds=world.winds)
 
 
 def shortest_steps(maze: Maze, goals: np.ndarray, step: float = 0.2) -> np.ndarray:

@@ -6,8 +6,6 @@
 Pi_D = {pi : pi(.|x) << pi_B(.|x)}. States from which no policy reaches the goal almost surely are +infinity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import NamedTuple
@@ -26,6 +24,7 @@ from iel.theory.chains import (
     goal_mask,
     hitting_time_matrix,
     hitting_times,
+    leads_into,
     poisson_residual,
     policy_chain,
     solve_killed,
@@ -115,58 +114,20 @@ def winning_states(
 ) -> tuple[np.ndarray, np.ndarray]:
     """States from which some policy reaches the goal almost surely, and the actions (n, |A|) that never leave them.
 
-    The greatest set W such that every state of W can reach the goal using only actions that stay in W. Every state
-    keeps one way to the goal, so that the ways form a tree. When states are lost, the actions that may lead to them
-    are struck out, and only the branches that hung on such an action look for another way: each loss costs as much as
-    the part of the tree that it breaks, not a search of the whole graph.
+    The greatest set W such that every state of W can reach the goal using only actions that stay in W: states that
+    cannot are left out, then the actions that may lead to them, until nothing changes.
     """
-    states, actions = transitions[0].shape[0], len(transitions)
-    # Row a * n + x of `moves` holds the successors of x under action a; row y of `into` the pairs that may lead to y.
-    moves = sp.csr_array(sp.vstack(transitions))
-    into = sp.csr_array(moves.T)
-    usable = np.asarray(allowed, dtype=bool).T.ravel()
-    attached = goal_mask(goal, states)
-    via, parent = np.full(states, -1), np.full(states, -1)
-    waiting, frontier = np.flatnonzero(~attached), np.flatnonzero(attached)
+    winning, arrived = np.ones(len(allowed), dtype=bool), goal_mask(goal, len(allowed))
     while True:
-        while frontier.size:
-            pairs, onto = _entries(into, frontier)
-            open_way = usable[pairs] & ~attached[pairs % states]
-            frontier, first = np.unique(pairs[open_way] % states, return_index=True)
-            via[frontier], parent[frontier] = pairs[open_way][first], onto[open_way][first]
-            attached[frontier] = True
-        gone = waiting[~attached[waiting]]
-        if gone.size == 0:
-            return attached, usable.reshape(actions, states).T
-        struck, _ = _entries(into, gone)
-        usable[struck] = False
-        waiting = _detach(np.unique(struck[via[struck % states] == struck] % states), into, attached, via, parent)
-        # Some of the branch's states have another action into what still hangs together: the search goes on there.
-        own = (np.arange(actions)[:, None] * states + waiting).ravel()
-        onto, _ = _entries(moves, own[usable[own]])
-        frontier = np.unique(onto[attached[onto]])
-
-
-def _detach(
-    branch: np.ndarray, into: sp.csr_array, attached: np.ndarray, via: np.ndarray, parent: np.ndarray
-) -> np.ndarray:
-    """Cut these states and all that hang on them off the tree of ways; returns everything that was cut off."""
-    cut = [branch]
-    while branch.size:
-        attached[branch], via[branch] = False, -1
-        pairs, onto = _entries(into, branch)
-        child = pairs % len(attached)
-        branch = np.unique(child[(via[child] == pairs) & (parent[child] == onto)])
-        cut.append(branch)
-    return np.concatenate(cut)
-
-
-def _entries(matrix: sp.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The column numbers stored in these rows, one after the other, and the row each belongs to."""
-    begin = matrix.indptr[rows]
-    lengths = matrix.indptr[rows + 1] - begin
-    shift = np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
-    return matrix.indices[shift + np.arange(lengths.sum())], np.repeat(rows, lengths)
+        leaves = np.stack([chain @ (~winning).astype(np.float64) for chain in transitions], axis=1) > 0
+        safe = allowed & ~leaves
+        usable = [sp.diags_array((safe[:, a] & winning) * 1.0) @ chain for a, chain in enumerate(transitions)]
+        edges = sp.csr_array(sum(usable, start=0))
+        edges.eliminate_zeros()
+        reached = leads_into(edges, arrived)
+        if np.array_equal(reached, winning):
+            return winning, safe
+        winning = reached
 
 
 @statement("Problem statement", "a reachable goal has an admissible policy with a finite expected time", "assumption")

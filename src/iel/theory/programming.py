@@ -7,8 +7,6 @@
 V* is the fewest steps in a deterministic world, the smallest expected hitting time over all policies in a random one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,8 +15,8 @@ from scipy.sparse.csgraph import shortest_path
 
 from iel.errors import ChainError
 from iel.theory.bounds import MEDIUM_MAZE
-from iel.theory.builders import corridor, moving, random_process
-from iel.theory.chains import ControlledProcess
+from iel.theory.builders import corridor, grid, moving, random_process
+from iel.theory.chains import ControlledProcess, hitting_time_matrix, policy_chain, uniform_policy
 from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, off_diagonal, statement
 from iel.theory.mazes import maze_from_map
 from iel.theory.optimal import optimal_hitting_times
@@ -92,13 +90,46 @@ def gamble(luck: float = 0.1) -> ControlledProcess:
     return ControlledProcess.of([walk, bet])
 
 
-def value_iteration(process: ControlledProcess, goal: int, sweeps: int = 500) -> np.ndarray:
-    """V <- 1 + min_a E[V(x') | x, a] from zero, V(g) = 0: it rises to the optimal expected hitting time."""
-    values = np.zeros(process.states)
+def value_iteration(process: ControlledProcess, sweeps: int = 500) -> np.ndarray:
+    """V <- 1 + min_a E[V(x', g) | x, a] from zero, V(g, g) = 0: it rises to the optimal expected hitting times, (n, n).
+
+    Where they are infinite it returns `sweeps`.
+    """
+    chains, values = process.dense(), np.zeros((process.states, process.states))
     for _ in range(sweeps):
-        values = 1.0 + process.expected(values[:, None])[:, :, 0].min(axis=0)
-        values[goal] = 0.0
+        values = 1.0 + (chains @ values).min(axis=0)
+        np.fill_diagonal(values, 0.0)
     return values
+
+
+def sampled_means(process: ControlledProcess, samples: int, generator: np.random.Generator) -> ControlledProcess:
+    """The process of observed frequencies, `samples` transitions per state and action.
+
+    Its E[phi(x') | x, a] are the regression of phi(x') on indicators of (x, a), for any phi.
+    """
+    return ControlledProcess.of(generator.multinomial(samples, process.dense()) / samples)
+
+
+def linear_means(features: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """K_a phi(x) + c_a nearest to the means (actions, n, d): what a regression linear in phi makes of them."""
+    known = np.column_stack([np.ones(len(features)), features])
+    return np.stack([known @ np.linalg.lstsq(known, mean, rcond=None)[0] for mean in means])
+
+
+def programmes_within(features: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """The optimum of V(x, g) = <phi(g) - phi(x), w_g> over w_g, with <m(x, a) - phi(x), w_g> <= 1 everywhere, (n, n).
+
+    With fewer dimensions than states V can express less, so the optimum is at most that of `programmes`.
+    """
+    progress = (means - features).reshape(-1, features.shape[1])
+    columns = []
+    for point in features:
+        ahead = point - features
+        found = linprog(-ahead.sum(axis=0), progress, np.ones(len(progress)), bounds=(None, None))
+        if found.status != 0:
+            raise ChainError(f"A programme within {features.shape[1]} dimensions was not solved: {found.message}")
+        columns.append(ahead @ found.x)
+    return np.stack(columns, axis=1)
 
 
 @statement("HTP, the programme", "its optimum is the fewest steps, for every pair that is connected", "holds")
@@ -189,7 +220,7 @@ def lucky(generator: np.random.Generator) -> Iterator[Evidence]:
     """
     world, goal = gamble(), 6
     inside, single = programme(world, goal), programme(world, goal, sampled=True)
-    solved = value_iteration(world, goal)
+    solved = value_iteration(world)[:, goal]
     numbers = {"single transitions": single[0], "in expectation": inside[0], "value iteration": solved[0]}
     right = single[0] == 1.0 and solved[0] > 5.9 and np.abs(inside - solved).max() < 1e-6
     yield Evidence("six sure steps, or one with probability 0.1 and else a long way back", numbers, right)
@@ -205,3 +236,52 @@ def lucky(generator: np.random.Generator) -> Iterator[Evidence]:
     numbers = {"in expectation, relative error": error, "single transitions against luckiest path": luckiest}
     yield Evidence(f"{WORLDS} random processes, all goals", numbers, max(error, luckiest) < 1e-6)
     yield Evidence("the same: progress of the best action is one", {"largest difference": progress}, progress < 1e-6)
+
+
+@statement("HTP in noise", "single steps fall short by the slip; means by few samples and few dimensions", "holds")
+def noisy(generator: np.random.Generator) -> Iterator[Evidence]:
+    """Moves on a grid slip with probability s. Single steps believe in the slip that helps: V is the open map's.
+
+    A mean learned from n samples per (x, a) is unbiased, but the minimum over actions picks the lucky one, so V is too
+    small until n is large. A mean over the data's actions as well is no bound for the best one: its optimum is the
+    hitting time of the data's policy. In d dimensions all constraints must hold at once, and V falls short where V* is
+    not of that rank; noise raises it. That the mean is linear in phi (the paper's K_a phi) costs hardly anything more.
+    """
+    calm, rough = grid(5, 5), grid(5, 5, slip=0.5)
+    exact = value_iteration(rough)
+
+    def share(found: np.ndarray, best: np.ndarray = exact) -> float:
+        return float(np.median(off_diagonal(found) / off_diagonal(best)))
+
+    slight = grid(5, 5, slip=0.2)
+    numbers = {
+        "single steps, slip 0.2": share(fewest_steps(slight), value_iteration(slight)),
+        "slip 0.5": share(fewest_steps(rough)),
+        "in expectation, largest |V - V*|": np.abs(programmes(rough) - exact).max(),
+    }
+    first, second, error = numbers.values()
+    yield Evidence("a 5 x 5 grid, median of V / V*", numbers, 0.9 > first > 0.6 > second and error < 1e-6)
+    numbers = {}
+    for samples in (1, 4, 16, 256):
+        drawn = [value_iteration(sampled_means(rough, samples, generator)) for _ in range(16)]
+        numbers[f"n = {samples}"] = float(np.mean([share(found) for found in drawn]))
+    found = list(numbers.values())
+    holds = found == sorted(found) and found[0] < 0.8 and 0.97 < found[-1] < 1.0
+    yield Evidence("slip 0.5, means over n samples per state and action, mean of 16 draws", numbers, holds)
+    blind = ControlledProcess.of([policy_chain(rough, uniform_policy(rough))])
+    times = hitting_time_matrix(blind.transitions[0])
+    numbers = {"V / V*": share(times), "|V - V^pi|, relative": np.abs(programmes(blind) - times).max() / times.max()}
+    text = "the same, means over the actions of the uniform policy as well"
+    yield Evidence(text, numbers, numbers["V / V*"] > 5.0 and numbers["|V - V^pi|, relative"] < 1e-6)
+    numbers = {}
+    for name, process, best in (("slip 0", calm, fewest_steps(calm)), ("slip 0.5", rough, exact)):
+        features = low_rank(best, 8)[0]
+        numbers[name] = share(programmes_within(features, process.expected(features)), best)
+    fitted = linear_means(features, rough.expected(features))
+    numbers["K_a phi"] = share(programmes_within(features, fitted))
+    drawn = [sampled_means(rough, 4, generator).expected(features) for _ in range(4)]
+    found = [share(programmes_within(features, linear_means(features, means))) for means in drawn]
+    numbers["K_a phi, n = 4"] = float(np.mean(found))
+    calmly, rank, linear, few = numbers.values()
+    holds = abs(calmly - 1.0) < 1e-6 and few < linear < 0.9 and abs(linear - rank) < 0.02
+    yield Evidence("V within the best 8 dimensions of V*", numbers, holds)

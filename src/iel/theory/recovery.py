@@ -15,8 +15,6 @@ Unit-cost representers of *all* goals at once are <phi(x), w_{1,g}> = 1{x != g},
 dimensions no such reference exists. `reference_level` uses the corrected bound of `bounds`, which has compressed ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

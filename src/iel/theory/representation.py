@@ -15,8 +15,6 @@ Nothing here is inverted silently. Least squares is used to *decide* solvability
 and where a rank is needed the rank is checked first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -9,8 +9,6 @@ Values here are discounted rewards to be maximised, (n, m) tables over states an
 (m, d): phi(g) for single states, mean embeddings for regions, linear mixtures for compositions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

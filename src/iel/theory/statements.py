@@ -3,8 +3,6 @@
 tests/theory runs them with another seed, and breaks one assumption at a time.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

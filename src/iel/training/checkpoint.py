@@ -10,8 +10,6 @@ A checkpoint is written beside its final name, flushed, read back and verified, 
 removed afterwards. Whether it is complete is told by its own manifest, so it can be copied anywhere.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

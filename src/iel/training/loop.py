@@ -5,8 +5,6 @@ chunks inside one compiled loop; what happens between chunks (progress, metrics,
 cannot change the result.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
@@ -25,10 +23,9 @@ from iel.data.positions import cut_at_jumps, cut_rests
 from iel.data.scaling import scaling_of
 from iel.data.trajectories import Trajectories
 from iel.errors import ConfigError, IELError
-from iel.files import locked, new_directory, notice, require_space, seal, write_errors
+from iel.files import locked, new_directory, notice, require_space, write_errors
 from iel.learner import Method, Phase, TrainState
 from iel.model import Model, save_model
-from iel.model.files import MANIFEST_FORMAT
 from iel.model.scaling import for_raw_observations
 from iel.model.support import support_of
 from iel.progress import Progress
@@ -64,6 +61,10 @@ class Trained:
     models: dict[int, Model]
     runs: dict[int, Run]
     seconds: float
+
+    def __repr__(self) -> str:
+        place = "" if self.path is None else f", {self.path}"
+        return f"Trained({self.model!r}, seeds {list(self.models)}, {self.seconds:.0f} s{place})"
 
     @property
     def model(self) -> Model:
@@ -249,11 +250,13 @@ class Trainer:
         self.snapshots: frozenset[int] = frozenset()
         self.policy_with: Sequence[Path] = ()
         self.stop = threading.Event()
-        self.support = support_of(data)
+        self.capped: set[str] = set()
+        """Prices that were seen at their caps, which is told once."""
+        self.support, self.signals = support_of(data), data.signals
         uncut = data
         data = cut_at_jumps(data).data if algo.cut_jumps else data
         data = cut_rests(data) if algo.cut_rests else data
-        self.scaling = scaling_of(data) if algo.standardise else None
+        self.scaling = scaling_of(data) if algo.standardise == "all" else None
         self.spec = algo.spec(data, self.scaling, uncut)
         self.phases = algo.phases()
         self.step, self.phase = 0, self.phases[0].name
@@ -325,7 +328,7 @@ class Trainer:
             count = min(end, (self.step // CHUNK + 1) * CHUNK, *clock.stops(self.step)) - self.step
             metrics = advance(count)
             now = time.monotonic()
-            self._report(phase.name, metrics, count / (now - mark) if compiled else None, count, bar)
+            self._report(phase, metrics, count / (now - mark) if compiled else None, count, bar)
             mark, compiled = now, True
             if self.step in self.snapshots:
                 self._save_models(lambda run: snapshot_model(run, self.step))
@@ -359,19 +362,26 @@ class Trainer:
         return advance
 
     def _report(
-        self, phase: str, metrics: list[dict[str, float]], rate: float | None, count: int, bar: Progress
+        self, phase: Phase, metrics: list[dict[str, float]], rate: float | None, count: int, bar: Progress
     ) -> None:
         for seed, values in zip(self.seeds, metrics, strict=True):
             for tracker in self.trackers.get(seed, ()):
-                tracker.log(self.step, phase, values)
+                tracker.log(self.step, phase.name, values)
             if broken := [name for name, value in values.items() if not np.isfinite(value)]:
                 raise IELError(
-                    f"Training diverged: {broken[0]} is not finite at step {self.step} of phase {phase}, seed {seed}; "
-                    "lower learning_rate, or check the scale of the observations."
+                    f"Training diverged: {broken[0]} is not finite at step {self.step} of phase {phase.name}, "
+                    f"seed {seed}; lower learning_rate, or check the scale of the observations."
                 )
+            for name, cap in phase.learner.caps.items():
+                if values[name] >= (1.0 - 1e-5) * cap and name not in self.capped:
+                    self.capped.add(name)
+                    notice(
+                        f"{name} reached its cap of {cap:g} by step {self.step} (seed {seed}): its constraint cannot "
+                        f"be met and outweighs all else; docs/{self.algo.name}.md says which settings can meet it."
+                    )
         speed = "" if rate is None else f"  {rate:.0f} steps/s"  # the first chunk also compiled
-        loss = np.mean([values[f"{phase}/loss"] for values in metrics])
-        bar.advance(count, f"{phase}  loss {loss:.4g}{speed}", usual=rate is not None)
+        loss = np.mean([values[f"{phase.name}/loss"] for values in metrics])
+        bar.advance(count, f"{phase.name}  loss {loss:.4g}{speed}", usual=rate is not None)
 
     def models(self) -> dict[int, Model]:
         """The frozen model of every seed, as of now; it takes observations as they are in the data."""
@@ -379,7 +389,7 @@ class Trainer:
         for seed, state in zip(self.seeds, self.states(), strict=True):
             model = self.algo.model({slot: own.params for slot, own in state.items()}, self.spec)
             models[seed] = model if self.scaling is None else for_raw_observations(model, self.scaling)
-            models[seed].support = self.support
+            models[seed].support, models[seed].signals = self.support, self.signals
         return models
 
     def checkpoint(self) -> None:
@@ -406,5 +416,4 @@ class Trainer:
         for seed, model in self.models().items():
             final = place(self.runs[seed].path)
             with write_errors("The model", final), new_directory(final) as partial:
-                save_model(model, partial)
-                seal(partial, MANIFEST_FORMAT, versions())
+                save_model(model, partial, versions())

@@ -13,14 +13,12 @@
 Training several seeds at once gives a directory with one run a seed: OUT/seed_0, OUT/seed_1, ...
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, to_builtins
 
 from iel.data import Trajectories, load
 from iel.data.catalogue import stored
@@ -31,6 +29,7 @@ from iel.learner import Method
 from iel.loader import os_errors, read_json, refuse_partial
 from iel.methods import config_dict, config_from_dict
 from iel.model import Model, load_model
+from iel.signals import UNNAMED, Signals
 from iel.typed import Count, Index, Seed, as_struct
 
 FORMAT = 1
@@ -63,6 +62,7 @@ class RunConfig(Struct, frozen=True):
     checkpoint_every: Count | None = None
     snapshots: Count = 1
     step: Index = 0
+    signals: Signals = UNNAMED
 
 
 class Run:
@@ -94,7 +94,8 @@ class Run:
             return config_from_dict(get_method(self.config["algo"]), self.config["settings"])
         except (ConfigError, TypeError, ValueError) as error:
             raise RunError(
-                f"{self.path / 'config.json'} does not describe a method of this version ({error})."
+                f"{self.path / 'config.json'} does not describe a method of this version ({error}) "
+                "A method of your own has to be imported first: --algo package.module:Class."
             ) from None
 
     @cached_property
@@ -238,6 +239,7 @@ def run_config(
         "checkpoint_every": checkpoint_every,
         "snapshots": snapshots,
         "status": "running",
+        "signals": to_builtins(data.signals),
     }
 
 

@@ -5,8 +5,6 @@ compiled loop. Data on the disk stays there: the same loop calls back for the ro
 what a phase knows about every state (`tables`) is computed for those rows alone, which agrees to float tolerance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Where metrics go. CSV always; TensorBoard when asked for (extra `tensorboard`)."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io
@@ -12,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from iel.errors import ConfigError, RunError
+from iel.errors import ConfigError, RunError, install
 from iel.files import notice, open_in_place, write_bytes, write_errors
 from iel.loader import open_regular
 
@@ -102,9 +100,7 @@ class TensorBoardTracker:
         try:
             from tensorboardX import SummaryWriter
         except ImportError:
-            raise ConfigError(
-                "TensorBoard output needs an extra package; run `pip install 'iel[tensorboard]'`."
-            ) from None
+            raise ConfigError(f"TensorBoard output needs an extra package; {install('tensorboard')}.") from None
         self._writer = SummaryWriter(str(directory), purge_step=None if resumed_step is None else resumed_step + 1)
         self.sync, self.close = self._writer.flush, self._writer.close
 

@@ -1,7 +1,5 @@
 """One picture of an audit: calibration, order by distance, progress at independent goals, latent model error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +7,7 @@ from matplotlib.axes import Axes
 
 from iel.theory.audit import Audit
 from iel.theory.calibration import CONFIDENCE, Interval
-from iel.viz.style import EDGE, FAILURE, INK, figure
+from iel.viz.style import EDGE, FAILURE, INK, figure, plain_log
 
 
 def draw_audit(audit: Audit, path: Path | str) -> Path:
@@ -39,6 +37,8 @@ def _calibration(panel: Axes, audit: Audit) -> None:
         panel.axhline(audit.ceiling, color=EDGE, linewidth=1, linestyle=":", label="ceiling of discounting")
     panel.set(xscale="log", yscale="log", title="Calibration")
     panel.set(xlabel=f"{audit.reference} steps", ylabel="predicted steps")
+    plain_log(panel.xaxis)
+    plain_log(panel.yaxis)
     panel.legend(fontsize=8)
 
 
@@ -50,15 +50,17 @@ def _order(panel: Axes, audit: Audit) -> None:
     panel.set(xscale="log", xlabel="steps", title="Twice as far is predicted farther")
     panel.set_ylabel("share of pairs")
     panel.set_ylim(min(0.3, panel.get_ylim()[0]), 1.02)
+    plain_log(panel.xaxis)
     panel.legend(fontsize=8)
 
 
 def _progress(panel: Axes, audit: Audit) -> None:
     rows = audit.progress.by_distance
     panel.errorbar([row[0] for row in rows], *_bars([row[1] for row in rows]), marker="o", capsize=3)
-    panel.axhline(1.0, color=INK, linewidth=1, linestyle="--", label="times of the data's policy; most possible")
+    panel.axhline(1.0, color=INK, linewidth=1, linestyle="--", label="the most that is possible: the pace of the data")
     panel.set(xscale="log", xlabel="predicted steps to an independent goal", ylabel="steps gained per step")
     panel.set_title("Progress at independent goals")
+    plain_log(panel.xaxis)
     panel.legend(fontsize=8)
 
 

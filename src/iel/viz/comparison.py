@@ -1,16 +1,15 @@
 """Pictures of a comparison: bars with intervals, performance profiles, training curves. Arrays in, one PNG out."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
 import matplotlib.ticker
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from iel.viz.style import EDGE, INK, LINES, panels
+from iel.viz.style import EDGE, INK, LINES, panels, plain_log
 
 LIGHTER = (1.0, 0.72, 0.5, 0.32)
 """Planners of one method are shades of its colour."""
@@ -18,12 +17,17 @@ Column = tuple[str, str]
 """A method and a planner."""
 
 
+def method_looks(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """(colour, marker) of every method of a comparison, the same in all of its pictures."""
+    return {method: (LINES[n % len(LINES)], "osD^v"[n // len(LINES) % 5]) for n, method in enumerate(methods)}
+
+
 def column_colours(columns: Sequence[Column]) -> dict[Column, tuple[float, ...]]:
     """A colour per method, a shade per planner, the last planner the strongest."""
-    methods = list(dict.fromkeys(method for method, _ in columns))
+    looks = method_looks(dict.fromkeys(method for method, _ in columns))
     colours = {}
     for column in columns:
-        base = np.array(matplotlib.colors.to_rgb(LINES[methods.index(column[0]) % len(LINES)]))
+        base = np.array(matplotlib.colors.to_rgb(looks[column[0]][0]))
         siblings = [other for other in columns if other[0] == column[0]]
         weight = LIGHTER[min(len(siblings) - 1 - siblings.index(column), len(LIGHTER) - 1)]
         colours[column] = tuple((weight * base + (1 - weight)).tolist())
@@ -63,22 +67,24 @@ def draw_bars(
         axes[0].tick_params(axis="y", length=0)
 
 
-def draw_by_time(path: Path | str, results: Mapping[str, Mapping[str, tuple[float, NDArray]]]) -> None:
-    """One panel per environment: success against minutes of training; a dot per seed, a ring at each method's mean."""
-    methods = list(dict.fromkeys(method for entries in results.values() for method in entries))
+def draw_by_time(
+    path: Path | str, methods: Iterable[str], results: Mapping[str, Mapping[str, tuple[float, NDArray]]]
+) -> None:
+    """One panel per environment: success against minutes of training; a dot per seed, a ring at each method's mean.
+
+    `methods` are all of the comparison, so that each has its colour of the other pictures.
+    """
+    looks = method_looks(methods)
     with panels(path, len(results), len(results), (4.6, 4.2), (1.2, 0)) as axes:
         for panel, (env, entries) in zip(axes, results.items(), strict=True):
             for method, (minutes, scores) in entries.items():
-                number = methods.index(method)
-                colour = LINES[number % len(LINES)]
-                marker = "osD^v"[number // len(LINES) % 5]
+                colour, marker = looks[method]
                 values = 100 * np.asarray(scores, np.float64)
                 moments = np.full(len(values), minutes)
                 panel.scatter(moments, values, s=14, alpha=0.5, linewidth=0, color=colour, zorder=3)
                 panel.scatter(minutes, values.mean(), s=70, marker=marker, label=method, color=colour, zorder=3)
             panel.set(xscale="log", ylim=(-3, 103), title=env.removesuffix("-v0"))
-            panel.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))
-            panel.xaxis.set_minor_formatter(matplotlib.ticker.LogFormatter(minor_thresholds=(2, 0.5)))
+            plain_log(panel.xaxis)
             panel.set(xlabel="training of one seed, minutes", ylabel="success, per cent")
             panel.grid(color=EDGE, alpha=0.25, linewidth=0.6, which="both")
             panel.legend(fontsize=8, loc="best")
@@ -135,11 +141,27 @@ def draw_learning(
                 panel.plot(steps, mean, color=colour, linewidth=1.6, label=env.removesuffix("-v0"))
             if unit == "loss":
                 panel.set_yscale("symlog", linthresh=0.1)
+                _numbered(panel)
             else:
                 panel.set_ylim(-2, 102)
             panel.set(title=method, xlabel="thousand steps", ylabel="loss of each phase" if unit == "loss" else unit)
             panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
         axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+
+
+def _numbered(panel: Axes) -> None:
+    """Numbers on a symmetric logarithmic axis: 1, 2 and 5 of each decade, or evenly where there are not two of them."""
+    low, high = panel.get_ylim()
+    places = np.array(
+        [0.0, *(sign * first * 10.0**power for sign in (-1, 1) for first in (1, 2, 5) for power in range(-1, 9))]
+    )
+    shown = np.sort(places[(places >= low) & (places <= high)])
+    if len(shown) > 8:  # whole decades alone
+        shown = np.array([place for place in shown if place == 0 or np.log10(abs(place)) % 1 == 0])
+    locator = matplotlib.ticker.FixedLocator(shown.tolist()) if len(shown) > 1 else matplotlib.ticker.MaxNLocator(4)
+    panel.yaxis.set_major_locator(locator)
+    panel.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))
+    panel.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
 
 
 def draw_by_distance(

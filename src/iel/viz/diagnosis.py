@@ -1,7 +1,5 @@
 """One picture of a diagnosis: where the data, the graph's parts and the episodes' ends are, and two curves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +29,10 @@ def draw_diagnosis(
             panel.plot(logged, color=INK, linewidth=1, linestyle="--", label="as logged")
             panel.legend(fontsize=8)
         panel.set(title="steps to the end of a logged stretch")
-        panel.set(xlabel="logged steps", ylabel="share of the first value")
+        panel.set(xlabel="logged steps", ylabel="steps to go / steps to go at the start")
         panel = axes[1, 1]
         numbers = next(f.numbers for f in diagnosis.findings if f.topic == "policy")
-        names = {"right_command": "told where\nthe log went", "other_command": "told another\nplace",
+        names = {"right_command": "command: where\nthe log went", "other_command": "command:\nsomewhere else",
                  "constant_action": "a constant\naction"}  # fmt: skip
         panel.bar(list(names.values()), [numbers[name] for name in names], color=[SUCCESS, FAILURE, EDGE], width=0.6)
         panel.set(title="the policy on logged actions", ylabel="squared error")
@@ -46,7 +44,7 @@ def _episodes(
     draw_maze(panel, ground)
     panel.set_title("where episodes ended")
     if rollouts is None:
-        panel.set_title("where the data was (no episodes)")
+        panel.set_title("where the data was (no episodes were run)")
         return
     for way, name in zip(rollouts.paths, diagnosis.fates, strict=True):
         panel.plot(*way[:, pair].T, color=ENDS[name], linewidth=0.6, alpha=0.4, zorder=3)
@@ -65,5 +63,6 @@ def _parts(panel: Axes, diagnosis: Diagnosis, ground: MazeMap | Ground, pair: li
     order = np.argsort(-np.bincount(diagnosis.parts), kind="stable")
     rank = np.argsort(order)
     colours = [LINES[min(rank[part], len(LINES) - 1)] for part in diagnosis.parts]
-    panel.scatter(nodes[:, pair[0]], nodes[:, pair[1]], s=9, color=colours, linewidth=0, zorder=4)
-    panel.set_title(f"the graph without its tree: {len(order)} part{'s' if len(order) != 1 else ''}")
+    sizes = [9 if rank[part] == 0 else 30 for part in diagnosis.parts]  # the small ones are what matters
+    panel.scatter(nodes[:, pair[0]], nodes[:, pair[1]], s=sizes, color=colours, linewidth=0, zorder=4)
+    panel.set_title(f"nearest-neighbour graph: {len(order)} connected component{'s' if len(order) != 1 else ''}")

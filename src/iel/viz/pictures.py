@@ -3,8 +3,6 @@
 Each function takes arrays and a path, and writes one PNG.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -40,6 +38,8 @@ RESOLUTION = 24
 """Points a maze cell along each axis in the hitting-time field."""
 BINS_A_CELL = 8
 """Bins a maze cell along each axis where visits are counted."""
+LOWERED = ("/loss", "_error")
+"""Ends of the names of what training lowers."""
 EXAMPLES = 3
 """Episodes drawn as lines over these counts."""
 
@@ -79,9 +79,11 @@ def draw_orders(
     with panels(path, len(fields), 5, (0.2 + 2.4 * _shape(maze), 2.8)) as axes:
         for panel, (title, cost) in zip(axes, fields.items(), strict=True):
             rank = np.argsort(np.argsort(cost(observations), kind="stable"), kind="stable")
-            show(panel, rank / max(1, len(rank) - 1), 1.0, 11, 0.5)
+            image = show(panel, rank / max(1, len(rank) - 1), 1.0, 11, 0.5)
             mark(panel, np.asarray(goal)[:2], "goal", 60.0)
             panel.set_title(title, fontsize="medium")
+        bar = axes[0].figure.colorbar(image, ax=axes, shrink=0.8, label="share of points nearer to the goal")
+        bar.ax.tick_params(labelsize="small")
 
 
 def _everywhere(maze: MazeMap, template: ArrayLike) -> tuple[NDArray, Callable[..., AxesImage]]:
@@ -122,11 +124,12 @@ def draw_graph(
     *,
     avoided: NDArray | None = None,
     rewards: NDArray | None = None,
+    doubted: NDArray | None = None,
 ) -> None:
     """Nodes and edges of the planning graph at the nodes' positions, with a route through them.
 
     nodes (n, 2) positions, edges (m, 2) node numbers, route (k, 2) positions from start to goal; `avoided` (n,) marks
-    nodes to keep out of, `rewards` (n,) colour the others.
+    nodes to keep out of, `rewards` (n,) colour the others, `doubted` (k - 1,) hops of the route are dashed and red.
     """
     used = np.ones(len(nodes), bool) if avoided is None else ~avoided
     left, right, bottom, top = maze.extent
@@ -143,7 +146,13 @@ def draw_graph(
             panel.figure.colorbar(shown, ax=panel, shrink=0.7, label="reward a step")
         if not used.all():
             panel.scatter(*nodes[~used].T, s=14, color=FAILURE, linewidth=0, alpha=0.6, zorder=3, label="kept out of")
-        panel.plot(*route.T, color=PATH, linewidth=2.6, zorder=4, solid_capstyle="round", label="planned way")
+        panel.plot(*route.T, color=PATH, linewidth=2.6, zorder=4, solid_capstyle="round", label="planned route")
+        if doubted is not None and doubted.any():
+            over = LineCollection(
+                np.stack([route[:-1], route[1:]], 1)[doubted], colors=FAILURE, linewidths=2.6, zorder=5
+            )
+            over.set(linestyle="--", label="hop that the data speaks against")
+            panel.add_collection(over)
         panel.scatter(*route[1:-1].T, s=16, color=PATH, edgecolor="white", linewidth=0.6, zorder=5)
         mark(panel, route[0], "start")
         mark(panel, route[-1], "goal")
@@ -177,36 +186,34 @@ def draw_rollouts(path: Path | str, maze: MazeMap | Ground, results: Mapping[str
 
 
 def draw_curves(path: Path | str, curves: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -> None:
-    """Training curves: a row per phase, its loss first, and a panel per metric with an axis of its own."""
+    """Training curves: phase after phase, its loss first, a panel per metric; ↓ is what training lowers."""
     phases: dict[str, list[str]] = {}
     for name in sorted(curves, key=lambda name: not name.endswith("/loss")):
         phases.setdefault(name.split("/")[0], []).append(name)
     if not phases:
         return
     order = sorted(phases, key=lambda phase: min(curves[phases[phase][0]][0], default=0))
-    across = max(len(names) for names in phases.values())
-    with figure(path, len(phases), across, size=(2.7 * across + 0.4, 2.2 * len(phases) + 0.3)) as axes:
-        for number, (row, phase) in enumerate(zip(axes, order, strict=True)):
-            colour = LINES[number % len(LINES)]
-            for panel in row[len(phases[phase]) :]:
-                panel.set_visible(False)
-            for panel, name in zip(row, phases[phase], strict=False):
-                steps, values = (np.asarray(column, np.float64) for column in curves[name])
-                panel.plot(steps / 1000, values, color=colour, alpha=0.25, linewidth=0.8)
-                dot = "o" if len(values) == 1 else None
-                wide = np.pad(values, 4, mode="edge")
-                smooth = np.convolve(wide, np.ones(9) / 9, mode="valid") if len(values) >= 9 else values
-                panel.plot(steps / 1000, smooth, color=colour, linewidth=1.6, marker=dot)
-                panel.set_title(name.replace("/", ": ").replace("_", " "), fontsize=9)
-                panel.tick_params(labelsize=8)
-                panel.ticklabel_format(useOffset=False)
-                panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
-                if len(values) > 20:  # the first values are those of untrained networks, and would flatten the rest
-                    late = values[len(values) // 20 :]
-                    margin = 0.08 * (late.max() - late.min()) + 1e-9
-                    panel.set_ylim(late.min() - margin, late.max() + margin)
-        for panel in axes[-1]:
-            panel.set_xlabel("thousand steps", fontsize=8)
+    drawn = [(LINES[n % len(LINES)], name) for n, phase in enumerate(order) for name in phases[phase]]
+    with panels(path, len(drawn), 4, (2.7, 2.2), (0.4, 0.3)) as axes:
+        for panel, (colour, name) in zip(axes, drawn, strict=True):
+            steps, values = (np.asarray(column, np.float64) for column in curves[name])
+            panel.plot(steps / 1000, values, color=colour, alpha=0.25, linewidth=0.8)
+            dot = "o" if len(values) == 1 else None
+            wide = np.pad(values, 4, mode="edge")
+            smooth = np.convolve(wide, np.ones(9) / 9, mode="valid") if len(values) >= 9 else values
+            panel.plot(steps / 1000, smooth, color=colour, linewidth=1.6, marker=dot)
+            lowered = " ↓" if name.endswith(LOWERED) else ""
+            panel.set_title(name.replace("/", ": ").replace("_", " ") + lowered, fontsize=9)
+            panel.tick_params(labelsize=8)
+            panel.ticklabel_format(useOffset=False)
+            panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
+            if len(values) > 20:  # the first values are those of untrained networks, and would flatten the rest
+                late = values[len(values) // 20 :]
+                margin = 0.08 * (late.max() - late.min()) + 1e-9
+                panel.set_ylim(late.min() - margin, late.max() + margin)
+        axes[0].figure.supxlabel(
+            "thousand steps; ↓ is lowered by training, other values have no good direction", fontsize=8
+        )
 
 
 def draw_visits(path: Path | str, maze: MazeMap, data: Trajectories) -> None:

@@ -29,7 +29,7 @@ STATEFUL = ("pointmaze", "antmaze", "antsoccer", "kitchen")
 BLOCK = 16
 """Video codecs want sides that are multiples of this."""
 WAYPOINT, GOAL = (0.91, 0.35, 0.05, 0.9), (0.84, 0.2, 0.42, 0.9)
-WALL = (0.42, 0.46, 0.53, 1.0)
+WALL, FLOOR = (0.12, 0.14, 0.17, 1.0), (0.55, 0.54, 0.52, 1.0)
 PROBE = """
 import mujoco
 model = mujoco.MjModel.from_xml_string(
@@ -122,7 +122,9 @@ def _work(env_name: str, source: str, target: str) -> None:
     width, height = frame_size(env.map, longest)
     model.vis.global_.offwidth, model.vis.global_.offheight = width, height
     if env.map is not None:
-        model.mat("wall").rgba = WALL
+        model.mat("wall").rgba, model.mat("grid").rgba = WALL, FLOOR  # as in every other picture
+        model.mat("grid").texid[:] = -1
+        model.mat("wall").specular = model.mat("grid").specular = 0.0
     model.vis.quality.offsamples = 0  # software renderers take seconds a frame for smooth edges and shadows
     frames = np.empty((len(observations), height, width, 3), np.uint8)
     camera = _camera(env.map, simulator)

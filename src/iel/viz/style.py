@@ -1,7 +1,5 @@
 """One look for every picture: colours, sizes, and how a maze is drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +8,9 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from iel.envs.mazes import MazeMap
@@ -69,11 +69,24 @@ def panels(
         yield list(axes.flat[:count])
 
 
+def plain_log(axis: Axis) -> None:
+    """A logarithmic axis with numbers as people write them, at 1, 2 and 5 of each decade, however short it is."""
+    low, high = sorted(axis.get_view_interval())
+    decades = np.log10(high / low) if low > 0 else 0.0
+    axis.set_major_locator(
+        LogLocator(subs=(1.0,) if decades > 3 else (1.0, 2.0, 5.0) if decades > 0.7 else range(1, 10))
+    )
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 class Ground(NamedTuple):
     """What to draw on where there is no map: the places of the data, in two columns."""
 
     points: NDArray
     columns: tuple[int, int]
+    names: tuple[str, str]
+    """What they are called, with their units."""
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
@@ -91,7 +104,7 @@ def draw_maze(axes: Axes, maze: MazeMap | Ground) -> None:
         axes.scatter(maze.points[:, 0], maze.points[:, 1], s=2, color=GROUND, linewidth=0, zorder=0)
         left, right, bottom, top = maze.extent
         axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
-        axes.set(xlabel=f"column {maze.columns[0]}", ylabel=f"column {maze.columns[1]}")
+        axes.set(xlabel=maze.names[0], ylabel=maze.names[1])
         return
     colours = np.array([matplotlib.colors.to_rgb(FLOOR), matplotlib.colors.to_rgb(WALL)])
     axes.imshow(colours[maze.walls.astype(int)], extent=maze.extent, origin="lower", interpolation="nearest", zorder=0)

@@ -1,7 +1,5 @@
 """A rollout as a video (MP4 or GIF) and as a strip of pictures, with the planned waypoints drawn in."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from iel.envs import MazeMap, canonical_name, make_env
-from iel.errors import ConfigError
+from iel.errors import ConfigError, install
 from iel.viz.rendering import choose_backend, frame_size, render
 from iel.viz.style import INK, LINES, PATH, RULES, SUCCESS, draw_maze, mark
 
@@ -82,7 +80,7 @@ def write_video(path: Path | str, frames: Frames) -> Path:
             import imageio_ffmpeg
         except ImportError:
             path = path.with_suffix(".gif")
-            print(f"MP4 needs imageio-ffmpeg (pip install 'iel[video]'); writing {path.name} instead.", file=sys.stderr)
+            print(f"MP4 needs imageio-ffmpeg ({install('video')}); writing {path.name} instead.", file=sys.stderr)
         else:
             height, width = frames.shape[1:3]
             writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=FPS, ffmpeg_log_level="error")

@@ -1,0 +1,81 @@
+"""A robot with wheels in an office: what its owner does first, and what is evaluated is what is deployed."""
+
+import numpy as np
+import pytest
+
+import iel
+from iel.data.scaling import unit_actions
+from iel.envs import World
+from iel.evaluation.rollout import Arena, Ask
+from office import COLUMNS, HIGH, LOW, RATE, Office, crossings, write_logs
+
+NAMED = {"observations": COLUMNS, "actions": ("v", "w"), "episode": "run", "step": "stamp"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> iel.Trajectories:
+    path = write_logs(tmp_path_factory.mktemp("office") / "log.csv")
+    return unit_actions(iel.load(path, columns=NAMED, trust=True))
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    """Hardly trained: what is compared here holds for any weights."""
+    return iel.train(data, iel.HTP.preset("smoke", steps=2, policy=iel.Waypoints(steps=2)), progress=False).model
+
+
+def test_the_logs_say_what_they_are(data):
+    assert data.signals.observations == COLUMNS and data.signals.rate == RATE and data.position_columns == (0, 1)
+    np.testing.assert_allclose([data.signals.action_low, data.signals.action_high], [LOW, HIGH], atol=1e-6)
+    walls = [crossings(episode.observations[:, :2]) for episode in data]
+    assert sum(walls) == 0 and crossings(np.array([[2.0, 1.0], [6.0, 1.0]])) == 1
+
+
+def test_a_battery_is_no_position(data, tmp_path):
+    path = write_logs(tmp_path / "log.csv", episodes=12)
+    everything = iel.load(path, columns={**NAMED, "observations": (*COLUMNS, "battery", "rssi")}, trust=True)
+    assert everything.position_columns == (0, 1)
+
+
+def test_what_is_evaluated_is_what_is_deployed(data, model, capsys):
+    """A hundred goals of an evaluation are accepted by `prepare`, and lead to the same targets."""
+    planner = iel.AsymGraph(model, data, nodes=400)
+    arena = Arena(World.of(Office), iel.Protocol(100, seed=11))
+    distant = 0
+    for first in range(0, 100, len(arena.envs)):
+        chosen = range(first, min(first + len(arena.envs), 100))
+        observations, goals = arena.reset(chosen)
+        together = planner.plan(Ask().wishes(goals)).target(model.embed(observations))
+        for row, (observation, goal) in enumerate(zip(observations, goals, strict=True)):
+            capsys.readouterr()
+            planner.prepare({"x": float(goal[0]), "y": float(goal[1])})
+            distant += "No state of the data" in capsys.readouterr().err
+            np.testing.assert_array_equal(planner.target(observation).observation[0], together.observation[row])
+    assert distant > 5  # these were refused
+
+
+def test_actions_are_right_at_the_wheel(data, model):
+    """The robot is sent v in [0, 0.6] m/s: it cannot be told to reverse."""
+    agent, robot = iel.Agent(model, data, nodes=400), Office()
+    observation, info = robot.reset(seed=1)
+    episode = agent.start(info["goal"], rate=RATE)
+    unit = episode.act(observation)
+    told = agent.act(observation, info["goal"], units="robot")
+    np.testing.assert_allclose(told, LOW + (unit + 1) * (HIGH - LOW) / 2, atol=1e-6)
+    assert 0.0 <= told[0] <= 0.6 and -1.6 <= told[1] <= 1.6
+
+
+def test_the_first_command_takes_what_suits_the_robot(data, tmp_path):
+    """`iel train --data FILE` alone trains what `iel.fit` trains; whatever is said wins."""
+    from iel.agent import suited
+    from iel.commands.train import Train
+
+    file = ["--data", str(data.save(tmp_path / "robot.npz"))]
+
+    for words, expected in (
+        ([], suited(data)),
+        ([], iel.HTP.preset("laptop-body")),
+        (["--preset", "laptop"], iel.IEL.preset("laptop")),
+        (["--algo", "hilp"], iel.HILP.preset("laptop")),
+    ):
+        assert Train.for_arguments([*file, *words])(algo=expected.name).method() == expected
