@@ -144,7 +144,8 @@ def test_pages_that_close_during_an_answer_leave_no_traceback(caplog):
                 page.socket.shutdown(sockets.SHUT_RDWR)
         assert healthy(port_of(server))
     logger.removeHandler(caplog.handler)
-    assert not caplog.records
+    # This test shuts its own sockets down, which websockets' client may log as an error of the client.
+    assert not [record for record in caplog.records if record.name != "websockets.client"]
 
 
 HOSTILE = (
