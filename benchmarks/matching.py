@@ -82,7 +82,7 @@ def command(options: Options) -> dict[str, Any]:
     if options.steps < 2 or options.agents < 1:
         raise ConfigError("At least two --steps of one of the --agents are needed.")
     run = open_run(options.run)
-    if run.model.metric is None or not run.model.metric.dear:
+    if run.model.metric is None or not run.model.metric.expensive:
         raise ConfigError(f"The distances of {run.model.algo} are no network, so every node is matched exactly.")
     data = run.data()
     rows = [measure(planner(run.model, data, nodes=options.nodes), data, options) for planner in (SymGraph, AsymGraph)]

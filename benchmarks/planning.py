@@ -28,8 +28,8 @@ import numpy as np
 
 from benchmarks import in_own_process, peak_megabytes, reference
 from iel.commands.common import Flag, Output
+from iel.distances import Displacement, Floats, LatentGoal, Metric, SupportFunction, lengths_between
 from iel.loader import read_json
-from iel.metrics import Displacement, Floats, LatentGoal, Metric, SupportFunction, lengths_between
 from iel.planning.coreset import select_coreset
 from iel.planning.graph import PlanningGraph
 from iel.theory import maze_from_map, shortest_steps

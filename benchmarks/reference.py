@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from iel.metrics import Floats, Integers, checked_points, directed_cost, lengths_between, projections
+from iel.distances import Floats, Integers, checked_points, directed_cost, lengths_between, projections
 from iel.planning.dpp import RANK_TOLERANCE
 
 

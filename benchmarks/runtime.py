@@ -23,9 +23,9 @@ import numpy as np
 
 from benchmarks import print_rows
 from iel.commands.common import Output
+from iel.distances import Quasimetric
 from iel.export import build_graphs
-from iel.metrics import Quasimetric
-from iel.model import Direction, GoalState, Measure, Model, Network, Norm, Perceptron, Steering, Subgoal, Waypoint
+from iel.model import Conditioning, Direction, GoalState, Measure, Model, Network, Norm, Perceptron, Subgoal, Waypoint
 from iel.model.networks import FloatArray
 from iel.planning import Atlas, make_planner
 
@@ -87,14 +87,18 @@ def random_model(
     """A model of one of the KINDS that there are."""
     make = Maker(hidden, seed)
     latent = dict.fromkeys(("directed", "euclidean"), dimension)
-    blind = kind in ("waypoint", "contrast", "measure-waypoint")
-    told = 2 if blind else {"subgoal": 4, "hierarchy": 4, "measure": 4, **latent}.get(kind, observations)
-    size = observations - 2 * blind + told
+    without_position = kind in ("waypoint", "contrast", "measure-waypoint")
+    told = 2 if without_position else {"subgoal": 4, "hierarchy": 4, "measure": 4, **latent}.get(kind, observations)
+    size = observations - 2 * without_position + told
     outputs = 2 * actions if kind == "goal-critic" else actions
-    policy = replace(make.perceptron(size, outputs, blind), smooth=kind in ("goal", "goal-value"))
+    policy = replace(make.perceptron(size, outputs, without_position), smooth=kind in ("goal", "goal-value"))
     squash = kind == "goal-critic"
     log_std = make.draw(actions) if kind in ("directed", "euclidean", "waypoint") else None
-    networks = {"policy": Network(("blind" if blind else "observation", "command"), (policy,), squash, log_std)}
+    networks = {
+        "policy": Network(
+            ("without_position" if without_position else "observation", "command"), (policy,), squash, log_std
+        )
+    }
     if kind in ("directed", "euclidean", "waypoint", *QUASIMETRICS):
         networks["embedding"] = make.network(("observation",), observations, dimension)
     if kind in ("directed", "waypoint"):
@@ -115,12 +119,12 @@ def random_model(
         networks["high"] = make.network(("goal",), observations, 4)
         inputs, size = ("observation", "action", "command"), observations + actions + 4
         networks["forward"] = make.network(inputs, size, 4, heads=2)
-        if blind:
+        if without_position:
             actor = make.network(("observation", "command"), observations + 4, 2 * actions, norm=False)
             networks["actor"] = replace(actor, squash=True)
     if kind in ("subgoal", "hierarchy"):
         networks["high"] = make.network(("observation", "goal"), 2 * observations, told)
-    steerings: dict[str, Steering] = {
+    steerings: dict[str, Conditioning] = {
         **dict.fromkeys(("waypoint", "contrast", "measure-waypoint"), Waypoint((0, 1), (1.5, 2.0))),
         **dict.fromkeys(("subgoal", "hierarchy", "measure"), Subgoal()),
         "directed": Direction(),

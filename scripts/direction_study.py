@@ -43,7 +43,7 @@ def closed_edges(maze: MazeMap, planner: Planner) -> float:
     graph: Any = planner.graph  # type: ignore[attr-defined]
     goal = planner._fields[next(reversed(planner._fields))].goal  # type: ignore[attr-defined]
     edges, places = graph.geometric(goal), planner.observations[planner.states, :2]  # type: ignore[attr-defined]
-    trusted = np.ones(len(edges), bool) if graph.witnesses is None else graph.seen(edges)
+    trusted = np.ones(len(edges), bool) if graph.observed_edges is None else graph.seen(edges)
     start, end = places[edges.source[trusted]], places[edges.target[trusted]]
     back, forth = maze.against(start, end).sum(), maze.against(end, start).sum()
     return float(back / max(back + forth, 1))
@@ -60,7 +60,7 @@ def study(run: Run, arena: Arena, factor: float, nodes: int | None) -> dict[str,
     for name in PLANNERS:
         for penalty in dict.fromkeys((1.0, factor)):
             started = time.perf_counter()
-            planner = make_planner(name, model, data, witnesses=penalty, nodes=nodes)
+            planner = make_planner(name, model, data, unobserved_cost=penalty, nodes=nodes)
             ready = time.perf_counter() - started
             rollouts = arena.rollout(model, planner, name)
             starts = np.array([path[0] for path in rollouts.paths])

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 import iel
-from iel.evaluation import Arena, Ask, Protocol
+from iel.evaluation import Arena, Protocol, TaskRequest
 from iel.planning import AsymGraph, Reward, Weighted
 from iel.planning.goals import inside
 from iel.theory.mazes import Maze, maze_from_map, steps_between
@@ -95,7 +95,7 @@ def main() -> None:
     planner = AsymGraph(run.model, data)
 
     def rollouts(goal):
-        protocol = Protocol(options.episodes, seed=options.seed, max_steps=options.steps, ask=Ask(goal=goal))
+        protocol = Protocol(options.episodes, seed=options.seed, max_steps=options.steps, ask=TaskRequest(goal=goal))
         return Arena(run.env, protocol).rollout(run.model, planner, "asym-graph", progress=False)
 
     cells = iel.make_env(run.env).map
@@ -105,7 +105,7 @@ def main() -> None:
     maze = maze_from_map(cells.walls.astype(int), subcells=SQUARES, margin=0.7)
     rows, drawn = [], {}
     for name, task in TASKS.items():
-        reading = planner.landscape.read(Reward(task.reward))
+        reading = planner.reward_model.read(Reward(task.reward))
         prompted = rollouts(Reward(task.reward))
         returns = [np.array([task.reward(path[1:]).mean() for path in found.paths]) for found in [prompted, *single]]
         best = 1 + int(np.argmax([mean.mean() for mean in returns[1:]]))
@@ -132,7 +132,7 @@ def main() -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         planner.prepare(fine)
-    sentences = [planner.landscape.read(fine).sentence, *(str(warning.message) for warning in said)]
+    sentences = [planner.reward_model.read(fine).sentence, *(str(warning.message) for warning in said)]
     print(json.dumps({"reward": "a fine checkerboard", "said": sentences}))
     print(json.dumps(weighted(planner, centres, maze)))
     if options.picture:
@@ -142,11 +142,11 @@ def main() -> None:
 def weighted(planner: AsymGraph, goals: np.ndarray, maze: Maze) -> dict:
     """How far from a single weighted goal the best node lies, in steps: for R = 1 and for the inverse covariance."""
     found = {}
-    inverse = np.linalg.inv(np.cov(planner.landscape.points.T))
+    inverse = np.linalg.inv(np.cov(planner.reward_model.points.T))
     for name, operator in {"identity": None, "inverse covariance": inverse}.items():
         ends = []
         for goal in goals:
-            rewards = planner.landscape.read(Weighted(goal[None], [1.0], operator)).rewards
+            rewards = planner.reward_model.read(Weighted(goal[None], [1.0], operator)).rewards
             assert rewards is not None
             ends.append(planner.observations[planner.states[int(np.argmax(rewards))]])
         steps = steps_between(maze, np.array(ends)[:, :2], goals[:, :2])

@@ -79,7 +79,7 @@ def main() -> None:
         for text, reward in REWARDS.items():
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                share = planner.landscape.read(Reward(reward)).readout.share
+                share = planner.reward_model.read(Reward(reward)).readout.share
                 planner.prepare(Reward(reward))
                 warned = len(said) > 0
                 visited = drive(planner, [Reward(reward)] * len(starts), starts)

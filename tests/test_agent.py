@@ -84,7 +84,7 @@ def test_a_saved_agent_acts_the_same_without_jax(agent: iel.Agent, tmp_path):
         ("rec-mid", {"average": 5, "pool": 500}),
         ("greedy", {"nodes": 20, "reach": 3.0}),
         ("sym-graph", {"neighbours": 4, "nodes": 20}),
-        ("asym-graph", {"coreset": "dpp", "nodes": 15, "lookahead": 1.0, "witnesses": 20.0}),
+        ("asym-graph", {"coreset": "dpp", "nodes": 15, "lookahead": 1.0, "unobserved_cost": 20.0}),
         ("gas-graph", {"reach": 2.0, "efficiency": 0.5}),
     ],
 )

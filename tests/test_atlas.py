@@ -23,8 +23,8 @@ def walks() -> Trajectories:
 @pytest.mark.parametrize("planner", [AsymGraph, SymGraph])
 def test_a_graph_of_its_nodes_is_the_graph_of_the_data(walks, kind, planner, tmp_path):
     model = random_model(kind, (16, 16), 3, 2, 6)
-    known = planner(model, walks, nodes=50, witnesses=100.0)
-    AsymGraph(model, walks, nodes=50, witnesses=100.0).node_atlas().save(model, tmp_path / "planner.safetensors")
+    known = planner(model, walks, nodes=50, unobserved_cost=100.0)
+    AsymGraph(model, walks, nodes=50, unobserved_cost=100.0).node_atlas().save(model, tmp_path / "planner.safetensors")
     atlas = Atlas.load(model, tmp_path / "planner.safetensors")
     assert atlas.chosen and len(atlas) == 50 and atlas.trajectories is None and atlas.penalty == 100.0
     again = planner(model, atlas)
@@ -40,9 +40,9 @@ def test_a_graph_of_its_nodes_is_the_graph_of_the_data(walks, kind, planner, tmp
 def test_what_is_said_of_nodes_is_not_said_of_others(walks):
     """Farthest points of exported nodes come in another order, so the table of observed edges is not theirs."""
     model = random_model("directed", (16, 16), 3, 2, 6)
-    atlas = AsymGraph(model, walks, nodes=50, witnesses=100.0).node_atlas()
-    assert AsymGraph(model, atlas).graph.witnesses is atlas.edges
-    assert AsymGraph(model, atlas, coreset="farthest", witnesses=1.0).graph.witnesses is None
+    atlas = AsymGraph(model, walks, nodes=50, unobserved_cost=100.0).node_atlas()
+    assert AsymGraph(model, atlas).graph.observed_edges is atlas.edges
+    assert AsymGraph(model, atlas, coreset="farthest", unobserved_cost=1.0).graph.observed_edges is None
     with pytest.raises(ConfigError, match="only states"):
         AsymGraph(model, atlas, coreset="farthest")
 

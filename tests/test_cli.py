@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import iel
+from iel import cli
 from iel.cli import COMMANDS, benchmarks, main
 from iel.data import Trajectories
 from iel.training import open_run
@@ -25,6 +27,13 @@ def call(capsys, *words: str) -> tuple[int, str, str]:
         main([str(word) for word in words])
     output = capsys.readouterr()
     return exit_.value.code or 0, output.out, output.err
+
+
+def test_options_and_presets_of_the_last_version_work_with_a_notice(capsys):
+    assert cli._current("--witnesses=20") == "--unobserved-cost=20" and cli._current("--nodes") == "--nodes"
+    assert cli._current("laptop-body-even") == "laptop-robot-even"
+    assert capsys.readouterr().err.count("old name") == 2
+    assert iel.HTP.preset("laptop-body") == iel.HTP.preset("laptop-robot")
 
 
 def test_overview_names_every_command(capsys):
@@ -318,7 +327,7 @@ def test_data_info_shows_slow_columns_and_jumps(capsys, tmp_path):
     Trajectories(table, np.zeros((3000, 1)), [0, 1500, 3000]).save(tmp_path / "log.npz")
     code, out, _ = call(capsys, "data", "info", tmp_path / "log.npz", "--json")
     facts = json.loads(out.splitlines()[-1])
-    assert code == 0 and facts["place_columns"] == [9, 10] and facts["jumps"] == 1
+    assert code == 0 and facts["position_columns"] == [9, 10] and facts["jumps"] == 1
     assert all(len(str(value)) < 10 for value in facts["observation_low"])
     _, out, _ = call(capsys, "data", "info", tmp_path / "log.npz")
     assert out.count("  place\n") == 2 and "3 more columns, with a slowness of 0.9" in out

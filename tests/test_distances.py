@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from iel.metrics import directed, discounted_steps, euclidean, projection, undiscounted_steps
+from iel.distances import directed, discounted_steps, euclidean, projection, undiscounted_steps
 
 
 def random_points(seed: int, count: int, dimension: int) -> tuple[np.ndarray, ...]:

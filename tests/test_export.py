@@ -13,12 +13,12 @@ from benchmarks.runtime import KINDS, random_model
 from iel.card import page
 from iel.cli import run as iel_command
 from iel.data import Trajectories, load
+from iel.distances import Displacement
 from iel.errors import ConfigError, RunError
 from iel.export import build_graphs, export_run
 from iel.files import seal, verify_seal
 from iel.loader import read_safetensors
 from iel.methods import GCIVL, IEL
-from iel.metrics import Displacement
 from iel.model import Model, load_model, save_model
 from iel.model.files import read_model
 from iel.model.model import STEPS_AHEAD
@@ -134,14 +134,14 @@ def test_export_of_a_run_is_whole_and_plans_like_the_run(trained, walks, tmp_pat
 
 def test_an_export_knows_who_passed_where(trained, walks, tmp_path):
     with pytest.raises(ConfigError, match="--nodes 2048"):
-        export_run(trained, tmp_path / "none", data=walks, witnesses=1000, onnx=False)
-    card = export_run(trained, tmp_path / "out", data=walks, nodes=40, witnesses=1000, onnx=False)
+        export_run(trained, tmp_path / "none", data=walks, unobserved_cost=1000, onnx=False)
+    card = export_run(trained, tmp_path / "out", data=walks, nodes=40, unobserved_cost=1000, onnx=False)
     planner = load_model(tmp_path / "out").planner("asym-graph")
     goal, starts = walks.observations[3], walks.observations[::7]
-    others = (AsymGraph(trained.model, walks, nodes=40, witnesses=factor) for factor in (1000, 1))
+    others = (AsymGraph(trained.model, walks, nodes=40, unobserved_cost=factor) for factor in (1000, 1))
     ours, same, plain = (p.plan([goal] * len(starts)).steps(p.model.embed(starts)) for p in (planner, *others))
     np.testing.assert_allclose(ours, same, rtol=1e-4)
-    assert (ours != plain).any() and card["planner"]["witnesses"] == 1000
+    assert (ours != plain).any() and card["planner"]["unobserved_cost"] == 1000
     arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
     save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, "codes": arrays["codes"][::-1].copy()})
     seal(tmp_path / "out", 1, {})
@@ -161,17 +161,17 @@ def test_an_export_knows_what_throws_one_elsewhere(tmp_path):
     export_run(run, tmp_path / "out", data=data, nodes=40, onnx=False)
     ours, theirs = load_model(tmp_path / "out").planner("asym-graph"), AsymGraph(run.model, data, nodes=40)
     for name in ("aims", "source", "entered", "left", "exits", "shares"):
-        assert np.array_equal(getattr(ours.graph.portals, name), getattr(theirs.graph.portals, name)), name
+        assert np.array_equal(getattr(ours.graph.teleports, name), getattr(theirs.graph.teleports, name)), name
     starts = data.observations[::7]
     ways = [p.plan([data.observations[-1]] * len(starts)).steps(p.model.embed(starts)) for p in (ours, theirs)]
     np.testing.assert_allclose(*ways, rtol=1e-4)
     arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
     for name, wrong in {"source": 40, "entered": 1, "left": -1, "exits": 40, "shares": 0.0, "aims": np.nan}.items():
-        broken = arrays[f"portals.{name}"].copy()
+        broken = arrays[f"teleports.{name}"].copy()
         broken.flat[0] = wrong
-        save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, f"portals.{name}": broken})
+        save_arrays(tmp_path / "out" / "planner.safetensors", {**arrays, f"teleports.{name}": broken})
         seal(tmp_path / "out", 1, {})
-        with pytest.raises(RunError, match="portals that do not fit"):
+        with pytest.raises(RunError, match="teleports that do not fit"):
             read_model(tmp_path / "out")
 
 
@@ -292,8 +292,8 @@ def test_an_export_plans_with_values_as_the_run_does(walks, tmp_path):
     starts = np.concatenate([np.arange(a, b - STEPS_AHEAD) for a, b in pairwise(walks.offsets)])
     each = model.metric.row_costs(walks.observations[starts], walks.observations[starts + STEPS_AHEAD], [])
     assert planner.lookahead == known.lookahead == pytest.approx(np.median(each), rel=1e-6)
-    both_ways = SymGraph(model, walks, nodes=40).lookahead
-    assert load_model(tmp_path / "out").planner("sym-graph").lookahead == pytest.approx(both_ways) != known.lookahead
+    symmetric = SymGraph(model, walks, nodes=40).lookahead
+    assert load_model(tmp_path / "out").planner("sym-graph").lookahead == pytest.approx(symmetric) != known.lookahead
     assert open_served(tmp_path / "out")[0].agent("asym-graph").planner.lookahead == known.lookahead
     assert AsymGraph(model, load_model(tmp_path / "out").atlas, metric=Displacement(0.0)).lookahead == 0.0
     assert AsymGraph(model, Atlas(walks.observations), nodes=40).lookahead == 0.0  # states alone do not tell

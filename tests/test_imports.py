@@ -17,7 +17,7 @@ SOURCE = Path(iel.__file__).parent
 RANKS = {
     "errors": 0, "progress": 0, "cores": 0, "typed": 0, "signals": 0, "loader": 0, "files": 0, "cluster": 0,
     "readout": 0,
-    "data": 1, "envs": 1, "nn": 1, "losses": 1, "quasimetrics": 1, "metrics": 1,
+    "data": 1, "envs": 1, "nn": 1, "losses": 1, "quasimetrics": 1, "distances": 1,
     "model": 1, "serial": 1, "theory": 1,
     "planning": 2, "learner": 2, "policies": 2, "methods": 2, "card": 3, "training": 3, "evaluation": 3, "agent": 3,
     "viz": 4, "compare": 4, "export": 4, "serving": 4, "sharing": 4,

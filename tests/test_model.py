@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks.runtime import KINDS, random_model
+from iel.distances import LatentGoal, undiscounted_steps
 from iel.errors import ConfigError, GeometryError, IELError, RunError
 from iel.files import seal
 from iel.learner import Spec
 from iel.methods import METHODS
-from iel.metrics import LatentGoal, undiscounted_steps
 from iel.model import load_model, save_model
 from iel.model.networks import products
 from iel.nn import apply_heads, head, scalars, unit
@@ -42,12 +42,12 @@ def test_a_model_can_be_driven_by_the_policy_of_another(kind, tmp_path):
     np.testing.assert_array_equal(straight(driven, states, goals), straight(walker, states, goals))
     commands = straight(walker, states, goals)
     np.testing.assert_array_equal(driven.act(states, commands), walker.act(states, commands))
-    assert type(model.steering) is type(made(kind).steering) and model.command_size == made(kind).command_size
+    assert type(model.conditioning) is type(made(kind).conditioning) and model.command_size == made(kind).command_size
     save_model(driven, tmp_path)
     loaded = load_model(tmp_path)
     np.testing.assert_array_equal(loaded.cost(states, goals, goals), before)
     np.testing.assert_array_equal(loaded.act(states, straight(loaded, states, goals)), driven.act(states, commands))
-    assert planners_for(loaded) == planners_for(model) and loaded.steering == walker.steering
+    assert planners_for(loaded) == planners_for(model) and loaded.conditioning == walker.conditioning
     if model.metric.discount is not None:
         np.testing.assert_array_equal(loaded.steps(states, goals), model.steps(states, goals))
 
@@ -97,7 +97,7 @@ def test_a_model_survives_its_files(kind, tmp_path):
     loaded = load_model(tmp_path)
     command = straight(model, states, goals)
     assert np.array_equal(loaded.act(states, straight(loaded, states, goals)), model.act(states, command))
-    assert loaded.steering == model.steering and planners_for(loaded) == planners_for(model)
+    assert loaded.conditioning == model.conditioning and planners_for(loaded) == planners_for(model)
     assert model.act(states, command).std() > 0.05, "actions of these models vary"
     if model.metric is not None:
         assert np.array_equal(loaded.cost(states, goals, goals), model.cost(states, goals, goals))
@@ -195,7 +195,7 @@ def test_what_can_be_asked_is_right_or_refused_in_a_sentence(kind):
             assert np.isfinite(planner.act(states[20])).all()
 
 
-# ---------------------------------------------------------------- steering
+# ---------------------------------------------------------------- conditioning
 
 
 def test_a_direction_points_from_here_to_the_target_in_the_latent():

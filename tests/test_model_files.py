@@ -35,12 +35,12 @@ def saved(tmp_path):
 # ---------------------------------------------------------------- files that lie
 
 BAD_SETTINGS = {
-    "format": (3, "format 3"),
+    "format": (4, "format 4"),
     "observation_size": (True, "observation_size"),
     "action_size": (-1, "action_size"),
     "beta": ("0.1", "beta"),
     "discount": (1.5, "discount"),
-    "steering": ({"kind": "../../etc/passwd"}, "steering"),
+    "conditioning": ({"kind": "../../etc/passwd"}, "conditioning"),
     "networks": ({"policy": 3, "nose": {}}, "networks"),
     "weights": ("/etc/passwd", "unknown field `weights`"),
     "algo": (["iel"], "algo"),
@@ -76,11 +76,11 @@ def test_networks_that_lie_are_refused(saved, field):
 def test_parts_that_do_not_belong_together_are_refused(saved, tmp_path):
     config = json.loads((saved / "config.json").read_text())
     for change, said in (
-        ({"steering": {"kind": "goal"}}, "commands of 8"),
-        ({"steering": {"kind": "subgoal"}}, "subgoals"),
-        ({"steering": {"kind": "waypoint", "columns": [0, 9], "scale": [1, 1]}}, "columns"),
-        ({"steering": {"kind": "waypoint", "columns": [0, 1], "scale": [1]}}, "scale"),
-        ({"steering": {"kind": "waypoint", "columns": [0, 1], "scale": [0.0, 2.0]}}, "scale"),
+        ({"conditioning": {"kind": "goal"}}, "commands of 8"),
+        ({"conditioning": {"kind": "subgoal"}}, "subgoals"),
+        ({"conditioning": {"kind": "waypoint", "columns": [0, 9], "scale": [1, 1]}}, "columns"),
+        ({"conditioning": {"kind": "waypoint", "columns": [0, 1], "scale": [1]}}, "scale"),
+        ({"conditioning": {"kind": "waypoint", "columns": [0, 1], "scale": [0.0, 2.0]}}, "scale"),
         ({"discount": 0.0}, "discount"),
     ):
         (saved / "config.json").write_text(json.dumps({**config, **change}))
@@ -248,5 +248,5 @@ def test_golden_files_of_earlier_releases_still_mean_the_same(directory, tmp_pat
         ours = np.maximum(expected["cost"], 1e-3)
         np.testing.assert_allclose(model.cost(states, goals, goals), ours, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(model.steps(states, goals), expected["steps"], rtol=1e-4, atol=1.1e-3)
-    if isinstance(model.steering, Waypoint):
-        assert model.steering == Waypoint((0, 1), (1.5, 2.0))
+    if isinstance(model.conditioning, Waypoint):
+        assert model.conditioning == Waypoint((0, 1), (1.5, 2.0))

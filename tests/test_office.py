@@ -6,7 +6,7 @@ import pytest
 import iel
 from iel.data.scaling import unit_actions
 from iel.envs import World
-from iel.evaluation.rollout import Arena, Ask
+from iel.evaluation.rollout import Arena, TaskRequest
 from office import COLUMNS, HIGH, LOW, RATE, Office, crossings, write_logs
 
 NAMED = {"observations": COLUMNS, "actions": ("v", "w"), "episode": "run", "step": "stamp"}
@@ -45,7 +45,7 @@ def test_what_is_evaluated_is_what_is_deployed(data, model, capsys):
     for first in range(0, 100, len(arena.envs)):
         chosen = range(first, min(first + len(arena.envs), 100))
         observations, goals = arena.reset(chosen)
-        together = planner.plan(Ask().wishes(goals)).target(model.embed(observations))
+        together = planner.plan(TaskRequest().wishes(goals)).target(model.embed(observations))
         for row, (observation, goal) in enumerate(zip(observations, goals, strict=True)):
             capsys.readouterr()
             planner.prepare({"x": float(goal[0]), "y": float(goal[1])})
@@ -74,7 +74,7 @@ def test_the_first_command_takes_what_suits_the_robot(data, tmp_path):
 
     for words, expected in (
         ([], suited(data)),
-        ([], iel.HTP.preset("laptop-body")),
+        ([], iel.HTP.preset("laptop-robot")),
         (["--preset", "laptop"], iel.IEL.preset("laptop")),
         (["--algo", "hilp"], iel.HILP.preset("laptop")),
     ):

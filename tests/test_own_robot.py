@@ -14,12 +14,12 @@ import pytest
 
 import iel
 from iel.cli import run as main_run
+from iel.distances import Displacement
 from iel.envs import MazeMap, World
 from iel.errors import ConfigError
 from iel.evaluation import Protocol, Rollouts
-from iel.evaluation.diagnosis import diagnose, fate, ways_finding
+from iel.evaluation.diagnosis import diagnose, fate, routes_finding
 from iel.methods import METHODS
-from iel.metrics import Displacement
 from iel.planning import PlanningModel
 from tests.test_cli import call
 
@@ -339,7 +339,7 @@ def test_ways_over_a_wall_are_found(thin):
     start, goal = world.maze.centre([[1, 1], [3, 1]]).astype(np.float32)
     one = np.ones(1, int)
     failed = Rollouts("asym-graph", one, one < 1, one, 0.0, 0.0, [start[None]], goal[None])
-    finding = ways_finding(iel.AsymGraph(world, world.observations, neighbours=2), failed, world.maze)
+    finding = routes_finding(iel.AsymGraph(world, world.observations, neighbours=2), failed, world.maze)
     assert finding.good != thin
     assert finding.numbers["longest_hop"] == 12 if thin else finding.numbers["longest_hop"] <= 2
     assert ("task1 hops over walls (12 moves" in str(finding)) == thin

@@ -9,7 +9,7 @@ import pytest
 
 import iel
 from iel.cli import run as execute
-from iel.commands.prompts import parse_goal, parse_place, parse_reward, parse_weighted
+from iel.commands.prompts import parse_goal, parse_region, parse_reward, parse_weighted
 from iel.errors import ConfigError, DataError
 from iel.signals import Signals
 
@@ -19,9 +19,9 @@ MAZE = "pointmaze-medium-navigate-v0"
 def test_words_become_goals_places_and_rewards(tmp_path):
     assert parse_goal(["1.5", "-2"]).tolist() == [1.5, -2.0]
     assert parse_goal(["0=8.5", "1=-2:6"]) == {0: 8.5, 1: (-2.0, 6.0)}
-    assert parse_place("0=4:,1=:6") == {0: (4.0, math.inf), 1: (-math.inf, 6.0)}
+    assert parse_region("0=4:,1=:6") == {0: (4.0, math.inf), 1: (-math.inf, 6.0)}
     named = Signals(("x", "y", "0"))
-    assert parse_goal(["x=8.5", "1=2"], named) == {0: 8.5, 1: 2.0} and parse_place("y=4:,0=1", named) == {
+    assert parse_goal(["x=8.5", "1=2"], named) == {0: 8.5, 1: 2.0} and parse_region("y=4:,0=1", named) == {
         1: (4.0, math.inf),
         2: 1.0,
     }
@@ -37,10 +37,10 @@ def test_words_become_goals_places_and_rewards(tmp_path):
 @pytest.mark.parametrize(
     ("parse", "words"),
     [
-        (parse_place, "x=3"),
-        (parse_place, "0=3,4"),
-        (parse_place, "0=a"),
-        (parse_place, "0=1:nan"),
+        (parse_region, "x=3"),
+        (parse_region, "0=3,4"),
+        (parse_region, "0=a"),
+        (parse_region, "0=1:nan"),
         (parse_goal, ["1", "two"]),
         (parse_weighted, ["1,2"]),
         (parse_weighted, ["1,2@1", "1@1"]),

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.runtime import random_model
+from iel.distances import FLOOR, LatentGoal, Quasimetric
 from iel.errors import ConfigError, GeometryError, RunError
 from iel.files import seal, write_json
 from iel.loader import read_json
-from iel.metrics import FLOOR, LatentGoal, Quasimetric
 from iel.model import Model, load_model, save_model
 from iel.planning import Atlas, PlanningGraph, make_planner, planners_for
 from iel.quasimetrics import HEADS, distance, mrn, pairwise, union_lengths
@@ -202,4 +202,4 @@ def test_an_embedding_that_does_not_fall_into_groups_is_refused():
     model = random_model("iqe", (8,), 5, 3, 8)
     for metric, message in ((Quasimetric("mrn", 8), "of an even size"), (Quasimetric("iqe", 3), "3 equal groups")):
         with pytest.raises(ConfigError, match=message):
-            Model("x", 5, 3, model.networks, model.steering, metric=metric)
+            Model("x", 5, 3, model.networks, model.conditioning, metric=metric)

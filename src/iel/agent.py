@@ -20,10 +20,10 @@ from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from iel.card import card_of, read_origin, write_card
+from iel.distances import Floats
 from iel.errors import ConfigError, RunError
 from iel.files import new_directory, seal, write_json
 from iel.loader import read_json
-from iel.metrics import Floats
 from iel.model import Model, load_model
 from iel.model.archive import unpacked
 from iel.model.atlas import Atlas, Source
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 AGENT = "agent.json"
 """Which planner an agent uses; beside the files of its model."""
-KEPT_BY_ATLAS = ("nodes", "coreset", "sigma", "pool", "seed", "witnesses")
+STORED_IN_ATLAS = ("nodes", "coreset", "sigma", "pool", "seed", "unobserved_cost")
 """Options that say which states are chosen and what the data says of them: the saved states answer that."""
 
 
@@ -195,7 +195,7 @@ class Agent:
             raise ConfigError(
                 "This agent plans with a metric of your own, which no file holds; save its model instead."
             )
-        options = {name: value for name, value in self.options.items() if name not in KEPT_BY_ATLAS}
+        options = {name: value for name, value in self.options.items() if name not in STORED_IN_ATLAS}
         with new_directory(final) as partial:
             atlas = self.write(partial)
             write_json(partial / AGENT, {"planner": self.planner.name, "options": options})
@@ -267,8 +267,8 @@ def suited(data: Trajectories) -> Method:
 
 
 def suited_preset(data: Trajectories) -> str:
-    """`laptop` where every column is a position, `laptop-body` where some are (a robot that turns, or has joints),
+    """`laptop` where every column is a position, `laptop-robot` where some are (a robot that turns, or has joints),
     `laptop-arm` where nothing separates position from pose."""
     if not data.position_columns:
         return "laptop-arm"
-    return "laptop" if len(data.position_columns) == data.observation_size else "laptop-body"
+    return "laptop" if len(data.position_columns) == data.observation_size else "laptop-robot"

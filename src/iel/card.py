@@ -43,12 +43,12 @@ def card_of(model: Model, atlas: Atlas | None, origin: Mapping[str, Any], **more
         "interface": {
             "observation": {"size": model.observation_size, "type": "float32"},
             "action": {"size": model.action_size, "type": "float32", "low": -1.0, "high": 1.0},
-            "command": {"size": model.command_size, "steering": model.steering.kind},
+            "command": {"size": model.command_size, "conditioning": model.conditioning.kind},
             "embedding": {"size": model.dimension},
             "metric": metric and {"kind": type(metric).__name__, "discount": metric.discount},
             **msgspec.to_builtins({"signals": model.signals}),
         },
-        "planner": atlas and {"nodes": len(atlas), "witnesses": atlas.penalty},
+        "planner": atlas and {"nodes": len(atlas), "unobserved_cost": atlas.penalty},
         **more,
     }
 

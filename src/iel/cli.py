@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import io
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -57,6 +58,9 @@ COMMANDS = {
 }
 """Command -> module and class of `iel.commands`: a dataclass of its options. The first line of its docstring is the
 command's line here, the docstring of a field is its `--help`, and a call of it is the command."""
+
+RENAMED = {"--witnesses": "--unobserved-cost", "--chance": "--teleports", "--no-chance": "--no-teleports"}
+"""Options of 0.2.0 and what they are called now."""
 
 BENCH = "Speed, as ratios against a baseline in the same run (needs a checkout)."
 GROUPS = {"data": "Make, convert, describe, check and score data sets.", "bench": BENCH}
@@ -143,6 +147,7 @@ def _directory() -> Path:
 
 def _call(name: str, arguments: list[str]) -> int:
     kind, command = _load(name)
+    arguments = [_current(word) for word in arguments]
     options = _readable(kind.for_arguments(arguments))
     arguments = ["--help" if word == ADVANCED else word for word in arguments]
     chosen = tyro.cli(options, args=arguments, prog=f"iel {name}", config=(tyro.conf.DisallowNone,))
@@ -152,6 +157,15 @@ def _call(name: str, arguments: list[str]) -> int:
     if chosen.json:
         print(json.dumps(result))
     return result.get("exit_code", 0)
+
+
+def _current(word: str) -> str:
+    """An option or preset of 0.2.0 by its present name, with a notice; any other word as it is."""
+    option, equals, value = word.partition("=")
+    present = RENAMED.get(option) or re.sub("^laptop-body", "laptop-robot", option)
+    if present != option:
+        notice(f"{option} is called {present} now; the old name will go in the next version.")
+    return present + equals + value
 
 
 def _readable(options_type: type[Output]) -> type[Output]:

@@ -41,9 +41,9 @@ from numpy.typing import NDArray
 from iel.data.goals import DeviceData
 from iel.data.scaling import Scaling, scaling_of
 from iel.data.trajectories import Trajectories
+from iel.distances import Quasimetric, SupportFunction
 from iel.errors import ConfigError, unknown_name
-from iel.metrics import Quasimetric, SupportFunction
-from iel.model import GoalState, Measure, Model, Network, Steering
+from iel.model import Conditioning, GoalState, Measure, Model, Network
 from iel.nn import Lens, frozen_policy
 from iel.typed import Amount, Count, Index, Positive, check_settings
 
@@ -98,9 +98,10 @@ class Spec(NamedTuple):
     """Columns of a goal that networks see (empty: all)."""
 
     def lens(self, *parts: str | int, policy: bool = False) -> Lens | None:
-        """How a network sees its inputs: `observation`, `blind`, `goal`, or so many other numbers, side by side."""
+        """A network's inputs, side by side: `observation`, `without_position`, `goal`, or a number of others."""
         whole = tuple(range(self.observation_size))
-        known = {"observation": whole, "goal": whole, "blind": tuple(c for c in whole if c not in self.position)}
+        others = tuple(column for column in whole if column not in self.position)
+        known = {"observation": whole, "goal": whole, "without_position": others}
         scaling, chosen, start = self.policy_columns if policy else None, [], 0
         for part in parts:
             columns = known[part] if isinstance(part, str) else (-1,) * part
@@ -111,7 +112,7 @@ class Spec(NamedTuple):
             return None
         scaling = scaling or Scaling(np.zeros(self.observation_size), np.ones(self.observation_size))
         mean = tuple(0.0 if column < 0 else float(scaling.mean[column]) for _, column in chosen)
-        deviation = tuple(1.0 if column < 0 else float(scaling.spread[column]) for _, column in chosen)
+        deviation = tuple(1.0 if column < 0 else float(scaling.std[column]) for _, column in chosen)
         return Lens(tuple(place for place, _ in chosen), mean, deviation)
 
 
@@ -251,7 +252,7 @@ class Controls(NamedTuple):
     """What acts: the network `policy` (and others it needs), and how a planner's target conditions it."""
 
     networks: dict[str, Network]
-    steering: Steering
+    conditioning: Conditioning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,6 +361,7 @@ class Method(ABC):
     @classmethod
     def preset(cls, name: str = "paper", **settings: Any) -> Self:
         """Preset settings, overridden by keyword arguments."""
+        name = str(name).replace("laptop-body", "laptop-robot")  # its name before 0.3.0
         if name not in cls.presets:
             raise unknown_name("preset", name, cls.presets)
         refuse_unknown(cls, settings, f"setting of {cls.__name__}")
@@ -404,7 +406,7 @@ class Method(ABC):
         examples = Examples(*(part if scaling is None else scaling(part) for part in states))
         columns = scaling_of(data)
         if scaling is not None:
-            columns = Scaling((columns.mean - scaling.mean) / scaling.spread, columns.spread / scaling.spread)
+            columns = Scaling((columns.mean - scaling.mean) / scaling.std, columns.std / scaling.std)
         return Spec(*shape, examples, columns, policy_columns=policy_columns, goal=seen)
 
     def seen_of_goals(self, data: Trajectories) -> tuple[int, ...]:
@@ -436,7 +438,7 @@ class Method(ABC):
         policy = self.policy
         controls = self.controls(trained, spec) if policy is None else policy.controls(self, trained, spec)
         networks, sizes = {**networks, **controls.networks}, (spec.observation_size, spec.action_size)
-        return Model(self.name, *sizes, networks, controls.steering, beta=beta, discount=discount, metric=metric)
+        return Model(self.name, *sizes, networks, controls.conditioning, beta=beta, discount=discount, metric=metric)
 
 
 @dataclass(frozen=True)

@@ -261,11 +261,11 @@ def frozen(network: MLP, *inputs: str, logit: bool = False) -> Network:
     return Network(inputs, tuple(_perceptron(each) for each in heads), logit=logit)
 
 
-def frozen_policy(policy: GaussianPolicy | TanhGaussianPolicy, *inputs: str, spread: bool = False) -> Network:
-    """The same of a policy. `spread`: its sigma was trained, so that actions may be sampled."""
+def frozen_policy(policy: GaussianPolicy | TanhGaussianPolicy, *inputs: str, stochastic: bool = False) -> Network:
+    """Convert a policy to numpy. `stochastic`: its sigma was trained, so that actions may be sampled."""
     if isinstance(policy, TanhGaussianPolicy):
         return Network(inputs, frozen(policy.network).heads, squash=True)
-    return Network(inputs, frozen(policy.mean).heads, log_std=np.asarray(policy.log_std) if spread else None)
+    return Network(inputs, frozen(policy.mean).heads, log_std=np.asarray(policy.log_std) if stochastic else None)
 
 
 def with_constants(network: Network, constants: Sequence[float], scale: float = 1.0) -> Network:

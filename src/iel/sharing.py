@@ -49,7 +49,7 @@ def push(agent: Path | str, destination: str, *, private: bool = False, progress
         raise ConfigError(f"{destination} cannot be pushed to; give hf:owner/name, a directory or a file.zip.")
     if not destination.startswith("hf:"):
         return {**pull(agent, destination, progress=progress), "source": str(agent)}
-    place = hub_place(destination)
+    place = hub_address(destination)
     with unpacked(Path(agent)) as directory:
         facts = _checked(directory, agent)
         if CARD not in facts["files"]:
@@ -109,7 +109,7 @@ def _fetch(source: str, directory: Path, progress: bool) -> None:
     """Fill an empty directory from wherever a source leads."""
     if source.startswith("hf:"):
         with tempfile.TemporaryDirectory(prefix="iel-") as scratch:
-            _collect(HubRepository(hub_place(source), Path(scratch)), source, directory, progress)
+            _collect(HubRepository(hub_address(source), Path(scratch)), source, directory, progress)
     elif urlsplit(source).scheme in WEB:
         if not urlsplit(source).path.endswith(SUFFIX):
             _collect(WebDirectory(source), source, directory, progress)
@@ -211,7 +211,7 @@ def _answer(url: str) -> Iterator[tuple[HTTPResponse, int]]:
 # ------------------------------------------------------------------------------------------------------------- the Hub
 
 
-class HubPlace(NamedTuple):
+class HubAddress(NamedTuple):
     """A model repository."""
 
     repo: str
@@ -221,18 +221,18 @@ class HubPlace(NamedTuple):
         return f"hf:{self.repo}" + (f"@{self.revision}" if self.revision else "")
 
 
-def hub_place(text: str) -> HubPlace:
+def hub_address(text: str) -> HubAddress:
     """The repository that `hf:owner/name@revision` names."""
     found = HUB.fullmatch(text)
     if found is None:
         raise ConfigError(f"'{text[:200]}' is not a repository; write hf:owner/name or hf:owner/name@revision.")
-    return HubPlace(found["repo"], found["revision"])
+    return HubAddress(found["repo"], found["revision"])
 
 
 class HubRepository(Place):
     """One commit of a model repository, through `huggingface_hub` ($HF_ENDPOINT, $HF_TOKEN, `hf auth login`)."""
 
-    def __init__(self, place: HubPlace, scratch: Path | None = None):
+    def __init__(self, place: HubAddress, scratch: Path | None = None):
         """Files are downloaded into `scratch` first."""
         self.place, self.scratch, self.hub = place, scratch, _require_hub()
         self.api = self.hub.HfApi(
@@ -302,7 +302,7 @@ HUB_REMEDIES = {
 
 
 @contextmanager
-def _hub_errors(place: HubPlace) -> Iterator[None]:
+def _hub_errors(place: HubAddress) -> Iterator[None]:
     """Whatever the Hub or its client refuses becomes one sentence."""
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -138,7 +138,7 @@ def test_a_crash_is_recorded_and_the_others_go_on(tmp_path, maze_data):
             {"algo": "gcbc", "label": "good", "settings": {"preset": "smoke", "steps": 10, "hidden": [8]}},
         ],
     }
-    jobs = execute(check_grid(table, "crash"), tmp_path / "out", lanes=1, quiet=True)
+    jobs = execute(check_grid(table, "crash"), tmp_path / "out", workers=1, quiet=True)
     states = {(job.cell.env, job.cell.method): job for job in jobs}
     assert states["pointmaze-medium-navigate-v0", "good"].state == "done"
     crashed = states["pointmaze-medium-navigate-v0", "huge"]
@@ -223,8 +223,8 @@ def test_a_waypoint_policy_is_trained_once_for_all_geometries(maze_data, tmp_pat
         "methods": [{"algo": name, "settings": settings} for name in ("gcivl", "gcbc")],
     }
     grid = check_grid(table, "shared")
-    jobs = execute(grid, tmp_path / "both", lanes=2, quiet=True)
-    alone = execute(grid, tmp_path / "alone", lanes=1, quiet=True, only=["* gcbc *"])
+    jobs = execute(grid, tmp_path / "both", workers=2, quiet=True)
+    alone = execute(grid, tmp_path / "alone", workers=1, quiet=True, only=["* gcbc *"])
     assert [job.state for job in (*jobs, alone[1])] == ["done"] * 3, jobs
     first, second = (job.directory for job in jobs)
     assert (first / "run" / "policy").is_dir() and not (second / "run" / "policy").exists()
@@ -310,7 +310,7 @@ def test_earlier_checkpoints_are_measured_and_the_best_is_labelled(tmp_path, maz
         "data": {"episodes": 60},
         "methods": [{"algo": "gcbc", "settings": {"preset": "smoke", "steps": 300, "hidden": [8]}}],
     }
-    execute(check_grid(table, "curves"), tmp_path / "out", lanes=1, quiet=True)
+    execute(check_grid(table, "curves"), tmp_path / "out", workers=1, quiet=True)
     (entry,) = collect_grid(tmp_path / "out").entries.values()
     assert sorted(entry.curve) == [100, 200] and all(rates.shape == (2, 2) for rates in entry.curve.values())
     written = _report(tmp_path / "out")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iel.cli import main
-from iel.compare.grid import DataChoice, check_grid, read_grid, shipped_grids
+from iel.compare.grid import DataChoice, builtin_grids, check_grid, read_grid
 from iel.compare.published import published_numbers
 from iel.compare.results import Entry
 from iel.errors import ConfigError
@@ -15,7 +15,7 @@ GOOD = {"environments": [MAZE], "seeds": [0, 1], "methods": [{"algo": "iel", "pl
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
-@pytest.mark.parametrize("name", shipped_grids())
+@pytest.mark.parametrize("name", builtin_grids())
 def test_shipped_grids_are_sound_at_every_scale(name, scale):
     grid = read_grid(name, scale)
     assert grid.cells
@@ -24,7 +24,7 @@ def test_shipped_grids_are_sound_at_every_scale(name, scale):
     for cell in grid.cells:
         config = METHODS[cell.algo]
         arm = name == "kitchen" and "laptop-arm" in config.presets
-        preset = ("laptop-arm" if arm else "laptop-body") if body else scale
+        preset = ("laptop-arm" if arm else "laptop-robot") if body else scale
         assert cell.settings["hidden"] == list(config.preset(preset).hidden)
     assert len({cell.directory("x") for cell in grid.cells}) == len(grid.cells)
 

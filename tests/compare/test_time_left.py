@@ -5,7 +5,7 @@ import time
 
 from iel.compare.execute import Job
 from iel.compare.grid import Cell, DataChoice, GridProtocol
-from iel.compare.progress import Board
+from iel.compare.progress import ProgressTable
 
 
 def job(tmp_path, method: str, state: str, seconds: float = 0.0, step: int = 0) -> Job:
@@ -22,8 +22,8 @@ def test_cells_under_way_foretell_what_those_to_come_will_take(tmp_path):
     quick, slow = job(tmp_path, "quick", "done", 60.0), job(tmp_path, "slow", "running", 400.0, step=500)
     waiting = [job(tmp_path, f"other {k}", "waiting") for k in range(2)]
     # 1,000 s for the slow method, so 600 s are left of it, and the mean of 60 and 1,000 s for each of the two others.
-    assert Board([quick, slow, *waiting], 1)._left() == "1/4 cells, about 28 min left"
-    assert Board([quick, slow, *waiting], 2)._left() == "1/4 cells, about 14 min left"
+    assert ProgressTable([quick, slow, *waiting], 1)._left() == "1/4 cells, about 28 min left"
+    assert ProgressTable([quick, slow, *waiting], 2)._left() == "1/4 cells, about 14 min left"
     # One that has only just begun foretells nothing.
     slow = job(tmp_path / "again", "slow", "running", 400.0, step=100)
-    assert Board([slow, *waiting], 1)._left() == "0/3 cells"
+    assert ProgressTable([slow, *waiting], 1)._left() == "0/3 cells"

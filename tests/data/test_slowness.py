@@ -11,9 +11,9 @@ from iel.data import Trajectories, load
 from iel.data.examine import examine_rows
 from iel.data.make import make_collector, recipe
 from iel.data.positions import (
+    find_position_columns,
     monotone_columns,
     orientation_columns,
-    place_columns,
     slow_directions,
     slowness,
     typical_reach,
@@ -77,13 +77,13 @@ def test_pairs_stay_within_an_episode_and_jumps_do_not_count():
 def test_the_place_of_ants_and_points_is_x_and_y(name, episodes):
     collector = make_collector(recipe(name), seed=0)
     data = Trajectories.from_episodes([collector.episode(index, "train") for index in range(episodes)], name)
-    assert place_columns(data) == [0, 1]
+    assert find_position_columns(data) == [0, 1]
     if data.observation_size == 29:
         assert orientation_columns(data.observations) == [3, 4, 5, 6]
         rng = np.random.default_rng(0)
         noisy = np.concatenate([1000 * data.observations[:, ::-1], rng.standard_normal((data.num_states, 3))], 1)
         noisy[:, 22:26] /= 1000  # an orientation has no unit
-        assert place_columns(Trajectories(noisy, data.actions, data.offsets)) == [27, 28]
+        assert find_position_columns(Trajectories(noisy, data.actions, data.offsets)) == [27, 28]
 
 
 def test_where_nothing_separates_it_is_refused():
@@ -93,9 +93,9 @@ def test_where_nothing_separates_it_is_refused():
     with pytest.raises(
         DataError, match=r"made: nothing separates place from pose \(columns of ratio .* name the columns"
     ):
-        place_columns(store(mixed))
+        find_position_columns(store(mixed))
     with pytest.raises(DataError, match="no column goes anywhere in 40 steps"):
-        place_columns(store(rng.standard_normal((2000, 3))))
+        find_position_columns(store(rng.standard_normal((2000, 3))))
     with pytest.raises(DataError, match="nothing separates"):
         store(mixed).require_position()
     assert store(mixed).position_columns == () and len(store(mixed).jumps) == 0
@@ -104,7 +104,7 @@ def test_where_nothing_separates_it_is_refused():
 @pytest.mark.skipif(not KITCHEN.is_file(), reason="IEL_DATA has no reconstructed kitchen data")
 def test_nothing_separates_in_the_kitchen():
     with pytest.raises(DataError, match="nothing separates"):
-        place_columns(load(KITCHEN))
+        find_position_columns(load(KITCHEN))
 
 
 def test_slow_directions_of_a_mixed_process():
@@ -139,7 +139,7 @@ def test_a_clock_and_a_battery_are_not_positions():
     data = store(table.reshape(-1, 4), 6)
     r = slowness(data)
     assert r[2:].min() > r[:2].max() / 3  # by their slowness alone they would be
-    assert place_columns(data) == [0, 1] and monotone_columns(data) == {2: True, 3: False}
+    assert find_position_columns(data) == [0, 1] and monotone_columns(data) == {2: True, 3: False}
     named = data.described(observations=("x", "y", "stamp", "battery"))
     rows = Rows(named.observations, named.actions, named.offsets, "a", named.signals)
     found = [finding for finding in examine_rows(rows, "a") if finding.kind == "one-way-column"]

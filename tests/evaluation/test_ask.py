@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from iel.distances import Displacement
 from iel.errors import ConfigError
-from iel.evaluation import Arena, Ask, Protocol
+from iel.evaluation import Arena, Protocol, TaskRequest
 from iel.evaluation.result import Result, summarise, table
-from iel.metrics import Displacement
 from iel.model import Direction
 from iel.planning import AsymGraph, Avoid, Direct, PlanningModel, Reward, Where
 
@@ -39,25 +39,25 @@ STATES = np.stack(np.meshgrid(np.linspace(-1, 21, 45), np.linspace(-1, 21, 45)),
 """A grid over the maze."""
 
 
-def rollout(ask: Ask, planner, **settings):
+def rollout(ask: TaskRequest, planner, **settings):
     arena = Arena(MAZE, Protocol(episodes=1, tasks=(1, 2), max_steps=60, ask=ask, **settings))
     return arena, arena.rollout(Plane(), planner, "planner", progress=False)
 
 
 def test_without_anything_asked_goals_are_handed_on_as_they_are():
     goals = np.ones((3, 2), np.float32)
-    assert Ask().wishes(goals) is goals and Ask().scores([goals]) == {}
+    assert TaskRequest().wishes(goals) is goals and TaskRequest().scores([goals]) == {}
     assert "asked" not in Arena(MAZE, Protocol(episodes=1, tasks=(1,))).describe()
-    assert Ask((1,)).wishes(goals) == [Where({1: 1.0})] * 3
+    assert TaskRequest((1,)).wishes(goals) == [Where({1: 1.0})] * 3
     places = {0: (1.0, 2.0)}
-    assert Ask((0,), places).wishes(goals)[2] == Avoid(Where({0: 1.0}), places)
+    assert TaskRequest((0,), places).wishes(goals)[2] == Avoid(Where({0: 1.0}), places)
 
 
 def test_all_columns_of_a_goal_are_the_goal():
     """Matching states are moved to the values asked for, so nothing is lost."""
     planner = Direct(Plane(), STATES)
-    _, plain = rollout(Ask(), planner)
-    _, columns = rollout(Ask((0, 1)), planner)
+    _, plain = rollout(TaskRequest(), planner)
+    _, columns = rollout(TaskRequest((0, 1)), planner)
     assert all(np.array_equal(one, other) for one, other in zip(plain.paths, columns.paths, strict=True))
 
 
@@ -65,13 +65,13 @@ def test_a_reward_is_collected_to_the_horizon_and_measured():
     def reward(states):
         return states[:, 0] / 20.0
 
-    ask = Ask.for_reward(reward, words="the reward x / 20")
+    ask = TaskRequest.for_reward(reward, words="the reward x / 20")
     arena, found = rollout(ask, Direct(Plane(), STATES))
     assert {len(path) for path in found.paths} == {61}
     assert found.scores["reward_per_step"] == pytest.approx([reward(path[1:]).mean() for path in found.paths])
     for path in found.paths:
         assert path[-1, 0] - path[0, 0] > 1.0, "it climbs"
-    _, down = rollout(Ask.for_reward(lambda states: -reward(states)), Direct(Plane(), STATES))
+    _, down = rollout(TaskRequest.for_reward(lambda states: -reward(states)), Direct(Plane(), STATES))
     assert all(path[-1, 0] <= path[0, 0] + 0.1 for path in down.paths)
     for seeds in (1, 2):
         summary = summarise(Result.of(found, MAZE, "", seed, arena.describe()) for seed in range(seeds))
@@ -84,13 +84,13 @@ def test_a_reward_is_collected_to_the_horizon_and_measured():
 
 def test_time_in_avoided_places_is_measured():
     places = [{0: (2.0, 6.0)}]
-    _, found = rollout(Ask(avoid=places), AsymGraph(Plane(), STATES, nodes=300, unreachable="direct"))
+    _, found = rollout(TaskRequest(avoid=places), AsymGraph(Plane(), STATES, nodes=300, unreachable="direct"))
     for path, share in zip(found.paths, found.scores["share_in_avoided"], strict=True):
         assert share == pytest.approx(((path[1:, 0] >= 2) & (path[1:, 0] <= 6)).mean())
 
 
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ConfigError, match="no columns of them"):
-        Ask(columns=(0,), goal=Reward(lambda x: x[:, 0]))
+        TaskRequest(columns=(0,), goal=Reward(lambda x: x[:, 0]))
     with pytest.raises(ConfigError, match="evaluate a function"):
-        Ask.for_reward(np.ones(5))
+        TaskRequest.for_reward(np.ones(5))

@@ -173,7 +173,7 @@ def test_kitchen_reports_the_fraction_of_its_subtasks(monkeypatch):
     pytest.importorskip("gymnasium_robotics")
     from iel.envs import registry
 
-    monkeypatch.setattr(registry, "LANES", 2)  # three episodes take turns in two kitchens
+    monkeypatch.setattr(registry, "NUM_ENVS", 2)  # three episodes take turns in two kitchens
     arena = Arena("kitchen-mixed", Protocol(episodes=3, max_steps=3))
     assert len(arena.envs) == 2
     for env in arena.envs:

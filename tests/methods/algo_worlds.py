@@ -93,7 +93,7 @@ def one_way_steps() -> np.ndarray:
     return ((np.arange(8)[None] - np.arange(8)[:, None]) % 8).astype(float)
 
 
-def both_ways() -> Trajectories:
+def symmetric() -> Trajectories:
     """The circle of twelve places (`PLACES`), walked one way in some episodes and the other way in the rest."""
     episodes = []
     for first in range(24):

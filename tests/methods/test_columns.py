@@ -82,8 +82,8 @@ def test_a_lens_selects_goals_and_standardises_for_policies_alone():
     assert spec.lens("observation", "goal", 2) == Lens((0, 1, 2, 4, 6, 7), (0.0,) * 6, (1.0,) * 6)
     own = spec.lens("observation", "goal", 2, policy=True)
     assert own.columns == (0, 1, 2, 4, 6, 7) and own.mean[3] == scaling.mean[1] and own.mean[4:] == (0.0, 0.0)
-    np.testing.assert_allclose(own.deviation, [*scaling.spread, scaling.spread[1], 1.0, 1.0])
-    blind = Spec(3, 2, (0,), policy_columns=scaling).lens("blind", 1, policy=True)
+    np.testing.assert_allclose(own.deviation, [*scaling.std, scaling.std[1], 1.0, 1.0])
+    blind = Spec(3, 2, (0,), policy_columns=scaling).lens("without_position", 1, policy=True)
     assert blind.columns == (0, 1, 2) and blind.mean == (*scaling.mean[1:], 0.0)
 
 
@@ -93,15 +93,15 @@ def test_with_a_standardised_policy_the_export_acts_as_what_was_trained(robot, n
     own, model = trained(robot, name, standardise="policy", **({"goal_columns": (0, 1)} if name in GOALS else {}))
     network, act = policy_of(own)
     states, command = robot.observations[:20], robot.observations[-20:]
-    if model.steering.kind != "goal":
+    if model.conditioning.kind != "goal":
         command = np.random.default_rng(0).standard_normal((20, model.command_size)).astype(np.float32)
-    hidden = model.steering.columns if model.steering.kind == "waypoint" else ()
+    hidden = model.conditioning.columns if model.conditioning.kind == "waypoint" else ()
     seen = np.delete(states, hidden, 1)
     expected = np.clip(act(jnp.concatenate([seen, command], -1)), -1, 1)
     np.testing.assert_allclose(model.act(states, command), expected, atol=1e-4)
     lens = getattr(network, "mean", getattr(network, "network", network)).lens
     first = next(column for column in range(4) if column not in hidden)
-    assert lens is not None and lens.deviation[0] == pytest.approx(scaling_of(robot).spread[first])
+    assert lens is not None and lens.deviation[0] == pytest.approx(scaling_of(robot).std[first])
 
 
 APART = ("iel", "gas", "qrl", "cmd", "tmd", "crl", "gcivl", "gciql", "hiql")
@@ -163,7 +163,7 @@ def test_every_own_policy_takes_the_same_settings(robot, name):
 
 def test_the_even_presets_give_every_own_policy_the_same():
     for name, method in METHODS.items():
-        even = method.preset("laptop-body-even")
+        even = method.preset("laptop-robot-even")
         assert even.standardise == "policy", name
         if name in OWN:
             assert even.policy_norm and even.policy_decay, name

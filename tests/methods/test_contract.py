@@ -20,10 +20,10 @@ from compare_worlds import TINY
 from iel.cli import run as command
 from iel.compare.grid import read_grid
 from iel.data.goals import DeviceData, GoalSampler, draw_states
+from iel.distances import Displacement, discounted_steps
 from iel.errors import ConfigError, ContractError
 from iel.learner import Distances, Learner, Metrics, Phase, Spec, Trained
 from iel.methods import Method, check_algo
-from iel.metrics import Displacement, discounted_steps
 from iel.model import Direction, GoalState, Model
 from iel.model.model import ValueCost
 from iel.nn import MLP, GaussianPolicy, frozen
@@ -205,8 +205,8 @@ def measuring(metric: type[ValueCost]) -> type[Nearby]:
     return shipping(lambda model: setattr(model, "metric", metric(model, 0.99)))
 
 
-def steered(steering: Any) -> type[Nearby]:
-    return shipping(lambda model: setattr(model, "steering", steering))
+def steered(conditioning: Any) -> type[Nearby]:
+    return shipping(lambda model: setattr(model, "conditioning", conditioning))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,9 +259,9 @@ BROKEN = {
     "costs in a table and row by row disagree": measuring(Transposed),
     "the same for every goal, and is not": measuring(Favourite),
     "model.cost changes when the model is saved": shipping(lambda model: setattr(model, "metric", Displacement(0.0))),
-    "the steering's command has the wrong shape": steered(Narrow()),
-    "does not survive its files.*steering by directions needs an embedding": steered(Direction()),
-    "does not survive its files.*steering.kind: invalid value": steered(Unheard()),
+    "the conditioning's command has the wrong shape": steered(Narrow()),
+    "does not survive its files.*conditioning by directions needs an embedding": steered(Direction()),
+    "does not survive its files.*conditioning.kind: invalid value": steered(Unheard()),
     "there is no metric train/loss": Silent,
     "update reshapes the state": Growing,
     "the key does not matter": Stubborn,

@@ -365,11 +365,11 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, policy, tmp_path
     target = make_planner("direct", model, Atlas(states)).plan(goals).target(states)
     command = model.command(states, target)
     if policy is not None:
-        assert isinstance(model.steering, Waypoint) and command.shape == (40, 2)
+        assert isinstance(model.conditioning, Waypoint) and command.shape == (40, 2)
         told = jnp.concatenate([states[:, 2:], command], -1)
         acted = trained["policy"](told)
     elif name == "hiql":
-        assert isinstance(model.steering, Subgoal)
+        assert isinstance(model.conditioning, Subgoal)
         acted = own.low(jnp.concatenate([states, on_sphere(own.high(pair))], -1))
         assert np.allclose(np.linalg.norm(command, axis=1), np.sqrt(10), atol=1e-3)
     else:

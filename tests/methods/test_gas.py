@@ -9,15 +9,15 @@ from measure_worlds import COUNT, EXACT, arrives, pairs, wandering
 from scipy.stats import spearmanr
 
 from iel.data.goals import to_device
+from iel.distances import Displacement
 from iel.errors import ConfigError
 from iel.learner import Spec
 from iel.methods import GAS
 from iel.methods.gas import Tables
 from iel.methods.hilp import GoalBatch
-from iel.metrics import Displacement
 from iel.nn import apply_heads, head, scalars, unit
 from iel.planning import make_planner, planners_for
-from iel.policies.directions import SkillBatch
+from iel.policies.directions import DirectionBatch
 from iel.training import train
 
 TINY = {"hidden": (8,), "batch_size": 6, "dimension": 4, "steps": 8}
@@ -56,7 +56,7 @@ def test_the_policys_losses_by_hand():
     algo = GAS.preset("smoke", **TINY, policy_expectile=0.8, discount=0.9, bc_weight=0.5)
     own, skills = learner(algo, "skills"), fresh(algo, SPEC)["skills"]
     target = jax.tree.map(lambda leaf: 1.2 * leaf, own.target_of(skills))
-    batch = SkillBatch(*drawn((6, 2), (6, 2), (6, 2), (6, 4), (6, 4)))
+    batch = DirectionBatch(*drawn((6, 2), (6, 2), (6, 2), (6, 4), (6, 4)))
     batch = batch._replace(action=jnp.tanh(batch.action))
     key = jax.random.key(7)
     loss, metrics = jax.jit(own.loss)(skills, target, batch, key)

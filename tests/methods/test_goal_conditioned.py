@@ -133,7 +133,7 @@ def test_the_prices_of_cql_rise_when_they_should():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["laptop", "smoke", "laptop-body-even", "unreachable"])
+@pytest.mark.parametrize("preset", ["laptop", "smoke", "laptop-robot-even", "unreachable"])
 def test_on_noisy_data_no_preset_drives_the_price_of_caution_to_its_cap(preset, capsys):
     """And one whose gap is out of reach says so, once: the data's actions are the direction with noise."""
     rng = np.random.default_rng(0)
@@ -274,7 +274,7 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(name):
     def behaviour(trained):
         model = algo.model(jax.tree.map(np.asarray, trained), spec)
         cost = np.zeros(6) if model.metric is None else model.cost(states, goals, goals)
-        told = goals if model.steering.kind == "goal" else model.omega(goals)
+        told = goals if model.conditioning.kind == "goal" else model.omega(goals)
         return np.concatenate([cost, model.act(states, told).ravel()])
 
     company, stranger = (behaviour(jax.tree.map(lambda leaf, i=i: leaf[i], together)) for i in (1, 0))

@@ -9,15 +9,15 @@ import pytest
 from algo_worlds import PLACES, act, action, cosine, fresh, learner, ring, started, steps
 
 from iel.data.goals import to_device
+from iel.distances import Displacement
 from iel.errors import ConfigError, GeometryError
 from iel.learner import Spec, TrainState
 from iel.methods import HILP, IEL
 from iel.methods.hilp import Joint
-from iel.metrics import Displacement
 from iel.nn import head
 from iel.planning import PLANNERS, make_planner
 from iel.policies import Directions, Waypoints
-from iel.policies.directions import SkillBatch
+from iel.policies.directions import DirectionBatch
 from iel.training import train
 
 SAME = {"hidden": (16,), "batch_size": 32, "dimension": 4}
@@ -130,7 +130,7 @@ def test_a_joint_step_rewards_the_policy_with_the_embedding_before_it(world):
     batch = sample(JOINT, "joint", {"joint": joint})
     after, metrics = update(JOINT, "joint", {"joint": joint}, batch)
     phi, goals = head(both.embedding, 0), batch.goals
-    moves = SkillBatch(goals.state, batch.action, goals.next_state, phi(goals.next_state) - phi(goals.state))
+    moves = DirectionBatch(goals.state, batch.action, goals.next_state, phi(goals.next_state) - phi(goals.state))
     alone, _ = update(PHASED, "policy", states, moves)
     assert_same(after.params.skills, alone.params, rtol=1e-4, atol=1e-6)
     embedded, _ = update(PHASED, "embedding", states, goals)

@@ -8,11 +8,11 @@ from algo_worlds import CIRCLE, SQUARE, fresh, grid, grid_steps, one_way, one_wa
 
 from iel.data import Trajectories
 from iel.data.goals import to_device
+from iel.distances import FLOOR, SupportFunction
 from iel.errors import ConfigError
 from iel.learner import Spec
 from iel.methods import HTP
 from iel.methods.htp import ENTERED, LED, Batch, Networks, outcomes
-from iel.metrics import FLOOR, SupportFunction
 from iel.model import load_model, save_model
 from iel.policies import Waypoints
 from iel.theory.calibration import spearman

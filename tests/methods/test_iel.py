@@ -16,7 +16,7 @@ from iel.methods import IEL, METHODS, check_algo, config_dict, config_from_dict
 from iel.methods.iel import GoalBatch
 from iel.nn import apply_heads, head, in_blocks, unit
 from iel.policies import Directions
-from iel.policies.directions import SkillBatch
+from iel.policies.directions import DirectionBatch
 
 TINY = IEL.preset("smoke", hidden=(16, 16), batch_size=32, dimension=4)
 SPEC = Spec(2, 2)
@@ -92,7 +92,7 @@ def test_hitting_times_of_goals_elsewhere_may_be_left_out(world):
 def test_policy_reward_is_progress_along_the_direction(world):
     arrays, trained = world
     own, phi = learner(TINY, "policy"), head(trained["embedding"], 0)
-    batch: SkillBatch = own.sample(jax.random.key(1), arrays, own.tables(trained, arrays, SPEC))
+    batch: DirectionBatch = own.sample(jax.random.key(1), arrays, own.tables(trained, arrays, SPEC))
     np.testing.assert_allclose(batch.displacement, phi(batch.next_state) - phi(batch.state), atol=1e-5)
 
 

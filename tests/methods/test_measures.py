@@ -8,13 +8,13 @@ from algo_worlds import fresh, learner
 from measure_worlds import COUNT, EXACT, RING, arrives, pairs, step, wandering
 from scipy.stats import spearmanr
 
+from iel.distances import LatentGoal
 from iel.errors import ConfigError, GeometryError
 from iel.learner import Spec
 from iel.losses import measure_loss, orthonormality_loss, pessimistic
 from iel.methods import FB, PSM, check_algo
 from iel.methods.measures import Tasks, Transitions
 from iel.methods.psm import Batch, code_actions, code_bits
-from iel.metrics import LatentGoal
 from iel.model import Measure, Model, Network, Perceptron, Subgoal
 from iel.nn import apply_heads, on_sphere
 from iel.planning import Atlas, make_planner, planners_for

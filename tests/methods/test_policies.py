@@ -68,7 +68,7 @@ def test_geometries_with_an_embedding_are_those_known():
 def test_every_embedding_with_every_policy_is_trained_saved_loaded_and_acts(name, kind, tmp_path):
     data = robot()
     model = iel.train(data, paired(name, POLICIES[kind](steps=3)), progress=False).model
-    assert isinstance(model.steering, Direction if kind == "directions" else Waypoint)
+    assert isinstance(model.conditioning, Direction if kind == "directions" else Waypoint)
     save_model(model, tmp_path)
     loaded = load_model(tmp_path)
     states, goals = data.observations[:5], data.observations[-5:]
@@ -224,7 +224,7 @@ def test_every_geometry_has_the_same_waypoint_policy_bit_for_bit(names):
         assert algo.phases()[0].name == "policy" and algo.phases()[0].steps == 40
         model = iel.train(robot(), algo, progress=False).model
         policies[name] = model.networks["policy"].arrays()
-        assert isinstance(model.steering, Waypoint)
+        assert isinstance(model.conditioning, Waypoint)
     first = policies[names[0]]
     untrained = fresh(algo, SPEC)["policy"].mean.layers[0].bias
     assert np.abs(first["layers.0.bias"] - untrained).max() > 0.01, "it was trained"
@@ -237,10 +237,10 @@ def test_the_policy_goes_where_it_is_sent_and_does_not_know_where_it_is():
     data, policy = robot(), Waypoints(steps=400)
     settings = {"hidden": (32, 32), "batch_size": 128, "learning_rate": 3e-3, "standardise": "all", "steps": 100}
     model = iel.train(data, IEL.preset("smoke", **settings, policy=policy), progress=False).model
-    assert isinstance(model.steering, Waypoint) and model.steering.columns == (1, 2)
+    assert isinstance(model.conditioning, Waypoint) and model.conditioning.columns == (1, 2)
     sigma = data.observations[:, 1:3].std(0)
-    np.testing.assert_allclose(model.steering.scale, sigma, rtol=1e-3)
-    assert 0.7 < model.steering.reach * sigma.mean() < 20 * 0.7  # metres: between one step and twenty
+    np.testing.assert_allclose(model.conditioning.scale, sigma, rtol=1e-3)
+    assert 0.7 < model.conditioning.reach * sigma.mean() < 20 * 0.7  # metres: between one step and twenty
     states = data.observations[::50]
     for way in np.array([[1.0, 0.0], [0.0, -1.0], [-0.6, 0.8]]):
         goals = states + np.float32([0.0, *(5.0 * way), 0.0])
@@ -349,9 +349,9 @@ def test_columns_are_weighted_by_the_steps_that_the_embedding_gives_them():
             return lambda x: x @ matrix.T
 
     found = np.asarray(column_weights(Linear(), {}, spec))
-    worth = np.linalg.norm(matrix, axis=0) * spec.columns.spread
-    np.testing.assert_allclose(found[1:] * spec.columns.spread[1:], worth[1:], rtol=1e-4)
-    assert found[0] * spec.columns.spread[0] == pytest.approx(1e-3 * worth.max(), rel=1e-3), "the least weight"
+    worth = np.linalg.norm(matrix, axis=0) * spec.columns.std
+    np.testing.assert_allclose(found[1:] * spec.columns.std[1:], worth[1:], rtol=1e-4)
+    assert found[0] * spec.columns.std[0] == pytest.approx(1e-3 * worth.max(), rel=1e-3), "the least weight"
 
 
 def test_a_policy_for_state_directions_acts_on_raw_columns_as_it_was_trained_on_standardised_ones():
@@ -372,10 +372,10 @@ def test_a_policy_for_state_directions_acts_on_raw_columns_as_it_was_trained_on_
     states, goals = data.observations[:5], data.observations[-5:]
     target = make_planner("direct", model, data).plan(goals).target(model.embed(states))
     command = model.command(states, target)
-    ahead = (goals - states) / np.array(model.steering.scale)
+    ahead = (goals - states) / np.array(model.conditioning.scale)
     np.testing.assert_allclose(command, ahead / np.linalg.norm(ahead, axis=1, keepdims=True), rtol=1e-4, atol=1e-6)
-    later = (spec.examples.later - spec.examples.state) / np.array(model.steering.scale)
-    assert model.steering.reach == pytest.approx(np.linalg.norm(later, axis=1).mean(), rel=1e-5)
+    later = (spec.examples.later - spec.examples.state) / np.array(model.conditioning.scale)
+    assert model.conditioning.reach == pytest.approx(np.linalg.norm(later, axis=1).mean(), rel=1e-5)
 
 
 def test_a_policy_for_state_directions_goes_where_it_is_sent():
@@ -383,10 +383,10 @@ def test_a_policy_for_state_directions_goes_where_it_is_sent():
     data = robot()
     policy = StateDirections(steps=600, learning_rate=3e-3)
     model = iel.train(data, paired("htp", policy, hidden=(32, 32), steps=600, batch_size=64), progress=False).model
-    weights = 1.0 / np.array(model.steering.scale) * data.observations.std(0)
+    weights = 1.0 / np.array(model.conditioning.scale) * data.observations.std(0)
     assert weights[[1, 2]].min() > 3 * weights[[0, 3]].max()
     states = data.observations[::97]
     for heading in np.linspace(0, 2 * np.pi, 8, endpoint=False):
-        way = np.array([0.0, np.cos(heading), np.sin(heading), 0.0]) / np.array(model.steering.scale)
+        way = np.array([0.0, np.cos(heading), np.sin(heading), 0.0]) / np.array(model.conditioning.scale)
         actions = model.act(states, np.tile(way / np.linalg.norm(way), (len(states), 1)))
         assert (actions @ [np.cos(heading), np.sin(heading)]).mean() > 0.4

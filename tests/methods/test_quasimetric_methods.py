@@ -8,20 +8,20 @@ from algo_worlds import (
     CIRCLE,
     PLACES,
     SQUARE,
-    both_ways,
     both_ways_steps,
     fresh,
     grid,
     grid_steps,
     one_way,
     one_way_steps,
+    symmetric,
 )
 
 from iel.data.goals import Relabelled
+from iel.distances import Quasimetric
 from iel.errors import ConfigError
 from iel.learner import Spec, dual_loss
 from iel.methods import CMD, METHODS, QRL, TMD
-from iel.metrics import Quasimetric
 from iel.nn import apply_heads, head
 from iel.planning import planners_for
 from iel.quasimetrics import distance
@@ -287,7 +287,7 @@ EXACT = {
     "qrl": (grid, SQUARE, grid_steps, {"steps": 600, "learning_rate": 3e-3, "dual_learning_rate": 0.05}),
     "cmd": (one_way, CIRCLE, one_way_steps, {"steps": 8000, "learning_rate": 3e-3, "components": 1, "discount": 0.8}),
     "tmd": (
-        both_ways,
+        symmetric,
         PLACES[:12],
         both_ways_steps,
         {"steps": 4000, "learning_rate": 2e-3, "components": 2, "discount": 0.8, "zeta": 0.02},

@@ -17,7 +17,7 @@ from iel.model.scaling import for_raw_observations
 from iel.nn import unit
 from iel.planning import make_planner
 from iel.policies import Directions
-from iel.policies.directions import SkillBatch, draw_directions
+from iel.policies.directions import DirectionBatch, draw_directions
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_the_folded_model_on_raw_observations_is_the_model_on_standardised_ones(
     folded = for_raw_observations(model, scaling)
     raw, scaled = uneven.observations, standardised(uneven, scaling).observations
     target = np.arange(len(raw))[::-1]
-    if model.steering.kind == "direction":
+    if model.conditioning.kind == "direction":
         z = np.asarray(unit(jax.random.normal(jax.random.key(1), (len(raw), model.dimension))))
         np.testing.assert_allclose(folded.embed(raw), model.embed(scaled), atol=2e-4)
         np.testing.assert_allclose(folded.omega(raw), model.omega(scaled), atol=2e-4)
@@ -106,7 +106,7 @@ def test_future_directions_point_where_the_trajectory_went_and_stay_in_their_epi
 
 
 def test_without_a_share_directions_are_the_papers_to_the_bit(uneven):
-    batch = SkillBatch(jnp.zeros((9, 3)), jnp.zeros((9, 2)), jnp.zeros((9, 3)), jnp.zeros((9, 4)))
+    batch = DirectionBatch(jnp.zeros((9, 3)), jnp.zeros((9, 2)), jnp.zeros((9, 3)), jnp.zeros((9, 4)))
     key = jax.random.key(3)
     assert (draw_directions(key, batch, 0.0) == unit(jax.random.normal(key, (9, 4)))).all()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from iel.metrics import Displacement
+from iel.distances import Displacement
 from iel.model import Direction
 from iel.planning import Atlas, PlanningModel, Target
 

@@ -1,12 +1,12 @@
-"""Any metric and any steering: values over pairs, policies that are told the goal, units, and acting."""
+"""Any metric and any conditioning: values over pairs, policies that are told the goal, units, and acting."""
 
 import numpy as np
 import pytest
 from planning_worlds import LinearModel, corridor
 
 from iel.data import Trajectories
+from iel.distances import Displacement, LatentGoal, Metric, discounted_steps, undiscounted_steps
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Displacement, LatentGoal, Metric, discounted_steps, undiscounted_steps
 from iel.planning import (
     Acting,
     AsymGraph,
@@ -281,7 +281,7 @@ def test_a_new_stage_is_no_lack_of_progress_and_nothing_known_is_none_either() -
 class Dear(PairValue):
     """The same, and every cost is asked of a network."""
 
-    dear = True
+    expensive = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,9 +6,9 @@ import pytest
 from planning_worlds import LinearModel, corridor
 
 from iel.data import Trajectories
+from iel.distances import Displacement, LatentGoal
 from iel.errors import ConfigError, GeometryError
 from iel.methods.gas import first_beyond as on_device
-from iel.metrics import Displacement, LatentGoal
 from iel.planning import GasGraph, make_planner, planners_for
 from iel.planning.clusters import ClusterGraph, clusters, efficient, first_beyond, means
 from iel.planning.graph import NO_HOP

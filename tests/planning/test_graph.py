@@ -11,8 +11,8 @@ from planning_worlds import BETAS, KINDS, Instance, degenerate_points, instances
 from scipy.sparse.csgraph import floyd_warshall, minimum_spanning_tree
 
 from benchmarks import reference
+from iel.distances import Displacement, LatentGoal, Metric, lengths_between
 from iel.errors import ConfigError, GeometryError
-from iel.metrics import Displacement, LatentGoal, Metric, lengths_between
 from iel.planning import PlanningGraph
 from iel.planning.coreset import TooMany, euclidean_tree, nearest_pairs
 
@@ -161,7 +161,7 @@ def test_beta_zero_gives_one_graph_for_every_goal() -> None:
 
 
 def test_edges_both_ways_are_each_others_reverse() -> None:
-    graph = PlanningGraph(np.random.default_rng(0).normal(size=(80, 3)), Displacement(0.0), both_ways=True)
+    graph = PlanningGraph(np.random.default_rng(0).normal(size=(80, 3)), Displacement(0.0), symmetric=True)
     edges = graph.edges(LatentGoal(np.zeros(3), np.eye(3)[0]))
     forward = dict(zip(zip(edges.source, edges.target, strict=True), edges.cost, strict=True))
     assert all(forward[(j, i)] == cost for (i, j), cost in forward.items())

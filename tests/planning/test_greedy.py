@@ -10,8 +10,8 @@ from planning_worlds import LinearModel, corridor
 
 from iel.commands.common import PlannerSettings
 from iel.data import Trajectories
+from iel.distances import Metric, SupportFunction
 from iel.errors import ConfigError, GeometryError
-from iel.metrics import Metric, SupportFunction
 from iel.model import Direction
 from iel.planning import Atlas, Greedy, Mixture, PlanningModel, make_planner, planners_for, usual_planners
 from iel.theory.builders import moving

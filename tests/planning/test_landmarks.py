@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import dijkstra
 
-from iel.metrics import FLOOR, LatentGoal, SupportFunction
+from iel.distances import FLOOR, LatentGoal, SupportFunction
 from iel.model.atlas import ObservedEdges
 from iel.planning import PlanningGraph
 from iel.planning.graph import NO_HOP
@@ -106,7 +106,7 @@ def test_a_path_begins_where_it_is_shortest_in_all(seed: int, observed: bool, tr
     graph = PlanningGraph(points, replace(metric, one_way=trusted), neighbours=6)
     if observed:
         codes = np.flatnonzero(generator.random(90 * 90) < 0.1)
-        graph.witnesses, graph.unseen = ObservedEdges(90, codes, np.full(len(codes), 200)), 7.0
+        graph.observed_edges, graph.unobserved_cost = ObservedEdges(90, codes, np.full(len(codes), 200)), 7.0
     goals = [LatentGoal(points[i], np.eye(4)[0], None) for i in (3, 4)]
     fields = [graph.field(goal) for goal in goals]
     pursuit = AlongGraph(graph, np.arange(90), fields, None, entries=graph.entries(goals))

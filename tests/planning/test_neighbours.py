@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from iel.metrics import Displacement, LatentGoal
+from iel.distances import Displacement, LatentGoal
 from iel.planning import coreset as neighbours
 from iel.planning.graph import PlanningGraph
 

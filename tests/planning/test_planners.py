@@ -11,8 +11,8 @@ from msgspec import structs
 from planning_worlds import LinearModel, corridor
 
 from benchmarks import reference
+from iel.distances import Displacement, LatentGoal, directed_cost, lengths_between
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Displacement, LatentGoal, directed_cost, lengths_between
 from iel.model.atlas import rows_before
 from iel.planning import (
     AsymGraph,
@@ -152,7 +152,7 @@ def test_the_target_lies_as_far_ahead_as_asked_on_the_same_way(model: LinearMode
 
 def test_places_decide_how_far_ahead_a_target_is_where_the_policy_is_steered_by_them() -> None:
     model = made("waypoint")
-    model.steering = structs.replace(model.steering, reach=0.5)
+    model.conditioning = structs.replace(model.conditioning, reach=0.5)
     states = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
     planner, blunt = (AsymGraph(model, Atlas(states), nodes=64, **extra) for extra in ({}, {"lookahead": 0.0}))
     assert planner.lookahead == 0.5 and blunt.lookahead == 0.0

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from planning_worlds import LinearModel, corridor
 
+from iel.distances import Displacement, LatentGoal
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Displacement, LatentGoal
 from iel.planning import (
     AsymGraph,
     Atlas,
@@ -25,7 +25,7 @@ from iel.planning import (
 )
 from iel.planning.goals import inside, matching_states, mismatch
 from iel.planning.graph import NO_HOP, Edges
-from iel.planning.rewards import Landscape, composed_direction, fit_readout, node_means, reward_field
+from iel.planning.rewards import RewardModel, composed_direction, fit_readout, node_means, reward_field
 from iel.signals import Signals
 
 START, END = np.array([1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32)
@@ -217,9 +217,9 @@ def _unit(vector: np.ndarray) -> np.ndarray:
 
 def test_a_negative_weight_repels(planner: AsymGraph) -> None:
     ends = np.array([[20.0, 0.0], [1.0, 10.0]], np.float32)
-    reading = planner.landscape.read(Weighted(ends, [1.0, -1.0]))
+    reading = planner.reward_model.read(Weighted(ends, [1.0, -1.0]))
     assert reading.values == pytest.approx(
-        planner.landscape.points @ reading.readout.direction * reading.readout.slope + reading.readout.intercept
+        planner.reward_model.points @ reading.readout.direction * reading.readout.slope + reading.readout.intercept
     )
     assert "explains 100 %" in reading.sentence and reading.rewards.shape == (120,) and reading.resolved > 0.9
     planner.prepare(Weighted(ends, [1.0, -1.0]))
@@ -386,7 +386,7 @@ def test_regions_stay_as_they_were(planner: AsymGraph) -> None:
 def test_a_landscape_reads_rewards_of_its_own_rows_only(model: LinearModel) -> None:
     data = corridor(400).observations
     rows = np.arange(0, 400, 2)
-    land = Landscape(model, data, rows, np.asarray(model.embed(data[rows]), np.float64))
+    land = RewardModel(model, data, rows, np.asarray(model.embed(data[rows]), np.float64))
     column = np.where(np.arange(400) % 2 == 0, data[:, 0], 1e6)
     found = land.read(Reward(column))
     assert np.array_equal(found.values, data[rows, 0].astype(float)) and found.readout.share > 0.99

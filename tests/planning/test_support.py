@@ -44,7 +44,7 @@ def test_the_distance_is_that_of_the_nearest_state(data):
     view = support.views[0]
     rng = np.random.default_rng(0)
     for row in rng.uniform(-5, 15, (20, 2)).astype(np.float32):
-        scaled = (row.astype(np.float64) - support.mean) / support.spread
+        scaled = (row.astype(np.float64) - support.mean) / support.std
         nearest = min(np.sqrt(((scaled - state) ** 2).mean()) for state in view.states.astype(np.float64))
         assert support.excess(row)[0] == pytest.approx(nearest / view.limit, rel=1e-3, abs=1e-3)
 
@@ -66,7 +66,7 @@ def test_a_strange_place_is_not_drowned_by_poses():
     outside = inside.copy()
     outside[:2] = 16.0
     assert support.excess(inside)[0] < 1 < support.excess(outside)[0]
-    everything = Support(support.mean, support.spread, support.views[:1])
+    everything = Support(support.mean, support.std, support.views[:1])
     assert everything.excess(outside)[0] < 1  # which is why the place is looked at on its own
 
 

@@ -109,7 +109,7 @@ def test_what_lies_outside_of_the_data_is_said_in_the_answer(http, robot):
             assert len(loop.receive_json()["warnings"]) == 2
         loop.send_json({"goal": inside})
         assert "warnings" not in loop.receive_json()
-    model = replace(robot, model=robot.model.replaced(robot.model.networks, robot.model.steering))
+    model = replace(robot, model=robot.model.replaced(robot.model.networks, robot.model.conditioning))
     model.model.outside = "refuse"
     with TestClient(create_app([model]), base_url=HERE) as strict:
         for body in ({"observation": far, "goal": inside}, {"observation": inside, "goal": far}):

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from iel.distances import discounted_steps, longest_steps, undiscounted_steps
 from iel.errors import ChainError
-from iel.metrics import discounted_steps, longest_steps, undiscounted_steps
 from iel.theory import audit_costs, audit_embedding, hitting_time_matrix
 from iel.theory.builders import random_process
 from iel.theory.calibration import (

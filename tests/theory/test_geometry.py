@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from iel.metrics import directed
+from iel.distances import directed
 from iel.theory.distances import convexity_margin, triangle_gap
 
 

@@ -75,9 +75,9 @@ class GraphOptions:
     lookahead: Annotated[float | None, UNSAID] = None
     """Head for the first node on the way that is this far ahead (default: as far as waypoints were in training; for
     policies that are sent to states what ten steps of the data cost; else 0, the next node)."""
-    witnesses: Annotated[float | None, UNSAID] = None
+    unobserved_cost: Annotated[float | None, UNSAID] = None
     """Edges that no trajectory was seen to take cost so many times as much, e.g. 1000; inf takes them out."""
-    chance: bool = True
+    teleports: bool = True
     """Go through places that throw the agent elsewhere (teleports) where that is expected to be shorter."""
     reach: Annotated[float | None, UNSAID] = None
     """gas-graph: how far apart joined nodes may be, in the model's unit (default: as the policy was trained, or 8);

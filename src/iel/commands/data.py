@@ -152,7 +152,7 @@ class DataConvert(TableCommand):
     def __call__(self) -> Facts:
         from iel.data.bags import is_bag
         from iel.data.catalogue import resolve
-        from iel.data.examine import judge
+        from iel.data.examine import validate
         from iel.data.scaling import unit_actions
         from iel.data.writers import write_dataset
 
@@ -169,7 +169,7 @@ class DataConvert(TableCommand):
             data = unit_actions(data)
             low, high = data.signals.action_low, data.signals.action_high
             ranges = {"action_low": _few_digits(low, 9), "action_high": _few_digits(high, 9)}
-            judge(replace(data, checked=self.trust))
+            validate(replace(data, checked=self.trust))
         units = dict(pair.split("=", 1) for pair in self.units if "=" in pair)
         if len(units) < len(self.units):
             raise ConfigError("--units takes COLUMN=UNIT, as in x=m v=m/s.")
@@ -282,11 +282,11 @@ def _motion(data: iel.Trajectories) -> Facts:
     """What the columns do: how slow each is, which tell the position, how often it jumps and how much it rests."""
     from iel.data.positions import LONG, SHORT, monotone_columns, rest_rows, slowness
 
-    facts: Facts = {"slowness": None, "place_columns": None, "jumps": len(data.jumps)}
+    facts: Facts = {"slowness": None, "position_columns": None, "jumps": len(data.jumps)}
     facts["one_way_columns"] = list(monotone_columns(data))
     try:
         facts["slowness"] = _few_digits(slowness(data), 3)
-        facts["place_columns"] = place = list(data.require_position())
+        facts["position_columns"] = place = list(data.require_position())
     except DataError as problem:  # episodes too short to tell, or nothing separates position from pose
         return {**facts, "note": str(problem)}
     pieces = data.cut(data.jumps)  # as in training: a jump is no motion
@@ -308,7 +308,7 @@ def _print_columns(facts: Facts, signals: Signals, shown: int = 8) -> None:
     print(f"{'column':>{width}} {'lowest':>10} {'highest':>10} {'slowness':>9}")
     for column in order[:shown]:
         low, high = facts["observation_low"][column], facts["observation_high"][column]
-        place = "  place" if column in (facts["place_columns"] or []) else ""
+        place = "  place" if column in (facts["position_columns"] or []) else ""
         one_way = "  battery? clock? leave it out" if column in facts["one_way_columns"] else ""
         print(f"{names[column][:40]:>{width}} {low:>10g} {high:>10g} {ratios[column]:>9g}{place}{one_way}")
     if len(order) > shown:

@@ -36,7 +36,7 @@ POINT = Show(
     "expected to fail here; the graph planners add up short distances, which are right.",
 )  # fmt: skip
 """Enough steps for this maze (docs/htp.md)."""
-ANT = Show("demo-ant", "antmaze-large-navigate-v0", 300, "laptop-body", {}, ("asym-graph",), 4, film=True)
+ANT = Show("demo-ant", "antmaze-large-navigate-v0", 300, "laptop-robot", {}, ("asym-graph",), 4, film=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,12 @@ import tyro
 
 import iel
 from iel.commands.common import ActingCommand, Facts, Flag, PlanningCommand, environment_of
-from iel.commands.prompts import parse_places, parse_reward
+from iel.commands.prompts import parse_regions, parse_reward
 from iel.errors import ConfigError, unknown_name
 from iel.files import require_writable
 
 if TYPE_CHECKING:
-    from iel.evaluation import Arena, Ask, Rollouts
+    from iel.evaluation import Arena, Rollouts, TaskRequest
     from iel.evaluation.result import Result
     from iel.model import Model
     from iel.signals import Signals
@@ -111,7 +111,7 @@ class Evaluate(ActingCommand):
             draw_evaluation(run, arena, rollouts, agent, data, "" if first else f"-{stamp}")
         return found
 
-    def _planners(self, ask: Ask, model: Model, acting: Model) -> Sequence[str]:
+    def _planners(self, ask: TaskRequest, model: Model, acting: Model) -> Sequence[str]:
         """The planners that are given, else all that can do what is asked."""
         from iel.model import Direction
         from iel.planning import PLANNERS, over_coreset, usual_planners
@@ -122,12 +122,12 @@ class Evaluate(ActingCommand):
         if self.planners or (ask.avoid is None and ask.goal is None):
             return self.planners or usual_planners(model)
         # Without a graph a reward is a direction, which only some policies can be conditioned on.
-        alone = ask.avoid is None and isinstance(acting.steering, Direction)
+        alone = ask.avoid is None and isinstance(acting.conditioning, Direction)
         return [name for name in usual_planners(model) if over_coreset(name) or (alone and name == "direct")]
 
-    def _ask(self, signals: Signals) -> Ask:
+    def _ask(self, signals: Signals) -> TaskRequest:
         """What the agent is asked for."""
-        from iel.evaluation import Ask
+        from iel.evaluation import TaskRequest
 
         words = []
         if self.goal_columns is not None:
@@ -136,13 +136,13 @@ class Evaluate(ActingCommand):
             words.append(f"the reward {' + '.join(self.reward)}")
         if self.avoid is not None:
             words.append(f"to keep out of {' and '.join(self.avoid)}")
-        avoid = None if self.avoid is None else parse_places(self.avoid, signals)
+        avoid = None if self.avoid is None else parse_regions(self.avoid, signals)
         columns = None if self.goal_columns is None else tuple(map(signals.column, self.goal_columns))
         if self.reward is None:
-            return Ask(columns, avoid, words=", ".join(words))
+            return TaskRequest(columns, avoid, words=", ".join(words))
         if self.goal_columns is not None:
             raise ConfigError("--reward replaces the tasks' goals, so leave --goal-columns out.")
-        return Ask.for_reward(parse_reward(self.reward, signals), avoid, ", ".join(words))
+        return TaskRequest.for_reward(parse_reward(self.reward, signals), avoid, ", ".join(words))
 
 
 @dataclass(frozen=True, kw_only=True)

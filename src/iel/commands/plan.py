@@ -10,7 +10,7 @@ import numpy as np
 
 import iel
 from iel.commands.common import Facts, Flag, PlanningCommand, known_environment
-from iel.commands.prompts import parse_goal, parse_place, parse_places, parse_reward, parse_weighted
+from iel.commands.prompts import parse_goal, parse_region, parse_regions, parse_reward, parse_weighted
 from iel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class PlanCommand(PlanningCommand):
         start, task_goal, maze = self._ends(run, data)
         signals = model.signals
         wanted, words = self._wanted(task_goal, signals)
-        stops = [parse_place(place, signals) for place in self.via or ()]
+        stops = [parse_region(place, signals) for place in self.via or ()]
         goal = iel.Sequence([*stops, wanted]) if stops else wanted
-        goal = goal if self.avoid is None else iel.Avoid(goal, parse_places(self.avoid, signals))
+        goal = goal if self.avoid is None else iel.Avoid(goal, parse_regions(self.avoid, signals))
         model.outside = self.outside
         if model.support is None:  # trained by a version that stored none
             model.support = support_of(data)
@@ -79,7 +79,7 @@ class PlanCommand(PlanningCommand):
         doubted = hops.doubted(line, route.steps) if hops and simple else np.zeros(0, bool)
         draw_plan(picture, maze or ground(data), planner, start, route, doubted)
         waypoints = route.observations
-        reading = planner.landscape.read(wanted) if isinstance(wanted, iel.Reward) else None
+        reading = planner.reward_model.read(wanted) if isinstance(wanted, iel.Reward) else None
         if reading:
             print(reading.sentence)
         print(f"{len(waypoints)} waypoints, {route.total:.1f} predicted steps from start to goal")
@@ -92,7 +92,8 @@ class PlanCommand(PlanningCommand):
         if hops and doubted.any():
             print(
                 f"{doubted.sum()} of {len(doubted)} hops were made by no trajectory, or are faster than any logged "
-                f"step ({hops.fastest:.2g}); they may lead through walls (dashed): try --witnesses 1000 or more --nodes"
+                f"step ({hops.fastest:.2g}); they may lead through walls (dashed); "
+                "try --unobserved-cost 1000 or more --nodes"
             )
         print(f"drawn in {picture}")
         ends = {"start": start, **({"goal": goal} if isinstance(goal, np.ndarray) else {})}

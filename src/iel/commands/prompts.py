@@ -25,11 +25,11 @@ Rewards: TypeAlias = np.ndarray | Callable[[np.ndarray], np.ndarray]
 def parse_goal(words: Sequence[str], signals: Signals = UNNAMED) -> np.ndarray | Place:
     """An observation, or a dictionary of columns where every word has the form COLUMN=VALUE."""
     if any("=" in word for word in words):
-        return parse_place(",".join(words), signals)
+        return parse_region(",".join(words), signals)
     return np.array([_number(word, " ".join(words)) for word in words], np.float32)
 
 
-def parse_place(text: str, signals: Signals = UNNAMED, ranges: bool = False) -> Place:
+def parse_region(text: str, signals: Signals = UNNAMED, ranges: bool = False) -> Place:
     """`0=4:8,1=2` as {0: (4.0, 8.0), 1: 2.0}; where only `ranges` make sense, a value is refused."""
     found: Place = {}
     for part in text.split(","):
@@ -44,9 +44,9 @@ def parse_place(text: str, signals: Signals = UNNAMED, ranges: bool = False) -> 
     return found
 
 
-def parse_places(texts: Sequence[str], signals: Signals = UNNAMED) -> list[Place]:
+def parse_regions(texts: Sequence[str], signals: Signals = UNNAMED) -> list[Place]:
     """Several places."""
-    return [parse_place(text, signals, ranges=True) for text in texts]
+    return [parse_region(text, signals, ranges=True) for text in texts]
 
 
 def parse_weighted(texts: Sequence[str]) -> tuple[np.ndarray, list[float]]:
@@ -70,7 +70,7 @@ def parse_reward(texts: Sequence[str], signals: Signals = UNNAMED) -> Rewards:
                 f"{texts[0]} holds no array 'rewards'; save one number per state of the data under this name."
             )
         return arrays["rewards"]
-    parts = [(parse_place(place, signals, ranges=True), worth) for place, worth in map(_weighed, texts)]
+    parts = [(parse_region(place, signals, ranges=True), worth) for place, worth in map(_weighed, texts)]
     return lambda rows: sum((worth * inside(place, rows) for place, worth in parts), np.zeros(len(rows)))
 
 

@@ -94,7 +94,7 @@ class ExportCommand(RunCommand):
     """Take so many states of the data along, so that graph planners need none (2048; 8192 for waypoint policies)."""
     coreset: Literal["farthest", "dpp"] = "farthest"
     """How those states are chosen."""
-    witnesses: float | None = None
+    unobserved_cost: float | None = None
     """Take along who was seen to pass between them; an edge that nobody took costs so many times as much (1000)."""
     data: Path | None = None
     """Take states from this file or folder instead of the data the run was trained on."""
@@ -121,7 +121,7 @@ class ExportCommand(RunCommand):
             data=data,
             nodes=self.nodes,
             coreset=self.coreset,
-            witnesses=self.witnesses,
+            unobserved_cost=self.unobserved_cost,
             onnx=not self.no_onnx,
             licence=self.licence,
         )

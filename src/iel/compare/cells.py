@@ -30,7 +30,7 @@ from iel.cores import keep_to
 from iel.data import Trajectories, load
 from iel.errors import IELError, RunError
 from iel.evaluation import Arena, Rollouts
-from iel.evaluation.distances import can_be_asked
+from iel.evaluation.distances import can_measure
 from iel.evaluation.result import Episodes, Result, Seconds, read_record, read_result
 from iel.files import locked, write_json
 from iel.model import Model, load_model
@@ -110,7 +110,7 @@ def evaluate_cell(directory: Path, work: Work, model: Model, earlier: dict[int, 
     cell, protocol, start = work.cell, work.cell.protocol, data.observations[0]
     todo = missing(directory, cell, work.data)
     far: list[Arena] = []
-    if todo and protocol.distances and can_be_asked(cell.env):
+    if todo and protocol.distances and can_measure(cell.env):
         far = [Arena(cell.env, protocol.by_distance(), reference=start)]
     arena_of = cache(lambda columns: Arena(cell.env, protocol.by_task(columns), reference=start))
     for variant in todo:

@@ -22,7 +22,7 @@ import msgspec
 from iel.cluster import Cluster
 from iel.compare.cells import Work, missing
 from iel.compare.grid import Cell, Grid
-from iel.compare.progress import Board
+from iel.compare.progress import ProgressTable
 from iel.cores import environment_for, usable_cores
 from iel.data import load
 from iel.errors import ConfigError, IELError, RunError
@@ -71,7 +71,7 @@ class Job:
 def execute(
     grid: Grid,
     out: Path,
-    lanes: int | None = None,
+    workers: int | None = None,
     quiet: bool = False,
     on_start: Callable[[int], None] = lambda waiting: None,
     cluster: Cluster | None = None,
@@ -83,8 +83,8 @@ def execute(
     `on_start` is told how many cells will be run, once nobody else is running them. With a `cluster` they run on its
     nodes, which must see `out` and the data directory under the same paths.
     """
-    if lanes is not None and lanes < 1:
-        raise ConfigError(f"--jobs must be at least 1, but is {lanes}.")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"--jobs must be at least 1, but is {workers}.")
     wanted = [cell for cell in grid.cells if chosen(cell, only)]
     if not wanted:
         raise ConfigError(f"No cell of the grid '{grid.name}' matches --only {' '.join(only)}; --list names them.")
@@ -108,12 +108,12 @@ def execute(
             write_json(job.directory / "job.json", msgspec.to_builtins(work))
         on_start(len(waiting))
         if cluster is not None and waiting:
-            with cluster, Board(shown, cluster.places, quiet) as board:
+            with cluster, ProgressTable(shown, cluster.places, quiet) as board:
                 _run(waiting, OnCluster(cluster), board)
         else:
-            lanes = min(lanes or len(usable_cores()), max(len(waiting), 1))
-            with Board(shown, lanes, quiet) as board:
-                _run(waiting, Here(lanes), board)
+            workers = min(workers or len(usable_cores()), max(len(waiting), 1))
+            with ProgressTable(shown, workers, quiet) as board:
+                _run(waiting, Here(workers), board)
     return jobs
 
 
@@ -169,7 +169,7 @@ def read_recorded(out: Path) -> Recorded:
 # ---------------------------------------------------------------- processes
 
 
-def _run(waiting: Sequence[Job], workers: Here | OnCluster, board: Board) -> None:
+def _run(waiting: Sequence[Job], workers: Here | OnCluster, board: ProgressTable) -> None:
     """Run cells, in their order but for those that wait for a policy of another one."""
     queue, running = list(waiting), list[Job]()
     try:
@@ -193,9 +193,9 @@ def _run(waiting: Sequence[Job], workers: Here | OnCluster, board: Board) -> Non
 class Here:
     """Processes of this machine, each with its share of the cores."""
 
-    def __init__(self, lanes: int):
+    def __init__(self, workers: int):
         cores = usable_cores()
-        self.free = [tuple(cores[lane::lanes]) or (cores[lane % len(cores)],) for lane in range(lanes)]
+        self.free = [tuple(cores[worker::workers]) or (cores[worker % len(cores)],) for worker in range(workers)]
         self.running: list[tuple[Job, subprocess.Popen[bytes], tuple[int, ...]]] = []
 
     def start(self, job: Job) -> bool:

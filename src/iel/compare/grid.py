@@ -23,7 +23,7 @@ from msgspec.structs import asdict
 import iel
 from iel.envs.registry import canonical_name
 from iel.errors import ConfigError, IELError, unknown_name
-from iel.evaluation import Ask, Protocol
+from iel.evaluation import Protocol, TaskRequest
 from iel.learner import Method
 from iel.loader import read_toml
 from iel.methods import config_dict, config_from_dict, get_method
@@ -32,7 +32,7 @@ from iel.training.loop import check_seeds
 from iel.training.shared import policy_fingerprint
 from iel.typed import Amount, Count, Index, Seed, violation
 
-SHIPPED = Path(__file__).parent / "grids"
+BUILTIN = Path(__file__).parent / "grids"
 Settings = dict[str, Any]
 """Of a method or a planner, as a file has them."""
 Names = Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -60,7 +60,7 @@ class GridProtocol(Struct, frozen=True, forbid_unknown_fields=True):
 
     def by_task(self, columns: tuple[int, ...] | None) -> Protocol:
         """Of the environment's tasks, conditioned on these columns of each goal (None: all)."""
-        return Protocol(self.episodes, self.tasks, self.seed, self.max_steps, self.action, Ask(columns))
+        return Protocol(self.episodes, self.tasks, self.seed, self.max_steps, self.action, TaskRequest(columns))
 
     def by_distance(self) -> Protocol:
         """Of pairs of cells in bands of distance."""
@@ -223,18 +223,18 @@ class Grid:
     cells: tuple[Cell, ...]
 
 
-def shipped_grids() -> list[str]:
+def builtin_grids() -> list[str]:
     """Names of the grids that come with the package."""
-    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+    return sorted(path.stem for path in BUILTIN.glob("*.toml"))
 
 
 def read_grid(source: str | Path, scale: str | None = None) -> Grid:
     """A grid by the name of a shipped one or by the path of a TOML file; `scale` is one of its `[scales.*]`."""
     path = Path(source)
     if not str(source).endswith(".toml"):
-        if str(source) not in shipped_grids():
-            raise unknown_name("grid", str(source), shipped_grids())
-        path = SHIPPED / f"{source}.toml"
+        if str(source) not in builtin_grids():
+            raise unknown_name("grid", str(source), builtin_grids())
+        path = BUILTIN / f"{source}.toml"
     return check_grid(read_toml(path), path.stem, scale)
 
 

@@ -22,12 +22,12 @@ FORETELLS = 0.1
 """From this share of its work on, a running cell says how long its method takes."""
 
 
-class Board:
-    """`with Board(jobs, lanes) as board: board.update()`: a line for each cell that begins or ends, and in a terminal a
-    bar for each one under way."""
+class ProgressTable:
+    """`with ProgressTable(jobs, workers) as board: board.update()`: a line for each cell that begins or ends,
+    and in a terminal a bar for each one under way."""
 
-    def __init__(self, jobs: list[Job], lanes: int, quiet: bool = False):
-        self.jobs, self.lanes, self.quiet = jobs, lanes, quiet
+    def __init__(self, jobs: list[Job], workers: int, quiet: bool = False):
+        self.jobs, self.workers, self.quiet = jobs, workers, quiet
         console = Console(file=STDERR, highlight=False, markup=False)  # type: ignore[arg-type]
         columns = TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[stage]}")
         self.bars = Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet or not console.is_terminal)
@@ -35,7 +35,7 @@ class Board:
         self._running: dict[str, TaskID] = {}
         self._told, self._looked = {job.cell.name: job.state for job in jobs}, 0.0
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> ProgressTable:
         self.bars.start()
         self._say(f"{len(self.jobs)} cells, {sum(job.state == 'done' for job in self.jobs)} already finished")
         for job in self.jobs:
@@ -91,7 +91,7 @@ class Board:
             return text
         mean = sum(takes.values()) / len(takes)
         work = sum(takes.get(job.cell.method, mean) * (1 - shares.get(job.cell.name, 0.0)) for job in pending)
-        return f"{text}, about {clock(work / min(self.lanes, len(pending)))} left"
+        return f"{text}, about {clock(work / min(self.workers, len(pending)))} left"
 
 
 def stage_of(job: Job) -> tuple[str, float]:

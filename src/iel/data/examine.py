@@ -105,7 +105,7 @@ def examine(source: str | Path, columns: Given | None = None) -> list[Finding]:
     return examine_rows(rows, str(path))
 
 
-def judge(data: Trajectories) -> None:
+def validate(data: Trajectories) -> None:
     """What `iel data check` would say, applied: errors are refused, warnings printed once, unless it is trusted."""
     if data.checked:
         return

@@ -129,7 +129,7 @@ def monotone_columns(data: Table) -> dict[int, bool]:
     return found
 
 
-def place_columns(data: Table, lag: int = LAG) -> list[int]:
+def find_position_columns(data: Table, lag: int = LAG) -> list[int]:
     """The columns that tell the place: a group of equally slow ones, clearly slower than all others."""
     r = slowness(data, lag)
     r[[*orientation_columns(data.observations), *monotone_columns(data)]] = 0.0
@@ -155,7 +155,7 @@ def position_columns(data: Table) -> tuple[int, ...]:
     """The columns that tell the position, over half of the longest episode if all are short; () if none do."""
     data.require_memory("tell its slow columns")
     try:
-        return tuple(place_columns(data, usual_lag(data)))
+        return tuple(find_position_columns(data, usual_lag(data)))
     except DataError:
         return ()
 

@@ -12,11 +12,11 @@ class Scaling(NamedTuple):
     """Mean and standard deviation of every observation column."""
 
     mean: NDArray[np.float64]
-    spread: NDArray[np.float64]
+    std: NDArray[np.float64]
 
     def __call__(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         """(x - m) / s, row by row."""
-        return ((observations - self.mean) / self.spread).astype(np.float32)
+        return ((observations - self.mean) / self.std).astype(np.float32)
 
 
 def scaling_of(data: Trajectories) -> Scaling:

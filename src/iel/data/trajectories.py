@@ -33,10 +33,10 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iel.distances import plain_numbers
 from iel.errors import DataError
 from iel.files import notice, writing
 from iel.loader import JSON_BYTES, check_budget, os_errors, parse_json, read_limited
-from iel.metrics import plain_numbers
 from iel.signals import UNNAMED, Kind, Signals
 from iel.typed import as_struct
 
@@ -272,9 +272,9 @@ class Trajectories:
 
     def require_position(self) -> tuple[int, ...]:
         """The columns that tell the position; refused, with the reason, where there are none."""
-        from iel.data.positions import place_columns
+        from iel.data.positions import find_position_columns
 
-        return self.position_columns or tuple(place_columns(self))
+        return self.position_columns or tuple(find_position_columns(self))
 
     @cached_property
     def jumps(self) -> NDArray[np.int64]:
@@ -355,14 +355,14 @@ class Rows(NamedTuple):
 
     def trajectories(self, trust: bool = False) -> Trajectories:
         """The immutable store. Without `trust`, what `iel data check` calls an error is refused."""
-        from iel.data.examine import judge
+        from iel.data.examine import validate
 
         with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
             actions = np.array(self.actions, np.float32)
         check_tables(self.observations, actions, self.name)
         actions[self.offsets[1:] - 1] = 0.0
         data = Trajectories(self.observations, actions, self.offsets, self.name, trust, signals=self.signals)
-        judge(data)
+        validate(data)
         return data
 
     @property

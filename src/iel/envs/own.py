@@ -22,7 +22,7 @@ from iel.envs.mazes import MazeMap
 from iel.errors import ConfigError, unknown_name
 from iel.typed import imported
 
-LANES = 16
+NUM_ENVS = 16
 """How many of a user's environments are kept at a time."""
 Info = dict[str, Any]
 """What environments say about a step, by name."""
@@ -50,7 +50,7 @@ class GoalEnv(Protocol):
     """Walls, where there are any."""
     subtasks: int
     """Parts a task has; 0 where success is all there is."""
-    lanes: int | None
+    num_envs: int | None
     """How many to keep in memory at a time; None where they are small."""
     draws_while_stepping: bool
     """Whether `step` borrows numpy's global generator (then two such environments must not step at the same time)."""
@@ -78,7 +78,7 @@ class World:
     max_steps: int | None = None
     """Steps an episode may take; by default what the environment's registration says."""
     name: str = "own environment"
-    lanes: int = LANES
+    num_envs: int = NUM_ENVS
 
     @classmethod
     def of(cls, env: Any, **facts: Any) -> World:
@@ -89,7 +89,7 @@ class World:
             raise unknown_name("option of an environment of your own", min(unknown), SAID)
         if hasattr(env, "reset") and hasattr(env, "step") and not isinstance(env, type):
             name = getattr(getattr(env, "spec", None), "id", None) or type(getattr(env, "unwrapped", env)).__name__
-            return cls(lambda: env, name=name, lanes=1, **facts)
+            return cls(lambda: env, name=name, num_envs=1, **facts)
         if not callable(env):
             raise ConfigError(f"env is a {type(env).__name__}; give a name, a Gymnasium environment, or a function "
                               "that makes one.")  # fmt: skip
@@ -132,7 +132,7 @@ class OwnEnv:
             if not callable(getattr(env, method, None)):
                 raise ConfigError(f"{world.name} makes a {type(env).__name__}, which has no {method}(); give a "
                                   "Gymnasium environment.")  # fmt: skip
-        self.env, self.world, self.name, self.lanes = env, world, world.name, world.lanes
+        self.env, self.world, self.name, self.num_envs = env, world, world.name, world.num_envs
         self.observation_space = _supported("observation", getattr(env, "observation_space", None), self.name)
         self.action_space = _supported("action", getattr(env, "action_space", None), self.name)
         self.num_tasks = int(_attribute(env, "num_tasks") or 1)

@@ -45,7 +45,7 @@ OGBENCH_TASKS = (
 D4RL_MAZES = ("umaze", "medium", "large", "ultra")
 D4RL_KINDS = ("play", "diverse")
 KITCHENS = ("complete", "partial", "mixed")
-LANES = 10
+NUM_ENVS = 10
 """Robot arms come with detailed meshes, 60 to 190 MB each: no more than this many at a time."""
 
 
@@ -116,7 +116,7 @@ def make_env(name: str, *, reference: ArrayLike | None = None, **settings: Any) 
         from iel.envs.kitchen import HORIZON, Kitchen
 
         kitchen = Kitchen(kind, reference=reference, **settings)
-        return SeededEnv(kitchen, name, HORIZON, subtasks=len(kitchen.elements), lanes=LANES)
+        return SeededEnv(kitchen, name, HORIZON, subtasks=len(kitchen.elements), num_envs=NUM_ENVS)
     return _make_ogbench(name, settings)
 
 
@@ -149,9 +149,9 @@ def _make_ogbench(name: str, settings: dict[str, Any]) -> SeededEnv:
     geometry = float(getattr(env, "_maze_unit", 0)), float(getattr(env, "_offset_x", 0)), world.doors, world.winds
     maze = None if walls is None else MazeMap(walls.astype(bool), *geometry)
     may_draw = _near_teleport(env) if getattr(env, "_teleport_info", None) else None
-    lanes = LANES if maze is None else None
+    num_envs = NUM_ENVS if maze is None else None
     return SeededEnv(
-        env, name, spec.max_episode_steps, maze=maze, num_tasks=env.num_tasks, lanes=lanes, may_draw=may_draw
+        env, name, spec.max_episode_steps, maze=maze, num_tasks=env.num_tasks, num_envs=num_envs, may_draw=may_draw
     )
 
 

@@ -32,13 +32,13 @@ class SeededEnv(gymnasium.Wrapper):
         maze: MazeMap | None = None,
         num_tasks: int = 1,
         subtasks: int = 0,
-        lanes: int | None = None,
+        num_envs: int | None = None,
         may_draw: Callable[[], bool] | None = None,
     ):
         """`may_draw` says whether the next step could borrow the global generator; None: no step ever does."""
         super().__init__(env)
         self.name, self.horizon, self.map = name, horizon, maze
-        self.num_tasks, self.subtasks, self.lanes = num_tasks, subtasks, lanes
+        self.num_tasks, self.subtasks, self.num_envs = num_tasks, subtasks, num_envs
         self.draws_while_stepping, self._may_draw = may_draw is not None, may_draw
         self._raw_step = env.step
         self._left = horizon

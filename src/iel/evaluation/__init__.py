@@ -1,5 +1,5 @@
 """Evaluation: seeded rollouts, success rates with intervals, tables."""
 
-from iel.evaluation.rollout import Arena, Ask, Protocol, Rollouts, evaluate
+from iel.evaluation.rollout import Arena, Protocol, Rollouts, TaskRequest, evaluate
 
-__all__ = ["Arena", "Ask", "Protocol", "Rollouts", "evaluate"]
+__all__ = ["Arena", "Protocol", "Rollouts", "TaskRequest", "evaluate"]

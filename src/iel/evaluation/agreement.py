@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from iel.distances import Floats
 from iel.envs import make_env
 from iel.errors import ConfigError
-from iel.metrics import Floats
 from iel.model.model import PlanningModel
 from iel.planning import Planner
 from iel.theory import Maze, Teleports, maze_of, steps_between

@@ -101,8 +101,8 @@ def diagnose(
     if planner is not None:
         parts, found = graph_finding(planner)
         findings.append(found)
-        if rollouts is not None and maze is not None and planner.graph.portals is None:
-            findings.append(ways_finding(planner, rollouts, maze))
+        if rollouts is not None and maze is not None and planner.graph.teleports is None:
+            findings.append(routes_finding(planner, rollouts, maze))
         if (hops := Hops.of(planner)) is not None:
             findings.append(hops_finding(planner, hops, rollouts, np.random.default_rng(seed)))
     falls = np.zeros(0)
@@ -156,7 +156,7 @@ def graph_finding(planner: AsymGraph) -> tuple[NDArray[np.int64], Finding]:
     return labels, Finding("graph", share >= CONNECTED, text, {"parts": float(number), "largest_share": share})
 
 
-def ways_finding(planner: AsymGraph, rollouts: Rollouts, maze: MazeMap) -> Finding:
+def routes_finding(planner: AsymGraph, rollouts: Rollouts, maze: MazeMap) -> Finding:
     """The planned way of each task's first episode: how many moves from cell to cell its longest hop stands for."""
     longest: dict[str, float] = {}
     for task, first in zip(*np.unique(rollouts.tasks, return_index=True), strict=True):
@@ -172,8 +172,8 @@ def ways_finding(planner: AsymGraph, rollouts: Rollouts, maze: MazeMap) -> Findi
     if over:
         text = (
             f"the planned way of {', '.join(over)} hops over walls ({numbers['longest_hop']:g} moves from cell to cell "
-            "at once), so the distance takes places for near that are not; try --witnesses 1000, more --nodes, or "
-            "train the distance longer."
+            "at once), so the distance takes positions for near that are not; try --unobserved-cost 1000, more "
+            "--nodes, or train the distance longer."
         )
     return Finding("ways", not over, text, numbers)
 
@@ -208,8 +208,8 @@ def hops_finding(planner: AsymGraph, hops: Hops, rollouts: Rollouts | None, gene
         "hops",
         False,
         f"{doubted} of {len(starts)} plans have hops that no trajectory made, or that are faster than any logged step "
-        f"({worst[1]}; the fastest logged step is {hops.fastest:.2g}), so they may lead through walls; try --witnesses "
-        "1000, more --nodes, or train the distance longer.",
+        f"({worst[1]}; the fastest logged step is {hops.fastest:.2g}), so they may lead through walls; try "
+        "--unobserved-cost 1000, more --nodes, or train the distance longer.",
         numbers,
     )
 
@@ -292,7 +292,7 @@ def fate(path: NDArray, success: bool, data: Trajectories, support: Support) -> 
         return "lost"
     view = support.views[-1]  # the place, where there is one
     scaled, logged = (
-        ((table - support.mean) / support.spread)[:, view.columns] for table in (last, data.episode(0).observations)
+        ((table - support.mean) / support.std)[:, view.columns] for table in (last, data.episode(0).observations)
     )
     usual = float(np.median(np.linalg.norm(np.diff(logged, axis=0), axis=1)))
     net = float(np.linalg.norm(scaled - scaled.mean(axis=0), axis=1).max())

@@ -35,7 +35,7 @@ class Band(NamedTuple):
 
 def bands_of(name: str, maze: MazeMap | None) -> tuple[Band, ...]:
     """The bands that a maze has pairs for; refused where an environment cannot be asked for any pair of cells."""
-    if maze is None or not can_be_asked(name):
+    if maze is None or not can_measure(name):
         raise ConfigError(f"{name} has starts and goals of its own; success by distance needs a maze of OGBench's.")
     moves = maze.cell_distances
     found = []
@@ -47,6 +47,6 @@ def bands_of(name: str, maze: MazeMap | None) -> tuple[Band, ...]:
     return tuple(found)
 
 
-def can_be_asked(name: str) -> bool:
+def can_measure(name: str) -> bool:
     """Whether an environment starts in any cell: those with OGBench's kinds of data do, D4RL's do not."""
     return any(f"-{kind}-" in name for kind in ("navigate", "stitch", "explore"))

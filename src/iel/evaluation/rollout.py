@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from iel.cores import usable_cores
 from iel.data import Trajectories
+from iel.distances import Floats
 from iel.envs import GoalEnv, World, make_env
 from iel.envs.own import arena_of, episode_seed
 from iel.errors import ConfigError, NoPath
@@ -28,10 +29,9 @@ from iel.evaluation.distances import bands_of
 from iel.evaluation.result import JSON, Episodes, Evaluation, summary_of
 from iel.evaluation.stats import EPISODE_INTERVAL
 from iel.files import notice
-from iel.metrics import Floats
 from iel.model import Model
 from iel.planning import Acting, ActionKind, Avoid, Controller, Planner, Reward, Where, make_planner, planners_for
-from iel.planning.goals import Goal, Places, Rewards, inside
+from iel.planning.goals import Goal, Regions, Rewards, inside
 from iel.progress import Progress
 
 ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
@@ -39,12 +39,12 @@ ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy 
 
 
 @dataclass(frozen=True)
-class Ask:
+class TaskRequest:
     """Only some columns of the goals, places to keep out of, or a reward instead of goals."""
 
     columns: tuple[int, ...] | None = None
     """The agent is sent to these columns of each goal, whatever the others; success is still the environment's."""
-    avoid: Places | None = None
+    avoid: Regions | None = None
     """Places to keep out of on the way (`iel.planning.Avoid`)."""
     goal: Goal | None = None
     """Any goal of `iel.planning`, the same in all episodes, instead of the tasks' own. Episodes then begin where the
@@ -55,7 +55,7 @@ class Ask:
     """How protocols print it."""
 
     @classmethod
-    def for_reward(cls, reward: Rewards, avoid: Places | None = None, words: str = "") -> Ask:
+    def for_reward(cls, reward: Rewards, avoid: Regions | None = None, words: str = "") -> TaskRequest:
         """Collect a reward, and measure it."""
         if not callable(reward):
             raise ConfigError("A column of rewards is known at the data's states only; evaluate a function of states.")
@@ -103,7 +103,7 @@ class Protocol:
 
     action: ActionKind = "mean"
     """How the policy acts (`iel.planning.Acting`); what is random follows from the seed as well."""
-    ask: Ask = field(default_factory=Ask)
+    ask: TaskRequest = field(default_factory=TaskRequest)
     """What the agent is asked for, if not each task's goal."""
     by_distance: bool = False
     """Starts and goals are pairs of cells in bands of distance (`iel.evaluation.distances`), which count as tasks."""
@@ -153,7 +153,7 @@ class Rollouts:
 
 class Arena:
     """A pool of environments, made once and used for every planner: one per episode, or fewer that take turns where one
-    needs much memory (`GoalEnv.lanes`).
+    needs much memory (`GoalEnv.num_envs`).
 
     `reference` is an observation of the data set, for environments whose goals take the robot's pose from it.
     """
@@ -180,12 +180,12 @@ class Arena:
             raise ConfigError(f"{self.name} has tasks 1 to {known}, not {unknown[0]}.")
         episodes = [(task, episode) for task in self.tasks for episode in range(protocol.episodes)]
         self.episodes = np.array(episodes)
-        lanes = min(len(episodes), first.lanes or len(episodes))
-        self.envs: list[GoalEnv] = [first, *(make() for _ in range(lanes - 1))]
+        num_envs = min(len(episodes), first.num_envs or len(episodes))
+        self.envs: list[GoalEnv] = [first, *(make() for _ in range(num_envs - 1))]
         self.horizon = min(protocol.max_steps or first.horizon, first.horizon)
         # Environments that borrow the global generator while they step cannot do so at the same time.
         cores = len(usable_cores())
-        self.threads = 1 if first.draws_while_stepping else min(threads or cores, lanes)
+        self.threads = 1 if first.draws_while_stepping else min(threads or cores, num_envs)
 
     def describe(self) -> JSON:
         """The protocol as JSON-safe values."""
@@ -216,13 +216,13 @@ class Arena:
         """Let `planner` drive every episode to success or to the horizon."""
         from threadpoolctl import threadpool_limits
 
-        count, lanes, turns = len(self.episodes), len(self.envs), list[_Turn]()
+        count, num_envs, turns = len(self.episodes), len(self.envs), list[_Turn]()
         # Episodes are few rows: a second thread for their products would only be waited for.
         limits = threadpool_limits(1, "blas")
         with Progress(f"evaluate {name}", count, unit="episodes", show=progress) as bar, limits, ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(self.threads)) if self.threads > 1 else None
-            for first in range(0, count, lanes):
-                turns.append(_Turn(self, range(first, min(first + lanes, count)), pool))
+            for first in range(0, count, num_envs):
+                turns.append(_Turn(self, range(first, min(first + num_envs, count)), pool))
                 turns[-1].run(model, planner, bar)
         success, steps, goals, parts = (
             np.concatenate(columns)

@@ -42,12 +42,12 @@ def export_run(
     data: Source | None = None,
     nodes: int | None = None,
     coreset: str = "farthest",
-    witnesses: float | None = None,
+    unobserved_cost: float | None = None,
     onnx: bool = True,
     licence: str | None = None,
 ) -> dict[str, Any]:
     """Write the run's model to `out` and return its card; with `nodes`, states of `data` are taken along, and who was
-    seen to pass between them (`witnesses` as of `AsymGraph`) and what throws one elsewhere.
+    seen to pass between them (`unobserved_cost` as of `AsymGraph`) and what throws one elsewhere.
 
     The card holds the run's evaluations so far, and the `licence` under which others may use the agent.
     """
@@ -58,12 +58,12 @@ def export_run(
         raise ConfigError(f"{run.config['algo']} has no distances to plan with; export it without --nodes.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} already exists; choose another --out, or remove it.")
-    if witnesses is not None and nodes is None:
+    if unobserved_cost is not None and nodes is None:
         raise ConfigError("Witnesses belong to the states of a graph; say how many, --nodes 2048.")
     if data is None or nodes is None:
         agent = Agent(model, planner="direct")
     else:
-        agent = Agent(model, data, nodes=nodes, coreset=coreset, witnesses=witnesses)
+        agent = Agent(model, data, nodes=nodes, coreset=coreset, unobserved_cost=unobserved_cost)
     try:
         with new_directory(out) as partial:
             agent.write(partial)

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 import iel
+from iel.distances import SupportFunction
 from iel.errors import ConfigError, install
-from iel.metrics import SupportFunction
 from iel.model import Direction, Model, Perceptron, Subgoal, Waypoint, networks
 
 OPSET = 17
@@ -94,9 +94,9 @@ class Graph:
         """The answers of all heads of one of the model's networks on its inputs, side by side as it lists them."""
         network, answers = self.model.networks[name], []
         for number, head in enumerate(network.heads):
-            if "blind" in network.inputs:
+            if "without_position" in network.inputs:
                 columns = self.weight("elsewhere", np.array(self.model.elsewhere, np.int64))
-                known["blind"] = self.add("Gather", known["observation"], columns, axis=1)
+                known["without_position"] = self.add("Gather", known["observation"], columns, axis=1)
             inputs = [known[part] for part in network.inputs]
             x = inputs[0] if len(inputs) == 1 else self.add("Concat", *inputs, axis=1)
             answers.append(self.perceptron(head, f"{name}.{number}" if number else name, x))
@@ -132,17 +132,17 @@ class Graph:
 
     def command(self) -> str:
         """What the policy is told when it heads straight for the goal."""
-        steering = self.model.steering
-        if isinstance(steering, Direction):
+        conditioning = self.model.conditioning
+        if isinstance(conditioning, Direction):
             ahead = self.add("Sub", self.embedding("goal"), self.embedding("observation"))
             return self.heading(ahead, self.omega("goal"))
-        if isinstance(steering, Waypoint):
-            columns = self.weight("columns", np.array(steering.columns, np.int64))
+        if isinstance(conditioning, Waypoint):
+            columns = self.weight("columns", np.array(conditioning.columns, np.int64))
             gathered = (self.add("Gather", x, columns, axis=1) for x in ("goal", "observation"))
-            scale = self.weight("scale", np.array(steering.scale, np.float32))
-            first = self.weight("first_column", np.eye(1, len(steering.columns), dtype=np.float32)[0])
+            scale = self.weight("scale", np.array(conditioning.scale, np.float32))
+            first = self.weight("first_column", np.eye(1, len(conditioning.columns), dtype=np.float32)[0])
             return self.heading(self.add("Div", self.add("Sub", *gathered), scale), first)
-        if isinstance(steering, Subgoal):
+        if isinstance(conditioning, Subgoal):
             (answer,) = self.network("high", observation="observation", goal="goal")
             return self.add("Mul", self.unit(answer), math.sqrt(self.model.networks["high"].sizes[-1]))
         return "goal"

@@ -10,10 +10,10 @@ import numpy as np
 
 from iel.data.goals import DeviceData, to_device
 from iel.data.trajectories import Trajectories
+from iel.distances import LatentGoal, SupportFunction
 from iel.errors import ContractError, IELError
 from iel.learner import Learner, Method, Metrics, Phase, Spec, TrainState
 from iel.methods.presets import config_dict, config_from_dict
-from iel.metrics import LatentGoal, SupportFunction
 from iel.model import Model, load_model, save_model
 
 
@@ -23,8 +23,8 @@ def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     Checked in every phase: shapes and types are preserved by `update` (so that it can be scanned), metrics are finite
     scalars and one of them is the loss, the same key gives the same bits, another key does not, seeds can be mapped.
     Of the model: it survives its files; costs are finite and positive, in a table as row by row; predicted steps are in
-    steps; the steering gives commands the policy takes, under every planner the metric allows; samples are drawn from
-    the generator alone. The configuration must survive JSON.
+    steps; the conditioning gives commands the policy takes, under every planner the metric allows; samples are drawn
+    from the generator alone. The configuration must survive JSON.
     """
     data = data or _random_walks()
     _demand(isinstance(algo, Method), "a method is a dataclass below iel.learner.Method")
@@ -41,7 +41,7 @@ def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     model = algo.model({slot: jax.tree.map(np.asarray, state.params) for slot, state in states.items()}, spec)
     _check_files(model, data)
     _check_metric(model, data)
-    _check_steering(model, data)
+    _check_conditioning(model, data)
 
 
 def _demand(kept: bool, promise: str) -> None:
@@ -123,7 +123,7 @@ def _check_metric(model: Model, data: Trajectories) -> None:
         _demand(abs(one[0] - 1.0) < 1e-6 and one[1] == 0.0, "a cost of one is not one step")
 
 
-def _check_steering(model: Model, data: Trajectories) -> None:
+def _check_conditioning(model: Model, data: Trajectories) -> None:
     from iel.planning import make_planner, over_coreset, planners_for
 
     states = data.observations[:3]
@@ -132,8 +132,8 @@ def _check_steering(model: Model, data: Trajectories) -> None:
         plan = make_planner(name, model, data, **settings).plan(data.observations[-3:])
         embeddings = model.embed(states)
         command = model.command(states, plan.target(embeddings), embeddings)
-        _demand(command.shape == (3, model.command_size), f"{name}: the steering's command has the wrong shape")
-        _demand(bool(np.isfinite(command).all()), f"{name}: the steering's command is not finite")
+        _demand(command.shape == (3, model.command_size), f"{name}: the conditioning's command has the wrong shape")
+        _demand(bool(np.isfinite(command).all()), f"{name}: the conditioning's command is not finite")
         _demand(bool(np.isfinite(model.act(states, command)).all()), f"{name}: the action is not finite")
     policy = model.networks["policy"]
     if policy.squash or policy.log_std is not None:

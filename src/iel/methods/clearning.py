@@ -41,8 +41,8 @@ class CLearning(GoalInputs, Learner):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, "target_rate": 0.05, "bc_weight": 0.03},
-        "laptop-body": {**LEGGED, "target_rate": 0.05},
-        "laptop-body-even": {**EVEN_MAP, "learning_rate": 3e-4, "goal_columns": "position"},
+        "laptop-robot": {**LEGGED, "target_rate": 0.05},
+        "laptop-robot-even": {**EVEN_MAP, "learning_rate": 3e-4, "goal_columns": "position"},
         "smoke": {**SMOKE, "target_rate": 0.05},
     }
 

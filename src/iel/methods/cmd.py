@@ -60,8 +60,8 @@ class CMD(Contrastive):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, "bc_weight": 0.03, **SHORT},
-        "laptop-body": {**LEGGED, **SHORT},
-        "laptop-body-even": {**EVEN, **SHORT},
+        "laptop-robot": {**LEGGED, **SHORT},
+        "laptop-robot-even": {**EVEN, **SHORT},
         "smoke": {**SMOKE, "steps": 1_000, "batch_size": 64, "dimension": 32, "state_share": 0.5},
         "ogbench": {"contrast": "binary", "potential": False},
     }

@@ -41,8 +41,8 @@ class CRL(GoalConditioned):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, "learning_rate": 1e-3, "bc_weight": 0.03},
-        "laptop-body": LEGGED,
-        "laptop-body-even": {**EVEN, "goal_columns": "position"},
+        "laptop-robot": LEGGED,
+        "laptop-robot-even": {**EVEN, "goal_columns": "position"},
         "smoke": {**SMOKE, "latent": 16},
     }
 

@@ -45,8 +45,8 @@ class FB(Tasked, Learner):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, "learning_rate": 3e-4, "cut_jumps": True, "standardise": "all", **MAZES},
-        "laptop-body": {**LEGGED, **MAZES},
-        "laptop-body-even": {**EVEN_MAP, **MAZES, "learning_rate": 3e-4, "goal_columns": "position"},
+        "laptop-robot": {**LEGGED, **MAZES},
+        "laptop-robot-even": {**EVEN_MAP, **MAZES, "learning_rate": 3e-4, "goal_columns": "position"},
         "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "discount": 0.9},
     }
 

@@ -27,7 +27,7 @@ from iel.methods.iel import Embedded
 from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen_policy, in_blocks, scalars, unit
-from iel.policies.directions import SkillBatch
+from iel.policies.directions import DirectionBatch
 from iel.typed import Amount, Fraction, Positive
 
 
@@ -53,8 +53,8 @@ class GAS(Embedded, OwnPolicy):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, "target_rate": 0.02, "expectile": 0.95, "cut_jumps": True},
-        "laptop-body": {**LEGGED, "target_rate": 0.02, "expectile": 0.95},
-        "laptop-body-even": {**EVEN_MAP, "expectile": 0.95},
+        "laptop-robot": {**LEGGED, "target_rate": 0.02, "expectile": 0.95},
+        "laptop-robot-even": {**EVEN_MAP, "expectile": 0.95},
         "smoke": {**SMOKE, "steps": 1_000, "dimension": 16, "target_rate": 0.05, "expectile": 0.95, "reach": 4.0},
     }
 
@@ -106,17 +106,17 @@ class SubgoalLearner(Part):
         """Adam, and the policy's own."""
         return self.method.apart(adam(self.method.learning_rate), self.method.steps)
 
-    def init(self, key: jax.Array, spec: Spec) -> Skills:
+    def init(self, key: jax.Array, spec: Spec) -> DirectionParams:
         """Fresh networks."""
         method, keys = self.method, jax.random.split(key, 4)
         told, kind = spec.observation_size + method.dimension, method.policy_kind(spec, "observation", method.dimension)
-        return Skills(
+        return DirectionParams(
             ensemble(keys[1], 1, told, method.hidden, 1),
             ensemble(keys[2], 2, told + spec.action_size, method.hidden, 1),
             GaussianPolicy(keys[3], told, method.policy_widths, spec.action_size, gelu=True, **kind),
         )
 
-    def target_of(self, skills: Skills) -> MLP:
+    def target_of(self, skills: DirectionParams) -> MLP:
         return skills.critic
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> Tables:
@@ -124,7 +124,7 @@ class SubgoalLearner(Part):
         points = in_blocks(self.method.embedding(trained, spec), data.observations)
         return Tables(points, first_beyond(points, data.final, self.method.reach))
 
-    def sample(self, key: jax.Array, data: DeviceData, tables: Tables) -> SkillBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: Tables) -> DirectionBatch:
         """Transitions with the displacement to a subgoal."""
         row_key, ahead_key = jax.random.split(key)
         rows = draw_states(row_key, data, self.method.batch_size)
@@ -132,9 +132,9 @@ class SubgoalLearner(Part):
         subgoals = jnp.minimum(rows + ahead, tables.furthest[rows])
         here = tables.points[rows]
         states = data.observations[rows], data.actions[rows], data.observations[rows + 1]
-        return SkillBatch(*states, tables.points[rows + 1] - here, tables.points[subgoals] - here)
+        return DirectionBatch(*states, tables.points[rows + 1] - here, tables.points[subgoals] - here)
 
-    def critic_loss(self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array) -> Loss:
+    def critic_loss(self, skills: DirectionParams, target: MLP, batch: DirectionBatch, key: jax.Array) -> Loss:
         """IQL's two losses on directions drawn uniformly."""
         z = unit(jax.random.normal(key, batch.displacement.shape))
         reward = (batch.displacement * z).sum(-1)
@@ -147,7 +147,7 @@ class SubgoalLearner(Part):
         metrics = {"skills/value": value_loss, "skills/critic": critic_loss, "skills/reward": jnp.abs(reward).mean()}
         return value_loss + critic_loss, metrics
 
-    def actor_loss(self, policy: GaussianPolicy, critic: MLP, batch: SkillBatch) -> Loss:
+    def actor_loss(self, policy: GaussianPolicy, critic: MLP, batch: DirectionBatch) -> Loss:
         """DDPG+BC in the direction of the subgoal; no gradient flows to the critic."""
         assert batch.future is not None, "the displacement to the subgoal"
         told = jnp.concatenate([batch.state, unit(batch.future)], -1)
@@ -155,7 +155,7 @@ class SubgoalLearner(Part):
         loss = ddpg_bc_loss(q, policy.unit_log_prob(told, batch.action), self.method.bc_weight)
         return loss, {"skills/actor": loss, "skills/actor_q": q.mean()}
 
-    def loss(self, skills: Skills, target: MLP, batch: SkillBatch, key: jax.Array) -> Loss:
+    def loss(self, skills: DirectionParams, target: MLP, batch: DirectionBatch, key: jax.Array) -> Loss:
         """The sum."""
         critic = self.critic_loss(skills, target, batch, key)
         return total(critic, self.actor_loss(skills.policy, skills.critic, batch), phase=self.phase)
@@ -191,7 +191,7 @@ class Tables(NamedTuple):
     furthest: jax.Array
 
 
-class Skills(NamedTuple):
+class DirectionParams(NamedTuple):
     """What the phase `skills` trains; the value is an ensemble of one."""
 
     value: MLP

@@ -33,7 +33,7 @@ class GCBC(GoalInputs, Learner):
 
     name = "gcbc"
     facts = Facts("goal-conditioned", "actions", "none")
-    presets = {"paper": {}, "laptop": LAPTOP, "laptop-body": LEGGED, "laptop-body-even": EVEN, "smoke": SMOKE}
+    presets = {"paper": {}, "laptop": LAPTOP, "laptop-robot": LEGGED, "laptop-robot-even": EVEN, "smoke": SMOKE}
     planners = ("direct",)
 
     p_trajectory: Share = 1.0

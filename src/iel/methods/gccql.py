@@ -55,8 +55,8 @@ class GCCQL(Valued):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, **SHORT},
-        "laptop-body": {**LEGGED, **SHORT},
-        "laptop-body-even": {**SHORT, **EVEN_MAP},
+        "laptop-robot": {**LEGGED, **SHORT},
+        "laptop-robot-even": {**SHORT, **EVEN_MAP},
         "smoke": {**SMOKE, **SHORT, "policy_learning_rate": 1e-3, "price_learning_rate": 3e-4},
     }
 

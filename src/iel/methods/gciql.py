@@ -42,8 +42,8 @@ class GCIQL(Valued, GoalConditioned):
         "paper": {},
         # The published weight of cloning for point mazes, which is what a laptop is good for; antmaze wants 0.3.
         "laptop": {**LAPTOP, "target_rate": 0.05, "bc_weight": 0.003},
-        "laptop-body": {**LEGGED, "target_rate": 0.05, "bc_weight": 0.3},
-        "laptop-body-even": {**EVEN_MAP, "bc_weight": 0.3},
+        "laptop-robot": {**LEGGED, "target_rate": 0.05, "bc_weight": 0.3},
+        "laptop-robot-even": {**EVEN_MAP, "bc_weight": 0.3},
         "smoke": {**SMOKE, "target_rate": 0.05, "bc_weight": 0.03},
     }
 

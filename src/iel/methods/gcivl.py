@@ -36,8 +36,8 @@ class GCIVL(Valued, GoalConditioned):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, "target_rate": 0.05},
-        "laptop-body": {**LEGGED, "target_rate": 0.05},
-        "laptop-body-even": {**EVEN_MAP, "awr_temperature": 1.0},
+        "laptop-robot": {**LEGGED, "target_rate": 0.05},
+        "laptop-robot-even": {**EVEN_MAP, "awr_temperature": 1.0},
         "smoke": {**SMOKE, "target_rate": 0.05},
     }
 

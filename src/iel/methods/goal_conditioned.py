@@ -16,10 +16,10 @@ import optax
 
 from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.data.trajectories import Trajectories
+from iel.distances import Quasimetric
 from iel.errors import ConfigError
 from iel.learner import SPATIAL, Distances, Learner, Loss, Method, Params, Spec, Trained, adam, total, with_policy
 from iel.losses import awr_loss, ddpg_bc_loss
-from iel.metrics import Quasimetric
 from iel.nn import MLP, GaussianPolicy, frozen
 from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
 from iel.typed import Amount, Count, Fraction, Index, Share

@@ -17,15 +17,15 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, Draw
+from iel.distances import euclidean
 from iel.learner import Facts, Loss, Part, Phase, Policy, Spec, Trained
 from iel.losses import ivl_loss
 from iel.methods.iel import Embedded, TwoHeads
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
-from iel.metrics import euclidean
 from iel.model import Model
 from iel.nn import MLP, apply_heads, head
 from iel.policies import Directions
-from iel.policies.directions import DirectionLearner, SkillBatch, Skills, draw_future
+from iel.policies.directions import DirectionBatch, DirectionLearner, DirectionParams, draw_future
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,10 @@ class HILP(Embedded):
         # A joint step trains both halves: as many updates of each network as in IEL's preset.
         "laptop": {**LAPTOP, "cut_jumps": True},
         "laptop-phased": {**LAPTOP, "cut_jumps": True, "training": "phased"},
-        "laptop-body": {**WALKING, "training": "phased"},
-        "laptop-body-even": {**WALKING, "training": "phased", "standardise": "policy"},
+        "laptop-robot": {**WALKING, "training": "phased"},
+        "laptop-robot-even": {**WALKING, "training": "phased", "standardise": "policy"},
         "laptop-arm": {**MAP, "steps": 18_000, "training": "phased", "policy": ARM_DIRECTIONS},
-        "laptop-body-directions": {**MAP, "steps": 30_000, "training": "phased", "policy": LEGGED_DIRECTIONS},
+        "laptop-robot-directions": {**MAP, "steps": 30_000, "training": "phased", "policy": LEGGED_DIRECTIONS},
         "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
     }
 
@@ -152,7 +152,7 @@ class JointLearner(Part):
         phi = jax.lax.stop_gradient(head(params.embedding, 0))
         here, after = jnp.split(phi(jnp.concatenate([goals.state, goals.next_state])), 2)
         future = None if batch.future is None else phi(batch.future) - here
-        moves = SkillBatch(goals.state, batch.action, goals.next_state, after - here, future)
+        moves = DirectionBatch(goals.state, batch.action, goals.next_state, after - here, future)
         more, policy_metrics = self.skills.loss(params.skills, target[1], moves, key)
         return loss + more, {"joint/loss": loss + more, **metrics, **policy_metrics}
 
@@ -161,7 +161,7 @@ class Joint(NamedTuple):
     """What a joint step trains."""
 
     embedding: MLP
-    skills: Skills
+    skills: DirectionParams
 
 
 class GoalBatch(NamedTuple):

@@ -43,8 +43,8 @@ class HIQL(Valued):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, "target_rate": 0.05},
-        "laptop-body": {**LEGGED, "target_rate": 0.05},
-        "laptop-body-even": {**EVEN_MAP, "high_temperature": 1.0, "low_temperature": 1.0},
+        "laptop-robot": {**LEGGED, "target_rate": 0.05},
+        "laptop-robot-even": {**EVEN_MAP, "high_temperature": 1.0, "low_temperature": 1.0},
         "smoke": {**SMOKE, "target_rate": 0.05},
     }
 

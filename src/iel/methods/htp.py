@@ -23,6 +23,7 @@ from iel.data.goals import DeviceData, draw_states, geometric
 from iel.data.positions import same_entrance
 from iel.data.scaling import Scaling
 from iel.data.trajectories import Trajectories
+from iel.distances import SupportFunction
 from iel.errors import ConfigError
 from iel.learner import (
     SPATIAL,
@@ -41,7 +42,6 @@ from iel.learner import (
     with_multiplier,
 )
 from iel.methods.presets import ARM_DIRECTIONS
-from iel.metrics import SupportFunction
 from iel.nn import MLP, frozen
 from iel.policies import Waypoints
 from iel.typed import Count, Positive, Share
@@ -57,8 +57,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "policy_hidden": (128, 128, 128),
         "policy": Waypoints(steps=6_000, learning_rate=1e-3),
     },
-    "laptop-body": {**SHORT, "policy_hidden": (256, 256, 256), "policy": Waypoints(steps=24_000, learning_rate=1e-3)},
-    "laptop-body-even": {
+    "laptop-robot": {**SHORT, "policy_hidden": (256, 256, 256), "policy": Waypoints(steps=24_000, learning_rate=1e-3)},
+    "laptop-robot-even": {
         **SHORT,
         "policy_hidden": (256, 256, 256),
         "policy": Waypoints(steps=24_000, learning_rate=1e-3),
@@ -107,7 +107,7 @@ class HTP(Method, Learner):
 
     There is no target network, no bootstrapping, no expectile and no discount. What is exported is d over `landmarks`
     states of the data, divided by its median over the data's transitions: a directed metric in steps, with the triangle
-    inequality, the same for every goal (`iel.metrics.SupportFunction`). Coordinates are chosen so that the landmarks'
+    inequality, the same for every goal (`iel.distances.SupportFunction`). Coordinates are chosen so that the landmarks'
     omega have the identity as second moment: the length of a displacement is its root mean square over goals.
 
     A sampled constraint believes in luck: where a transition may lead to several places, the best of them counts. But

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from iel.data.goals import DeviceData, GoalSampler, ahead
+from iel.distances import directed, discounted_steps, projection
 from iel.errors import ConfigError
 from iel.learner import SPATIAL, Distances, Facts, Loss, Method, Part, Phase, Policy, Spec, Trained
 from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
-from iel.metrics import directed, discounted_steps, projection
 from iel.nn import MLP, apply_heads, ensemble, frozen, head, in_blocks, unit
 from iel.policies import Directions
 from iel.typed import Amount, Count, Fraction, Positive, Share
@@ -113,10 +113,10 @@ class IEL(Embedded):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, "cut_jumps": True},
-        "laptop-body": WALKING,
-        "laptop-body-even": {**WALKING, "standardise": "policy"},
+        "laptop-robot": WALKING,
+        "laptop-robot-even": {**WALKING, "standardise": "policy"},
         "laptop-arm": {**MAP, "steps": 18_000, "policy": ARM_DIRECTIONS},
-        "laptop-body-directions": {**MAP, "steps": 30_000, "policy": LEGGED_DIRECTIONS},
+        "laptop-robot-directions": {**MAP, "steps": 30_000, "policy": LEGGED_DIRECTIONS},
         "smoke": {**SMOKE, "dimension": 16, "target_rate": 0.05, "policy": Directions(target_rate=0.05)},
         "official": {"beta": 0.3, "hitting_expectile": 0.25, "noise_units": "raw", "hitting_goals": "official"},
     }

@@ -2,8 +2,8 @@
 
 paper              the published settings, which are the defaults of a method
 laptop             minutes on two cores, for points
-laptop-body        the same for robots with joints
-laptop-body-even   the same with what IEL's and HILP's policies had alone: LayerNorm, a step size that falls, one target
+laptop-robot       the same for robots with joints
+laptop-robot-even  the same with what IEL's and HILP's policies had alone: LayerNorm, a step size that falls, one target
                    rate, a low temperature of AWR; geometries see columns as they are, policies standardised ones
 laptop-arm         the same for arms, where nothing separates position from pose
 smoke              seconds, for tests

@@ -53,8 +53,8 @@ class PSM(Tasked):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, "steps": 28_000, **SHORT, "learning_rate": 3e-4, "cut_jumps": True, "standardise": "all"},
-        "laptop-body": {**LEGGED, "steps": 32_000, **SHORT},
-        "laptop-body-even": {
+        "laptop-robot": {**LEGGED, "steps": 32_000, **SHORT},
+        "laptop-robot-even": {
             **EVEN_MAP,
             "steps": 32_000,
             **SHORT,
@@ -132,16 +132,16 @@ class TaskLearner(Part):
 
     method: PSM
 
-    def init(self, key: jax.Array, spec: Spec) -> Skills:
+    def init(self, key: jax.Array, spec: Spec) -> DirectionParams:
         """Fresh networks."""
         method, keys = self.method, jax.random.split(key, 4)
         size, actions = spec.observation_size + method.dimension, spec.action_size
-        return Skills(
+        return DirectionParams(
             ensemble(keys[2], 2, size + actions, method.hidden, method.dimension),
             method.new_policy(keys[3], spec),
         )
 
-    def target_of(self, params: Skills) -> MLP:
+    def target_of(self, params: DirectionParams) -> MLP:
         return params.forward
 
     @property
@@ -159,7 +159,7 @@ class TaskLearner(Part):
         moves = Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
         return Batch(moves, tables[rows + 1], tables[ahead] if self.method.future_share > 0 else None)
 
-    def loss(self, skills: Skills, target: MLP, batch: Batch, key: jax.Array) -> Loss:
+    def loss(self, skills: DirectionParams, target: MLP, batch: Batch, key: jax.Array) -> Loss:
         """FB's losses with B = phi, which is data here; no gradient flows between F and the policy."""
         method, moves, columns = self.method, batch.moves, (batch.points, batch.points)
         task_key, next_key, actor_key = jax.random.split(key, 3)
@@ -205,7 +205,7 @@ class Proto(NamedTuple):
     basis: MLP
 
 
-class Skills(NamedTuple):
+class DirectionParams(NamedTuple):
     """F and pi of task vectors."""
 
     forward: MLP

@@ -53,8 +53,8 @@ class QRL(QuasimetricMethod):
         "paper": {},
         # The published weight of cloning for point mazes; a step trains distances and policy.
         "laptop": {**LAPTOP, "bc_weight": 3e-4, **SHORT},
-        "laptop-body": {**SHORT, **LEGGED},
-        "laptop-body-even": {**SHORT, **EVEN},
+        "laptop-robot": {**SHORT, **LEGGED},
+        "laptop-robot-even": {**SHORT, **EVEN},
         "smoke": {**SMOKE, "dimension": 32, "dual_learning_rate": 2e-2, "push_offset": 50.0, "push_scale": 10.0},
     }
 

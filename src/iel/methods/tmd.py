@@ -61,8 +61,8 @@ class TMD(Contrastive):
         "paper": {},
         "laptop": {**LAPTOP, "bc_weight": 0.03, **SHORT},
         # With 1e-3, as for other bodies, the invariance pulls everything to one point before the contrast can act.
-        "laptop-body": {**LEGGED, **SHORT, "learning_rate": 3e-4},
-        "laptop-body-even": {**EVEN, **SHORT, "learning_rate": 3e-4},
+        "laptop-robot": {**LEGGED, **SHORT, "learning_rate": 3e-4},
+        "laptop-robot-even": {**EVEN, **SHORT, "learning_rate": 3e-4},
         "smoke": {**SMOKE, "steps": 1_000, "batch_size": 64, "dimension": 32},
     }
 

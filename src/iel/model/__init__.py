@@ -12,10 +12,22 @@ Needs numpy; planning also needs scipy.
 
 from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.files import load_model, save_model
-from iel.model.model import Direction, GoalState, Model, Steering, Subgoal, Waypoint
+from iel.model.model import Conditioning, Direction, GoalState, Model, Subgoal, Waypoint
 from iel.model.networks import Network, Norm, Perceptron
 
 __all__ = [
-    "Direction", "GoalState", "Measure", "MeasureCost", "Model", "Network", "Norm", "Perceptron", "Steering",
-    "Subgoal", "ValueCost", "Waypoint", "load_model", "save_model",
+    "Conditioning",
+    "Direction",
+    "GoalState",
+    "Measure",
+    "MeasureCost",
+    "Model",
+    "Network",
+    "Norm",
+    "Perceptron",
+    "Subgoal",
+    "ValueCost",
+    "Waypoint",
+    "load_model",
+    "save_model",
 ]  # fmt: skip

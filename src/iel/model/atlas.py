@@ -5,8 +5,8 @@
     atlas.save, Atlas.load          the latter as a file that an export carries, because the data stays behind
 
 planner.safetensors holds `observations` and `embeddings` of the nodes; observed edges as `codes`, `steps` and their
-penalty `witnesses` (`iel.planning.witness`); `lookahead`; `node_scale`; and teleports as `portals.aims` and so on
-(`iel.planning.chance`). All but the observations may be missing.
+penalty `unobserved_cost` (`iel.planning.observed`); `lookahead`; `node_scale`; and teleports as `teleports.aims` and
+so on (`iel.planning.teleports`). All but the observations may be missing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from iel.data.positions import jump_rows
 from iel.data.trajectories import Trajectories
+from iel.distances import Booleans, Floats, Integers
 from iel.errors import ConfigError, GeometryError, RunError
 from iel.files import write_bytes
 from iel.loader import read_safetensors
-from iel.metrics import Booleans, Floats, Integers
 
 if TYPE_CHECKING:
     from iel.model.model import Model
@@ -42,7 +42,7 @@ AT_JUMPS = 1000.0
 @dataclass(frozen=True, eq=False)
 class ObservedEdges:
     """n(i, j), the least number of steps in which a trajectory went from node i to node j, for all pairs that one did
-    (`iel.planning.witness`); by ascending code i * count + j."""
+    (`iel.planning.observed`); by ascending code i * count + j."""
 
     count: int
     """Number of nodes."""
@@ -64,7 +64,7 @@ class ObservedEdges:
 
 @dataclass(frozen=True, eq=False)
 class ObservedTeleports:
-    """K positions that move the agent elsewhere, as the data shows (`iel.planning.chance`)."""
+    """K positions that move the agent elsewhere, as the data shows (`iel.planning.teleports`)."""
 
     aims: Floats
     """(K, o) observations to head for to enter them."""
@@ -156,7 +156,7 @@ class Atlas:
             jumps = len(columns) and self.resident is not None and len(jump_rows(self.resident, list(columns)))
             factor = AT_JUMPS if jumps else 1.0
         if not factor >= 1.0:
-            raise ConfigError(f"witnesses is {factor}; give the factor (1 or more) of what nobody was seen to do.")
+            raise ConfigError(f"unobserved_cost is {factor}; give the cost factor (1 or more) of unobserved edges.")
         return float(factor)
 
     # ---------------------------------------------------------------- files
@@ -171,19 +171,19 @@ class Atlas:
         if self.edges is not None:
             size = np.int32 if len(self) ** 2 < 2**31 else np.int64
             arrays |= {"codes": self.edges.codes.astype(size), "steps": self.edges.steps.astype(np.uint8)}
-            arrays["witnesses"] = np.array([self.penalty])
+            arrays["unobserved_cost"] = np.array([self.penalty])
         if self.lookahead is not None:
             arrays["lookahead"] = np.array(self.lookahead)
         if self.node_scale is not None:
             arrays["node_scale"] = self.node_scale
         if self.teleports is not None:
-            arrays |= {f"portals.{name}": array for name, array in asdict(self.teleports).items()}
+            arrays |= {f"teleports.{name}": array for name, array in asdict(self.teleports).items()}
         write_bytes(path, save({name: np.require(array, requirements="C") for name, array in arrays.items()}))
 
     @classmethod
     def load(cls, model: Model, path: Path) -> Atlas:
         """Read planner.safetensors; every number is checked against the model and against the other tensors."""
-        arrays = read_safetensors(path)
+        arrays = {_today(name): array for name, array in read_safetensors(path).items()}
         observations = _observations(arrays, model, path)
         edges, penalty = _edges(arrays, len(observations), path)
         ahead = arrays.get("lookahead", np.zeros(2))
@@ -220,9 +220,14 @@ def rows_before(offsets: Integers, steps: int, count: int) -> Integers:
 # ---------------------------------------------------------------- the file
 
 
-PORTALS = {f"portals.{name}": name for name in ("aims", "source", "entered", "left", "exits", "shares")}
+TELEPORTS = {f"teleports.{name}": name for name in ("aims", "source", "entered", "left", "exits", "shares")}
 """Tensors of teleports, and the fields of `ObservedTeleports` that they are."""
-KNOWN = {"observations", "embeddings", "codes", "steps", "witnesses", "lookahead", "node_scale", *PORTALS}
+KNOWN = {"observations", "embeddings", "codes", "steps", "unobserved_cost", "lookahead", "node_scale", *TELEPORTS}
+
+
+def _today(name: str) -> str:
+    """The name of a tensor, given that of any version since 0.2.0."""
+    return "unobserved_cost" if name == "witnesses" else name.replace("portals.", "teleports.")
 
 
 def _observations(arrays: dict[str, np.ndarray], model: Model, path: Path) -> Floats:
@@ -247,10 +252,10 @@ def _observations(arrays: dict[str, np.ndarray], model: Model, path: Path) -> Fl
 
 def _edges(arrays: dict[str, np.ndarray], nodes: int, path: Path) -> tuple[ObservedEdges | None, float | None]:
     """Observed edges between the nodes, and the penalty of all others."""
-    if "witnesses" not in arrays:
+    if "unobserved_cost" not in arrays:
         return None, None
     numbers = [arrays.get(name, np.zeros(0)) for name in ("codes", "steps")]
-    factor, whole = arrays["witnesses"], all(part.dtype.kind in "iu" and part.ndim == 1 for part in numbers)
+    factor, whole = arrays["unobserved_cost"], all(part.dtype.kind in "iu" and part.ndim == 1 for part in numbers)
     codes, steps = (part.astype(np.int64) for part in numbers)
     sound = whole and len(codes) == len(steps) and factor.shape == (1,) and factor[0] >= 1.0
     if not (sound and ((codes >= 0) & (codes < nodes**2)).all() and (np.diff(codes) > 0).all() and (steps > 0).all()):
@@ -260,11 +265,11 @@ def _edges(arrays: dict[str, np.ndarray], nodes: int, path: Path) -> tuple[Obser
 
 def _teleports(arrays: dict[str, np.ndarray], states: tuple[int, ...], path: Path) -> ObservedTeleports | None:
     """Where to head for to enter a teleport, from which nodes, and where it leads."""
-    found = {name: arrays[stored] for stored, name in PORTALS.items() if stored in arrays}
+    found = {name: arrays[stored] for stored, name in TELEPORTS.items() if stored in arrays}
     if not found:
         return None
-    error = RunError(f"{path} holds portals that do not fit its states; export the run again.")
-    if found.keys() != set(PORTALS.values()) or found["aims"].ndim != 2 or found["aims"].shape[1] != states[1]:
+    error = RunError(f"{path} holds teleports that do not fit its states; export the run again.")
+    if found.keys() != set(TELEPORTS.values()) or found["aims"].ndim != 2 or found["aims"].shape[1] != states[1]:
         raise error
     count = len(found["aims"])
     for name, limit in {"source": states[0], "entered": count, "left": count, "exits": states[0]}.items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from iel.metrics import FLOOR, Floats, LatentGoal, Metric
+from iel.distances import FLOOR, Floats, LatentGoal, Metric
 from iel.model.networks import BLOCK, FloatArray, distinct_rows, in_blocks, on_sphere, products, softplus
 from iel.typed import Fraction
 
@@ -25,7 +25,7 @@ class ValueCost(Metric):
     are the observations themselves, so rows of this metric are rows of a network.
     """
 
-    for_every_goal, dear = True, True
+    for_every_goal, expensive = True, True
     spatial = False
 
     def __init__(self, model: Model, discount: float | None):
@@ -81,7 +81,7 @@ class MeasureCost(Metric):
     order. F is the mean of its heads.
     """
 
-    for_every_goal, dear = True, True
+    for_every_goal, expensive = True, True
     spatial = False
     SMALL = 0.01
 

@@ -1,7 +1,7 @@
 """config.json of a model: what it may say, and what its parts owe each other.
 
-    {"format": 2, "algo": "iel", "observation_size": 2, "action_size": 2, "beta": 0.1, "discount": 0.99,
-     "steering": {"kind": "direction"},
+    {"format": 3, "algo": "iel", "observation_size": 2, "action_size": 2, "beta": 0.1, "discount": 0.99,
+     "conditioning": {"kind": "direction"},
      "networks": {"embedding": {"inputs": ["observation"], "sizes": [2, 128, 128, 32], "norm": true}, ...}}
 
 Every network is described, so that reading a model needs no method. Types and ranges are fields of the structs below;
@@ -17,18 +17,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from iel.distances import SupportFunction
 from iel.errors import ConfigError, RunError
 from iel.loader import read_json
-from iel.metrics import SupportFunction
 from iel.model.costs import Measure
 from iel.model.model import LARGEST, Direction, GoalState, Subgoal, Waypoint
 from iel.quasimetrics import Head, check_groups
 from iel.signals import UNNAMED, Signals
 from iel.typed import as_struct
 
-FORMAT = 2
+FORMAT = 3
+RENAMED = {"steering": "conditioning", "blind": "without_position", "spread": "stochastic"}
+"""Words of format 2 (0.2.0) that are others since."""
 Size = Annotated[int, Meta(ge=1, le=LARGEST)]
-Input = Literal["observation", "blind", "goal", "command", "action", "representation"]
+Input = Literal["observation", "without_position", "goal", "command", "action", "representation"]
 
 
 class Table(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +49,7 @@ class NetworkTable(Table, frozen=True):
     norm: bool
     heads: Size = 1
     squash: bool = False
-    spread: bool = False
+    stochastic: bool = False
     """Whether there is a tensor `log_std`."""
     logit: bool = False
     gelu: bool = False
@@ -93,13 +95,13 @@ class SupportFunctionTable(MetricTable, frozen=True, tag="support"):
 class ModelTable(Table, frozen=True, kw_only=True):
     """All of config.json."""
 
-    format: Literal[2]
+    format: Literal[3]
     sealed: bool = False
     """Whether a manifest lists the files beside it; models before 0.3 do not say."""
     algo: str
     observation_size: Size
     action_size: Size
-    steering: Direction | Waypoint | GoalState | Subgoal
+    conditioning: Direction | Waypoint | GoalState | Subgoal
     networks: Networks
     beta: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
     discount: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
@@ -108,10 +110,10 @@ class ModelTable(Table, frozen=True, kw_only=True):
 
     def width(self, part: Input) -> int:
         """How many numbers an input has; 0 for a command, whose size only the policy tells."""
-        hidden = len(self.steering.columns) if isinstance(self.steering, Waypoint) else 0
+        hidden = len(self.conditioning.columns) if isinstance(self.conditioning, Waypoint) else 0
         inner = self.networks.representation
         sizes: dict[Input, int] = {
-            "blind": self.observation_size - hidden,
+            "without_position": self.observation_size - hidden,
             "action": self.action_size,
             "command": 0,
             "representation": inner.outputs if inner else 0,
@@ -126,6 +128,8 @@ class ModelTable(Table, frozen=True, kw_only=True):
 def read_description(path: Path) -> ModelTable:
     """The checked content of a config.json."""
     content: dict[str, Any] = read_json(path)
+    if content.get("format") == 2:
+        content = {**renamed(content), "format": FORMAT}
     if content.get("format") != FORMAT:
         raise RunError(
             f"{path} has model format {str(content.get('format'))[:40]}, but this version of iel reads format "
@@ -135,6 +139,15 @@ def read_description(path: Path) -> ModelTable:
     for violation in violations(description):
         raise RunError(f"{path}: {violation}; it is damaged.")
     return description
+
+
+def renamed(content: Any) -> Any:
+    """A document of format 2 in the words of this one, at every depth."""
+    if isinstance(content, dict):
+        return {RENAMED.get(key, key): renamed(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [RENAMED.get(value, value) if isinstance(value, str) else renamed(value) for value in content]
+    return content
 
 
 # ---------------------------------------------------------------- what its parts owe each other
@@ -152,11 +165,11 @@ def _signals(model: ModelTable) -> Iterator[str]:
 
 
 def _waypoint(model: ModelTable) -> Iterator[str]:
-    if isinstance(model.steering, Waypoint):
-        columns = model.steering.columns
+    if isinstance(model.conditioning, Waypoint):
+        columns = model.conditioning.columns
         if max(columns) >= model.observation_size or len(set(columns)) != len(columns):
             yield f"the waypoint's columns {str(columns)[:60]} are not different columns of the observation"
-        if len(model.steering.scale) != len(columns):
+        if len(model.conditioning.scale) != len(columns):
             yield "the waypoint's scale must be one positive number per column"
 
 
@@ -169,7 +182,7 @@ def _inputs(model: ModelTable) -> Iterator[str]:
 
 def _actions(model: ModelTable) -> Iterator[str]:
     for acting in filter(None, (model.networks.policy, model.networks.actor)):
-        if acting.outputs != model.action_size * (2 if acting.squash and not acting.spread else 1):
+        if acting.outputs != model.action_size * (2 if acting.squash and not acting.stochastic else 1):
             yield f"the policy returns {acting.outputs} numbers for {model.action_size} actions"
 
 
@@ -195,7 +208,7 @@ def _value(model: ModelTable) -> Iterator[str]:
         yield "only a value takes a representation"
     if "command" in inputs or ("representation" in inputs) != (networks.representation is not None):
         yield "the inputs of the value are not what the model can give it"
-    if "action" in inputs and networks.actor is None and not isinstance(model.steering, GoalState):
+    if "action" in inputs and networks.actor is None and not isinstance(model.conditioning, GoalState):
         yield "the value takes actions, but no policy takes the goal"
     if networks.representation and not set(networks.representation.inputs) <= {"observation", "goal"}:
         yield "a representation takes an observation and a goal alone"
@@ -210,17 +223,18 @@ def _value(model: ModelTable) -> Iterator[str]:
 
 
 def _commands(model: ModelTable) -> Iterator[str]:
-    """The policy takes what its steering gives."""
+    """The policy takes what its conditioning gives."""
     networks, policy = model.networks, model.networks.policy
-    if isinstance(model.steering, Direction) and networks.embedding is None:
-        yield "steering by directions needs an embedding"
-    if isinstance(model.steering, Subgoal) and networks.high is None:
-        yield "steering by subgoals needs the network high"
+    if isinstance(model.conditioning, Direction) and networks.embedding is None:
+        yield "conditioning by directions needs an embedding"
+    if isinstance(model.conditioning, Subgoal) and networks.high is None:
+        yield "conditioning by subgoals needs the network high"
     received = policy.sizes[0] - model.needed(policy)
-    source = {Direction: networks.embedding, Subgoal: networks.high}.get(type(model.steering))
-    given = source.outputs if source else model.observation_size if isinstance(model.steering, GoalState) else received
+    source = {Direction: networks.embedding, Subgoal: networks.high}.get(type(model.conditioning))
+    otherwise = model.observation_size if isinstance(model.conditioning, GoalState) else received
+    given = source.outputs if source else otherwise
     if received != given:
-        yield f"the policy takes commands of {received} numbers, but its steering gives {given}"
+        yield f"the policy takes commands of {received} numbers, but its conditioning gives {given}"
 
 
 def _metric(model: ModelTable) -> Iterator[str]:
@@ -249,7 +263,7 @@ def _measure(model: ModelTable, forward: NetworkTable) -> Iterator[str]:
         yield "a measure is made of the networks forward and high alone"
         return
     size = networks.high.outputs
-    actor = networks.policy if isinstance(model.steering, Subgoal) else networks.actor
+    actor = networks.policy if isinstance(model.conditioning, Subgoal) else networks.actor
     for name, network, inputs in (
         ("forward", forward, ("observation", "action", "command")),
         ("high", networks.high, ("goal",)),

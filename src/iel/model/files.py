@@ -1,7 +1,7 @@
 """Models as directories: nothing is believed before it has been checked, and nothing read can run.
 
     DIR/
-      config.json           sizes, networks, steering (`iel.model.description`)       (required)
+      config.json           sizes, networks, conditioning (`iel.model.description`)       (required)
       model.safetensors     weights                                                  (required)
       planner.safetensors   states to plan over                                      (with `iel export --nodes`)
       support.safetensors   where the training data was                              (models since 0.2)
@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from iel.distances import Displacement, Quasimetric, SupportFunction
 from iel.errors import RunError
 from iel.files import MANIFEST, seal, verify_seal, write_bytes, write_json
 from iel.loader import read_safetensors, refuse_partial
-from iel.metrics import Displacement, Quasimetric, SupportFunction
 from iel.model.archive import MANIFEST_FORMAT, unpacked
 from iel.model.costs import Measure
 from iel.model.description import (
@@ -74,7 +74,7 @@ def write_model(model: Model, directory: Path) -> None:
         "observation_size": model.observation_size,
         "action_size": model.action_size,
         **_metric_facts(model),
-        "steering": msgspec.to_builtins(model.steering),
+        "conditioning": msgspec.to_builtins(model.conditioning),
         "networks": {name: network.describe() for name, network in model.networks.items()},
     }
     if model.signals != UNNAMED:
@@ -98,8 +98,8 @@ def _metric_facts(model: Model) -> dict[str, Any]:
 
 
 def _support_arrays(support: Support) -> dict[str, np.ndarray]:
-    """mean, spread, and of every view its columns, states and limit."""
-    arrays = {"mean": support.mean, "spread": support.spread}
+    """mean, standard deviation, and of every view its columns, states and limit."""
+    arrays = {"mean": support.mean, "std": support.std}
     for view in support.views:
         arrays[f"{view.name}.columns"] = np.asarray(view.columns, np.int64)
         arrays[f"{view.name}.states"] = view.states
@@ -140,7 +140,7 @@ def read_model(directory: Path) -> Model:
         description.observation_size,
         description.action_size,
         {name: _network(name, network, tensors) for name, network in description.networks.named().items()},
-        description.steering,
+        description.conditioning,
         beta=description.beta,
         discount=description.discount,
         metric=_metric(description, tensors),
@@ -196,7 +196,7 @@ def _network(name: str, facts: NetworkTable, tensors: Tensors) -> Network:
         parts |= {part: tensors.take(f"{name}.{part}", *several, *shape) for part, shape in shapes.items()}
     heads = [{part: array[head] if several else array for part, array in parts.items()} for head in range(facts.heads)]
     made = tuple(perceptron(head, len(facts.sizes) - 1, facts.norm, facts.gelu) for head in heads)
-    log_std = tensors.take(f"{name}.log_std", facts.outputs) if facts.spread else None
+    log_std = tensors.take(f"{name}.log_std", facts.outputs) if facts.stochastic else None
     return Network(facts.inputs, made, facts.squash, log_std, facts.logit)
 
 
@@ -216,8 +216,9 @@ def _metric(model: ModelTable, tensors: Tensors) -> Quasimetric | SupportFunctio
 def _support(size: int, source: Path) -> Support:
     """Where the training data was, every number of it checked."""
     tensors = Tensors(source)
-    names = sorted({name.partition(".")[0] for name in tensors.arrays} - {"mean", "spread"})
-    mean, spread = tensors.take("mean", size), tensors.take("spread", size)
+    deviation = "std" if "std" in tensors.arrays else "spread"  # its name before 0.3.0
+    names = sorted({name.partition(".")[0] for name in tensors.arrays} - {"mean", deviation})
+    mean, std = tensors.take("mean", size), tensors.take(deviation, size)
     views = []
     for name in names:
         columns = tensors.take(f"{name}.columns", None, dtype=np.int64)
@@ -228,6 +229,6 @@ def _support(size: int, source: Path) -> Support:
             raise RunError(f"{source}: {name[:40]} does not fit this model; export or train again.")
         views.append(View(name, columns, states, float(limit)))
     tensors.require_all_taken()
-    if not views or not (spread > 0).all():
-        raise RunError(f"{source}: there is no view of the data, or a spread is not positive; export or train again.")
-    return Support(mean, spread, tuple(views))
+    if not views or not (std > 0).all():
+        raise RunError(f"{source}: there is no view of the data, or a deviation is not positive; export again.")
+    return Support(mean, std, tuple(views))

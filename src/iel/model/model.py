@@ -5,7 +5,7 @@
 What a method ships, what a planner needs of it and what its policy is told are three things:
 
 - the *metric* says what it costs to go from one embedded state to another (None: the method has no distances);
-- the *steering* turns a planner's target into the command that the policy takes;
+- the *conditioning* turns a planner's target into the command that the policy takes;
 - the *policy* takes an observation and a command.
 """
 
@@ -19,8 +19,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import ArrayLike
 
-from iel.errors import ConfigError, GeometryError, RunError
-from iel.metrics import (
+from iel.distances import (
     Booleans,
     Displacement,
     Floats,
@@ -31,7 +30,8 @@ from iel.metrics import (
     plain_numbers,
     projection,
 )
-from iel.metrics import unit as unit_or_else
+from iel.distances import unit as unit_or_else
+from iel.errors import ConfigError, GeometryError, RunError
 from iel.model.costs import Measure, MeasureCost, ValueCost
 from iel.model.networks import FloatArray, Network, in_blocks, on_sphere, unit
 from iel.model.support import Outside, Support
@@ -48,7 +48,7 @@ LOG_STD_RANGE = (-5.0, 2.0)
 """Log spreads of policies are clipped to this, in training and here."""
 
 
-# ---------------------------------------------------------------- steering: how a target becomes a command
+# ---------------------------------------------------------------- conditioning: how a target becomes a command
 
 
 class Target(NamedTuple):
@@ -90,7 +90,7 @@ class TargetSpec:
         return observations[:, list(self.columns)].astype(np.float64) / np.array(self.scale)
 
 
-class Steering(Struct, frozen=True, tag_field="kind"):
+class Conditioning(Struct, frozen=True, tag_field="kind"):
     """What the policy is told about a planner's target; its fields are those of the model's file."""
 
     @property
@@ -108,7 +108,7 @@ class Steering(Struct, frozen=True, tag_field="kind"):
         raise NotImplementedError
 
 
-class Direction(Steering, frozen=True, tag="direction"):
+class Direction(Conditioning, frozen=True, tag="direction"):
     """z = unit(phi(target) - phi(x)): the paper's, and HILP's. The policy never sees a goal.
 
     A state that sits on its target heads for phi(g); one that sits on that as well follows omega_g.
@@ -126,11 +126,11 @@ class Direction(Steering, frozen=True, tag="direction"):
         return unit_or_else(target.point - here, lambda: target.goal_point - here, lambda: target.goal_direction)
 
 
-class Waypoint(Steering, frozen=True, tag="waypoint"):
-    """z = unit((target - x)[columns] / scale): the way to the target's own state, in the columns that tell the place.
+class Waypoint(Conditioning, frozen=True, tag="waypoint"):
+    """z = unit((target - x)[columns] / scale): the direction to the target's own state, in the position columns.
 
-    Its policy usually does not see these columns of its own state (its input is `blind`): what it learns in one place
-    holds in every other.
+    Its policy usually does not see these columns of its own state (its input is `without_position`): what it learns in
+    one place holds in every other.
     """
 
     columns: Annotated[tuple[Annotated[int, Meta(ge=0, lt=LARGEST)], ...], Meta(min_length=1)]
@@ -153,7 +153,7 @@ STEPS_AHEAD = 10
 Few of their goals in training were nearer: sent to the next node of a fine graph, some stand still."""
 
 
-class GoalState(Steering, frozen=True, tag="goal"):
+class GoalState(Conditioning, frozen=True, tag="goal"):
     """The target's own state, as it is: for policies pi(a | x, g)."""
 
     @property
@@ -164,7 +164,7 @@ class GoalState(Steering, frozen=True, tag="goal"):
         return _state_of(target)
 
 
-class Subgoal(Steering, frozen=True, tag="subgoal"):
+class Subgoal(Conditioning, frozen=True, tag="subgoal"):
     """What a high-level network makes of the target: high(x, target) or high(target), scaled to length sqrt(c)."""
 
     @property
@@ -233,7 +233,7 @@ class Model:
         observation_size: int,
         action_size: int,
         networks: Mapping[str, Network],
-        steering: Steering,
+        conditioning: Conditioning,
         *,
         beta: float | None = None,
         discount: float | None = None,
@@ -271,10 +271,10 @@ class Model:
             self.metric = Displacement(0.0 if beta is None else beta, discount)
         elif "value" in self.networks:
             self.metric = ValueCost(self, discount)
-        self.steering = steering
-        columns = set(steering.columns) if isinstance(steering, Waypoint) else set()
+        self.conditioning = conditioning
+        columns = set(conditioning.columns) if isinstance(conditioning, Waypoint) else set()
         self.elsewhere = [column for column in range(self.observation_size) if column not in columns]
-        """Columns that a blind policy sees: all but those it is steered by."""
+        """Columns that a policy without positions receives: all but those it is conditioned on."""
         policy = self.networks["policy"]
         seen = self.observation_size if "observation" in policy.inputs else len(self.elsewhere)
         self.command_size = policy.heads[0].kernels[0].shape[0] - seen
@@ -285,10 +285,10 @@ class Model:
 
         A critic that needs the action of its own policy keeps that policy as its `actor`.
         """
-        if not isinstance(other.steering, (Waypoint, GoalState)):
+        if not isinstance(other.conditioning, (Waypoint, GoalState)):
             raise ConfigError(
-                f"The policy of {other.algo} is conditioned on its own embedding ({other.steering.kind}), so it can "
-                "follow no other distances; give a waypoint policy."
+                f"The policy of {other.algo} is conditioned on its own embedding ({other.conditioning.kind}), so it "
+                "can follow no other distances; give a waypoint policy."
             )
         ours, theirs = ((model.observation_size, model.action_size) for model in (self, other))
         if ours != theirs:
@@ -304,18 +304,18 @@ class Model:
         if "forward" not in networks:
             networks.pop("high", None)
         networks["policy"] = other.networks["policy"]
-        model = self.replaced(networks, other.steering)
+        model = self.replaced(networks, other.conditioning)
         model.atlas = None
         return model
 
-    def replaced(self, networks: Mapping[str, Network], steering: Steering) -> Model:
-        """The same metric, states and support with other networks and another steering."""
+    def replaced(self, networks: Mapping[str, Network], conditioning: Conditioning) -> Model:
+        """The same metric, states and support with other networks and another conditioning."""
         model = Model(
             self.algo,
             self.observation_size,
             self.action_size,
             networks,
-            steering,
+            conditioning,
             beta=self.metric.beta if isinstance(self.metric, Displacement) else None,
             discount=None if self.metric is None else self.metric.discount,
             metric=self.stated_metric,
@@ -329,12 +329,12 @@ class Model:
     @property
     def target_spec(self) -> TargetSpec:
         """Which targets the policy was trained for."""
-        return self.steering.target_spec
+        return self.conditioning.target_spec
 
     def __repr__(self) -> str:
         metric = "no distances" if self.metric is None else type(self.metric).__name__
         sizes = f"{self.observation_size} -> {self.action_size}"
-        return f"Model({self.algo}, {sizes}, {metric}, policy conditioned on {self.steering.kind})"
+        return f"Model({self.algo}, {sizes}, {metric}, policy conditioned on {self.conditioning.kind})"
 
     @property
     def dimension(self) -> int:
@@ -380,7 +380,7 @@ class Model:
         """
         rows = self._rows(observations, "observations")
         known = self.embed(rows) if embeddings is None else embeddings
-        return np.asarray(self.steering.command(self, rows, target, known), np.float32)
+        return np.asarray(self.conditioning.command(self, rows, target, known), np.float32)
 
     def act(
         self, observations: ArrayLike, commands: ArrayLike, generator: np.random.Generator | None = None
@@ -405,7 +405,7 @@ class Model:
 
         `states` (n, observation size) are drawn as the data is, `rewards` (n,) are what it is worth to be there.
         """
-        if not isinstance(self.metric, MeasureCost) or not isinstance(self.steering, Subgoal):
+        if not isinstance(self.metric, MeasureCost) or not isinstance(self.conditioning, Subgoal):
             raise GeometryError(f"This model of {self.algo} is not told task vectors, so no reward can be given to it.")
         rows, worth = self._rows(states, "states"), np.asarray(rewards, np.float64)
         if worth.shape != (len(rows),) or not np.isfinite(worth).all() or len(rows) == 0:
@@ -454,8 +454,8 @@ class Model:
 
     def inputs(self, network: Network, **known: FloatArray) -> FloatArray:
         """A network's inputs side by side, in the order its description lists them."""
-        if network.inputs[0] == "blind":
-            known["blind"] = known["observation"][:, self.elsewhere]
+        if network.inputs[0] == "without_position":
+            known["without_position"] = known["observation"][:, self.elsewhere]
         if "representation" in network.inputs:
             inner = self.networks["representation"]
             known["representation"] = on_sphere(inner(self.inputs(inner, **known)))

@@ -83,8 +83,8 @@ class Network:
     """What a model's file says of one network, and its weights: one head, or several that were trained together."""
 
     inputs: tuple[str, ...]
-    """What it is given, side by side: `observation`, `blind` (the observation without the place columns), `goal`,
-    `command`, `action`, `representation` (what the network of that name makes of observation and goal)."""
+    """Its inputs, side by side: `observation`, `without_position` (the observation without the position columns),
+    `goal`, `command`, `action`, `representation` (what the network of that name makes of observation and goal)."""
     heads: tuple[Perceptron, ...]
     squash: bool = False
     """Of a policy: outputs are mean and log spread of a Gaussian whose samples pass through tanh; or, with `log_std`, a
@@ -115,7 +115,7 @@ class Network:
         optional = {
             "heads": len(self.heads) if len(self.heads) > 1 else 0,
             "squash": self.squash,
-            "spread": self.log_std is not None,
+            "stochastic": self.log_std is not None,
             "logit": self.logit,
             "gelu": self.heads[0].smooth and not self.has_norm,
         }

@@ -19,18 +19,18 @@ from iel.model.networks import Network, Perceptron
 
 def for_raw_observations(model: Model, scaling: Scaling) -> Model:
     """A model trained on standardised observations, as one that takes them raw: the same function, to rounding."""
-    steering = model.steering
-    if isinstance(steering, Waypoint):
-        spread = scaling.spread[list(steering.columns)] * np.array(steering.scale)
-        steering = structs.replace(steering, scale=tuple(spread.tolist()))
-    return model.replaced({name: _folded(model, own, scaling) for name, own in model.networks.items()}, steering)
+    conditioning = model.conditioning
+    if isinstance(conditioning, Waypoint):
+        spread = scaling.std[list(conditioning.columns)] * np.array(conditioning.scale)
+        conditioning = structs.replace(conditioning, scale=tuple(spread.tolist()))
+    return model.replaced({name: _folded(model, own, scaling) for name, own in model.networks.items()}, conditioning)
 
 
 def _folded(model: Model, network: Network, scaling: Scaling) -> Network:
     """The network with the standardisation of the observations among its inputs inside its first layer."""
     whole = np.arange(model.observation_size)
-    columns = {"observation": whole, "goal": whole, "blind": np.array(model.elsewhere, np.int64)}
-    if isinstance(model.steering, GoalState):
+    columns = {"observation": whole, "goal": whole, "without_position": np.array(model.elsewhere, np.int64)}
+    if isinstance(model.conditioning, GoalState):
         columns["command"] = whole
     widths = {**{name: len(own) for name, own in columns.items()}, "action": model.action_size}
     start = 0
@@ -50,7 +50,7 @@ def fold_input(network: Network, start: int, columns: NDArray[np.int64], scaling
 def _fold(head: Perceptron, start: int, columns: NDArray[np.int64], scaling: Scaling) -> Perceptron:
     kernel, bias = head.kernels[0].astype(np.float64), head.biases[0].astype(np.float64)
     rows = slice(start, start + len(columns))
-    kernel[rows] /= scaling.spread[columns][:, None]
+    kernel[rows] /= scaling.std[columns][:, None]
     bias -= scaling.mean[columns] @ kernel[rows]
     kernels, biases = (kernel.astype(np.float32), *head.kernels[1:]), (bias.astype(np.float32), *head.biases[1:])
     return replace(head, kernels=kernels, biases=biases)

@@ -1,6 +1,6 @@
-"""How far an observation is from the data a model was trained on, in units of the data's own spread.
+"""How far an observation is from the data a model was trained on, in units of the data's own std.
 
-    z = (x - mean) / spread, column by column
+    z = (x - mean) / std, column by column
     d_V(x) = min_r ||z_V(x) - z_V(r)|| / sqrt(|V|)                  r runs over states kept from the data
     excess(x) = max_V d_V(x) / limit_V                              above 1: x is outside of the data
 
@@ -66,17 +66,17 @@ class Support:
     """Where the data was."""
 
     mean: FloatArray
-    spread: FloatArray
+    std: FloatArray
     views: tuple[View, ...]
 
     def excess(self, observations: ArrayLike) -> FloatArray:
         """(n,) distance to the data over the limit, the larger of all views; above 1 is outside. Rows are finite."""
-        rows = (np.atleast_2d(np.asarray(observations, np.float32)) - self.mean) / self.spread
+        rows = (np.atleast_2d(np.asarray(observations, np.float32)) - self.mean) / self.std
         return np.max([view.distances(rows) / view.limit for view in self.views], axis=0)
 
-    def complaint(self, observation: ArrayLike, what: str, signals: Signals = UNNAMED) -> str | None:
+    def violation(self, observation: ArrayLike, what: str, signals: Signals = UNNAMED) -> str | None:
         """One sentence if this observation is outside of the data: which column, how far, and what to do."""
-        row = (np.asarray(observation, np.float32).reshape(1, -1) - self.mean) / self.spread
+        row = (np.asarray(observation, np.float32).reshape(1, -1) - self.mean) / self.std
         worst = max(self.views, key=lambda view: float(view.distances(row)[0]) / view.limit)
         distance = float(worst.distances(row)[0])
         if distance <= worst.limit:
@@ -85,8 +85,8 @@ class Support:
         nearest = worst.states[int(np.argmin(worst.norms - 2.0 * (worst.states @ here)))]
         off = int(np.argmax(np.abs(here - nearest)))
         column = int(worst.columns[off])
-        known = float(nearest[off] * self.spread[column] + self.mean[column])
-        given = float(here[off] * self.spread[column] + self.mean[column])
+        known = float(nearest[off] * self.std[column] + self.mean[column])
+        given = float(here[off] * self.std[column] + self.mean[column])
         return (
             f"The {what} is outside of the data: {distance:.3g} spreads from its nearest known state, where "
             f"{worst.limit:.2g} is the limit ({signals.label(column)} is {given:.4g}, nearest {known:.4g}); "
@@ -95,15 +95,15 @@ class Support:
 
 
 def support_of(data: Trajectories, seed: int = 0) -> Support:
-    """Mean, spread, and one or two views of the data. Every tenth episode is held out, at least one if there are two.
+    """Mean, std, and one or two views of the data. Every tenth episode is held out, at least one if there are two.
 
     A single episode is cut: its last tenth is held out.
     """
     chosen = np.unique(np.linspace(0, len(data) - 1, min(len(data), EPISODES)).astype(int))
     few = data if len(chosen) == len(data) else data.select(chosen)
     mean = few.observations.mean(axis=0, dtype=np.float64).astype(np.float32)
-    spread = few.scale
-    table = ((few.observations - mean) / spread).astype(np.float32)
+    std = few.scale
+    table = ((few.observations - mean) / std).astype(np.float32)
     episode = np.repeat(np.arange(len(few)), np.diff(few.offsets))
     aside = episode % 10 == min(9, len(few) - 1) if len(few) > 1 else np.arange(len(table)) >= 0.9 * len(table)
     generator = np.random.default_rng(seed)
@@ -112,7 +112,7 @@ def support_of(data: Trajectories, seed: int = 0) -> Support:
     place = few.position_columns
     if 0 < len(place) < table.shape[1]:
         views.append(_view("place", np.array(place), table, known, held))
-    return Support(mean, spread, tuple(views))
+    return Support(mean, std, tuple(views))
 
 
 def _view(name: str, columns: Rows, table: FloatArray, known: Rows, held: Rows) -> View:
@@ -160,7 +160,7 @@ def warning(
     beyond = support.excess(table)
     if not (beyond > 1.0).any():
         return None
-    sentence = support.complaint(table[int(np.argmax(beyond))], what, signals) or ""
+    sentence = support.violation(table[int(np.argmax(beyond))], what, signals) or ""
     others = int((beyond > 1.0).sum()) - 1
     if others:
         sentence = f"{sentence[:-1]} ({others} more of {len(table)} are outside)."

@@ -17,8 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from iel.errors import ConfigError, GeometryError
-from iel.metrics import (
+from iel.distances import (
     Booleans,
     Displacement,
     Floats,
@@ -28,6 +27,7 @@ from iel.metrics import (
     checked_costs,
     floored_root,
 )
+from iel.errors import ConfigError, GeometryError
 from iel.model.atlas import Atlas, Source
 from iel.planning.coreset import euclidean_tree, nearest_pairs
 from iel.planning.graph import NO_HOP, Edges, Field, search

@@ -9,7 +9,7 @@ width sigma; it stops where the kernel's numerical rank ends and farthest-point 
 differently for every block shape. So these numbers only ever *screen* pairs: the test is widened by `slack`, which
 bounds their absolute error, and pairs that pass get their exact length (`metrics.pair_lengths`). Rows come in blocks.
 
-**Pairs.** With l the floored length and beta the sharpness (notation of `iel.metrics`), the k cheapest out-edges of
+**Pairs.** With l the floored length and beta the sharpness (notation of `iel.distances`), the k cheapest out-edges of
 node i lie, for any goal, in
 
     { j : l_ij <= e^{2 beta} l_i(k) },   l_i(k) = k-th smallest length from i,
@@ -34,8 +34,8 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial import cKDTree
 
 from iel.cores import usable_cores
+from iel.distances import FLOOR, Floats, Integers, checked_points, pair_lengths
 from iel.errors import ConfigError, GeometryError, unknown_name
-from iel.metrics import FLOOR, Floats, Integers, checked_points, pair_lengths
 from iel.planning.dpp import greedy_dpp
 
 METHODS = ("farthest", "dpp", "all")

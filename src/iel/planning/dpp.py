@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 from scipy.spatial.distance import cdist
 
+from iel.distances import Floats, Integers, checked_points
 from iel.errors import ConfigError
-from iel.metrics import Floats, Integers, checked_points
 
 RANK_TOLERANCE = 1e-6
 PANEL = 256

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from iel.distances import Booleans, Floats, Integers, LatentGoal, Metric, plain_numbers, unit
 from iel.errors import ConfigError, GeometryError
 from iel.files import notice
-from iel.metrics import Booleans, Floats, Integers, LatentGoal, Metric, plain_numbers, unit
 from iel.planning.coreset import farthest_point
 from iel.signals import UNNAMED, Signals
 
@@ -40,7 +40,7 @@ NEARBY = 0.5
 """Where no state of the data matches, the nearest one stands for it if it is within so many standard deviations."""
 Columns = Mapping[int, ArrayLike] | Mapping[str, ArrayLike] | Mapping[int | str, ArrayLike]
 """What some columns should be, by name or number: a number or (low, high) each."""
-Places: TypeAlias = "Where | Columns | Callable[[Floats], ArrayLike] | Many[Places]"
+Regions: TypeAlias = "Where | Columns | Callable[[Floats], ArrayLike] | Many[Regions]"
 """Places to avoid."""
 Rewards = Callable[[Floats], ArrayLike] | ArrayLike
 """A function of observations, or one number per state of the data."""
@@ -89,7 +89,7 @@ class Avoid:
     to booleans (n,), or a list of these. Graph planners only: their nodes in these places are not used."""
 
     goal: Goal
-    places: Places
+    places: Regions
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,14 @@ Goal: TypeAlias = "Region | Mixture | Sequence | Where | Avoid | Reward | Weight
 
 
 @dataclass(frozen=True)
-class LatentWish:
+class StagedGoal:
     """Stages, each a list of alternatives, and the predicted steps at which a stage is done."""
 
     stages: list[list[LatentGoal]]
     within: float
 
 
-def latent_wishes(goals: Many[Goal] | Floats, planner: Planner) -> list[LatentWish]:
+def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[StagedGoal]:
     """Embed all goals together, with one call of each network."""
     if len(goals) == 0:
         raise GeometryError("There are no goals; give at least one.")
@@ -151,7 +151,7 @@ def latent_wishes(goals: Many[Goal] | Floats, planner: Planner) -> list[LatentWi
             start = part.stop
             found = [stage.ready] if stage.ready else _alternatives(phi[part], omega[part], states[part], stage.weights)
             built.append([goal._replace(off=stage.off) for goal in found])
-        wishes.append(LatentWish(built, within))
+        wishes.append(StagedGoal(built, within))
     _refuse_what_the_metric_lacks(wishes, planner.metric)
     return wishes
 
@@ -162,7 +162,7 @@ def _embedded(model: PlanningModel, states: Floats) -> tuple[Floats, Floats]:
     return phi, unit(_finite(np.asarray(directions, dtype=np.float64), "direction"))
 
 
-def _refuse_what_the_metric_lacks(wishes: list[LatentWish], metric: Metric | None) -> None:
+def _refuse_what_the_metric_lacks(wishes: list[StagedGoal], metric: Metric | None) -> None:
     if metric is None and any(len(wish.stages) > 1 or len(wish.stages[0]) > 1 for wish in wishes):
         raise GeometryError("This model has no distances to choose or to pass by; give it single states as goals.")
     if metric is not None and metric.discount is None and any(len(wish.stages) > 1 for wish in wishes):
@@ -208,7 +208,7 @@ def _collect(
     if isinstance(goal, Where | Mapping):
         most = 1 if planner.metric is None else MATCHES
         where = as_where(goal, planner.model.signals, planner.width)
-        states, sentence = matching_states(planner.observations, planner.spread, where, most, planner.model.signals)
+        states, sentence = matching_states(planner.observations, planner.column_std, where, most, planner.model.signals)
         if sentence:
             distant.append(sentence)
         return [_Stage(states)], 0.0
@@ -280,7 +280,7 @@ def _by_number(where: Where) -> dict[int, ArrayLike]:
     return {int(column): wanted for column, wanted in where.columns.items()}
 
 
-def mismatch(observations: Floats, where: Where, spread: Floats) -> Floats:
+def mismatch(observations: Floats, where: Where, std: Floats) -> Floats:
     """How far each row (n,) is from matching, in multiples of the tolerance: a row matches if this is at most 1.
 
     max_c max(low_c - x_c, x_c - high_c, 0) / (tolerance * spread_c); a value is the range from itself to itself, and
@@ -293,7 +293,7 @@ def mismatch(observations: Floats, where: Where, spread: Floats) -> Floats:
         low, high, sharp = _range(column, wanted)
         values = np.asarray(observations[:, column], np.float64)
         off = np.maximum(np.maximum(low - values, values - high), 0.0)
-        scale = float(spread[column]) * where.tolerance
+        scale = float(std[column]) * where.tolerance
         worst = np.maximum(worst, np.where(off > 0, np.inf, 0.0) if sharp else off / max(scale, 1e-6))
     return worst
 
@@ -311,13 +311,13 @@ def _range(column: int, wanted: ArrayLike) -> tuple[float, float, bool]:
 
 
 def matching_states(
-    observations: Floats, spread: Floats, where: Where, most: int, signals: Signals = UNNAMED
+    observations: Floats, std: Floats, where: Where, most: int, signals: Signals = UNNAMED
 ) -> tuple[Floats, str]:
-    """States of the data that match, as goals: at most so many, spread out over ranges and else among the closest.
+    """States of the data that match, as goals: at most so many, std out over ranges and else among the closest.
 
     Where none does, the nearest one within `NEARBY` standard deviations, and a sentence about it; else it is refused.
     """
-    off, columns = mismatch(observations, where, spread), _by_number(where)
+    off, columns = mismatch(observations, where, std), _by_number(where)
     rows, sentence = np.flatnonzero(off <= 1.0), ""
     ranges = [column for column, wanted in columns.items() if np.size(wanted) == 2]
     if not len(rows):
@@ -354,17 +354,17 @@ def _some(off: Floats, table: Floats, most: int) -> Integers:
     return close[np.linspace(0, len(close) - 1, most).astype(int)]
 
 
-def inside(places: Places, observations: Floats, spread: Floats | None = None, signals: Signals = UNNAMED) -> Booleans:
+def inside(places: Regions, observations: Floats, std: Floats | None = None, signals: Signals = UNNAMED) -> Booleans:
     """Which observations lie in places, as `Avoid` takes them.
 
-    `spread` is that of the data's columns; without it a value (not a range) is met by itself only.
+    `std` is that of the data's columns; without it a value (not a range) is met by itself only.
     """
     if isinstance(places, list | tuple):
-        masks = [inside(place, observations, spread, signals) for place in places]
+        masks = [inside(place, observations, std, signals) for place in places]
         return np.logical_or.reduce(masks) if masks else np.zeros(len(observations), bool)
     if isinstance(places, Where | Mapping):
         where = as_where(places, signals, observations.shape[1])
-        return mismatch(observations, where, np.zeros(observations.shape[1]) if spread is None else spread) <= 1
+        return mismatch(observations, where, np.zeros(observations.shape[1]) if std is None else std) <= 1
     if not callable(places):
         raise GeometryError(f"{places!r} is no place; give columns as in {{0: (4, 8)}}, or a function of observations.")
     mask = np.asarray(places(observations))

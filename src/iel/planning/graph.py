@@ -25,8 +25,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from iel.errors import ConfigError, GeometryError
-from iel.metrics import (
+from iel.distances import (
     Booleans,
     Displacement,
     Floats,
@@ -37,12 +36,13 @@ from iel.metrics import (
     checked_costs,
     checked_points,
 )
+from iel.errors import ConfigError, GeometryError
 from iel.model.atlas import ObservedEdges, ObservedTeleports
-from iel.planning.chance import expectations
 from iel.planning.coreset import Pairs, euclidean_tree, nearest_pairs
 from iel.planning.landmarks import SupportCosts
 from iel.planning.node_costs import DisplacementCosts, Matcher, NodeCosts
-from iel.planning.witness import LONGEST
+from iel.planning.observed import LONGEST
+from iel.planning.teleports import expectations
 
 NO_HOP = -1
 RECENT = 4
@@ -121,17 +121,17 @@ def search(edges: Edges, count: int, node: int) -> tuple[Floats, Integers]:
     return distance, next_hop
 
 
-def chance_search(
-    edges: Edges, count: int, node: int, portals: ObservedTeleports, entering: Floats, off: Booleans | None = None
+def teleport_search(
+    edges: Edges, count: int, node: int, teleports: ObservedTeleports, entering: Floats, off: Booleans | None = None
 ) -> tuple[Floats, Integers]:
-    """V of every node (`chance`), and its next hop: a node, or `count` + k for portal k. `entering` are the c_ik."""
-    usable = np.ones(len(entering), bool) if off is None else ~off[portals.source]
-    ways = edges.more(portals.source[usable], count + portals.entered[usable], entering[usable])
-    ends = np.concatenate([[node], count + np.arange(len(portals))])
-    reverse = ways.matrix(count + len(portals))
+    """V of every node (`teleports`), and its next hop: a node, or `count` + k for portal k. `entering` are the c_ik."""
+    usable = np.ones(len(entering), bool) if off is None else ~off[teleports.source]
+    ways = edges.more(teleports.source[usable], count + teleports.entered[usable], entering[usable])
+    ends = np.concatenate([[node], count + np.arange(len(teleports))])
+    reverse = ways.matrix(count + len(teleports))
     walks, onward = dijkstra(reverse, directed=True, indices=ends, return_predecessors=True)
     walks, onward = walks[:, :count], onward[:, :count]
-    totals = walks + np.concatenate([[0.0], expectations(walks[:, portals.exits], portals)])[:, None]
+    totals = walks + np.concatenate([[0.0], expectations(walks[:, teleports.exits], teleports)])[:, None]
     best, nodes = np.argmin(totals, axis=0), np.arange(count)
     distance = totals[best, nodes]
     next_hop = np.where(np.isfinite(distance), np.maximum(onward[best, nodes], NO_HOP), NO_HOP)
@@ -170,7 +170,7 @@ class Field:
     infinite where there is none."""
     next_hop: Integers
     """The next node on that path; -1 where the goal is next, where a reward is best collected, and where there is no
-    path; N + k where portal k is entered (`chance`)."""
+    path; N + k where portal k is entered (`teleports`)."""
     values: Floats | None = None
     """For a reward: what its discounted sum will be from every node."""
     hops: Floats | None = None
@@ -253,9 +253,9 @@ class PlanningGraph:
     """A coreset's points, ready to be planned over for any goal.
 
     `path` forces the "pruned" or the "dense" computation of a `Displacement`; "auto" prunes while that is cheaper.
-    `both_ways` adds the reverse of every kept edge (Sym-Graph). The Euclidean tree that keeps the graph connected is
-    that of `tree_points`, where the points themselves are no space. Edges that `witnesses` did not see cost `unseen`
-    times as much; an infinite factor takes them out.
+    `symmetric` adds the reverse of every kept edge (Sym-Graph). The Euclidean tree that keeps the graph connected is
+    that of `tree_points`, where the points themselves are no space. The cost of every edge that is not among the
+    `observed_edges` is multiplied by `unobserved_cost`; an infinite factor removes it.
     """
 
     def __init__(
@@ -264,11 +264,11 @@ class PlanningGraph:
         metric: Metric,
         *,
         neighbours: int = 10,
-        both_ways: bool = False,
+        symmetric: bool = False,
         path: str = "auto",
         tree_points: Floats | None = None,
-        witnesses: ObservedEdges | None = None,
-        unseen: float = math.inf,
+        observed_edges: ObservedEdges | None = None,
+        unobserved_cost: float = math.inf,
     ):
         self.points, self.metric = checked_points(points, "coreset embeddings"), metric
         self.count, self.dimension = self.points.shape
@@ -277,11 +277,11 @@ class PlanningGraph:
             raise ConfigError(f"neighbours is {neighbours}; every node needs at least 1.")
         if path not in ("auto", "pruned", "dense"):
             raise ConfigError(f"path is '{path}'; choose auto, pruned or dense.")
-        self.neighbours, self.both_ways = min(neighbours, self.count - 1), both_ways
-        self.witnesses, self.unseen = witnesses, unseen
-        self.portals: ObservedTeleports | None = None
-        self.portal_points: Floats = np.empty((0, self.dimension))
-        """Embeddings of the aims of portals."""
+        self.neighbours, self.symmetric = min(neighbours, self.count - 1), symmetric
+        self.observed_edges, self.unobserved_cost = observed_edges, unobserved_cost
+        self.teleports: ObservedTeleports | None = None
+        self.teleport_points: Floats = np.empty((0, self.dimension))
+        """Embeddings of the aims of teleports."""
         self.seconds: dict[str, float] = {}
         """How long the parts of the last search took."""
         self._recent: OrderedDict[bytes, Edges] = OrderedDict()
@@ -302,7 +302,7 @@ class PlanningGraph:
 
     def matcher(self, goals: list[LatentGoal], nodes_off: Booleans | None) -> Matcher:
         """Matches states to nodes on the way to these goals; `nodes_off` (m, N) are the nodes not used per goal."""
-        local = self.metric.dear and self.metric.for_every_goal and self.count > 1 and nodes_off is None
+        local = self.metric.expensive and self.metric.for_every_goal and self.count > 1 and nodes_off is None
         matcher = self.costs.matched_by(self.costs, goals, nodes_off)
         matcher.around = self.vicinity if local else None
         return matcher
@@ -314,18 +314,18 @@ class PlanningGraph:
     def _build(self, goal: LatentGoal) -> Edges:
         """The edges that geometry gives, and among them dearer ones that nobody was seen to take."""
         edges = self.geometric(goal)
-        if self.witnesses is None:
+        if self.observed_edges is None:
             return edges
         seen = self.seen(edges)
-        if math.isinf(self.unseen):
+        if math.isinf(self.unobserved_cost):
             return edges.chosen(seen)
-        return Edges(edges.source, edges.target, np.where(seen, edges.cost, self.unseen * edges.cost))
+        return Edges(edges.source, edges.target, np.where(seen, edges.cost, self.unobserved_cost * edges.cost))
 
     def seen(self, edges: Edges) -> Booleans:
         """Which edges were observed."""
-        if self.witnesses is None:
-            raise ConfigError("This graph has no witnesses; make its planner with witnesses=1000.")
-        return self.witnesses.seen(edges.source, edges.target, self.predicted(edges.cost))
+        if self.observed_edges is None:
+            raise ConfigError("This graph has no observed edges; build its planner with unobserved_cost=1000.")
+        return self.observed_edges.seen(edges.source, edges.target, self.predicted(edges.cost))
 
     def predicted(self, costs: Floats) -> Floats:
         """The steps that edges are to take; as many as witnesses look for where the metric's costs are no steps."""
@@ -356,8 +356,8 @@ class PlanningGraph:
         shape, ends, factors = (self.count, self.neighbours), [], []
         for goal in goals[:1] if self.metric.for_every_goal else goals:
             edges = self.geometric(goal).chosen(slice(self.count * self.neighbours))
-            trusted = self.witnesses is None or self.metric.one_way
-            factor = np.ones(len(edges)) if trusted else np.where(self.seen(edges), 1.0, self.unseen)
+            trusted = self.observed_edges is None or self.metric.one_way
+            factor = np.ones(len(edges)) if trusted else np.where(self.seen(edges), 1.0, self.unobserved_cost)
             ends.append(edges.target.reshape(shape))
             factors.append(factor.reshape(shape))
         return np.stack(ends), np.stack(factors)
@@ -372,11 +372,11 @@ class PlanningGraph:
         sources = np.concatenate([self.tree.first, self.tree.second])
         targets = np.concatenate([self.tree.second, self.tree.first])
         new = (nearest[sources] != targets[:, None]).all(axis=1)
-        if not self.metric.dear:  # networks round by batch, so theirs are all asked together
+        if not self.metric.expensive:  # networks round by batch, so theirs are all asked together
             sources, targets, new = sources[new], targets[new], new[new]
         between = self.costs.pair_costs(sources, targets, goal)
         edges = Edges(self._sources, nearest.ravel(), costs.ravel()).more(sources[new], targets[new], between[new])
-        if self.both_ways:
+        if self.symmetric:
             code = np.setdiff1d(edges.target * self.count + edges.source, edges.source * self.count + edges.target)
             sources, targets = code // self.count, code % self.count
             edges = edges.more(sources, targets, self.costs.pair_costs(sources, targets, goal))
@@ -419,27 +419,28 @@ class PlanningGraph:
             if nodes_off is not None:
                 distance[nodes_off], next_hop[nodes_off] = np.inf, NO_HOP
         self.seconds["search"] = time.perf_counter() - started
-        hops = None if self.witnesses is None else self._hops(distance, next_hop, goal, last)
+        hops = None if self.observed_edges is None else self._hops(distance, next_hop, goal, last)
         return Field(goal, node, 0.0 if joins > 1 else float(to_goal[node]), distance, next_hop, hops=hops)
 
     def _penalised(self, sources: Integers, node: int, costs: Floats) -> Floats:
         """Costs from nodes to a goal beside `node`, dearer where no trajectory was seen to go there (see `entries`)."""
-        if self.witnesses is None or self.metric.one_way:
+        if self.observed_edges is None or self.metric.one_way:
             return costs
         seen = self.seen(Edges(sources, np.full(len(sources), node), costs)) | (sources == node)
-        return np.where(seen, costs, self.unseen * costs)
+        return np.where(seen, costs, self.unobserved_cost * costs)
 
     def _search(
         self, edges: Edges, count: int, node: int, goal: LatentGoal, nodes_off: Booleans | None
     ) -> tuple[Floats, Integers]:
         """Distances of the nodes, and their next hops, in a graph of `count` nodes: one more where the goal is one."""
-        portals = self.portals
-        if portals is None:
+        teleports = self.teleports
+        if teleports is None:
             distance, next_hop = search(edges, count, node)
         else:
-            ends = self.points[portals.source], self.portal_points[portals.entered]
-            entering = checked_costs(self.metric.row_costs(*ends, [goal] * len(portals.source)), (len(portals.source),))
-            distance, next_hop = chance_search(edges, count, node, portals, entering, nodes_off)
+            ends = self.points[teleports.source], self.teleport_points[teleports.entered]
+            count_of = len(teleports.source)
+            entering = checked_costs(self.metric.row_costs(*ends, [goal] * count_of), (count_of,))
+            distance, next_hop = teleport_search(edges, count, node, teleports, entering, nodes_off)
         if count > self.count:
             distance, next_hop = distance[: self.count], next_hop[: self.count]
             next_hop = np.where(next_hop == node, NO_HOP, np.where(next_hop > node, next_hop - 1, next_hop))

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from iel.distances import Floats, Integers, LatentGoal, checked_costs
 from iel.errors import ConfigError, GeometryError
-from iel.metrics import Floats, Integers, LatentGoal, checked_costs
 from iel.model.atlas import Atlas, Source
 from iel.planning.coreset import BLOCK_ELEMENTS, select_coreset
 from iel.planning.graph import NO_HOP, node_costs

@@ -18,7 +18,7 @@ from scipy.spatial import cKDTree
 
 from iel.data.positions import pairs
 from iel.data.trajectories import Trajectories
-from iel.metrics import Booleans, Floats
+from iel.distances import Booleans, Floats
 from iel.model.atlas import SLACK
 from iel.planning.planner import Planner, Route
 from iel.planning.planners import AsymGraph
@@ -59,7 +59,7 @@ class Hops:
         """Those of a planner's data; None without trajectories in memory or position columns, and where plans use
         teleports."""
         data, columns = planner.atlas.resident, planner.atlas.position_columns
-        if isinstance(planner, AsymGraph) and planner.graph.portals is not None:
+        if isinstance(planner, AsymGraph) and planner.graph.teleports is not None:
             return None
         return cls(data, columns) if data is not None and columns else None
 

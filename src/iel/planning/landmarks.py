@@ -1,7 +1,7 @@
 """Costs of a support function over landmarks, d_ij = max_l (A_jl - A_il): exact nearest nodes without N^2 L numbers.
 
-A = Phi Omega^T is the table of heights (`iel.metrics.SupportFunction`). Leaving landmarks out makes a maximum smaller,
-so a few well chosen ones give a lower bound for every pair, and the nearest nodes of i are found in two passes:
+A = Phi Omega^T is the table of heights (`iel.distances.SupportFunction`). Leaving landmarks out makes a maximum
+smaller, so a few well chosen ones give a lower bound for every pair. The nearest nodes of i are found in two passes:
 
     1. b_ij = maximum over FEW landmarks <= d_ij, for all j
     2. r_i  = the largest d_ij of the k nodes that are smallest in b_i: at least the k-th smallest of all
@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from iel.cores import usable_cores
-from iel.metrics import FLOOR, Booleans, Floats, Integers, LatentGoal, SupportFunction, largest_rises
+from iel.distances import FLOOR, Booleans, Floats, Integers, LatentGoal, SupportFunction, largest_rises
 from iel.planning.coreset import Screen, places
 from iel.planning.node_costs import Matcher, NodeCosts
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from iel.distances import Floats, Integers, LatentGoal
 from iel.errors import ConfigError, GeometryError
-from iel.metrics import Floats, Integers, LatentGoal
 from iel.model.atlas import Atlas, Source
 from iel.planning.coreset import affordable_screen, places
 from iel.planning.planner import Aim, Planner, PlanningModel, Pursuit

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from iel.metrics import (
+from iel.distances import (
     FLOOR,
     Booleans,
     Displacement,

@@ -31,8 +31,7 @@ from typing import ClassVar, Literal, NamedTuple, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import (
+from iel.distances import (
     FLOOR,
     Booleans,
     Floats,
@@ -43,11 +42,12 @@ from iel.metrics import (
     checked_points,
     row_products,
 )
+from iel.errors import ConfigError, GeometryError, NoPath
 from iel.model.atlas import Atlas, Source
 from iel.model.model import PlanningModel, Target
 from iel.model.support import OutOfDistributionMonitor, report
-from iel.planning.goals import Goal, Places, Reward, Weighted, latent_wishes, observation_table
-from iel.planning.rewards import READOUT_POOL, Landscape
+from iel.planning.goals import Goal, Regions, Reward, Weighted, observation_table, staged_goals
+from iel.planning.rewards import READOUT_POOL, RewardModel
 from iel.signals import Units
 
 
@@ -169,7 +169,7 @@ class Plan:
         observations: Floats,
         alternatives: list[list[Integers]],
         within: Floats,
-        pursue_blindly: bool = False,
+        allow_direct: bool = False,
     ):
         """`alternatives[e][s]` are the pursuit's goal numbers of the alternatives of stage s of episode e, which is
         done within[e] predicted steps.
@@ -178,7 +178,7 @@ class Plan:
         or heads straight for it if `pursue_blindly`.
         """
         self.pursuit, self.observations, self.alternatives, self.within = pursuit, observations, alternatives, within
-        self.pursue_blindly = pursue_blindly
+        self.allow_direct = allow_direct
         unknown = np.full(observations.shape[1], np.nan, np.float32)
         known = [unknown if goal.observation is None else goal.observation for goal in pursuit.goals]
         self.goal_observations = np.array(known, np.float32)
@@ -197,7 +197,7 @@ class Plan:
     def target(self, embeddings: ArrayLike, memory: Memory | None = None, rows: Integers | None = None) -> Target:
         """Where to head for from each embedding."""
         _, aim, goals = self._aim(embeddings, memory, rows)
-        if not self.pursue_blindly and not np.isfinite(aim.costs).all():
+        if not self.allow_direct and not np.isfinite(aim.costs).all():
             stuck = np.flatnonzero(~np.isfinite(aim.costs))
             names = stuck if rows is None else np.asarray(rows)[stuck]
             raise NoPath(
@@ -380,13 +380,13 @@ class Planner(ABC):
         self.atlas = Atlas.of(data)
         self.observations = self.atlas.observations
         self.targets = self.observations
-        """What rows of an `Aim` are rows of: the states of the data, and on a graph the aims of portals."""
+        """What rows of an `Aim` are rows of: the states of the data, and on a graph the aims of teleports."""
         self.width = self.observations.shape[1]
         """Numbers in one observation."""
         self.states: Integers = np.empty(0, np.int64)
         """Rows of the data's observations that are nodes."""
         self.metric = model.metric if metric is None else metric
-        self.blind = self.metric is None
+        self.allow_direct = self.metric is None
         """Whether to head for a goal also where no way to it is known."""
         self._goals: list[Goal] = []
         self._controller: Controller | None = None
@@ -406,7 +406,7 @@ class Planner(ABC):
 
         Goals far outside of the training data are reported, or refused if the model's `outside` says so.
         """
-        wishes = latent_wishes(goals, self)
+        wishes = staged_goals(goals, self)
         wanted = [goal for wish in wishes for stage in wish.stages for goal in stage]
         known = [goal.observation for goal in wanted if goal.observation is not None]
         report(self.model.support, known, "goal", self.model.outside, self.model.signals)
@@ -416,7 +416,7 @@ class Planner(ABC):
         number = {key: position for position, key in enumerate(distinct)}
         numbers = [[np.array([number[goal.key] for goal in stage]) for stage in wish.stages] for wish in wishes]
         within = np.array([wish.within for wish in wishes])
-        return Plan(self._pursuit(list(distinct.values())), self.targets, numbers, within, self.blind)
+        return Plan(self._pursuit(list(distinct.values())), self.targets, numbers, within, self.allow_direct)
 
     @abstractmethod
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
@@ -436,23 +436,23 @@ class Planner(ABC):
         return None
 
     @cached_property
-    def spread(self) -> Floats:
+    def column_std(self) -> Floats:
         """Standard deviations of the data's columns."""
         return self.observations.std(axis=0, dtype=np.float64)
 
     @cached_property
-    def landscape(self) -> Landscape:
+    def reward_model(self) -> RewardModel:
         """States of the data that rewards are read off."""
         self._distances("it has nothing to read a reward off")
-        return Landscape(self.model, self.observations, *self._embedded_pool(READOUT_POOL, seed=0))
+        return RewardModel(self.model, self.observations, *self._embedded_pool(READOUT_POOL, seed=0))
 
     def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
         """The latent goal of a reward."""
         if not self.collects:
             raise GeometryError(f"The planner {self.name} cannot follow a reward; use direct, sym-graph or asym-graph.")
-        return self.landscape.attracted(prompt)
+        return self.reward_model.attracted(prompt)
 
-    def avoided(self, places: Places) -> Booleans:
+    def avoided(self, places: Regions) -> Booleans:
         """Which nodes lie in places to avoid."""
         raise GeometryError(f"The planner {self.name} knows no ways around places; use asym-graph or sym-graph.")
 

@@ -23,23 +23,23 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.spatial import cKDTree
 
+from iel.distances import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, SupportFunction, checked_costs
 from iel.errors import ConfigError, NoPath, unknown_name
-from iel.metrics import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, SupportFunction, checked_costs
 from iel.model.atlas import Atlas, ObservedEdges, ObservedTeleports, Source, rows_before
-from iel.planning.chance import find_portals
 from iel.planning.clusters import GasGraph
 from iel.planning.coreset import DEFAULT_NODES, nearest_picks, select_coreset
-from iel.planning.goals import Places, inside, observation_table
+from iel.planning.goals import Regions, inside, observation_table
 from iel.planning.graph import NO_HOP, Field, PlanningGraph, recall, without
 from iel.planning.greedy import Greedy
 from iel.planning.midpoints import RecMid
+from iel.planning.observed import assign, passages, positions, window_for
 from iel.planning.planner import Aim, Direct, Planner, PlanningModel, Pursuit
-from iel.planning.rewards import Landscape, reward_field
-from iel.planning.witness import assign, passages, positions, window_for
+from iel.planning.rewards import RewardModel, reward_field
+from iel.planning.teleports import find_teleports
 
 FEW_NODES = 512
 """Default size of the coreset for metrics that must be asked for every pair."""
-NODES_FOR_PLACES = 8192
+NODES_FOR_WAYPOINTS = 8192
 """Default where the agent heads for places further on than the next node: near nodes have few wrong edges. Not where
 witnesses are asked: of near nodes few pairs were passed by the same trajectory."""
 
@@ -62,13 +62,13 @@ class AlongGraph(Pursuit):
         places: Floats | None = None,
         entries: tuple[Integers, Floats] | None = None,
     ):
-        """`states` are the rows of the planner's `targets` that are the graph's nodes, and then its portals;
+        """`states` are the rows of the planner's `targets` that are the graph's nodes, and then its teleports;
         `nodes_off` (m, N) are the nodes not used per goal; `entries` the ends of out-edges at which paths may begin."""
         super().__init__([field.goal for field in fields], graph.metric)
         self.graph, self.hop_states, self.fields = graph, states, fields
         self.matcher = graph.matcher(self.goals, nodes_off)
         self.next_hops = np.stack([field.beyond(lookahead, places) for field in fields])
-        self.hop_points = np.concatenate([graph.points, graph.portal_points])
+        self.hop_points = np.concatenate([graph.points, graph.teleport_points])
         self.distances = np.stack([field.distance for field in fields])
         ends = [(field.next_hop == NO_HOP) & np.isfinite(field.distance) & (field.node >= 0) for field in fields]
         self.final = np.stack(ends)
@@ -169,13 +169,13 @@ class GraphSettings:
     """Head for the first node on the way that is this far from the matched one, by place where the policy is steered by
     it, else by cost; by default as far as its waypoints were in training, or for a policy that is sent to states what
     10 steps of the data cost, else 0: the next node, as always where nodes or edges are switched off or avoided."""
-    witnesses: float | None = None
-    """An edge that no trajectory was seen to take costs so many times as much (`iel.planning.witness`); inf takes it
+    unobserved_cost: float | None = None
+    """An edge that no trajectory was seen to take costs so many times as much (`iel.planning.observed`); inf takes it
     out, 1 asks nobody, which is the default but for exports that took them along and for data whose places jump
     (teleports; 1000)."""
-    chance: bool = True
+    teleports: bool = True
     """Whether places that throw the agent somewhere else, as the data shows, may be entered, at the expected cost of
-    where they lead (`iel.planning.chance`); needs a model that is steered by places."""
+    where they lead (`iel.planning.teleports`); needs a model that is steered by places."""
     unreachable: str = "error"
     """Where switched-off nodes leave no way, "error" raises `NoPath` and "direct" heads straight for the goal."""
     path: str = "auto"
@@ -196,12 +196,12 @@ class AsymGraph(Planner):
     """Shortest ways over the directed graph of a coreset (the paper's planner).
 
     `settings` are those of `GraphSettings`; `metric` are costs of your own instead of the model's
-    (`iel.metrics.Metric`).
+    (`iel.distances.Metric`).
     """
 
     name = "asym-graph"
     collects = True
-    both_ways: ClassVar[bool] = False
+    symmetric: ClassVar[bool] = False
 
     def __init__(self, model: PlanningModel, data: Source, *, metric: Metric | None = None, **settings: Any):
         self.settings = chosen = GraphSettings(**settings)
@@ -209,35 +209,35 @@ class AsymGraph(Planner):
         costs = self._distances("there is nothing to build a graph of")
         own = metric is None and chosen.beta is None
         self.lookahead = self._ahead(costs, own) if chosen.lookahead is None else chosen.lookahead
-        unseen = self.atlas.penalty_for(chosen.witnesses, model.target_spec.columns)
-        self._choose_nodes(costs, unseen)
+        unobserved_cost = self.atlas.penalty_for(chosen.unobserved_cost, model.target_spec.columns)
+        self._choose_nodes(costs, unobserved_cost)
         self.graph = PlanningGraph(
             self.pool_embeddings[self.coreset.indices],
             costs,
             neighbours=chosen.neighbours,
-            both_ways=self.both_ways,
+            symmetric=self.symmetric,
             path=chosen.path,
             tree_points=self.coreset.points,
-            unseen=unseen,
+            unobserved_cost=unobserved_cost,
         )
         # What an atlas says of its nodes holds for a graph of all of them, in their order.
         whole = self.coreset.method == "all" and self.graph.count == len(self.atlas)
         known = self.atlas if whole else Atlas(self.observations)
-        if unseen > 1.0:
-            self.graph.witnesses = known.edges or self._observed_edges()
+        if unobserved_cost > 1.0:
+            self.graph.observed_edges = known.edges or self._observed_edges()
         self.places = model.target_spec.positions(self.observations[self.states])
         self.hop_states = self.states
-        if chosen.chance:
+        if chosen.teleports:
             self._enter(known.teleports)
-        self.blind = chosen.unreachable == "direct"
+        self.allow_direct = chosen.unreachable == "direct"
         self.nodes_off = np.zeros(self.graph.count, dtype=bool)
         self.edges_off: set[tuple[int, int]] = set()
         self._fields: OrderedDict[tuple[bytes, ...], Field] = OrderedDict()
 
-    def _choose_nodes(self, metric: Metric, unseen: float) -> None:
+    def _choose_nodes(self, metric: Metric, unobserved_cost: float) -> None:
         """Draw states from the data, embed them, and choose the coreset."""
         chosen = self.settings
-        near = NODES_FOR_PLACES if self.model.target_spec.reach and unseen == 1.0 else DEFAULT_NODES
+        near = NODES_FOR_WAYPOINTS if self.model.target_spec.reach and unobserved_cost == 1.0 else DEFAULT_NODES
         usual = near if isinstance(metric, Displacement | SupportFunction) else FEW_NODES
         pool = max(chosen.pool, chosen.nodes or 0) if chosen.pool >= 1 else chosen.pool
         self.pool_states, self.pool_embeddings = self._embedded_pool(pool, chosen.seed)
@@ -266,7 +266,7 @@ class AsymGraph(Planner):
         if self.atlas.node_scale is not None:
             return self.atlas.node_scale
         scale = np.maximum(embedded.std(axis=0), 1e-8)
-        if metric.dear:
+        if metric.expensive:
             columns = list(self.model.target_spec.columns or self.atlas.position_columns)
             if columns and len(np.unique(embedded[:, columns], axis=0)) >= nodes:
                 scale[np.setdiff1d(np.arange(len(scale)), columns)] = np.inf
@@ -279,7 +279,7 @@ class AsymGraph(Planner):
         if not spec.steps:
             return spec.reach
         if exported is not None:
-            return exported[self.both_ways] if own else 0.0
+            return exported[self.symmetric] if own else 0.0
         return self._cost_of_steps(spec.steps, metric)
 
     def _cost_of_steps(self, steps: int, metric: Metric) -> float:
@@ -313,29 +313,29 @@ class AsymGraph(Planner):
             points = self.coreset.points
         return passages(assign(states, points), offsets, graph.count, window)
 
-    def _enter(self, portals: ObservedTeleports | None) -> None:
-        """Let the graph use these portals, or those that the data's jumps show to a policy that is sent to positions;
+    def _enter(self, teleports: ObservedTeleports | None) -> None:
+        """Let the graph use these teleports, or those that the data's jumps show to a policy that is sent to positions;
         their aims are rows beyond those of the data."""
         data, spec = self.atlas.resident, self.model.target_spec
-        if not portals and data is not None and self.places is not None:
-            portals = find_portals(data, list(spec.columns), np.array(spec.scale), self.places)
-        if portals is None:
+        if not teleports and data is not None and self.places is not None:
+            teleports = find_teleports(data, list(spec.columns), np.array(spec.scale), self.places)
+        if teleports is None:
             return
-        self.graph.portals = portals
-        self.graph.portal_points = np.asarray(self.model.embed(portals.aims), np.float64)
-        self.hop_states = np.append(self.states, len(self.observations) + np.arange(len(portals)))
-        self.targets = np.concatenate([self.observations, portals.aims.astype(self.observations.dtype)])
+        self.graph.teleports = teleports
+        self.graph.teleport_points = np.asarray(self.model.embed(teleports.aims), np.float64)
+        self.hop_states = np.append(self.states, len(self.observations) + np.arange(len(teleports)))
+        self.targets = np.concatenate([self.observations, teleports.aims.astype(self.observations.dtype)])
 
     def node_atlas(self) -> Atlas:
         """Its nodes, and what the data says about them: enough for the same graph without the data."""
         graph, steps = self.graph, self.model.target_spec.steps
-        both_ways = self._cost_of_steps(steps, graph.metric.symmetric()) if steps else 0.0
+        symmetric = self._cost_of_steps(steps, graph.metric.symmetric()) if steps else 0.0
         return replace(
             self._nodes(self.states, graph.points),
-            edges=graph.witnesses,
-            penalty=None if graph.witnesses is None else graph.unseen,
-            teleports=graph.portals,
-            lookahead=(self.lookahead, both_ways) if steps else None,
+            edges=graph.observed_edges,
+            penalty=None if graph.observed_edges is None else graph.unobserved_cost,
+            teleports=graph.teleports,
+            lookahead=(self.lookahead, symmetric) if steps else None,
             node_scale=None if graph.metric.spatial else self.node_scale,
         )
 
@@ -372,19 +372,19 @@ class AsymGraph(Planner):
         )
 
     @cached_property
-    def landscape(self) -> Landscape:
+    def reward_model(self) -> RewardModel:
         cells = nearest_picks(self.pool_points, self.coreset.indices)[1]
         pool = self.pool_states, self.pool_embeddings
-        return Landscape(self.model, self.observations, *pool, self.graph.points, cells)
+        return RewardModel(self.model, self.observations, *pool, self.graph.points, cells)
 
-    def avoided(self, places: Places) -> Booleans:
+    def avoided(self, places: Regions) -> Booleans:
         """Which nodes lie in places to avoid."""
-        return inside(places, self.observations[self.states], self.spread, self.model.signals)
+        return inside(places, self.observations[self.states], self.column_std, self.model.signals)
 
     @property
     def _joins(self) -> int:
         """At how many nodes agents and goals are joined to the graph, where nothing is switched off."""
-        best = not self.graph.metric.dear if self.settings.join is None else self.settings.join == "best"
+        best = not self.graph.metric.expensive if self.settings.join is None else self.settings.join == "best"
         return self.graph.neighbours if best else 1
 
     def _field(self, goal: LatentGoal, off: Booleans | None) -> Field:
@@ -445,7 +445,7 @@ class SymGraph(AsymGraph):
     """The same without directions: the metric's symmetric form (Euclidean for a displacement), edges both ways."""
 
     name = "sym-graph"
-    both_ways = True
+    symmetric = True
 
     def _own_metric(self, metric: Metric | None, beta: float | None) -> Metric | None:
         if beta not in (None, 0, 0.0):

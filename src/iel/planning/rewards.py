@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from iel.distances import Floats, Integers, LatentGoal, Metric
 from iel.errors import ConfigError, GeometryError
-from iel.metrics import Floats, Integers, LatentGoal, Metric
 from iel.planning.goals import Reward, Rewards, Weighted, observation_table
 from iel.planning.graph import NO_HOP, Edges, Field, along
 from iel.readout import affine_readout, unexplained
@@ -154,7 +154,7 @@ def node_means(cells: Integers, rewards: Floats, count: int) -> tuple[Floats, fl
 
 
 @dataclass(frozen=True)
-class Landscape:
+class RewardModel:
     """States of the data that rewards are read off, and the graph's nodes, if there is one, that stand for them."""
 
     model: PlanningModel
@@ -229,7 +229,7 @@ def reward_field(points: Floats, edges: Edges, metric: Metric, goal: LatentGoal,
     steps = np.maximum(metric.steps(cost), 1.0)
     half = gamma ** (steps / 2)
     gained = (1 - half) / (1 - gamma) * (rewards[source] + half * rewards[target])
-    values, choice = _best_ways(rewards / (1 - gamma), source, target, gained, half**2)
+    values, choice = _best_routes(rewards / (1 - gamma), source, target, gained, half**2)
     next_hop = np.where(choice < 0, NO_HOP, target[choice])
     distance = along(np.where(choice < 0, 0.0, cost[choice]), next_hop)
     if off is not None:
@@ -239,7 +239,7 @@ def reward_field(points: Floats, edges: Edges, metric: Metric, goal: LatentGoal,
     return Field(best, -1, 0.0, distance, next_hop, values)
 
 
-def _best_ways(
+def _best_routes(
     stay: Floats, source: Integers, target: Integers, gained: Floats, factor: Floats
 ) -> tuple[Floats, Integers]:
     """(V, the edge each node takes or -1) of V(i) = max(stay_i, max_e gained_e + factor_e V(target_e)).

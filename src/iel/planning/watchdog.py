@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from iel.distances import Floats, plain_numbers
 from iel.errors import ConfigError, GeometryError, NoPath
-from iel.metrics import Floats, plain_numbers
 from iel.planning.planner import Planner
 from iel.signals import Units
 from iel.typed import Count, Positive, check_settings
@@ -102,7 +102,7 @@ class Watched:
             return f"repeated: the same observation {self._same} times"
         model = self.planner.model
         if settings.outside and model.support is not None and row.shape == (self.planner.width,):
-            sentence = model.support.complaint(row, "observation", model.signals)
+            sentence = model.support.violation(row, "observation", model.signals)
             return None if sentence is None else f"outside: {sentence}"
         return None
 

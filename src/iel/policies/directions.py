@@ -60,11 +60,11 @@ class Directions(Policy):
 
     def controls(self, method: Method, trained: Trained, spec: Spec) -> Controls:
         """The policy, conditioned on a direction."""
-        policy = frozen_policy(trained["policy"].policy, "observation", "command", spread=True)
+        policy = frozen_policy(trained["policy"].policy, "observation", "command", stochastic=True)
         return Controls({"policy": policy}, Direction())
 
 
-class Skills(NamedTuple):
+class DirectionParams(NamedTuple):
     """V(x, z), Q(x, z, a) with two heads (none where the policy is cloned), pi(a | x, z)."""
 
     value: MLP | None
@@ -72,7 +72,7 @@ class Skills(NamedTuple):
     policy: GaussianPolicy
 
 
-class SkillBatch(NamedTuple):
+class DirectionBatch(NamedTuple):
     """(x, a, x', p(x') - p(x), p(x_{t+k}) - p(x_t)); the states as the policy sees them."""
 
     state: jax.Array
@@ -110,35 +110,35 @@ class DirectionLearner(PolicyLearner):
     def target_rate(self) -> float:  # type: ignore[override]
         return self.policy.target_rate
 
-    def init(self, key: jax.Array, spec: Spec) -> Skills:
+    def init(self, key: jax.Array, spec: Spec) -> DirectionParams:
         """Fresh networks; values have LayerNorm, the policy has it on request."""
         keys = jax.random.split(key, 5)[2:]
         policy, widths, actions = self.policy, self.method.policy_widths, spec.action_size
         inputs, valued = spec.observation_size + self.method.dimension, policy.extraction == "iql-awr"
         lens = spec.lens("observation", self.method.dimension, policy=True)
-        return Skills(
+        return DirectionParams(
             MLP(keys[0], inputs, widths, 1) if valued else None,
             ensemble(keys[1], 2, inputs + actions, widths, 1) if valued else None,
             GaussianPolicy(keys[2], inputs, widths, actions, layer_norm=policy.norm, heads=policy.heads, lens=lens),
         )
 
-    def target_of(self, params: Skills) -> MLP | None:
+    def target_of(self, params: DirectionParams) -> MLP | None:
         return params.critic
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
         """phi of every state of the data."""
         return in_blocks(self.method.embedding(trained, spec), data.observations)
 
-    def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> SkillBatch:
+    def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> DirectionBatch:
         """Uniform transitions."""
         rows = draw_states(key, data, self.method.batch_size)
         future = None
         if self.policy.future_share > 0.0:
             future = tables[draw_future(key, data, rows, self.policy.future_steps)] - tables[rows]
         moves = data.observations[rows], data.actions[rows], data.observations[rows + 1]
-        return SkillBatch(*moves, tables[rows + 1] - tables[rows], future)
+        return DirectionBatch(*moves, tables[rows + 1] - tables[rows], future)
 
-    def loss(self, params: Skills, target: MLP | None, batch: SkillBatch, key: jax.Array) -> Loss:
+    def loss(self, params: DirectionParams, target: MLP | None, batch: DirectionBatch, key: jax.Array) -> Loss:
         """IQL and AWR on directions: reward <p(x') - p(x), z>, never terminal. Or plain cloning."""
         settings = self.policy
         z = draw_directions(key, batch, settings.future_share)
@@ -171,7 +171,7 @@ def draw_future(key: jax.Array, data: DeviceData, rows: jax.Array, future_steps:
     return jnp.minimum(rows + ahead, data.final[rows])
 
 
-def draw_directions(key: jax.Array, batch: SkillBatch, share: float) -> jax.Array:
+def draw_directions(key: jax.Array, batch: DirectionBatch, share: float) -> jax.Array:
     """Unit vectors z: uniform, and with probability `share` the trajectory's own."""
     z = unit(jax.random.normal(key, batch.displacement.shape))
     if batch.future is None or share == 0.0:

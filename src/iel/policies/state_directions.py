@@ -59,10 +59,10 @@ class StateDirections(Policy):
         assert spec.examples is not None and spec.columns is not None
         weights = np.asarray(column_weights(method, trained, spec), np.float64)
         ahead = np.linalg.norm((spec.examples.later - spec.examples.state) * weights, axis=1)
-        network = frozen_policy(trained["policy"], "observation", "command", spread=True)
+        network = frozen_policy(trained["policy"], "observation", "command", stochastic=True)
         columns = tuple(range(spec.observation_size))
-        steering = Waypoint(columns, tuple((1.0 / weights).tolist()), float(ahead.mean()))
-        return Controls({"policy": fold_input(network, 0, np.array(columns), spec.columns)}, steering)
+        conditioning = Waypoint(columns, tuple((1.0 / weights).tolist()), float(ahead.mean()))
+        return Controls({"policy": fold_input(network, 0, np.array(columns), spec.columns)}, conditioning)
 
 
 def column_weights(method: Method, trained: Trained, spec: Spec) -> jax.Array:
@@ -73,7 +73,7 @@ def column_weights(method: Method, trained: Trained, spec: Spec) -> jax.Array:
     assert spec.examples is not None and spec.columns is not None
     phi = method.embedding(trained, spec)
     slopes = jax.vmap(jax.jacrev(lambda x: phi(x[None])[0]))(jnp.asarray(spec.examples.state))
-    deviation = jnp.asarray(spec.columns.spread, jnp.float32)
+    deviation = jnp.asarray(spec.columns.std, jnp.float32)
     worth = jnp.sqrt(jnp.square(slopes).sum(1).mean(0)) * deviation
     return jnp.maximum(worth, jnp.maximum(LEAST * worth.max(), 1e-6)) / deviation
 
@@ -106,7 +106,7 @@ class StateDirectionLearner(CloningLearner):
         """Every state, weighted."""
         assert spec.columns is not None
         weights = column_weights(self.method, trained, spec)
-        scaling = jnp.asarray(spec.columns.mean, jnp.float32), jnp.asarray(spec.columns.spread, jnp.float32)
+        scaling = jnp.asarray(spec.columns.mean, jnp.float32), jnp.asarray(spec.columns.std, jnp.float32)
         return StateTables(data.observations * weights, *scaling)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: StateTables) -> WaypointBatch:

@@ -49,7 +49,7 @@ class Waypoints(Policy):
             last = data.observation_size - 1
             raise ConfigError(f"columns are {columns}, but must name different columns from 0 to {last}.")
         columns = columns or data.require_position()
-        scale = 1.0 if scaling is None else scaling.spread[list(columns)]
+        scale = 1.0 if scaling is None else scaling.std[list(columns)]
         return columns, typical_reach(data, list(columns), self.future_steps, scale)
 
     def learner(self, method: Method) -> WaypointLearner:
@@ -58,7 +58,7 @@ class Waypoints(Policy):
 
     def controls(self, method: Method, trained: Trained, spec: Spec) -> Controls:
         """The policy, blind to the position columns, conditioned on a direction in them."""
-        policy = frozen_policy(trained["policy"], "blind", "command", spread=True)
+        policy = frozen_policy(trained["policy"], "without_position", "command", stochastic=True)
         return Controls({"policy": policy}, Waypoint(spec.position, units(spec), spec.reach))
 
 
@@ -66,7 +66,7 @@ def units(spec: Spec) -> tuple[float, ...]:
     """What the position columns are divided by before a direction is taken: their deviation, where policies
     standardise."""
     scaling = spec.policy_columns
-    return tuple(1.0 if scaling is None else float(scaling.spread[column]) for column in spec.position)
+    return tuple(1.0 if scaling is None else float(scaling.std[column]) for column in spec.position)
 
 
 class WaypointBatch(NamedTuple):
@@ -95,7 +95,7 @@ class WaypointLearner(CloningLearner):
     def init(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
         """A fresh policy with LayerNorm."""
         key = jax.random.split(jax.random.fold_in(key, POLICY_KEY), 3)[2]
-        lens, heads = spec.lens("blind", len(spec.position), policy=True), self.policy.heads
+        lens, heads = spec.lens("without_position", len(spec.position), policy=True), self.policy.heads
         shape = spec.observation_size, self.method.policy_widths, spec.action_size
         return GaussianPolicy(key, *shape, layer_norm=True, heads=heads, lens=lens)
 

@@ -21,12 +21,12 @@ import numpy as np
 from msgspec import to_builtins
 from numpy.typing import ArrayLike
 
-from iel.agent import KEPT_BY_ATLAS, Agent
+from iel.agent import STORED_IN_ATLAS, Agent
+from iel.distances import Floats, Integers
 from iel.envs.registry import ALIASES
 from iel.errors import ConfigError, DataError, GeometryError, IELError, RunError, unknown_name
 from iel.files import notice
 from iel.loader import read_json
-from iel.metrics import Floats, Integers
 from iel.model import Model, load_model
 from iel.model.archive import unpacked
 from iel.model.support import warning
@@ -90,7 +90,7 @@ class Served:
         """An agent that uses this planner; a graph takes a second or two."""
         given = self.options(planner)
         if self.atlas is not None and self.atlas.chosen:  # nodes that were exported are what there is
-            given = {name: value for name, value in given.items() if name not in KEPT_BY_ATLAS}
+            given = {name: value for name, value in given.items() if name not in STORED_IN_ATLAS}
         return Agent(self.model, self.atlas, planner, **given)
 
     def describe(self) -> Answer:
@@ -117,7 +117,7 @@ class Wanted(NamedTuple):
     key: Hashable
 
 
-class Asked(NamedTuple):
+class PreparedRequest(NamedTuple):
     """A question that is prepared."""
 
     rows: Floats
@@ -228,17 +228,17 @@ class Engine:
             answers.append(answer | warned(self.warnings(self._prepare(row[None], [wanted], planner))))
         return answers
 
-    def warnings(self, asked: Asked) -> list[str]:
+    def warnings(self, asked: PreparedRequest) -> list[str]:
         """What lies outside of the training data: the goal, and the observations."""
         own = warning(self.model.support, asked.rows, "observation", self.model.outside)
         return [sentence for sentence in (asked.warning, own) if sentence is not None]
 
-    def _steps(self, asked: Asked) -> Floats:
+    def _steps(self, asked: PreparedRequest) -> Floats:
         if self.model.metric is None:
             raise GeometryError(f"{self.model.algo} learned no distances, so it predicts no number of steps.")
         return asked.plan.steps(self.model.embed(asked.rows), rows=asked.owner)
 
-    def _prepare(self, observations: Floats, goals: list[Wanted], planner: str | None) -> Asked:
+    def _prepare(self, observations: Floats, goals: list[Wanted], planner: str | None) -> PreparedRequest:
         """The observations, a plan for the distinct goals, and which of these each observation pursues."""
         chosen = self.agent(planner).planner
         distinct = {each.key: each.goal for each in goals}
@@ -259,12 +259,12 @@ class Engine:
         number = {each: position for position, each in enumerate(distinct)}
         owner = np.array([number[each.key] for each in goals], np.int64)
         rows = np.broadcast_to(observations, (count, observations.shape[1]))
-        return Asked(rows, known[0], np.broadcast_to(owner, count), known[1])
+        return PreparedRequest(rows, known[0], np.broadcast_to(owner, count), known[1])
 
 
 def is_quick(planner: Planner) -> bool:
     """Whether a target is found without asking a network about many pairs, or all states about midpoints."""
-    return planner.name == "direct" or (isinstance(planner, AsymGraph) and not planner.graph.metric.dear)
+    return planner.name == "direct" or (isinstance(planner, AsymGraph) and not planner.graph.metric.expensive)
 
 
 class Control:

@@ -15,12 +15,12 @@ from pydantic import Field
 from scipy.ndimage import distance_transform_edt
 from scipy.spatial import cKDTree
 
+from iel.distances import Floats, Integers, LatentGoal
 from iel.envs import make_env
 from iel.errors import ConfigError, IELError, NoPath
 from iel.files import notice
-from iel.metrics import Floats, Integers, LatentGoal
 from iel.planning import AsymGraph, Planner
-from iel.planning.goals import latent_wishes
+from iel.planning.goals import staged_goals
 from iel.planning.graph import Edges
 from iel.planning.planners import AlongGraph
 from iel.serving.engine import Engine, finite
@@ -293,7 +293,7 @@ class Session:
     def _pursue(self, goal: Row, base: Planner, obstacles: Obstacles) -> tuple[Planner, LatentGoal]:
         """A planner of this session's own that heads for a goal, with what the obstacles block switched off."""
         planner = base.fork()
-        latent = latent_wishes([goal], planner)[0].stages[0][0]
+        latent = staged_goals([goal], planner)[0].stages[0][0]
         if isinstance(planner, AsymGraph) and obstacles:
             places = self.stage.nodes(planner)
             crossed = obstacles.crossed(planner.graph.edges(latent), places)

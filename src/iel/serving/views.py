@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from iel.data.positions import slow_directions, slowness, usual_lag
+from iel.distances import Floats, Integers
 from iel.envs import MazeMap
 from iel.errors import DataError
-from iel.metrics import Floats, Integers
 from iel.serving.engine import Served
 from iel.serving.schemas import Answer
 

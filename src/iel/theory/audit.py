@@ -37,8 +37,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from iel.distances import longest_steps
 from iel.errors import ChainError
-from iel.metrics import longest_steps
 from iel.theory.calibration import (
     CONFIDENCE,
     FACTOR,

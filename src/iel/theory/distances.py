@@ -1,4 +1,4 @@
-"""When the planner's directed distance (`iel.metrics.directed`) is a norm of the displacement, for one fixed goal.
+"""When the planner's directed distance (`iel.distances.directed`) is a norm of the displacement, for one fixed goal.
 
     n(D) = ||D|| exp(beta (1 - cos(D, w))),   D = phi(t) - phi(s),   w = omega_g of length one.
 
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from iel.metrics import directed
+from iel.distances import directed
 from iel.theory.evidence import Evidence, statement
 
 

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from iel.distances import discounted_steps
 from iel.errors import ChainError
-from iel.metrics import discounted_steps
 from iel.theory.builders import corridor, directed_ring, grid, random_process
 from iel.theory.chains import (
     ControlledProcess,

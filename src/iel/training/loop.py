@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iel.data.examine import judge
+from iel.data.examine import validate
 from iel.data.positions import cut_at_jumps, cut_rests
 from iel.data.scaling import scaling_of
 from iel.data.trajectories import Trajectories
@@ -39,7 +39,7 @@ from iel.training.checkpoint import (
     state_bytes,
     versions,
 )
-from iel.training.run import KEPT_DATA, Run, nothing_left, open_or_create, open_runs, run_config
+from iel.training.run import STORED_DATA, Run, nothing_left, open_or_create, open_runs, run_config
 from iel.training.shared import load_policy, save_policy
 from iel.training.steps import Source, many_steps, over_seeds
 from iel.training.trackers import CSVTracker, TensorBoardTracker
@@ -47,7 +47,7 @@ from iel.typed import SEEDS, shown
 
 CHUNK = 100
 """Steps between two looks at the metrics."""
-KEPT_CHECKPOINTS = 2
+RETAINED_CHECKPOINTS = 2
 SAVE_SECONDS = 60.0
 """By default, a checkpoint is saved whenever so much time has passed since the last one..."""
 SAVE_SHARE = 0.01
@@ -113,7 +113,7 @@ def train(
     seeds = list(seeds)
     check_seeds(seeds)
     algo.phases()  # refuses a policy that the geometry does not allow, before anything is written
-    judge(data)
+    validate(data)
     if checkpoint_every is not None and checkpoint_every < 1:
         raise ConfigError(f"checkpoint_every must be at least 1, but is {checkpoint_every}.")
     if snapshots < 1 or (snapshots > 1 and out is None):
@@ -128,8 +128,8 @@ def train(
             stack.enter_context(locked(Path(out)))
             config = run_config(data, algo, seeds, checkpoint_every, data_file or data.source, snapshots)
             runs = open_or_create(Path(out), seeds, config, resume)
-            if data_file is None and data.source is None and not (Path(out) / KEPT_DATA).exists():
-                data.save(Path(out) / KEPT_DATA)
+            if data_file is None and data.source is None and not (Path(out) / STORED_DATA).exists():
+                data.save(Path(out) / STORED_DATA)
             if resume and nothing_left(runs):
                 return Trained({seed: run.model for seed, run in runs.items()}, runs, 0.0)
         trainer = Trainer(data, algo, seeds, runs)
@@ -287,7 +287,7 @@ class Trainer:
         if resumed is not None:
             self.restore(resumed)
         roots = [run.folder("checkpoints") for run in self.runs.values()]
-        more = KEPT_CHECKPOINTS + 1 - min(KEPT_CHECKPOINTS, *(len(saved_steps(root)) for root in roots))
+        more = RETAINED_CHECKPOINTS + 1 - min(RETAINED_CHECKPOINTS, *(len(saved_steps(root)) for root in roots))
         require_space(roots[0], more * state_bytes(self.state), "the checkpoints of this training")
         for seed, run in self.runs.items():
             metrics = resumed.facts[seed].metrics if resumed else None
@@ -400,7 +400,7 @@ class Trainer:
             facts = Facts(self.step, self.phase, seed, self.csv[seed].facts)
             save_checkpoint(run.folder("checkpoints"), state, run.config, facts)
         for run in self.runs.values():
-            prune(run.folder("checkpoints"), KEPT_CHECKPOINTS)
+            prune(run.folder("checkpoints"), RETAINED_CHECKPOINTS)
 
     def save(self, status: str) -> None:
         """Checkpoint, model and status: after this a run directory can be evaluated."""

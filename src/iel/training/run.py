@@ -33,7 +33,7 @@ from iel.signals import UNNAMED, Signals
 from iel.typed import Count, Index, Seed, as_struct
 
 FORMAT = 1
-KEPT_DATA = "data.npz"
+STORED_DATA = "data.npz"
 """Data that was built in memory is kept with the run, or nobody could plan, audit or resume it."""
 Config = dict[str, Any]
 """What config.json holds: a `RunConfig`, and what a later version may have added."""
@@ -124,7 +124,7 @@ class Run:
             raise DataError(f"{self.path} does not say what it was trained on; give --data FILE.")
         # Sets of an older recipe too, if it was trained on one.
         found = [path for episodes in (None, facts["episodes"]) for path in stored(facts["name"], episodes)]
-        kept = [place / KEPT_DATA for place in (self.path, self.path.parent)]  # of one seed, of several
+        kept = [place / STORED_DATA for place in (self.path, self.path.parent)]  # of one seed, of several
         recorded = [Path(facts["file"])] if "file" in facts else []
         for path in dict.fromkeys(path for path in (*kept, *recorded, *found) if path.exists()):
             data = load(path, trust=True)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from iel.data import Trajectories
+from iel.distances import Displacement, LatentGoal
 from iel.errors import ConfigError
-from iel.metrics import Displacement, LatentGoal
 from iel.model.atlas import AT_JUMPS
 from iel.planning import AsymGraph, Atlas, PlanningGraph, PlanningModel, SymGraph
-from iel.planning.witness import assign, passages, positions
+from iel.planning.observed import assign, passages, positions
 
 
 def walks(generator, episodes=7, dimension=3):
@@ -87,11 +87,11 @@ class Street(PlanningModel):
 def test_a_one_way_street_is_one_way(planner):
     street = Street()
     goal = np.array([5.0, 0.0])
-    plain = planner(street, street.walks, nodes=40, neighbours=2, witnesses=1)
-    assert plain.graph.witnesses is None
+    plain = planner(street, street.walks, nodes=40, neighbours=2, unobserved_cost=1)
+    assert plain.graph.observed_edges is None
     plain.prepare(goal)
     assert plain.predicted_steps(np.array([30.0, 0.0])) == pytest.approx(25.0, abs=0.01)
-    seen = planner(street, street.walks, nodes=40, neighbours=2, witnesses=100.0)
+    seen = planner(street, street.walks, nodes=40, neighbours=2, unobserved_cost=100.0)
     seen.prepare(goal)
     # 15 hops that were seen, 10 (from 30 to 20) that were not: dear to the search, but no longer than they are
     start, latent = np.array([30.0, 0.0]), LatentGoal(goal, np.array([1.0, 0.0]), goal)
@@ -102,7 +102,7 @@ def test_a_one_way_street_is_one_way(planner):
     facts = seen.graph.witnessed(latent)
     assert facts.components == 20 and facts.largest == 21  # the left half, and every node of the right half alone
     assert facts.witnessed < facts.edges
-    gone = planner(street, street.walks, nodes=40, neighbours=2, witnesses=np.inf, unreachable="direct")
+    gone = planner(street, street.walks, nodes=40, neighbours=2, unobserved_cost=np.inf, unreachable="direct")
     gone.prepare(goal)
     assert np.isinf(gone.predicted_steps(np.array([30.0, 0.0])))
     assert gone.predicted_steps(np.array([15.0, 0.0])) == pytest.approx(10.0, abs=0.01)
@@ -113,7 +113,7 @@ def test_costs_that_are_no_steps_have_witnesses_too(planner):
     """Nothing says how many steps an edge should take: whoever made it within the window is believed."""
     street, goal = Street(), LatentGoal(np.array([5.0, 0.0]), np.array([1.0, 0.0]), np.array([5.0, 0.0]))
     street.metric = Displacement(0.0, None)
-    seen = planner(street, street.walks, nodes=40, neighbours=2, witnesses=100.0)
+    seen = planner(street, street.walks, nodes=40, neighbours=2, unobserved_cost=100.0)
     assert seen.graph.field(goal).distance.max() > 15 + 10 * 100
     assert seen.graph.witnessed(goal).components == 20
 
@@ -121,10 +121,10 @@ def test_costs_that_are_no_steps_have_witnesses_too(planner):
 def test_a_passage_slower_than_the_geometry_says_is_no_witness():
     points = np.array([[0.0], [1.0], [50.0]])
     states = np.array([[0.0]] + [[50.0]] * 20 + [[1.0]], np.float32)
-    witnesses = passages(assign(states, points), np.array([0, 22]), len(points))
-    assert witnesses.least(np.array([0, 0, 1]), np.array([1, 2, 0])).tolist() == [21.0, 1.0, np.inf]
-    assert witnesses.seen(np.array([0, 0]), np.array([1, 2]), np.array([1.0, 50.0])).tolist() == [False, True]
-    assert witnesses.seen(np.array([0]), np.array([1]), np.array([7.0])).tolist() == [True]
+    observed = passages(assign(states, points), np.array([0, 22]), len(points))
+    assert observed.least(np.array([0, 0, 1]), np.array([1, 2, 0])).tolist() == [21.0, 1.0, np.inf]
+    assert observed.seen(np.array([0, 0]), np.array([1, 2]), np.array([1.0, 50.0])).tolist() == [False, True]
+    assert observed.seen(np.array([0]), np.array([1]), np.array([7.0])).tolist() == [True]
 
 
 def test_nobody_walks_through_a_teleport():
@@ -145,13 +145,13 @@ def test_nobody_walks_through_a_teleport():
 
 def test_a_graph_without_witnesses_says_so_and_factors_are_checked():
     graph = PlanningGraph(np.arange(10.0)[:, None], Displacement(0.0))
-    with pytest.raises(ConfigError, match="no witnesses"):
+    with pytest.raises(ConfigError, match="no observed edges"):
         graph.witnessed(LatentGoal(np.zeros(1), np.ones(1)))
     street = Street()
     with pytest.raises(ConfigError, match="1 or more"):
-        AsymGraph(street, street.walks, witnesses=0.5)
+        AsymGraph(street, street.walks, unobserved_cost=0.5)
     with pytest.raises(ConfigError, match="only states"):
-        AsymGraph(street, street.walks.observations, witnesses=10.0)
+        AsymGraph(street, street.walks.observations, unobserved_cost=10.0)
 
 
 def test_a_robot_is_where_its_position_is_whatever_its_pose():

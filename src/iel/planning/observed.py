@@ -25,7 +25,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from iel.cores import usable_cores
-from iel.metrics import Floats, Integers
+from iel.distances import Floats, Integers
 from iel.model.atlas import SLACK, ObservedEdges
 
 LONGEST = 64

@@ -84,7 +84,7 @@ class Metric(ABC):
     """Whether Euclidean distances between embeddings mean something (recursive midpoints and coresets use them)."""
     one_way: bool = False
     """Whether it can tell a step that cannot be undone: nothing bounds the ratio of the two directions."""
-    dear: bool = False
+    expensive: bool = False
     """Whether every single cost is a network's answer: then planners ask for few of them."""
 
     @abstractmethod
@@ -219,7 +219,7 @@ class Symmetric(Metric):
 
     def __init__(self, other: Metric):
         self.other, self.spatial = other, other.spatial
-        self.for_every_goal, self.discount, self.dear = other.for_every_goal, other.discount, other.dear
+        self.for_every_goal, self.discount, self.expensive = other.for_every_goal, other.discount, other.expensive
 
     def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
         return 0.5 * (self.other.costs(sources, targets, goal) + self.other.costs(targets, sources, goal).T)

@@ -13,7 +13,7 @@ D_k(i) + Q_k, so only the Q are unknown:
     Q_k = sum_j p_kj min( D_g(j), min_l D_l(j) + Q_l ).
 
 Started from Q = 0 this rises to the least solution, which is the optimum. A portal has an infinite Q if some exit of it
-leads to where the goal cannot be reached from, walking or by portals that have a finite one.
+leads to where the goal cannot be reached from, walking or by teleports that have a finite one.
 
 `graph.chance_search` reads V off the Q. The agent enters a portal by heading for its `aim`: where those who jumped
 would have been two steps later.
@@ -24,7 +24,7 @@ from scipy.spatial import cKDTree
 
 from iel.data.positions import jump_rows, same_entrance
 from iel.data.trajectories import Trajectories
-from iel.metrics import Booleans, Floats
+from iel.distances import Booleans, Floats
 from iel.model.atlas import ObservedTeleports
 
 FEWEST = 10
@@ -35,8 +35,8 @@ ACCURACY, ROUNDS = 1e-9, 100_000
 """When expectations are good enough: no share of them changes by more in a round."""
 
 
-def find_portals(data: Trajectories, columns: list[int], scale: Floats, nodes: Floats) -> ObservedTeleports | None:
-    """The portals of data whose position `columns` are divided by their `scale`; None if there are none.
+def find_teleports(data: Trajectories, columns: list[int], scale: Floats, nodes: Floats) -> ObservedTeleports | None:
+    """The teleports of data whose position `columns` are divided by their `scale`; None if there are none.
 
     `nodes` (N, columns) are the positions of the graph's nodes in these units.
     """
@@ -54,8 +54,8 @@ def find_portals(data: Trajectories, columns: list[int], scale: Floats, nodes: F
     if not len(kept):
         return None
     aims = []
-    for portal in kept:
-        members = np.flatnonzero(labels == portal)
+    for teleport in kept:
+        members = np.flatnonzero(labels == teleport)
         middle = inside[members].mean(axis=0)
         aim = table[rows[members[np.argmin(np.linalg.norm(here[members] - middle, axis=1))]]].copy()
         aim[columns] = middle * scale
@@ -70,33 +70,33 @@ def find_portals(data: Trajectories, columns: list[int], scale: Floats, nodes: F
     return ObservedTeleports(np.array(aims), entries[0], entries[1], exits[0], exits[1], shares)
 
 
-def expectations(walks: Floats, portals: ObservedTeleports) -> Floats:
+def expectations(walks: Floats, teleports: ObservedTeleports) -> Floats:
     """Q of every portal, from the costs of walking from every exit to the goal's node (row 0) and into portal k (row
     k + 1)."""
-    to_goal, to_portal = walks[0], walks[1:]
-    certain = arriving(np.isfinite(to_goal), np.isfinite(to_portal), portals)
+    to_goal, to_teleport = walks[0], walks[1:]
+    certain = arriving(np.isfinite(to_goal), np.isfinite(to_teleport), teleports)
     values = np.where(certain, 0.0, np.inf)
     for _ in range(ROUNDS):
-        best = np.minimum(to_goal, (to_portal + values[:, None]).min(axis=0))
-        best = np.where(certain[portals.left], best, 0.0)
-        after = np.where(certain, np.bincount(portals.left, portals.shares * best, len(portals)), np.inf)
+        best = np.minimum(to_goal, (to_teleport + values[:, None]).min(axis=0))
+        best = np.where(certain[teleports.left], best, 0.0)
+        after = np.where(certain, np.bincount(teleports.left, teleports.shares * best, len(teleports)), np.inf)
         if (after[certain] - values[certain] <= ACCURACY * after[certain]).all():
             return after
         values = after
     return values
 
 
-def arriving(to_goal: Booleans, to_portal: Booleans, portals: ObservedTeleports) -> Booleans:
-    """Portals from which the goal can be reached for certain, sooner or later: the largest set of portals all of whose
+def arriving(to_goal: Booleans, to_teleport: Booleans, teleports: ObservedTeleports) -> Booleans:
+    """Teleports from which the goal is reached with certainty, sooner or later: the largest set all of whose
     exits lead to the goal or into the set, each with some chance of the former at last."""
-    kept = np.ones(len(portals), bool)
+    kept = np.ones(len(teleports), bool)
     while True:
-        safe = to_goal | (to_portal & kept[:, None]).any(axis=0)
-        allowed = kept & (np.bincount(portals.left, ~safe, len(portals)) == 0)
-        some = np.zeros(len(portals), bool)
+        safe = to_goal | (to_teleport & kept[:, None]).any(axis=0)
+        allowed = kept & (np.bincount(teleports.left, ~safe, len(teleports)) == 0)
+        some = np.zeros(len(teleports), bool)
         while True:
-            lucky = to_goal | (to_portal & some[:, None]).any(axis=0)
-            more = allowed & (np.bincount(portals.left, lucky, len(portals)) > 0)
+            lucky = to_goal | (to_teleport & some[:, None]).any(axis=0)
+            more = allowed & (np.bincount(teleports.left, lucky, len(teleports)) > 0)
             if (more == some).all():
                 break
             some = more

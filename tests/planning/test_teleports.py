@@ -1,4 +1,4 @@
-"""Chance edges: exact against value iteration over all nodes, portals found in the data, an agent sent through them."""
+"""Teleports: exact against value iteration over all nodes, found in the data, and an agent sent through them."""
 
 import importlib.util
 from pathlib import Path
@@ -7,39 +7,40 @@ import numpy as np
 import pytest
 
 from iel.data import Trajectories
-from iel.metrics import Displacement
+from iel.distances import Displacement
 from iel.model import Waypoint
 from iel.model.atlas import ObservedTeleports
 from iel.planning import AsymGraph, PlanningModel
-from iel.planning.chance import FEWEST, find_portals
-from iel.planning.graph import NO_HOP, Edges, chance_search, search
+from iel.planning.graph import NO_HOP, Edges, search, teleport_search
+from iel.planning.teleports import FEWEST, find_teleports
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two_rooms.py"
 
 
-def random_world(seed, count=14, portals=3):
-    """A sparse graph in two halves without a way from the first to the second, and portals with random exits."""
+def random_world(seed, count=14, teleports=3):
+    """A sparse graph in two halves without a way from the first to the second, and teleports with random exits."""
     generator = np.random.default_rng(seed)
     pairs = [(i, j) for i in range(count) for j in range(count) if i != j and (i < count // 2) == (j < count // 2)]
     kept = [pair for pair in pairs if generator.random() < 0.4]
     source, target = np.array(kept).T
     edges = Edges(source, target, generator.uniform(0.5, 3.0, len(kept)))
-    entries = np.unique(np.stack([generator.integers(0, count, 2 * portals), np.arange(2 * portals) % portals]), axis=1)
-    left = np.repeat(np.arange(portals), 3)
-    exits = np.concatenate([generator.choice(count, 3, replace=False) for _ in range(portals)])
-    shares = generator.dirichlet(np.ones(3), portals).ravel()
-    aims = np.zeros((portals, 2))
+    entered = np.arange(2 * teleports) % teleports
+    entries = np.unique(np.stack([generator.integers(0, count, 2 * teleports), entered]), axis=1)
+    left = np.repeat(np.arange(teleports), 3)
+    exits = np.concatenate([generator.choice(count, 3, replace=False) for _ in range(teleports)])
+    shares = generator.dirichlet(np.ones(3), teleports).ravel()
+    aims = np.zeros((teleports, 2))
     return edges, ObservedTeleports(aims, entries[0], entries[1], left, exits, shares)
 
 
-def iterated(edges, count, node, portals, entering, rounds=20_000):
+def iterated(edges, count, node, teleports, entering, rounds=20_000):
     """V by its own equation, node by node, from below; what grows for ever is infinite."""
     values, walls = np.zeros(count), 500.0
     for _ in range(rounds):
-        worth = np.bincount(portals.left, portals.shares * values[portals.exits], len(portals))
+        worth = np.bincount(teleports.left, teleports.shares * values[teleports.exits], len(teleports))
         after = np.full(count, np.inf)
         np.minimum.at(after, edges.source, edges.cost + values[edges.target])
-        np.minimum.at(after, portals.source, entering + worth[portals.entered])
+        np.minimum.at(after, teleports.source, entering + worth[teleports.entered])
         after[node] = 0.0
         if np.allclose(after, values, rtol=1e-13, atol=0.0, equal_nan=True):
             break
@@ -49,12 +50,12 @@ def iterated(edges, count, node, portals, entering, rounds=20_000):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_expected_costs_solve_their_equation(seed):
-    edges, portals = random_world(seed)
-    entering = np.random.default_rng(seed).uniform(0.1, 1.0, len(portals.source))
-    found, next_hop = chance_search(edges, 14, 13, portals, entering)
-    expected = iterated(edges, 14, 13, portals, entering)
+    edges, teleports = random_world(seed)
+    entering = np.random.default_rng(seed).uniform(0.1, 1.0, len(teleports.source))
+    found, next_hop = teleport_search(edges, 14, 13, teleports, entering)
+    expected = iterated(edges, 14, 13, teleports, entering)
     assert np.allclose(found, expected, rtol=1e-6)
-    worth = np.bincount(portals.left, portals.shares * np.where(np.isfinite(found), found, 1e9)[portals.exits])
+    worth = np.bincount(teleports.left, teleports.shares * np.where(np.isfinite(found), found, 1e9)[teleports.exits])
     for node in np.flatnonzero(np.isfinite(found)):
         hop = next_hop[node]
         if node == 13:
@@ -63,7 +64,7 @@ def test_expected_costs_solve_their_equation(seed):
             edge = (edges.source == node) & (edges.target == hop)
             assert found[node] == pytest.approx(edges.cost[edge].item() + found[hop], rel=1e-6)
         else:
-            entry = (portals.source == node) & (portals.entered == hop - 14)
+            entry = (teleports.source == node) & (teleports.entered == hop - 14)
             assert found[node] == pytest.approx(entering[entry].item() + worth[hop - 14], rel=1e-6)
 
 
@@ -71,8 +72,8 @@ def test_a_coin_that_is_tossed_until_it_falls_right():
     """1 from the start into the portal; half of the time it leads beside the goal, 2 away, else back to the start:
     Q = (2 + 1 + Q) / 2, so Q = 3."""
     edges = Edges(np.array([1]), np.array([2]), np.array([2.0]))
-    portals = ObservedTeleports(np.zeros((1, 2)), *np.array([[0], [0]]), *np.array([[0, 0], [0, 1]]), [0.5, 0.5])
-    distance, next_hop = chance_search(edges, 3, 2, portals, np.array([1.0]))
+    teleports = ObservedTeleports(np.zeros((1, 2)), *np.array([[0], [0]]), *np.array([[0, 0], [0, 1]]), [0.5, 0.5])
+    distance, next_hop = teleport_search(edges, 3, 2, teleports, np.array([1.0]))
     assert distance == pytest.approx([4.0, 2.0, 0.0])
     assert next_hop.tolist() == [3, 2, NO_HOP]
     assert np.isinf(search(edges, 3, 2)[0][0])  # without it there is no way
@@ -81,16 +82,16 @@ def test_a_coin_that_is_tossed_until_it_falls_right():
 def test_a_portal_that_may_end_in_a_dead_end_is_not_entered():
     edges = Edges(np.array([1]), np.array([2]), np.array([2.0]))
     exits = np.array([[0, 0], [1, 3]])  # node 3 has no way out
-    portals = ObservedTeleports(np.zeros((1, 2)), *np.array([[0], [0]]), *exits, np.array([0.99, 0.01]))
-    distance, next_hop = chance_search(edges, 4, 2, portals, np.array([1.0]))
+    teleports = ObservedTeleports(np.zeros((1, 2)), *np.array([[0], [0]]), *exits, np.array([0.99, 0.01]))
+    distance, next_hop = teleport_search(edges, 4, 2, teleports, np.array([1.0]))
     assert np.isinf(distance[0]) and next_hop[0] == NO_HOP
 
 
 class Walker(PlanningModel):
     """The plane is its own embedding; the policy walks the way it is told."""
 
-    metric, steering = Displacement(0.0, 1.0), Waypoint((0, 1), (1.0, 1.0), reach=0.5)
-    target_spec = steering.target_spec
+    metric, conditioning = Displacement(0.0, 1.0), Waypoint((0, 1), (1.0, 1.0), reach=0.5)
+    target_spec = conditioning.target_spec
 
     def embed(self, observations):
         return np.asarray(observations, np.float32)
@@ -99,7 +100,7 @@ class Walker(PlanningModel):
         return self.embed(states), np.repeat(np.eye(2, dtype=np.float32)[:1], len(states), axis=0)
 
     def command(self, observations, target, embeddings):
-        return self.steering.command(self, observations, target, embeddings)
+        return self.conditioning.command(self, observations, target, embeddings)
 
     def act(self, observations, commands, generator=None):
         return np.asarray(commands, np.float32)
@@ -121,7 +122,7 @@ def logs(rooms):
 
 def test_portals_are_found_with_their_shares(rooms, logs):
     nodes = logs.observations[::37].astype(np.float64)
-    found = find_portals(logs, [0, 1], np.ones(2), nodes)
+    found = find_teleports(logs, [0, 1], np.ones(2), nodes)
     assert len(found) == len(rooms.PADS)
     for pad, across in rooms.PADS:
         away = np.linalg.norm(found.aims - pad, axis=1)
@@ -138,12 +139,12 @@ def test_few_jumps_are_no_portal(logs):
         np.zeros((4000, 2), np.float32),
         np.arange(0, 4001, 400),
     )
-    assert find_portals(calm, [0, 1], np.ones(2), table[:10].astype(float)) is None
+    assert find_teleports(calm, [0, 1], np.ones(2), table[:10].astype(float)) is None
     moved = calm.observations.copy()
     for episode in range(FEWEST - 1):
         moved[400 * episode + 200 : 400 * (episode + 1)] += 5.0
     glued = Trajectories(moved, calm.actions, calm.offsets)
-    assert find_portals(glued, [0, 1], np.ones(2), table[:10].astype(float)) is None
+    assert find_teleports(glued, [0, 1], np.ones(2), table[:10].astype(float)) is None
 
 
 def arrivals(rooms, planner, episodes=20):
@@ -162,7 +163,7 @@ def arrivals(rooms, planner, episodes=20):
 def test_an_agent_gets_to_the_other_room_by_luck_alone(rooms, logs):
     planner = AsymGraph(Walker(), logs, nodes=300)
     assert arrivals(rooms, planner) == 20
-    assert arrivals(rooms, AsymGraph(Walker(), logs, nodes=300, chance=False)) < 15
+    assert arrivals(rooms, AsymGraph(Walker(), logs, nodes=300, teleports=False)) < 15
     planner.prepare(np.array([6.5, 5.0], np.float32))
     way = planner.path(np.array([1.0, 3.0], np.float32))
     assert np.linalg.norm(way.observations[-1] - (3.0, 1.0)) < 1.0  # the better of the two pads

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from planning_worlds import Instance, instances
 
 from benchmarks.reference import cost_matrix
-from iel.errors import ConfigError, GeometryError
-from iel.metrics import (
+from iel.distances import (
     FLOOR,
     Displacement,
     LatentGoal,
@@ -23,6 +22,7 @@ from iel.metrics import (
     projections,
     unit,
 )
+from iel.errors import ConfigError, GeometryError
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -136,7 +136,7 @@ def test_bad_numbers_are_refused_with_their_row() -> None:
 @given(instances())
 @settings(max_examples=50, deadline=None)
 def test_planning_and_losses_share_one_formula(case: Instance) -> None:
-    """`iel.metrics.directed`, which losses and models use, and the batch-independent version of planning."""
+    """`iel.distances.directed`, which losses and models use, and the batch-independent version of planning."""
     goal = LatentGoal(case.points[0], case.direction)
     targets = np.roll(case.points, 1, axis=0)
     shared = directed(case.points, targets, case.direction, case.beta)

@@ -1,7 +1,7 @@
 """How long it takes to see which edges were passed: a million transitions onto 8192 nodes.
 
-    iel bench witnesses
-    iel bench witnesses --transitions 100000 --nodes 2048
+    iel bench observed_edges
+    iel bench observed_edges --transitions 100000 --nodes 2048
 
 Trajectories are random walks on a smooth sheet in 32 dimensions, about one unit a step, as learned embeddings of steps
 are. Nodes are farthest points of a pool, as planners choose them. A sample of states is compared with all nodes, and a
@@ -22,12 +22,12 @@ import numpy as np
 
 from benchmarks import in_own_process
 from iel.commands.common import Output
+from iel.distances import Displacement, Floats, LatentGoal, unit
 from iel.errors import GeometryError
-from iel.metrics import Displacement, Floats, LatentGoal, unit
 from iel.model.atlas import SLACK, ObservedEdges
 from iel.planning.coreset import select_coreset
 from iel.planning.graph import PlanningGraph
-from iel.planning.witness import assign, passages, window_for
+from iel.planning.observed import assign, passages, window_for
 
 DIMENSION, EPISODE = 32, 1000
 
@@ -71,10 +71,10 @@ def measure(options: Options) -> dict[str, Any]:
     clock, processor = time.perf_counter(), time.process_time()
     nodes = assign(states, points)
     assigned = time.perf_counter()
-    witnesses = passages(nodes, offsets, len(points), window)
+    observed = passages(nodes, offsets, len(points), window)
     seconds, busy = time.perf_counter() - clock, time.process_time() - processor
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    _check(states, points, nodes, witnesses, offsets, window, generator)
+    _check(states, points, nodes, observed, offsets, window, generator)
     return {
         "transitions": episodes * EPISODE,
         "nodes": len(points),
@@ -85,13 +85,13 @@ def measure(options: Options) -> dict[str, Any]:
         "peak_megabytes": peak // 1024,
         "megabytes_before": before // 1024,
         "window": window,
-        "pairs": len(witnesses.codes),
-        **_planning(points, witnesses, generator),
+        "pairs": len(observed.codes),
+        **_planning(points, observed, generator),
     }
 
 
 def _check(
-    states: Floats, points: Floats, nodes: Any, witnesses: ObservedEdges, offsets: Any, window: int, generator: Any
+    states: Floats, points: Floats, nodes: Any, observed: ObservedEdges, offsets: Any, window: int, generator: Any
 ) -> None:
     rows = generator.integers(len(states), size=500)
     squares = np.square(states[rows, None, :].astype(np.float64) - points[None]).sum(-1)
@@ -100,16 +100,16 @@ def _check(
     for row in rows[:100]:
         ahead = np.arange(row + 1, min(row + window, offsets[np.searchsorted(offsets, row, side="right")]))
         there = ahead[nodes[ahead] != nodes[row]]
-        least = witnesses.least(nodes[np.full(len(there), row)], nodes[there])
+        least = observed.least(nodes[np.full(len(there), row)], nodes[there])
         if (least > there - row).any():
             raise GeometryError("A passage was overlooked; this is a fault of iel.")
 
 
-def _planning(points: Floats, witnesses: ObservedEdges, generator: np.random.Generator) -> dict[str, Any]:
-    """Milliseconds a goal, beta 0.1, without and with witnesses (median of nine goals)."""
+def _planning(points: Floats, observed: ObservedEdges, generator: np.random.Generator) -> dict[str, Any]:
+    """Milliseconds a goal, beta 0.1, without and with observed (median of nine goals)."""
     facts: dict[str, Any] = {}
-    for name, known in (("plain", None), ("witnessed", witnesses)):
-        graph = PlanningGraph(points, Displacement(0.1), witnesses=known, unseen=1000.0)
+    for name, known in (("plain", None), ("observed", observed)):
+        graph = PlanningGraph(points, Displacement(0.1), observed_edges=known, unobserved_cost=1000.0)
         took = []
         for _ in range(9):
             direction = unit(generator.standard_normal((1, points.shape[1])))[0]
@@ -128,7 +128,7 @@ def _planning(points: Floats, witnesses: ObservedEdges, generator: np.random.Gen
 def command(options: Options) -> dict[str, Any]:
     """Measure in a process of its own and print."""
     settings = {name: getattr(options, name) for name in ("transitions", "nodes", "intrinsic", "seed")}
-    result = {**in_own_process("benchmarks.witnesses", "measure", **settings), "slack": SLACK}
+    result = {**in_own_process("benchmarks.observed_edges", "measure", **settings), "slack": SLACK}
     if not options.json:
         for name, value in result.items():
             print(f"{name:26} {value}")
