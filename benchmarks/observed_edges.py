@@ -50,10 +50,10 @@ def walks(episodes: int, intrinsic: int, generator: np.random.Generator) -> Floa
     """Random walks u in a cube, reflected at its walls, mapped smoothly into 32 dimensions, plus noise."""
     steps = 0.03 * generator.standard_normal((episodes, EPISODE + 1, intrinsic), np.float32)
     steps[:, 0] = generator.uniform(-1.0, 1.0, (episodes, intrinsic))
-    place = np.abs((np.cumsum(steps, axis=1) + 1.0) % 4.0 - 2.0).reshape(-1, intrinsic) - 1.0
+    position = np.abs((np.cumsum(steps, axis=1) + 1.0) % 4.0 - 2.0).reshape(-1, intrinsic) - 1.0
     straight, bends = generator.normal(size=(2, intrinsic, DIMENSION)).astype(np.float32)
     phases = generator.uniform(0.0, 2.0 * np.pi, DIMENSION).astype(np.float32)
-    surface = np.float32(30.0 / np.sqrt(DIMENSION)) * (place @ straight + np.sin(place @ bends + phases))
+    surface = np.float32(30.0 / np.sqrt(DIMENSION)) * (position @ straight + np.sin(position @ bends + phases))
     return surface + np.float32(0.05) * generator.standard_normal(surface.shape, np.float32)
 
 
@@ -119,8 +119,8 @@ def _planning(points: Floats, observed: ObservedEdges, generator: np.random.Gene
             took.append(1000 * (time.perf_counter() - clock))
         facts[f"{name}_goal_milliseconds"] = round(float(np.median(took)), 1)
         if known is not None:
-            seen = graph.witnessed(goal)
-            facts["witnessed_share"] = round(seen.witnessed / seen.edges, 3)
+            seen = graph.observed_connectivity(goal)
+            facts["witnessed_share"] = round(seen.observed_connectivity / seen.edges, 3)
             facts["strong_components"] = seen.components
     return facts
 

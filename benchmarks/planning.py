@@ -153,13 +153,13 @@ def fast_case(nodes: int, beta: float, data: str, goals: int) -> Row:
 def exact_rows(graph: PlanningGraph, goal: LatentGoal, sample: int = 50) -> float:
     """Share of a sample of nodes whose out-edges are the k cheapest of all pairs."""
     rows = np.unique(np.linspace(0, graph.count - 1, sample).astype(int))
-    kept = graph.edges(goal).target[: graph.count * graph.neighbours].reshape(graph.count, -1)
+    retained = graph.edges(goal).target[: graph.count * graph.neighbours].reshape(graph.count, -1)
     same = 0
     for row in rows:
         costs = graph.metric.costs(graph.points[row : row + 1], graph.points, goal)
         costs[0, row] = np.inf
         best = np.argsort(costs[0], kind="stable")[: graph.neighbours]
-        same += set(best.tolist()) == set(kept[row].tolist())
+        same += set(best.tolist()) == set(retained[row].tolist())
     return same / len(rows)
 
 

@@ -47,15 +47,15 @@ def graph_matrix(costs: Floats, k: int, tree: np.ndarray) -> Floats:
 
     `tree` lists the edges (i, j) that are kept both ways for connectivity.
     """
-    kept = top_k(costs, k) if len(costs) > 1 else np.zeros((1, 1), dtype=bool)
-    return with_tree(costs, kept, tree)
+    retained = top_k(costs, k) if len(costs) > 1 else np.zeros((1, 1), dtype=bool)
+    return with_tree(costs, retained, tree)
 
 
-def with_tree(costs: Floats, kept: np.ndarray, tree: np.ndarray) -> Floats:
+def with_tree(costs: Floats, retained: np.ndarray, tree: np.ndarray) -> Floats:
     """Force the tree's edges in, both ways."""
-    kept[tree[:, 0], tree[:, 1]] = True
-    kept[tree[:, 1], tree[:, 0]] = True
-    return np.where(kept, costs, np.inf)
+    retained[tree[:, 0], tree[:, 1]] = True
+    retained[tree[:, 1], tree[:, 0]] = True
+    return np.where(retained, costs, np.inf)
 
 
 def search_matrix(graph: Floats, node: int) -> tuple[Floats, Integers]:

@@ -88,8 +88,10 @@ def random_model(
     make = Maker(hidden, seed)
     latent = dict.fromkeys(("directed", "euclidean"), dimension)
     without_position = kind in ("waypoint", "contrast", "measure-waypoint")
-    told = 2 if without_position else {"subgoal": 4, "hierarchy": 4, "measure": 4, **latent}.get(kind, observations)
-    size = observations - 2 * without_position + told
+    condition = (
+        2 if without_position else {"subgoal": 4, "hierarchy": 4, "measure": 4, **latent}.get(kind, observations)
+    )
+    size = observations - 2 * without_position + condition
     outputs = 2 * actions if kind == "goal-critic" else actions
     policy = replace(make.perceptron(size, outputs, without_position), smooth=kind in ("goal", "goal-value"))
     squash = kind == "goal-critic"
@@ -108,8 +110,8 @@ def random_model(
     if kind == "goal-critic":
         networks["value"] = make.network(("observation", "goal", "action"), 2 * observations + actions, 1, heads=2)
     if kind == "hierarchy":
-        networks["representation"] = make.network(("observation", "goal"), 2 * observations, told)
-        networks["value"] = make.network(("observation", "representation"), observations + told, 1, heads=2)
+        networks["representation"] = make.network(("observation", "goal"), 2 * observations, condition)
+        networks["value"] = make.network(("observation", "representation"), observations + condition, 1, heads=2)
     if kind == "contrast":
         critic = make.network(("observation", "action"), observations + actions, dimension, heads=2)
         networks["value"] = replace(critic, logit=True)
@@ -123,7 +125,7 @@ def random_model(
             actor = make.network(("observation", "command"), observations + 4, 2 * actions, norm=False)
             networks["actor"] = replace(actor, squash=True)
     if kind in ("subgoal", "hierarchy"):
-        networks["high"] = make.network(("observation", "goal"), 2 * observations, told)
+        networks["high"] = make.network(("observation", "goal"), 2 * observations, condition)
     steerings: dict[str, Conditioning] = {
         **dict.fromkeys(("waypoint", "contrast", "measure-waypoint"), Waypoint((0, 1), (1.5, 2.0))),
         **dict.fromkeys(("subgoal", "hierarchy", "measure"), Subgoal()),

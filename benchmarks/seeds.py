@@ -62,7 +62,7 @@ class Options(Output):
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """Seeds of every process of a wave, the cores of each, how many waves train all seeds, and how a process maps over
     several of them (a name in `MAPS`)."""
 
@@ -73,19 +73,19 @@ class Way:
     map: str = "separate"
 
 
-def ways(count: int) -> list[Way]:
+def variants(count: int) -> list[Variant]:
     """How `count` seeds can be trained on this machine; the baseline comes first."""
     cores, each = tuple(usable_cores()), tuple((seed,) for seed in range(count))
     found = [
-        Way("one after another", ((0,),), (cores,), waves=count),
-        Way("vmap", (tuple(range(count)),), (cores,), map="stacked"),
-        Way("threads", (tuple(range(count)),), (cores,)),
-        Way("processes, all at once", each, (cores,) * count),
+        Variant("one after another", ((0,),), (cores,), waves=count),
+        Variant("vmap", (tuple(range(count)),), (cores,), map="stacked"),
+        Variant("threads", (tuple(range(count)),), (cores,)),
+        Variant("processes, all at once", each, (cores,) * count),
     ]
     if CAN_PIN:
         at_a_time = min(count, len(cores))
         pinned = tuple((core,) for core in cores[:at_a_time])
-        found.append(Way("processes, one per core", each[:at_a_time], pinned, waves=math.ceil(count / at_a_time)))
+        found.append(Variant("processes, one per core", each[:at_a_time], pinned, waves=math.ceil(count / at_a_time)))
     return found
 
 
@@ -93,14 +93,14 @@ def run(count: int = 8, *, preset: str = "laptop", steps: int = 300, rounds: int
     """Train `steps` steps of every phase in every way, the whole `rounds` times over; the best round of each counts."""
     phases = [phase.name for phase in IEL.preset(preset).phases()]
     best: dict[str, dict[str, float]] = {}
-    with Progress("bench seeds", len(ways(count)) * rounds, unit="trainings", show=progress) as bar:
+    with Progress("bench seeds", len(variants(count)) * rounds, unit="trainings", show=progress) as bar:
         for _ in range(rounds):
-            for way in ways(count):
-                ready, rates = measure(way, preset, steps, phases)
-                found = best.setdefault(way.name, {"ready": math.inf})
+            for variant in variants(count):
+                ready, rates = measure(variant, preset, steps, phases)
+                found = best.setdefault(variant.name, {"ready": math.inf})
                 found["ready"] = min(found["ready"], ready)
                 found.update({phase: max(rates[phase], found.get(phase, 0.0)) for phase in phases})
-                bar.advance(1, f"{way.name} {sum(rates.values()) / len(rates):.0f} seed-steps/s")
+                bar.advance(1, f"{variant.name} {sum(rates.values()) / len(rates):.0f} seed-steps/s")
     baseline = best["one after another"]
     rows = [
         {
@@ -115,27 +115,27 @@ def run(count: int = 8, *, preset: str = "laptop", steps: int = 300, rounds: int
     return {**facts, "device": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": rows}
 
 
-def measure(way: Way, preset: str, steps: int, phases: Sequence[str]) -> tuple[float, dict[str, float]]:
+def measure(variant: Variant, preset: str, steps: int, phases: Sequence[str]) -> tuple[float, dict[str, float]]:
     """(seconds of everything but the steps, for all waves; steps a second of all seeds of a wave, by phase)."""
     ready, rates = 0.0, {}
     children: list[Child] = []
     try:
         mark = time.monotonic()
-        for seeds, cores in zip(way.seeds, way.cores, strict=True):
-            children.append(Child(seeds, cores, way.map, preset, steps))
+        for seeds, cores in zip(variant.seeds, variant.cores, strict=True):
+            children.append(Child(seeds, cores, variant.map, preset, steps))
         for phase in phases:
             ready += max(child.hear()[0] for child in children) - mark
             for child in children:
                 child.tell("train")
             times = [child.hear() for child in children]
             mark = max(ended for _, ended in times)
-            rates[phase] = sum(map(len, way.seeds)) * steps / (mark - min(began for began, _ in times))
+            rates[phase] = sum(map(len, variant.seeds)) * steps / (mark - min(began for began, _ in times))
             for child in children:
                 child.tell("next")
     finally:
         for child in children:
             child.end()
-    return way.waves * ready, rates
+    return variant.waves * ready, rates
 
 
 class Child:

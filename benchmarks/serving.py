@@ -111,7 +111,7 @@ async def measure(options: Options, served: Served, address: str) -> dict[str, A
     times, whole = await asyncio.to_thread(loop_latency, address, served, 20 * options.calls)
     looped = times, whole, await reported(port, "iel_cpu_seconds_total") - before
     doors = {
-        name: (await Connection(port).ask(raw))[0]
+        name: (await Connection(port).call(raw))[0]
         for name, raw in {
             "foreign Host": get("/v1/model", port, host="evil.example"),
             "foreign Origin": post("/v1/act", body.encode(), port, extra="Origin: http://evil.example\r\n"),
@@ -136,14 +136,14 @@ def bare_seconds(served: Served) -> tuple[float, float]:
     from threadpoolctl import threadpool_limits
 
     engine = Engine(served)
-    asked = engine.tables(served.states[:1], served.states[-1:])
-    engine.act(*asked, None)
+    began = engine.tables(served.states[:1], served.states[-1:])
+    engine.act(*began, None)
     times = []
     with threadpool_limits(1, "blas"):  # as the server has it
         busy = time.process_time()
         for _ in range(1000):
             started = time.perf_counter()
-            engine.act(*asked, None)
+            engine.act(*began, None)
             times.append(time.perf_counter() - started)
         busy = (time.process_time() - busy) / len(times)
     engine.close()
@@ -169,7 +169,7 @@ class Connection:
         self.port = port
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
+    async def call(self, request: bytes) -> tuple[int, bytes]:
         """(status, body); status 0 if the server answered nothing."""
         for _ in range(2):
             fresh = self.streams is None
@@ -209,13 +209,13 @@ async def load(port: int, request: bytes, clients: int, calls: int) -> Load:
     """(seconds of every request, of all, of the server's processor): each client asks as soon as it is answered."""
     connections = [Connection(port) for _ in range(clients)]
     for connection in connections:
-        assert (await connection.ask(request))[0] == 200
+        assert (await connection.call(request))[0] == 200
     times: list[float] = []
 
     async def client(connection: Connection) -> None:
         for _ in range(calls):
             started = time.perf_counter()
-            status, _ = await connection.ask(request)
+            status, _ = await connection.call(request)
             times.append(time.perf_counter() - started)
             assert status == 200, status
 
@@ -250,9 +250,9 @@ def loop_latency(address: str, served: Served, calls: int) -> tuple[np.ndarray, 
     with Loop(address, served.states[-1]) as loop:
         started = time.perf_counter()
         for number in range(calls):
-            asked = time.perf_counter()
+            began = time.perf_counter()
             loop.act(served.states[number % len(served.states)])
-            times.append(time.perf_counter() - asked)
+            times.append(time.perf_counter() - began)
     return np.array(times), time.perf_counter() - started
 
 
@@ -362,16 +362,16 @@ class Fuzz:
         text = bytearray(json.dumps(self.body()).encode())
         for _ in range(int(self.random.integers(1, 5))):
             text = text or bytearray(b" ")
-            place = int(self.random.integers(len(text)))
+            offset = int(self.random.integers(len(text)))
             kind = self.random.integers(4)
             if kind == 0:
-                text[place] = int(self.random.integers(256))
+                text[offset] = int(self.random.integers(256))
             elif kind == 1:
-                del text[place : place + int(self.random.integers(1, 8))]
+                del text[offset : offset + int(self.random.integers(1, 8))]
             elif kind == 2:
-                text[place:place] = self.pick(self.WORDS).encode()
+                text[offset:offset] = self.pick(self.WORDS).encode()
             else:
-                text = text[:place]
+                text = text[:offset]
         return post(self.pick(self.PATHS[1:4]), bytes(text), self.port)
 
     def shaped(self) -> bytes:
@@ -431,7 +431,7 @@ async def fuzz(options: Options, served: Served, port: int, address: str) -> dic
             done += 1
             number = done
             request = source.request()
-            status, _ = await connection.ask(request)
+            status, _ = await connection.call(request)
             statuses[f"{status // 100}xx" if status else "closed"] += 1
             if not (200 <= status < 300 or 400 <= status < 500):
                 wrong.append((status, request[:200].decode("latin-1")))
@@ -458,7 +458,7 @@ async def fuzz(options: Options, served: Served, port: int, address: str) -> dic
 async def reported(port: int, name: str) -> float:
     """One number of the server's /metrics."""
     connection = Connection(port)
-    _, text = await connection.ask(get("/metrics", port))
+    _, text = await connection.call(get("/metrics", port))
     connection.close()
     return float(text.decode().split(f"\n{name} ")[1].split()[0])
 

@@ -185,13 +185,13 @@ def run(options: Options) -> dict[str, Any]:
         own = lambda case, **arguments: in_own_process("benchmarks.store", case, **arguments)  # noqa: E731
         own("write", transitions=PART, directory=small)
         written = own("write", transitions=options.transitions, directory=large)
-        asked = own("sample", directory=large, batches=options.batches)
+        began = own("sample", directory=large, batches=options.batches)
         trained = own("train", directory=large, steps=options.steps)
         turns = own("turns", small=small, large=large, rounds=options.rounds)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     device = jax.devices()[0].device_kind
-    return {"device": device, "store": written, "sampling": asked, "training": trained, "turns": turns}
+    return {"device": device, "store": written, "sampling": began, "training": trained, "turns": turns}
 
 
 def command(options: Options) -> dict[str, Any]:

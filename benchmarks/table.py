@@ -95,9 +95,9 @@ def totals(rows: list[dict[str, Any]], options: Options) -> dict[str, Any]:
     """A cell keeps to one machine, so it has at most that machine's cores, and the longest cell is the least time."""
     cells, hours = sum(row["cells"] for row in rows), sum(row["core_hours"] for row in rows)
     longest = max(row["core_hours_a_cell"] for row in rows)
-    places = options.nodes * options.cores
-    cores_a_cell = min(options.cores, max(1, places // cells))
-    rounds = math.ceil(cells * cores_a_cell / places)
+    positions = options.nodes * options.cores
+    cores_a_cell = min(options.cores, max(1, positions // cells))
+    rounds = math.ceil(cells * cores_a_cell / positions)
     return {
         "cells": cells,
         "core_hours": hours,

@@ -30,7 +30,7 @@ class Rover(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place = self.np_random.uniform((1.0, 1.0), (4.0, 9.0))  # starts on the left, the goal is on the right
+        self.position = self.np_random.uniform((1.0, 1.0), (4.0, 9.0))  # starts on the left, the goal is on the right
         self.goal = self.np_random.uniform((6.0, 1.0), (9.0, 9.0))
         self.yaw, self.moving = self.np_random.uniform(-np.pi, np.pi), np.zeros(2)
         return self._observation(), {"goal": {0: self.goal[0], 1: self.goal[1]}}
@@ -39,29 +39,29 @@ class Rover(gymnasium.Env):
         command = LOW + (np.clip(action, -1.0, 1.0) + 1.0) * (HIGH - LOW) / 2.0
         for _ in range(TICKS):
             self.tick(command)
-        success = bool(np.linalg.norm(self.place - self.goal) < 0.5)
+        success = bool(np.linalg.norm(self.position - self.goal) < 0.5)
         return self._observation(), 0.0, False, False, {"success": success}
 
     def tick(self, command):
         """A hundredth of a second: wheels follow commands with a lag, walls stop them."""
         self.moving = self.moving + (command - self.moving) * TICK / 0.15
         self.yaw += self.moving[1] * TICK
-        ahead = self.place + self.moving[0] * TICK * np.array([np.cos(self.yaw), np.sin(self.yaw)])
+        ahead = self.position + self.moving[0] * TICK * np.array([np.cos(self.yaw), np.sin(self.yaw)])
         ahead = np.clip(ahead, 0.0, ROOM)
-        if (self.place[0] - WALL) * (ahead[0] - WALL) <= 0 and not GAP[0] < ahead[1] < GAP[1]:
-            ahead, self.moving = self.place, self.moving * [0.0, 1.0]
-        self.place = ahead
+        if (self.position[0] - WALL) * (ahead[0] - WALL) <= 0 and not GAP[0] < ahead[1] < GAP[1]:
+            ahead, self.moving = self.position, self.moving * [0.0, 1.0]
+        self.position = ahead
 
     def _observation(self):
-        return np.array([*self.place, np.sin(self.yaw), np.cos(self.yaw), *self.moving], np.float32)
+        return np.array([*self.position, np.sin(self.yaw), np.cos(self.yaw), *self.moving], np.float32)
 
 
-def operator(rover, wish, rng):
+def operator(rover, aim, rng):
     """The command of a person who drives to a place, through the gap, and not too well."""
-    near = abs(rover.place[1] - WALL) < 0.7
-    other_side = (rover.place[0] - WALL) * (wish[0] - WALL) < 0
-    through = np.array([WALL + (0.8 if near else -0.8) * np.sign(wish[0] - WALL), WALL])
-    ahead = (through if other_side else wish) - rover.place
+    near = abs(rover.position[1] - WALL) < 0.7
+    other_side = (rover.position[0] - WALL) * (aim[0] - WALL) < 0
+    through = np.array([WALL + (0.8 if near else -0.8) * np.sign(aim[0] - WALL), WALL])
+    ahead = (through if other_side else aim) - rover.position
     turn = (np.arctan2(ahead[1], ahead[0]) - rover.yaw + np.pi) % (2 * np.pi) - np.pi
     wanted = np.array([0.8 * np.cos(turn) + 0.1, 1.5 * turn]) + rng.normal(0.0, (0.1, 0.4))
     return np.clip(wanted, LOW, HIGH)
@@ -87,19 +87,19 @@ def record(path: Path, minutes: float = 25.0, seed: int = 0) -> None:
             kind = kinds[name]
             bag.write(topics[name], int(time * 1e9), store.serialize_cdr(message, kind))
 
-        begin, wish, command = 1_760_000_000.0, somewhere(1, rng), np.zeros(2)
+        begin, aim, command = 1_760_000_000.0, somewhere(1, rng), np.zeros(2)
         lost_until = carried_until = 0.0
         for tick in range(int(minutes * 60 / TICK)):
             now = tick * TICK
             if now >= carried_until and now % DRIVE < TICK and tick > 0:  # the end of a drive
                 carried_until = now + 3.0
-                rover.place, rover.yaw = somewhere(rng.choice([-1, 1]), rng), rng.uniform(-np.pi, np.pi)
-                rover.moving, wish = np.zeros(2), somewhere(rng.choice([-1, 1]), rng)
+                rover.position, rover.yaw = somewhere(rng.choice([-1, 1]), rng), rng.uniform(-np.pi, np.pi)
+                rover.moving, aim = np.zeros(2), somewhere(rng.choice([-1, 1]), rng)
             driving = now >= carried_until
-            if np.linalg.norm(rover.place - wish) < 0.4:
-                wish = somewhere(WALL - wish[0], rng)
+            if np.linalg.norm(rover.position - aim) < 0.4:
+                aim = somewhere(WALL - aim[0], rng)
             if tick % 10 == 0:
-                command = operator(rover, wish, rng) if driving else np.zeros(2)
+                command = operator(rover, aim, rng) if driving else np.zeros(2)
                 lost_until = now + 2.0 if rng.random() < 0.0004 else lost_until
             if tick % 20 == 0:
                 write("/enable", begin + now, store.types["std_msgs/msg/Bool"](bool(driving)))
@@ -124,7 +124,7 @@ def _odometry(store, rover, stamp):
     header = types["Header"](types["Time"](*divmod(nanoseconds, 10**9)), "odom")
     half = rover.yaw / 2
     turned = types["Quaternion"](0.0, 0.0, float(np.sin(half)), float(np.cos(half)))
-    pose = types["Pose"](types["Point"](float(rover.place[0]), float(rover.place[1]), 0.0), turned)
+    pose = types["Pose"](types["Point"](float(rover.position[0]), float(rover.position[1]), 0.0), turned)
     none = np.zeros(36)
     twist = types["TwistWithCovariance"](_twist(store, rover.moving), none)
     return types["Odometry"](header, "base_link", types["PoseWithCovariance"](pose, none), twist)

@@ -119,7 +119,7 @@ def remote(url: str, goal: object = GOAL, deadline: float = 0.2) -> Callable[[np
 class Ending(NamedTuple):
     """How a drive ended."""
 
-    arrived: bool
+    reached: bool
     steps: int
     reason: str
     stops: int
@@ -129,7 +129,7 @@ class Ending(NamedTuple):
 def drive(
     robot: Robot,
     act: Callable[[np.ndarray, float], Answer],
-    arrived: Callable[[np.ndarray], bool],
+    reached: Callable[[np.ndarray], bool],
     *,
     rate: float = RATE,
     deadline: float = 0.2,
@@ -144,7 +144,7 @@ def drive(
         for step in range(most):
             begun = time.monotonic()
             observation, stamp = robot.observe()
-            if np.isfinite(observation).all() and arrived(observation):
+            if np.isfinite(observation).all() and reached(observation):
                 return Ending(True, step, "arrived", stops)
             action, reason = act(observation, stamp)
             if reason is None and time.monotonic() - begun > deadline:
@@ -172,4 +172,4 @@ def main(source: str | None = None) -> Ending:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if main(*sys.argv[1:2]).arrived else 1)
+    sys.exit(0 if main(*sys.argv[1:2]).reached else 1)

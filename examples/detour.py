@@ -21,14 +21,14 @@ def main(path: str, nodes: int | None = None, radius: float = RADIUS) -> tuple[f
     planner.prepare(info["goal"])
     before = planner.path(observation)
 
-    place = before.observations[3 * len(before.nodes) // 4, :2]  # something stands in the way now
+    position = before.observations[3 * len(before.nodes) // 4, :2]  # something stands in the way now
     positions = planner.observations[planner.states][:, :2]
-    blocked = np.flatnonzero(np.linalg.norm(positions - place, axis=1) <= radius)
+    blocked = np.flatnonzero(np.linalg.norm(positions - position, axis=1) <= radius)
     planner.switch_off(nodes=blocked)  # the prepared goal is planned anew
     after = planner.path(observation)
     assert not set(blocked) & set(after.nodes)
     print(
-        f"{before.total:.0f} predicted steps; {after.total:.0f} around the obstacle at {np.round(place, 1)} "
+        f"{before.total:.0f} predicted steps; {after.total:.0f} around the obstacle at {np.round(position, 1)} "
         f"({len(blocked)} of {len(positions)} nodes switched off)"
     )
     return before.total, after.total

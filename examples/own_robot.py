@@ -25,22 +25,22 @@ class Cart(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place = self.np_random.uniform((1.0, 1.0), (4.0, 9.0))  # starts on the left, the goal is on the right
+        self.position = self.np_random.uniform((1.0, 1.0), (4.0, 9.0))  # starts on the left, the goal is on the right
         self.goal = self.np_random.uniform((6.0, 1.0), (9.0, 9.0))
         self.velocity = np.zeros(2)
         return self._observation(), {"goal": {0: self.goal[0], 1: self.goal[1]}}  # x and y, at whatever speed
 
     def step(self, action):
         self.velocity = 0.7 * self.velocity + 0.1 * np.clip(action, -1.0, 1.0)
-        there = np.clip(self.place + self.velocity, 0.0, ROOM)
-        if (self.place[0] - 5.0) * (there[0] - 5.0) <= 0 and not GAP[0] < there[1] < GAP[1]:
-            there, self.velocity = self.place, np.zeros(2)  # the wall
-        self.place = there
-        success = bool(np.linalg.norm(self.place - self.goal) < 0.5)
+        there = np.clip(self.position + self.velocity, 0.0, ROOM)
+        if (self.position[0] - 5.0) * (there[0] - 5.0) <= 0 and not GAP[0] < there[1] < GAP[1]:
+            there, self.velocity = self.position, np.zeros(2)  # the wall
+        self.position = there
+        success = bool(np.linalg.norm(self.position - self.goal) < 0.5)
         return self._observation(), 0.0, False, False, {"success": success}
 
     def _observation(self):
-        return np.concatenate([self.place, self.velocity]).astype(np.float32)
+        return np.concatenate([self.position, self.velocity]).astype(np.float32)
 
 
 def write_logs(path: Path, episodes: int = 60, steps: int = 200) -> None:
@@ -51,14 +51,14 @@ def write_logs(path: Path, episodes: int = 60, steps: int = 200) -> None:
         table.writerow(["run", "time", "x", "y", "vx", "vy", "push_x", "push_y", "battery"])
         for episode in range(episodes):
             cart.reset(seed=episode)
-            wish = rng.uniform((5.5, 0.5), (9.5, 9.5))
+            aim = rng.uniform((5.5, 0.5), (9.5, 9.5))
             for step in range(steps):
-                if np.linalg.norm(cart.place - wish) < 0.4:  # there: now a place on the other side
-                    wish = rng.uniform(*(((0.5, 0.5), (4.5, 9.5)) if wish[0] > 5 else ((5.5, 0.5), (9.5, 9.5))))
-                other_side = (cart.place[0] - 5.0) * (wish[0] - 5.0) < 0
-                near = abs(cart.place[1] - 5.0) < 0.7
-                through = np.array([5.0 + (0.8 if near else -0.8) * np.sign(wish[0] - 5.0), 5.0])
-                ahead = (through if other_side else wish) - cart.place
+                if np.linalg.norm(cart.position - aim) < 0.4:  # there: now a place on the other side
+                    aim = rng.uniform(*(((0.5, 0.5), (4.5, 9.5)) if aim[0] > 5 else ((5.5, 0.5), (9.5, 9.5))))
+                other_side = (cart.position[0] - 5.0) * (aim[0] - 5.0) < 0
+                near = abs(cart.position[1] - 5.0) < 0.7
+                through = np.array([5.0 + (0.8 if near else -0.8) * np.sign(aim[0] - 5.0), 5.0])
+                ahead = (through if other_side else aim) - cart.position
                 push = np.clip(ahead / (np.linalg.norm(ahead) + 1e-9) + 0.3 * rng.standard_normal(2), -1, 1)
                 table.writerow([episode, step / 10, *cart._observation(), *push, 1.0 - step / 4000])
                 cart.step(push)

@@ -24,7 +24,7 @@ def near(x: float, y: float):
 def boxes(prompt: object) -> list[tuple[dict, str]]:
     """The ranges of x and y that a prompt names, and whether they are to be reached (green) or avoided (red)."""
     if isinstance(prompt, Avoid):
-        return [(prompt.places, FAILURE)]
+        return [(prompt.positions, FAILURE)]
     parts = prompt.goals if isinstance(prompt, Sequence) else [prompt]
     return [(part, START) for part in parts if isinstance(part, dict) and np.ndim(part.get(0)) and np.ndim(part.get(1))]
 
@@ -43,27 +43,27 @@ def main(path: str, picture: str, prompts: dict = PROMPTS, steps: int = 600) -> 
     run = iel.open_run(path)
     planner = iel.AsymGraph(run.model, run.data())
     env = iel.make_env(run.env)
-    ways = {}
+    routes = {}
     for name, prompt in prompts.items():
         observation, _ = env.reset(seed=0, options={"task_id": 1})
         planner.prepare(prompt)
-        way = [observation]
+        route = [observation]
         for _ in range(steps):
             observation, *_ = env.step(planner.act(observation))
-            way.append(observation)
-        ways[name] = np.array(way)
+            route.append(observation)
+        routes[name] = np.array(route)
         print(f"{name}: after {steps} steps at {np.round(observation[:2], 1)}")
-    with figure(Path(picture), -(-len(ways) // 3), 3, size=(13.0, 3.4 * -(-len(ways) // 3))) as axes:
-        for panel, (name, way) in zip(axes.ravel(), ways.items(), strict=False):
+    with figure(Path(picture), -(-len(routes) // 3), 3, size=(13.0, 3.4 * -(-len(routes) // 3))) as axes:
+        for panel, (name, route) in zip(axes.ravel(), routes.items(), strict=False):
             draw_maze(panel, env.map)
             for box, colour in boxes(prompts[name]):
                 (left, right), (bottom, top) = box[0], box[1]
                 panel.add_patch(Rectangle((left, bottom), right - left, top - bottom, color=colour, alpha=0.35, lw=0))
-            panel.plot(*way[:, :2].T, color=LINES[3], linewidth=1.6)
-            mark(panel, way[0], "start", 60)
-            mark(panel, way[-1], "goal", 60)
+            panel.plot(*route[:, :2].T, color=LINES[3], linewidth=1.6)
+            mark(panel, route[0], "start", 60)
+            mark(panel, route[-1], "goal", 60)
             panel.set_title(name, fontsize=10)
-    return ways
+    return routes
 
 
 if __name__ == "__main__":

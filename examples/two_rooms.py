@@ -23,19 +23,21 @@ class TwoRooms(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place = self.np_random.uniform((0.0, 0.0), (2.0, 6.0))
+        self.position = self.np_random.uniform((0.0, 0.0), (2.0, 6.0))
         self.goal = self.np_random.uniform((6.0, 0.0), (8.0, 6.0))
-        return self.place.astype(np.float32), {"goal": self.goal.astype(np.float32)}
+        return self.position.astype(np.float32), {"goal": self.goal.astype(np.float32)}
 
     def step(self, action):
-        self.place = np.clip(self.place + 0.1 * np.clip(action, -1.0, 1.0), *(LEFT if self.place[0] < 5.0 else RIGHT))
+        self.position = np.clip(
+            self.position + 0.1 * np.clip(action, -1.0, 1.0), *(LEFT if self.position[0] < 5.0 else RIGHT)
+        )
         thrown = False
         for pad, across in PADS:
-            if np.linalg.norm(self.place - pad) < 0.5:
+            if np.linalg.norm(self.position - pad) < 0.5:
                 thrown = True
-                self.place = np.array([7.0, 3.0] if self.np_random.random() < across else [0.5, 3.0])
-        success = bool(np.linalg.norm(self.place - self.goal) < 0.4)
-        return self.place.astype(np.float32), 0.0, False, False, {"success": success, "thrown": thrown}
+                self.position = np.array([7.0, 3.0] if self.np_random.random() < across else [0.5, 3.0])
+        success = bool(np.linalg.norm(self.position - self.goal) < 0.4)
+        return self.position.astype(np.float32), 0.0, False, False, {"success": success, "thrown": thrown}
 
 
 def logs(episodes: int = 100, steps: int = 400) -> iel.Trajectories:
@@ -43,13 +45,13 @@ def logs(episodes: int = 100, steps: int = 400) -> iel.Trajectories:
     rng, room, rows, pushes = np.random.default_rng(0), TwoRooms(), [], []
     for episode in range(episodes):
         room.reset(seed=episode)
-        thrown, wish = True, room.place
+        thrown, aim = True, room.position
         for _ in range(steps):
-            if thrown or np.linalg.norm(wish - room.place) < 0.3:
-                wish = rng.uniform(*(LEFT if room.place[0] < 5.0 else RIGHT))
-            way = (wish - room.place) / (np.linalg.norm(wish - room.place) + 1e-9)
-            push = np.clip(way + 0.3 * rng.standard_normal(2), -1.0, 1.0)
-            rows.append(room.place)
+            if thrown or np.linalg.norm(aim - room.position) < 0.3:
+                aim = rng.uniform(*(LEFT if room.position[0] < 5.0 else RIGHT))
+            direction = (aim - room.position) / (np.linalg.norm(aim - room.position) + 1e-9)
+            push = np.clip(direction + 0.3 * rng.standard_normal(2), -1.0, 1.0)
+            rows.append(room.position)
             pushes.append(push)
             thrown = room.step(push)[-1]["thrown"]
     ends = np.arange(0, episodes * steps + 1, steps)

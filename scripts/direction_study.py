@@ -42,9 +42,9 @@ def closed_edges(maze: MazeMap, planner: Planner) -> float:
     """Of the edges across a door that the graph trusts, the share that leads through it backwards."""
     graph: Any = planner.graph  # type: ignore[attr-defined]
     goal = planner._fields[next(reversed(planner._fields))].goal  # type: ignore[attr-defined]
-    edges, places = graph.geometric(goal), planner.observations[planner.states, :2]  # type: ignore[attr-defined]
+    edges, node_positions = graph.geometric(goal), planner.observations[planner.states, :2]  # type: ignore[attr-defined]
     trusted = np.ones(len(edges), bool) if graph.observed_edges is None else graph.seen(edges)
-    start, end = places[edges.source[trusted]], places[edges.target[trusted]]
+    start, end = node_positions[edges.source[trusted]], node_positions[edges.target[trusted]]
     back, forth = maze.against(start, end).sum(), maze.against(end, start).sum()
     return float(back / max(back + forth, 1))
 
@@ -64,19 +64,19 @@ def study(run: Run, arena: Arena, factor: float, nodes: int | None) -> dict[str,
             ready = time.perf_counter() - started
             rollouts = arena.rollout(model, planner, name)
             starts = np.array([path[0] for path in rollouts.paths])
-            plans = [_way(planner, start, goal) for start, goal in zip(starts, rollouts.goals, strict=True)]
+            plans = [_route(planner, start, goal) for start, goal in zip(starts, rollouts.goals, strict=True)]
             shortest = known.steps(starts, rollouts.goals)
             facts: dict[str, Any] = {
                 "success": float(rollouts.success.mean()),
                 "per_task": [float(rollouts.success[rollouts.tasks == task].mean()) for task in arena.tasks],
                 "taken_over_exact": float((rollouts.steps / shortest)[rollouts.success].mean()),
-                "backward_plans": float(np.mean([env.map.against(way[:-1], way[1:]).any() for way in plans])),
+                "backward_plans": float(np.mean([env.map.against(route[:-1], route[1:]).any() for route in plans])),
                 "backward_edges": closed_edges(env.map, planner),
                 "prepare_seconds": round(ready, 2),
             }
             if penalty > 1.0:
-                seen = planner.graph.witnessed(planner._fields[next(reversed(planner._fields))].goal)  # type: ignore[attr-defined]
-                facts |= {"witnessed": seen.witnessed / seen.edges, "components": seen.components}
+                seen = planner.graph.observed_connectivity(planner._fields[next(reversed(planner._fields))].goal)  # type: ignore[attr-defined]
+                facts |= {"witnessed": seen.observed_connectivity / seen.edges, "components": seen.components}
             label = f"{name}{'' if penalty == 1.0 else '+witnesses'}"
             result[label], planners[label] = facts, planner
             print(run.path.name, name, penalty, json.dumps(facts), flush=True)
@@ -84,7 +84,7 @@ def study(run: Run, arena: Arena, factor: float, nodes: int | None) -> dict[str,
     return result
 
 
-def _way(planner: Planner, start: np.ndarray, goal: np.ndarray) -> np.ndarray:
+def _route(planner: Planner, start: np.ndarray, goal: np.ndarray) -> np.ndarray:
     """Places of a plan, start and goal included."""
     planner.prepare(goal)
     return np.concatenate([start[None, :2], planner.path(start).observations[:, :2], goal[None, :2]])
@@ -98,10 +98,10 @@ def pictures(folder: Path, runs: list[Path]) -> None:
                 draw_tasks(panel, f"{size}-{kind}")
     maze = make_env("pointmaze-medium-doors-v0").map
     assert maze is not None
-    place = maze.centre(maze.doors[0][0]).astype(np.float32)
-    draw_field(folder / "directed-exact.png", maze, place, exact_fields(maze, place), place)
+    position = maze.centre(maze.doors[0][0]).astype(np.float32)
+    draw_field(folder / "directed-exact.png", maze, position, exact_fields(maze, position), position)
     for path in runs:
-        draw_both_ways(folder / f"direction-{path.name}.png", open_run(path))
+        draw_both_directions(folder / f"direction-{path.name}.png", open_run(path))
 
 
 def draw_tasks(panel: Axes, world: str) -> None:
@@ -125,28 +125,28 @@ def draw_tasks(panel: Axes, world: str) -> None:
     panel.set_xlabel("\n".join(lines), fontsize=8)
 
 
-def exact_fields(maze: MazeMap, place: np.ndarray) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+def exact_fields(maze: MazeMap, position: np.ndarray) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     """Exact steps to a place and from it, as functions of observations."""
     exact = maze_of(maze)
-    to_place = shortest_steps(exact, place[None])[0]
-    from_place = shortest_steps(exact, exact.positions())[:, exact.nearest_state(place)]
+    to_position = shortest_steps(exact, position[None])[0]
+    from_position = shortest_steps(exact, exact.positions())[:, exact.nearest_state(position)]
     return {
-        "exact steps to the place": lambda x: to_place[exact.nearest_state(x[:, :2])],
-        "exact steps from it": lambda x: from_place[exact.nearest_state(x[:, :2])],
+        "exact steps to the place": lambda x: to_position[exact.nearest_state(x[:, :2])],
+        "exact steps from it": lambda x: from_position[exact.nearest_state(x[:, :2])],
     }
 
 
-def draw_both_ways(path: Path, run: Run) -> None:
+def draw_both_directions(path: Path, run: Run) -> None:
     """Steps to the front of the first door and steps from it: exact, and as the run learned them."""
     maze, model = make_env(run.env).map, run.model
     assert maze is not None
-    place = maze.centre(maze.doors[0][0]).astype(np.float32)
+    position = maze.centre(maze.doors[0][0]).astype(np.float32)
     fields = {
-        **exact_fields(maze, place),
-        "learned steps to it": lambda x: model.steps(x, np.repeat(place[None], len(x), 0)),
-        "learned steps from it": lambda x: model.steps(np.repeat(place[None], len(x), 0), x),
+        **exact_fields(maze, position),
+        "learned steps to it": lambda x: model.steps(x, np.repeat(position[None], len(x), 0)),
+        "learned steps from it": lambda x: model.steps(np.repeat(position[None], len(x), 0), x),
     }
-    draw_field(path, maze, place, fields, place)
+    draw_field(path, maze, position, fields, position)
 
 
 def main() -> None:

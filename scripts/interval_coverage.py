@@ -36,7 +36,7 @@ class World:
 
     rate: float
     """Success rate of a middling seed in a middling task."""
-    spread: float
+    deviation: float
     """How much seeds differ, in logits: 0 not at all, 0.5 as a rule, 1 a lot (at rate 0.5 a deviation of 20 %)."""
     tasks: int = 5
     episodes: int = 20
@@ -51,12 +51,12 @@ class World:
     def truth(self) -> float:
         """E over seeds of the mean over tasks, by Gauss-Hermite quadrature."""
         nodes, weights = hermegauss(81)
-        rates = expit(self._logits + self.spread * nodes[:, None]).mean(1)
+        rates = expit(self._logits + self.deviation * nodes[:, None]).mean(1)
         return float(weights @ rates / weights.sum())
 
     def draw(self, rng: np.random.Generator, trials: int, seeds: int) -> Floats:
         """(trials, seeds, tasks) success rates."""
-        rates = expit(self._logits + self.spread * rng.standard_normal((trials, seeds, 1)))
+        rates = expit(self._logits + self.deviation * rng.standard_normal((trials, seeds, 1)))
         return rng.binomial(self.episodes, rates) / self.episodes
 
 
@@ -126,9 +126,9 @@ def table() -> Iterator[str]:
     """The lines of the Markdown table of docs/comparing.md: coverage in per cent with 3 / 5 / 8 / 10 seeds."""
     yield "| seeds differ | success rate | " + " | ".join(METHODS) + " | width of score |"
     yield "|---|---|" + "---|" * (len(METHODS) + 1)
-    for name, spread in (("not", 0.0), ("usually", 0.5), ("much", 1.0), ("some fail altogether", 2.0)):
+    for name, deviation in (("not", 0.0), ("usually", 0.5), ("much", 1.0), ("some fail altogether", 2.0)):
         for rate in (0.005, 0.02, 0.1, 0.5, 0.9, 0.98):
-            world = World(rate, spread)
+            world = World(rate, deviation)
             numbers = {method: [coverage(method, world, seeds) for seeds in SEEDS] for method in METHODS}
             cells = [_listed([share for share, _ in numbers[method]]) for method in METHODS]
             widths = _listed([width for _, width in numbers["score"]])

@@ -40,7 +40,7 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- iel report: {name} -->", f"<!-- end of iel report: {name} -->"
 
 
-def require_place(document: Path, name: str) -> str:
+def require_markers(document: Path, name: str) -> str:
     """The text of the document, its line ends as they are, if it has one place for the part of this name."""
     begin, end = marks(name)
     text = document.read_bytes().decode()
@@ -110,7 +110,7 @@ def methods_part(measured: Mapping[str, Measured]) -> str:
 
 def write_methods(page: Path, audits: Iterable[Path] = ()) -> None:
     """Put the table between its marks; `audits` are added to the figures beside the page first."""
-    text, stored = require_place(page, METHODS), page.with_suffix(".json")
+    text, stored = require_markers(page, METHODS), page.with_suffix(".json")
     measured = {**read_measured(stored), **dict(measured_of(read_json(file), file) for file in audits)}
     if measured:
         write_json(stored, {name: known._asdict() for name, known in sorted(measured.items())})
@@ -129,7 +129,7 @@ def write_report(document: Path, sources: list[Path]) -> list[Path]:
     """Replace the report between its marks, with its pictures in `images` beside the document; returns these."""
     comparison = collect(sources)
     name = name_of(comparison)
-    text = require_place(document, name)
+    text = require_markers(document, name)
     folder, slug = document.parent / "images", re.sub(r"\W+", "-", name.lower()).strip("-")
     folder.mkdir(exist_ok=True)
     shown: dict[str, str] = {}

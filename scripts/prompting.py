@@ -38,14 +38,14 @@ SQUARES = 10
 class Task:
     """A sum of places and what a step in them is worth, and what counts as success."""
 
-    places: list[tuple[dict, float]]
+    regions: list[tuple[dict, float]]
     there: list[dict]
     """Success: the episode ends in one of these,"""
     without: list[dict]
     """and no more than one step in a hundred was in these."""
 
     def reward(self, states: np.ndarray) -> np.ndarray:
-        return sum((worth * inside(place, states) for place, worth in self.places), np.zeros(len(states)))
+        return sum((worth * inside(region, states) for region, worth in self.regions), np.zeros(len(states)))
 
     def success(self, path: np.ndarray) -> bool:
         return bool(inside(self.there, path[-1:])[0] and inside(self.without, path).mean() <= 0.01)
@@ -95,7 +95,9 @@ def main() -> None:
     planner = AsymGraph(run.model, data)
 
     def rollouts(goal):
-        protocol = Protocol(options.episodes, seed=options.seed, max_steps=options.steps, ask=TaskRequest(goal=goal))
+        protocol = Protocol(
+            options.episodes, seed=options.seed, max_steps=options.steps, request=TaskRequest(goal=goal)
+        )
         return Arena(run.env, protocol).rollout(run.model, planner, "asym-graph", progress=False)
 
     cells = iel.make_env(run.env).map

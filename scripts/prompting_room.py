@@ -37,16 +37,16 @@ def logs(seed: int) -> iel.Trajectories:
 
     rng, episodes = np.random.default_rng(seed), []
     for _ in range(EPISODES):
-        places, commands = drive_around(rng)
-        brightness = rng.uniform(0, 10) + np.cumsum(rng.normal(0, 0.3, len(places)))
-        episodes.append((np.column_stack([places, brightness]), commands))
+        positions, commands = drive_around(rng)
+        brightness = rng.uniform(0, 10) + np.cumsum(rng.normal(0, 0.3, len(positions)))
+        episodes.append((np.column_stack([positions, brightness]), commands))
     return iel.Trajectories.from_episodes(episodes, name="room")
 
 
-def drive(planner: Planner, wishes: Any, starts: np.ndarray) -> np.ndarray:
+def drive(planner: Planner, goal_specs: Any, starts: np.ndarray) -> np.ndarray:
     """States (steps, robots, 3) of as many robots as there are wishes; the brightness wanders on."""
     rng, states = np.random.default_rng(1), starts.copy()
-    controller = Controller(planner.model, planner.plan(wishes), Acting(), np.random.default_rng(0))
+    controller = Controller(planner.model, planner.plan(goal_specs), Acting(), np.random.default_rng(0))
     visited = [states.copy()]
     for _ in range(HORIZON):
         states[:, :2] = np.clip(states[:, :2] + 0.3 * controller.act(states.astype(np.float32)), 0, 10)
@@ -68,14 +68,14 @@ def main() -> None:
     starts, goals = rng.uniform(0.5, 9.5, (2, 200, 3))
     for name, settings in {"direct": {}, "asym-graph": {"nodes": 512}}.items():
         planner = make_planner(name, model, data, **settings)
-        for kind, wishes in {
+        for kind, goal_specs in {
             "full goals": goals.astype(np.float32),
             "columns 0 and 1": [{0: goal[0], 1: goal[1]} for goal in goals],
         }.items():
-            gaps = np.linalg.norm(drive(planner, wishes, starts)[..., :2] - goals[:, :2], axis=2)
-            arrived = (gaps < NEAR).any(axis=0)
-            first = np.where(arrived, (gaps < NEAR).argmax(axis=0), HORIZON)
-            print(json.dumps({"planner": name, "asked": kind, "success": arrived.mean(), "steps": first.mean()}))
+            gaps = np.linalg.norm(drive(planner, goal_specs, starts)[..., :2] - goals[:, :2], axis=2)
+            reached = (gaps < NEAR).any(axis=0)
+            first = np.where(reached, (gaps < NEAR).argmax(axis=0), HORIZON)
+            print(json.dumps({"planner": name, "asked": kind, "success": reached.mean(), "steps": first.mean()}))
         for text, reward in REWARDS.items():
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")

@@ -78,32 +78,32 @@ class Walk:
         return {"files": len(set(files)), "functions": len(files), "changes": changes, "path": self.path}
 
 
-def _data(place: Path) -> Path:
+def _data(location: Path) -> Path:
     """Eight episodes of a point that wanders in the plane, as an npz file."""
     generator = np.random.default_rng(0)
     steps = generator.uniform(-1, 1, (8, 60, 2)).astype(np.float32)
     states = np.concatenate([np.zeros((8, 1, 2), np.float32), np.cumsum(steps, axis=1)], axis=1)
     from iel.data import Trajectories
 
-    Trajectories.from_episodes(list(zip(states, steps, strict=True)), "wander").save(place / "wander.npz")
-    return place / "wander.npz"
+    Trajectories.from_episodes(list(zip(states, steps, strict=True)), "wander").save(location / "wander.npz")
+    return location / "wander.npz"
 
 
 def _smoke() -> Any:
     return iel.IEL.preset("smoke", steps=STEPS, hidden=(16,), batch_size=16)
 
 
-def batch(place: Path, walk: Walk) -> None:
+def batch(location: Path, walk: Walk) -> None:
     load, train = iel.load, iel.train  # imports what they need
-    file, method = _data(place), _smoke()
+    file, method = _data(location), _smoke()
     with walk.traced():
         train(load(file), method, progress=False)
 
 
-def goal(place: Path, walk: Walk) -> None:
+def goal(location: Path, walk: Walk) -> None:
     from iel.planning import make_planner
 
-    data = iel.load(_data(place))
+    data = iel.load(_data(location))
     model = iel.train(data, _smoke(), progress=False).model
     state, wanted = data.observations[0], data.observations[40]
     with walk.traced():
@@ -112,40 +112,40 @@ def goal(place: Path, walk: Walk) -> None:
         planner.act(state)
 
 
-def request(place: Path, walk: Walk) -> None:
+def request(location: Path, walk: Walk) -> None:
     from starlette.testclient import TestClient
 
     from iel.serving.app import create_app
     from iel.serving.engine import open_served
 
-    file = _data(place)
-    iel.train(iel.load(file), _smoke(), out=place / "run", progress=False)
+    file = _data(location)
+    iel.train(iel.load(file), _smoke(), out=location / "run", progress=False)
     data = iel.load(file)
-    ask = {"observations": data.observations[:1].tolist(), "goals": data.observations[40:41].tolist()}
-    with TestClient(create_app(open_served(place / "run")), base_url="http://127.0.0.1") as client:
+    call = {"observations": data.observations[:1].tolist(), "goals": data.observations[40:41].tolist()}
+    with TestClient(create_app(open_served(location / "run")), base_url="http://127.0.0.1") as client:
         with walk.traced():
-            answer = client.post("/v1/act", json=ask)
+            answer = client.post("/v1/act", json=call)
         answer.raise_for_status()
 
 
-def cell(place: Path, walk: Walk) -> None:
+def cell(location: Path, walk: Walk) -> None:
     from iel.compare.cells import run_cell
     from iel.compare.execute import execute
     from iel.compare.grid import read_grid
     from iel.compare.results import collect_grid
     from iel.compare.tables import markdown
 
-    (place / "grid.toml").write_text(GRID)
+    (location / "grid.toml").write_text(GRID)
     iel.load(MAZE, episodes=3, progress=False)
     with walk.traced():
-        (job,) = execute(read_grid(place / "grid.toml"), place / "out", quiet=True)
+        (job,) = execute(read_grid(location / "grid.toml"), location / "out", quiet=True)
     assert job.state == "done", job.error
     for name in ("run", "evaluations"):  # and once more here, where the worker's own work can be seen
         shutil.rmtree(job.directory / name)
     (job.directory / "evaluations").mkdir()
     with walk.traced():
         run_cell(job.directory)
-        markdown(collect_grid(place / "out"), {})
+        markdown(collect_grid(location / "out"), {})
 
 
 WALKS: dict[str, Callable[[Path, Walk], None]] = {"batch": batch, "goal": goal, "request": request, "cell": cell}
@@ -154,10 +154,10 @@ WALKS: dict[str, Callable[[Path, Walk], None]] = {"batch": batch, "goal": goal, 
 def trace(name: str) -> dict[str, Any]:
     """What one of WALKS passes; its data and results are in a directory of its own and are removed."""
     walk = Walk()
-    with tempfile.TemporaryDirectory() as place:
-        os.environ["IEL_DATA"] = str(Path(place) / "data")
+    with tempfile.TemporaryDirectory() as location:
+        os.environ["IEL_DATA"] = str(Path(location) / "data")
         try:
-            WALKS[name](Path(place), walk)
+            WALKS[name](Path(location), walk)
         finally:
             threading.setprofile(None)
     return walk.summary()

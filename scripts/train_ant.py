@@ -195,7 +195,7 @@ class Herd:
     def _redirect(self, index: int) -> None:
         """The direction of the next step: the driver's in the maze, on the floor a new one every 100 steps."""
         if pilot := self.pilots[index]:
-            pilot.arrive(self.observations[index, :2])
+            pilot.reach_target(self.observations[index, :2])
             self.directions[index] = pilot(self.observations[index, :2])
         elif self.age[index] % DIRECTION_STEPS == 0:
             angle = self.rng.uniform(-np.pi, np.pi)
@@ -237,10 +237,10 @@ class Replay:
         self.total, self.capacity = 0, capacity
 
     def add(self, *columns: np.ndarray) -> None:
-        place = (self.total + np.arange(len(columns[0]))) % self.capacity
+        position = (self.total + np.arange(len(columns[0]))) % self.capacity
         for row, column in zip(self.rows, columns, strict=True):
-            row[place] = column
-        self.total += len(place)
+            row[position] = column
+        self.total += len(position)
 
     def sample(self, rng: np.random.Generator, updates: int) -> Batch:
         index = rng.integers(min(self.total, self.capacity), size=(updates, BATCH))
@@ -297,11 +297,11 @@ def train(options: argparse.Namespace) -> None:
 def report(step: int, herd: Herd, facts: np.ndarray, seconds: float) -> None:
     """One line on how the ants walked since the last line."""
     words = []
-    for place in (False, True):
-        rows = [row[1:] for row in herd.finished if row[0] == place]
+    for position in (False, True):
+        rows = [row[1:] for row in herd.finished if row[0] == position]
         if rows:
             speed, length, fell = np.mean(rows, axis=0)
-            where = "maze" if place else "floor"
+            where = "maze" if position else "floor"
             words.append(f"{where}: speed {speed:.3f}/step, {length:4.0f} steps, fell {fell:.2f}")
     herd.finished.clear()
     q, log_prob, alpha, loss = facts

@@ -77,6 +77,13 @@ ORDINARY = {
 }
 # Identifiers of libraries, protocols and file formats.
 FOREIGN = {
+    "Body",
+    "BODY",
+    "has_body",
+    "on_body",
+    "body_mass",
+    "test_bad_request_bodies_get_one_sentence",
+    "test_request_bodies_are_json_short_and_expected",
     "http_body",
     "more_body",
     "listen",

@@ -22,7 +22,7 @@ class Hub:
         self.repos: dict[str, dict[str, list]] = {}
         self.private: set[str] = set()
         self.large: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": self}))
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         path = unquote(urlsplit(self.path).path).strip("/").split("/")
-        self.hub.asked.append(f"{self.command} /{'/'.join(path)}")
+        self.hub.requested.append(f"{self.command} /{'/'.join(path)}")
         repo = "/".join(path[2:4] if path[0] == "api" else path[:2])
         if repo not in self.hub.repos or (repo in self.hub.private and not self.known):
             return self.answer(401 if not self.known else 404, {"error": "none"}, X_Error_Code="RepoNotFound")
@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         path, body = urlsplit(self.path).path.strip("/"), self.body()
-        self.hub.asked.append(f"POST /{path}")
+        self.hub.requested.append(f"POST /{path}")
         if path == "api/validate-yaml":
             text = json.loads(body)["content"]
             facts = yaml.safe_load(text.split("---")[1])

@@ -67,15 +67,15 @@ class Office(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place, self.goal = somewhere(self.np_random), somewhere(self.np_random)
-        while np.linalg.norm(self.place - self.goal) < 2.0:
+        self.position, self.goal = somewhere(self.np_random), somewhere(self.np_random)
+        while np.linalg.norm(self.position - self.goal) < 2.0:
             self.goal = somewhere(self.np_random)
         self.heading, self.wheels = self.np_random.uniform(-math.pi, math.pi), np.zeros(2)
         return self.observation(), {"goal": {0: self.goal[0], 1: self.goal[1]}}
 
     def observation(self) -> np.ndarray:
         angle = math.sin(self.heading), math.cos(self.heading)
-        return np.concatenate([self.place, angle, self.wheels]).astype(np.float32)
+        return np.concatenate([self.position, angle, self.wheels]).astype(np.float32)
 
     def drive(self, command: np.ndarray) -> np.ndarray:
         """One step of v and w: the wheels follow with a lag, and stop at walls."""
@@ -83,26 +83,26 @@ class Office(gymnasium.Env):
         self.wheels += 0.6 * (np.array([v - w * TRACK / 2, v + w * TRACK / 2]) - self.wheels)
         speed, turn = self.wheels.mean(), (self.wheels[1] - self.wheels[0]) / TRACK
         self.heading = math.remainder(self.heading + turn / RATE, 2 * math.pi)
-        there = self.place + speed / RATE * np.array([math.cos(self.heading), math.sin(self.heading)])
-        if passable(self.place, there):
-            self.place = there
+        there = self.position + speed / RATE * np.array([math.cos(self.heading), math.sin(self.heading)])
+        if passable(self.position, there):
+            self.position = there
         else:
             self.wheels = np.zeros(2)
         return self.observation()
 
     def step(self, action):
         row = self.drive(LOW + (np.asarray(action, float) + 1) * (HIGH - LOW) / 2)
-        return row, 0.0, False, False, {"success": bool(np.linalg.norm(self.place - self.goal) <= RADIUS)}
+        return row, 0.0, False, False, {"success": bool(np.linalg.norm(self.position - self.goal) <= RADIUS)}
 
 
 def route(start: np.ndarray, end: np.ndarray) -> list[np.ndarray]:
     """Through the doors: 0.5 m before and behind each."""
     stops = []
-    for place, outwards in ((start, True), (end, False)):
-        if SHELVES[0] < place[1] < SHELVES[1]:
+    for position, outwards in ((start, True), (end, False)):
+        if SHELVES[0] < position[1] < SHELVES[1]:
             continue
-        door = CENTRES[min(int(place[0] // 4), 2)]
-        side = 1.0 if place[1] >= SHELVES[1] else -1.0
+        door = CENTRES[min(int(position[0] // 4), 2)]
+        side = 1.0 if position[1] >= SHELVES[1] else -1.0
         wall = SHELVES[1] if side > 0 else SHELVES[0]
         pair = [np.array([door, wall + side * 0.5]), np.array([door, wall - side * 0.5])]
         stops += pair if outwards else pair[::-1]
@@ -120,8 +120,8 @@ def write_logs(path: Path, episodes: int = 60, steps: int = 194, seed: int = 7, 
         stops, battery = [], rng.uniform(0.5, 1.0)
         for step in range(steps):
             if not stops:
-                stops = route(robot.place, somewhere(rng))
-            off = stops[0] - robot.place
+                stops = route(robot.position, somewhere(rng))
+            off = stops[0] - robot.position
             if np.linalg.norm(off) < 0.2:
                 stops.pop(0)
             error = math.remainder(math.atan2(off[1], off[0]) - robot.heading, 2 * math.pi)

@@ -15,8 +15,8 @@ from iel.planning import AsymGraph, Direct, GasGraph, RecMid, SymGraph
 @pytest.fixture(scope="module")
 def walks() -> Trajectories:
     rng = np.random.default_rng(0)
-    places = np.cumsum(rng.normal(0, 0.3, (5, 300, 3)), axis=1).astype(np.float32)
-    return Trajectories.from_episodes([(walk, np.zeros((299, 2))) for walk in places], trust=True)
+    positions = np.cumsum(rng.normal(0, 0.3, (5, 300, 3)), axis=1).astype(np.float32)
+    return Trajectories.from_episodes([(walk, np.zeros((299, 2))) for walk in positions], trust=True)
 
 
 @pytest.mark.parametrize("kind", ["directed", "goal-value"])
@@ -37,7 +37,7 @@ def test_a_graph_of_its_nodes_is_the_graph_of_the_data(walks, kind, planner, tmp
         np.testing.assert_allclose(again.act(walks.observations[row]), known.act(walks.observations[row]), atol=1e-4)
 
 
-def test_what_is_said_of_nodes_is_not_said_of_others(walks):
+def test_what_is_reported_of_nodes_is_not_reported_of_others(walks):
     """Farthest points of exported nodes come in another order, so the table of observed edges is not theirs."""
     model = random_model("directed", (16, 16), 3, 2, 6)
     atlas = AsymGraph(model, walks, nodes=50, unobserved_cost=100.0).node_atlas()

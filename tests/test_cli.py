@@ -47,7 +47,7 @@ def test_the_help_of_every_command_says_what_it_does_and_explains_each_option(ca
     """A field without a docstring would stand there with its default alone, or with nothing."""
     code, out, _ = call(capsys, *name.split(), "--help")
     rows = [line.strip("│| ") for line in out.splitlines()]
-    starts = [place for place, row in enumerate(rows) if re.match("--[a-z]", row)] + [len(rows)]
+    starts = [position for position, row in enumerate(rows) if re.match("--[a-z]", row)] + [len(rows)]
     for start, end in itertools.pairwise(starts):
         explained = re.sub(r"\{.*?\}|--\S+|\(default.*", "", " ".join(rows[start:end]))
         assert re.search("[a-z]{2,}", explained), rows[start]
@@ -295,7 +295,7 @@ def test_doctor_names_extras_and_advises_no_demo_that_cannot_run(capsys, monkeyp
     assert "iel demo" not in out and "iel train --data FILE" in out
 
 
-def test_the_demo_asks_for_the_simulator_first(capsys, monkeypatch):
+def test_the_demo_requests_for_the_simulator_first(capsys, monkeypatch):
     from iel.envs import registry
 
     find = registry.importlib.util.find_spec
@@ -321,9 +321,9 @@ def test_doctor_says_what_it_found(capsys):
 
 def test_data_info_shows_slow_columns_and_jumps(capsys, tmp_path):
     rng = np.random.default_rng(0)
-    place = np.cumsum(np.repeat(rng.uniform(-1, 1, (60, 2)), 50, axis=0), axis=0)
-    place[1700:] += 100.0
-    table = np.concatenate([rng.standard_normal((3000, 9)), place], 1)
+    position = np.cumsum(np.repeat(rng.uniform(-1, 1, (60, 2)), 50, axis=0), axis=0)
+    position[1700:] += 100.0
+    table = np.concatenate([rng.standard_normal((3000, 9)), position], 1)
     Trajectories(table, np.zeros((3000, 1)), [0, 1500, 3000]).save(tmp_path / "log.npz")
     code, out, _ = call(capsys, "data", "info", tmp_path / "log.npz", "--json")
     facts = json.loads(out.splitlines()[-1])

@@ -34,7 +34,7 @@ def test_beta_zero_is_the_value_of_hilp():
     assert np.array_equal(euclidean(source, target), hilp)
 
 
-def test_moving_along_omega_is_cheap_and_against_it_dear():
+def test_moving_along_omega_is_cheap_and_against_it_expensive():
     origin, omega = np.zeros(3), np.array([1.0, 0.0, 0.0])
     forward = directed(origin, 2.0 * omega, omega, 0.5)
     backward = directed(origin, -2.0 * omega, omega, 0.5)
@@ -43,7 +43,7 @@ def test_moving_along_omega_is_cheap_and_against_it_dear():
     assert projection(origin, 2.0 * omega, omega) == pytest.approx(2.0)
 
 
-def test_the_way_back_costs_exp_two_beta_cosine_times_as_much():
+def test_the_path_back_costs_exp_two_beta_cosine_times_as_much():
     source, target, _, omega = random_points(2, 500, 8)
     cosine = ((target - source) @ omega) / np.linalg.norm(target - source, axis=-1)
     ratio = directed(target, source, omega, 0.3) / directed(source, target, omega, 0.3)

@@ -24,14 +24,14 @@ def load(name: str):
 
 @pytest.mark.slow
 @pytest.mark.optimised
-def test_own_logs_arrive():
+def test_own_logs_succeed():
     """With a third of the example's steps, which is enough to arrive."""
     assert load("own_logs").main(steps=2000) < 1.5
 
 
 @pytest.mark.long
 @pytest.mark.optimised
-def test_luck_leads_to_the_other_room():
+def test_luck_goes_to_the_other_room():
     without, with_chance = load("two_rooms").main()
     assert with_chance >= 0.9 > without
 
@@ -71,7 +71,7 @@ def test_the_notebook_runs(monkeypatch, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.optimised
-def test_the_notebooks_cart_arrives(monkeypatch, tmp_path):
+def test_the_notebooks_cart_succeeds(monkeypatch, tmp_path):
     results = run_notebook("own_robot", 3000, monkeypatch, tmp_path)["results"]
     assert results["asym-graph"].success.mean() >= 0.8
 
@@ -99,10 +99,10 @@ def test_prompts_are_driven_and_drawn(maze_data, tmp_path, drawn):
     algo = iel.IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16)
     iel.train(maze_data, algo, out=tmp_path / "run", progress=False)
     example = load("prompts")
-    wishes = {"columns": {0: float(maze_data.observations[0, 0])}, "reward": example.Reward(example.near(0.0, 0.0))}
-    ways = example.main(str(tmp_path / "run"), str(tmp_path / "prompts.png"), wishes, steps=5)
-    assert {len(way) for way in ways.values()} == {6} and (tmp_path / "prompts.png").exists()
-    assert min(drawn[-1][: len(wishes)]) > 1
+    goal_specs = {"columns": {0: float(maze_data.observations[0, 0])}, "reward": example.Reward(example.near(0.0, 0.0))}
+    routes = example.main(str(tmp_path / "run"), str(tmp_path / "prompts.png"), goal_specs, steps=5)
+    assert {len(route) for route in routes.values()} == {6} and (tmp_path / "prompts.png").exists()
+    assert min(drawn[-1][: len(goal_specs)]) > 1
 
 
 # ---------------------------------------------------------------- a control loop, and what may go wrong with it
@@ -162,7 +162,7 @@ FAULTS = {
 def test_a_control_loop_stops_for_every_fault_of_a_sensor(carts, driver, fault):
     ending, commands = drive(carts, faulty(carts, FAULTS[fault]), carts.local(driver))
     expected = "stale" if fault == "old" else fault
-    assert ending.reason.startswith(expected) and not ending.arrived, ending
+    assert ending.reason.startswith(expected) and not ending.reached, ending
     assert ending.steps == 15 and ending.stops == 5, "at once, and for good after `patience` steps"
     assert any(np.abs(action).max() > 0 for action in commands[:10]) and not np.any(commands[10:])
 
@@ -221,9 +221,9 @@ def test_a_server_that_is_gone_stops_the_robot_until_it_is_back(carts, driver):
 @pytest.mark.long
 @pytest.mark.optimised
 @pytest.mark.filterwarnings("ignore:The graph's nodes")
-def test_a_control_loop_arrives(carts, monkeypatch):
+def test_a_control_loop_succeeds(carts, monkeypatch):
     monkeypatch.setattr(carts, "RATE", 200.0)
-    assert carts.main().arrived
+    assert carts.main().reached
 
 
 # ---------------------------------------------------------------- a node of ROS 2, with a stand-in of the node

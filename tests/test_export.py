@@ -153,7 +153,7 @@ def test_an_export_knows_what_throws_one_elsewhere(tmp_path):
     """A belt with a pad at 100: six of ten who step on it start again, the others are thrown to its far end."""
     walk = np.arange(250, dtype=np.float32)
     thrown = [np.concatenate([walk[:100], walk[:100] if n % 5 < 3 else walk[150:]]) for n in range(30)]
-    table = [np.stack([place + 0.01 * n, np.full(len(place), 0.1 * n)], 1) for n, place in enumerate(thrown)]
+    table = [np.stack([position + 0.01 * n, np.full(len(position), 0.1 * n)], 1) for n, position in enumerate(thrown)]
     data = Trajectories.from_episodes([(rows, np.sin(rows[1:, :1])) for rows in table], "belt")
     settings = {"hidden": (16, 16), "batch_size": 16, "dimension": 4, "policy": Waypoints(columns=(0,))}
     train(data, IEL.preset("smoke", steps=60, cut_jumps=False, **settings), [0], out=tmp_path / "run", progress=False)
@@ -163,8 +163,8 @@ def test_an_export_knows_what_throws_one_elsewhere(tmp_path):
     for name in ("aims", "source", "entered", "left", "exits", "shares"):
         assert np.array_equal(getattr(ours.graph.teleports, name), getattr(theirs.graph.teleports, name)), name
     starts = data.observations[::7]
-    ways = [p.plan([data.observations[-1]] * len(starts)).steps(p.model.embed(starts)) for p in (ours, theirs)]
-    np.testing.assert_allclose(*ways, rtol=1e-4)
+    routes = [p.plan([data.observations[-1]] * len(starts)).steps(p.model.embed(starts)) for p in (ours, theirs)]
+    np.testing.assert_allclose(*routes, rtol=1e-4)
     arrays = read_safetensors(tmp_path / "out" / "planner.safetensors")
     for name, wrong in {"source": 40, "entered": 1, "left": -1, "exits": 40, "shares": 0.0, "aims": np.nan}.items():
         broken = arrays[f"teleports.{name}"].copy()

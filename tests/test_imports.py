@@ -77,7 +77,7 @@ def test_light_rooms_work_where_only_numpy_scipy_and_safetensors_are_installed(t
     _python(f"{rooms}\nimport iel; assert 'site-packages' in iel.__file__", program=python, env=plain, cwd=tmp_path)
 
 
-def test_dependencies_point_one_way():
+def test_dependencies_point_one_path():
     wrong = []
     for path in SOURCE.rglob("*.py"):
         room = path.relative_to(SOURCE).parts[0].removesuffix(".py")

@@ -63,7 +63,7 @@ def test_safetensors_that_lie(tmp_path, case):
     assert "bad.safetensors" in str(caught.value)
 
 
-def test_numbers_that_are_not_finite_are_refused_where_they_are_asked_for(tmp_path):
+def test_numbers_that_are_not_finite_are_refused_where_they_are_requested_for(tmp_path):
     save_file({"a": np.array([1.0, np.nan])}, tmp_path / "a.safetensors")
     assert np.isnan(read_safetensors(tmp_path / "a.safetensors")["a"][1])
     with pytest.raises(RunError, match=r"a\.safetensors: a holds a number that is not finite"):
@@ -143,8 +143,8 @@ def npz_claims_terabytes(path: Path) -> None:
 
 def npz_lies_in_its_directory(path: Path) -> None:
     content = bytearray(zip_of(path, {"x.npy": npy("(1000000000,)", data=b"\0" * 400)}))
-    place = content.rindex(b"PK\x01\x02")
-    content[place + 24 : place + 28] = struct.pack("<I", 4_000_000_080)
+    offset = content.rindex(b"PK\x01\x02")
+    content[offset + 24 : offset + 28] = struct.pack("<I", 4_000_000_080)
     path.write_bytes(content)
 
 
@@ -282,7 +282,7 @@ def test_bombs_are_refused_at_once_and_cheaply(tmp_path):
 # ------------------------------------------------------------------------------------------------ doors to elsewhere
 
 
-def test_hdf5_never_leads_to_another_file(tmp_path):
+def test_hdf5_never_goes_to_another_file(tmp_path):
     secret = tmp_path / "secret.bin"
     secret.write_bytes(np.full(100, 7.0).tobytes())
     with h5py.File(tmp_path / "other.hdf5", "w") as file:
@@ -379,8 +379,8 @@ def test_npz_members_that_overlap_or_hide(tmp_path):
     with pytest.raises(DataError, match=r"overlap|whole zip"):
         read_npz(path)
     content = bytearray(zip_of(path, {"a.npy": body}))
-    place = content.rindex(b"PK\x01\x02")
-    content[place + 8] |= 1
+    offset = content.rindex(b"PK\x01\x02")
+    content[offset + 8] |= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match="encrypted"):
         read_npz(path)
@@ -421,12 +421,12 @@ def damage(content: bytes, rng: np.random.Generator, kind: int) -> bytes:
         return content[:8] + rng.bytes(len(content) - 8)
     changed = bytearray(content)
     for _ in range(int(rng.integers(1, 5))):
-        place = int(rng.integers(len(changed)))
+        offset = int(rng.integers(len(changed)))
         if kind == 0:
-            changed[place] ^= 1 << int(rng.integers(8))
+            changed[offset] ^= 1 << int(rng.integers(8))
         else:
             length = int(rng.integers(1, 9))
-            changed[place : place + length] = bytes([int(rng.choice([0, 1, 0x7F, 0x80, 0xFF]))] * length)
+            changed[offset : offset + length] = bytes([int(rng.choice([0, 1, 0x7F, 0x80, 0xFF]))] * length)
     return bytes(changed)
 
 

@@ -35,19 +35,19 @@ def saved(tmp_path):
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"goal"}))
 def test_a_model_can_be_driven_by_the_policy_of_another(kind, tmp_path):
-    model, walker, (states, goals) = made(kind), made("waypoint", seed=1), inputs()
+    model, waypoint_policy, (states, goals) = made(kind), made("waypoint", seed=1), inputs()
     before = model.cost(states, goals, goals)
-    driven = model.driven_by(walker)
+    driven = model.driven_by(waypoint_policy)
     np.testing.assert_array_equal(driven.cost(states, goals, goals), before)  # a critic asks its own policy
-    np.testing.assert_array_equal(straight(driven, states, goals), straight(walker, states, goals))
-    commands = straight(walker, states, goals)
-    np.testing.assert_array_equal(driven.act(states, commands), walker.act(states, commands))
+    np.testing.assert_array_equal(straight(driven, states, goals), straight(waypoint_policy, states, goals))
+    commands = straight(waypoint_policy, states, goals)
+    np.testing.assert_array_equal(driven.act(states, commands), waypoint_policy.act(states, commands))
     assert type(model.conditioning) is type(made(kind).conditioning) and model.command_size == made(kind).command_size
     save_model(driven, tmp_path)
     loaded = load_model(tmp_path)
     np.testing.assert_array_equal(loaded.cost(states, goals, goals), before)
     np.testing.assert_array_equal(loaded.act(states, straight(loaded, states, goals)), driven.act(states, commands))
-    assert planners_for(loaded) == planners_for(model) and loaded.conditioning == walker.conditioning
+    assert planners_for(loaded) == planners_for(model) and loaded.conditioning == waypoint_policy.conditioning
     if model.metric.discount is not None:
         np.testing.assert_array_equal(loaded.steps(states, goals), model.steps(states, goals))
 
@@ -120,11 +120,11 @@ def test_a_log_odds_becomes_a_cost_that_falls_with_it():
     np.testing.assert_allclose(np.diagonal(model.metric.costs(states, goals, goal)), cost, rtol=1e-4)
 
 
-def test_a_value_of_a_representation_is_told_it_at_length_sqrt_c():
+def test_a_value_of_a_representation_is_reported_it_at_length_sqrt_c():
     model, (states, goals) = made("hierarchy"), inputs()
     inner = model.networks["representation"](np.concatenate([states, goals], 1))
-    told = 2.0 * inner / np.linalg.norm(inner, axis=1, keepdims=True)
-    value = np.mean([h(np.concatenate([states, told], 1))[:, 0] for h in model.networks["value"].heads], axis=0)
+    condition = 2.0 * inner / np.linalg.norm(inner, axis=1, keepdims=True)
+    value = np.mean([h(np.concatenate([states, condition], 1))[:, 0] for h in model.networks["value"].heads], axis=0)
     np.testing.assert_allclose(model.cost(states, goals, goals), np.maximum(-value, 1e-3), rtol=1e-4, atol=1e-5)
 
 
@@ -149,7 +149,7 @@ def test_predicted_steps_are_the_undiscounted_cost():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_can_be_asked_is_right_or_refused_in_a_sentence(kind):
+def test_what_can_be_requested_is_right_or_refused_in_a_sentence(kind):
     """Predicted steps, regions, mixtures, sequences and paths, for every kind of model and every planner it allows."""
     model, (states, goals) = made(kind), inputs()
     for name in planners_for(model):
@@ -234,10 +234,10 @@ def test_actions_are_the_mean_or_samples_from_an_explicit_generator():
     mean = model.act(states[:1], command[:1])[0]
     sampled = model.act(states, command, np.random.default_rng(0))
     assert np.array_equal(sampled, model.act(states, command, np.random.default_rng(0)))
-    spread = np.exp(model.networks["policy"].log_std)
-    inside = np.abs(mean) + 4 * spread < 1.0
+    deviation = np.exp(model.networks["policy"].log_std)
+    inside = np.abs(mean) + 4 * deviation < 1.0
     if inside.any():
-        np.testing.assert_allclose(sampled.std(0)[inside], spread[inside], rtol=0.1)
+        np.testing.assert_allclose(sampled.std(0)[inside], deviation[inside], rtol=0.1)
     assert (np.abs(sampled) <= 1.0).all() and sampled.std() > 0
     squashed = made("goal-critic")
     assert (np.abs(squashed.act(states[:9], states[:9], np.random.default_rng(0))) < 1.0).all()
@@ -303,12 +303,12 @@ def test_hidden_values_and_imaginary_parts_never_become_an_action(saved, case):
         bad[1][2] = "fast"
     planner = model.planner("direct")
     planner.prepare(good[0])
-    for ask in (lambda: model.act(bad, np.zeros((2, 8))), lambda: model.embed(bad), lambda: planner.prepare(bad[1]),
+    for call in (lambda: model.act(bad, np.zeros((2, 8))), lambda: model.embed(bad), lambda: planner.prepare(bad[1]),
                 lambda: planner.act(bad[1])):  # fmt: skip
-        if case == "ragged" and ask.__code__.co_names[0] == "planner":
+        if case == "ragged" and call.__code__.co_names[0] == "planner":
             continue
         with pytest.raises(IELError) as caught:
-            ask()
+            call()
         assert "\n" not in str(caught.value)
     commands = np.zeros((2, 8), complex)
     with pytest.raises(IELError, match="complex numbers"):

@@ -216,9 +216,9 @@ def test_a_flipped_bit_is_found(saved):
     generator = np.random.default_rng(0)
     for name in ("config.json", "model.safetensors", "manifest.json"):
         whole = (saved / name).read_bytes()
-        for place in generator.integers(0, len(whole), 20):
+        for offset in generator.integers(0, len(whole), 20):
             broken = bytearray(whole)
-            broken[place] ^= 1 << int(generator.integers(8))
+            broken[offset] ^= 1 << int(generator.integers(8))
             (saved / name).write_bytes(broken)
             with pytest.raises(IELError):
                 load_model(saved)

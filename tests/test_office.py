@@ -45,7 +45,7 @@ def test_what_is_evaluated_is_what_is_deployed(data, model, capsys):
     for first in range(0, 100, len(arena.envs)):
         chosen = range(first, min(first + len(arena.envs), 100))
         observations, goals = arena.reset(chosen)
-        together = planner.plan(TaskRequest().wishes(goals)).target(model.embed(observations))
+        together = planner.plan(TaskRequest().specifications(goals)).target(model.embed(observations))
         for row, (observation, goal) in enumerate(zip(observations, goals, strict=True)):
             capsys.readouterr()
             planner.prepare({"x": float(goal[0]), "y": float(goal[1])})
@@ -60,9 +60,9 @@ def test_actions_are_right_at_the_wheel(data, model):
     observation, info = robot.reset(seed=1)
     episode = agent.start(info["goal"], rate=RATE)
     unit = episode.act(observation)
-    told = agent.act(observation, info["goal"], units="robot")
-    np.testing.assert_allclose(told, LOW + (unit + 1) * (HIGH - LOW) / 2, atol=1e-6)
-    assert 0.0 <= told[0] <= 0.6 and -1.6 <= told[1] <= 1.6
+    sent = agent.act(observation, info["goal"], units="robot")
+    np.testing.assert_allclose(sent, LOW + (unit + 1) * (HIGH - LOW) / 2, atol=1e-6)
+    assert 0.0 <= sent[0] <= 0.6 and -1.6 <= sent[1] <= 1.6
 
 
 def test_the_first_command_takes_what_suits_the_robot(data, tmp_path):

@@ -35,18 +35,18 @@ class Room(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place, self.goal = self.np_random.uniform(0, 10, (2, 2))
+        self.position, self.goal = self.np_random.uniform(0, 10, (2, 2))
         self.left = 1.0
         return self.observation(), {"goal": {0: self.goal[0], 1: self.goal[1]}}
 
     def step(self, action):
-        self.place = np.clip(self.place + 0.5 * np.asarray(action, float), 0, 10)
+        self.position = np.clip(self.position + 0.5 * np.asarray(action, float), 0, 10)
         self.left -= 0.001
-        near = bool(np.linalg.norm(self.place - self.goal) < 0.6)
+        near = bool(np.linalg.norm(self.position - self.goal) < 0.6)
         return self.observation(), 0.0, False, False, {"success": near}
 
     def observation(self):
-        return np.array([*self.place, self.left], np.float32)
+        return np.array([*self.position, self.left], np.float32)
 
 
 class Mute(Room):
@@ -111,7 +111,7 @@ def in_memory(data, tmp_path_factory) -> Path:
 def homing(in_memory):
     """A model whose actions lead straight to the target's place: only the environment is on trial."""
     model = iel.open_run(in_memory).model
-    model.mean_action = lambda rows, told: np.clip(told[:, :2] - rows[:, :2], -1, 1)
+    model.mean_action = lambda rows, condition: np.clip(condition[:, :2] - rows[:, :2], -1, 1)
     return model
 
 
@@ -128,7 +128,7 @@ def test_any_environment_is_evaluated_side_by_side_or_in_turns(homing, data):
     assert list(without_data) == ["direct"]
 
 
-def test_what_an_environment_does_not_say_is_asked_for(homing, data):
+def test_what_an_environment_does_not_say_is_requested_for(homing, data):
     goal = {"goal": lambda env, observation, info: {0: env.goal[0], 1: env.goal[1]}}
     protocol = Protocol(2)
     with pytest.raises(ConfigError, match="how long an episode may be; give max_steps"):
@@ -169,7 +169,7 @@ SPACES = {
 
 
 @pytest.mark.parametrize("spaces, sentence", SPACES.values(), ids=SPACES)
-def test_what_is_not_supported_is_said(spaces, sentence):
+def test_what_is_not_supported_is_reported(spaces, sentence):
     with pytest.raises(ConfigError, match=sentence):
         World.of(type("Odd", (Room,), spaces)).environment()
 
@@ -262,7 +262,7 @@ def test_evaluation_and_diagnosis_in_ones_own_environment(run, capsys, monkeypat
     assert code == 0 and "policy:" in out and "episodes:" not in out
 
 
-def test_a_policy_that_listens_is_told_from_one_that_does_not(homing):
+def test_a_policy_that_responds_is_reported_from_one_that_does_not(homing):
     """The logged action leads ahead; of the two policies only one looks where it is sent."""
     from iel.evaluation.diagnosis import policy_finding
 
@@ -270,13 +270,13 @@ def test_a_policy_that_listens_is_told_from_one_that_does_not(homing):
     for _ in range(20):  # an open field: where the log went is where it was pushed
         heading = rng.uniform(0, 6.3) + np.cumsum(rng.normal(0, 0.1, 30))
         pushes = np.stack([np.cos(heading), np.sin(heading)], 1)
-        places = np.concatenate([np.zeros((1, 2)), np.cumsum(0.5 * pushes, 0)]) + rng.uniform(0, 10, 2)
-        episodes.append((np.c_[places, np.zeros(31)], pushes))
+        positions = np.concatenate([np.zeros((1, 2)), np.cumsum(0.5 * pushes, 0)]) + rng.uniform(0, 10, 2)
+        episodes.append((np.c_[positions, np.zeros(31)], pushes))
     data = iel.Trajectories.from_episodes(episodes, trust=True)
     unit = lambda rows: rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)  # noqa: E731
-    homing.mean_action = lambda rows, told: unit(told[:, :2] - rows[:, :2]).astype(np.float32)
+    homing.mean_action = lambda rows, condition: unit(condition[:, :2] - rows[:, :2]).astype(np.float32)
     listens = policy_finding(homing, data, np.random.default_rng(0))
-    homing.mean_action = lambda rows, told: np.zeros((len(rows), 2), np.float32)
+    homing.mean_action = lambda rows, condition: np.zeros((len(rows), 2), np.float32)
     deaf = policy_finding(homing, data, np.random.default_rng(0))
     assert listens.good and not deaf.good
     assert listens.numbers["other_command"] > 1.5 * listens.numbers["right_command"]
@@ -334,7 +334,7 @@ class Corridors(Plane):
 
 
 @pytest.mark.parametrize("thin", [False, True])
-def test_ways_over_a_wall_are_found(thin):
+def test_paths_over_a_wall_are_found(thin):
     world = Corridors(thin)
     start, goal = world.maze.centre([[1, 1], [3, 1]]).astype(np.float32)
     one = np.ones(1, int)
@@ -411,11 +411,11 @@ def corridors(thin):
     """Walks along the two corridors of `Corridors`, a unit a step, and the ends of a plan from one to the other."""
     world = Corridors(thin)
     ends = world.maze.centre([[1, 1], [1, 6], [2, 6], [3, 6], [3, 1]]).astype(np.float32)
-    way = np.concatenate([np.linspace(a, b, 20, endpoint=False) for a, b in itertools.pairwise(ends)])
-    walks = [way + np.random.default_rng(e).normal(0, 0.01, way.shape) for e in range(4)]
+    track = np.concatenate([np.linspace(a, b, 20, endpoint=False) for a, b in itertools.pairwise(ends)])
+    walks = [track + np.random.default_rng(e).normal(0, 0.01, track.shape) for e in range(4)]
     walks += [walk[::-1] for walk in walks]
     data = iel.Trajectories.from_episodes([(walk, np.zeros((len(walk) - 1, 2))) for walk in walks], trust=True)
-    return world, data, data.observations[0], data.observations[len(way) - 1]
+    return world, data, data.observations[0], data.observations[len(track) - 1]
 
 
 @pytest.mark.parametrize("thin", [False, True])

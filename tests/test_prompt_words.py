@@ -16,7 +16,7 @@ from iel.signals import Signals
 MAZE = "pointmaze-medium-navigate-v0"
 
 
-def test_words_become_goals_places_and_rewards(tmp_path):
+def test_words_become_goals_positions_and_rewards(tmp_path):
     assert parse_goal(["1.5", "-2"]).tolist() == [1.5, -2.0]
     assert parse_goal(["0=8.5", "1=-2:6"]) == {0: 8.5, 1: (-2.0, 6.0)}
     assert parse_region("0=4:,1=:6") == {0: (4.0, math.inf), 1: (-math.inf, 6.0)}
@@ -67,7 +67,7 @@ def run(tmp_path_factory, maze_data):
     return out
 
 
-def told(capsys, *words):
+def printed(capsys, *words):
     execute([str(word) for word in words])
     return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
 
@@ -75,7 +75,7 @@ def told(capsys, *words):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The graph's nodes")
 def test_plan_takes_every_prompt(capsys, run, maze_data, tmp_path, drawn):
-    plan = partial(told, capsys, "plan", run, "--nodes", 200, "--json")
+    plan = partial(printed, capsys, "plan", run, "--nodes", 200, "--json")
     assert plan("--goal", "-0.5", "0")["goal"] == [-0.5, 0.0]
     wanted = maze_data.observations[100]
     found = plan("--goal", f"0={wanted[0]}", f"1={wanted[1]}", "--start", *wanted)
@@ -88,12 +88,12 @@ def test_plan_takes_every_prompt(capsys, run, maze_data, tmp_path, drawn):
     by_column = plan("--reward", tmp_path / "r.npz")
     assert by_column["waypoints"][-1][0] > 10  # large x is worth most
     assert plan("--weighted", "0,0@-1", "20,20@1")["in_span"] is None
-    way = plan("--goal", f"0={wanted[0]}", f"1={wanted[1]}", "--avoid", "0=100:200", "--picture", tmp_path / "p.png")
-    assert way["waypoints"] and (tmp_path / "p.png").exists() and min(drawn[-1]) > 2  # a maze, its graph, the route
+    route = plan("--goal", f"0={wanted[0]}", f"1={wanted[1]}", "--avoid", "0=100:200", "--picture", tmp_path / "p.png")
+    assert route["waypoints"] and (tmp_path / "p.png").exists() and min(drawn[-1]) > 2  # a maze, its graph, the route
 
 
 @pytest.mark.slow
-def test_two_wishes_at_once_are_refused(run):
+def test_two_goal_specs_at_once_are_refused(run):
     with pytest.raises(ConfigError, match="two wishes"):
         execute(["plan", str(run), "--goal", "1", "2", "--reward", "0=1:2@1"])
     with pytest.raises(ConfigError, match="leave --goal-columns out"):
@@ -102,11 +102,11 @@ def test_two_wishes_at_once_are_refused(run):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The")
-def test_evaluate_says_what_was_asked(capsys, run):
+def test_evaluate_says_what_was_requested(capsys, run):
     small = ("--max-steps", 30, "--episodes", 1, "--tasks", 1, "--nodes", 64, "--no-pictures", "--json")
-    found = told(capsys, "evaluate", run, "--goal-columns", 0, 1, *small)
+    found = printed(capsys, "evaluate", run, "--goal-columns", 0, 1, *small)
     assert found["protocol"]["asked"] == "columns 0, 1 of each goal" and len(found["planners"]) == 4
-    found = told(capsys, "evaluate", run, "--reward", "0=0:4@1", "--avoid", "0=100:200", *small)
+    found = printed(capsys, "evaluate", run, "--reward", "0=0:4@1", "--avoid", "0=100:200", *small)
     assert set(found["planners"]) == {"sym-graph", "asym-graph"}
     for numbers in found["planners"].values():
         assert 0.0 <= numbers["reward_per_step"] <= 1.0 and numbers["share_in_avoided"] == 0.0

@@ -107,11 +107,11 @@ def test_gradients_are_finite_at_zero_and_those_of_differences_elsewhere(head):
     tiny = jnp.full((4, 16), 1e-20)
     assert all(jnp.isfinite(part).all() for part in slope(tiny, 0 * tiny))
     x, y = (np.random.default_rng(seed).normal(size=(4, 16)) for seed in (4, 5))  # away from ties
-    for place, gradient in enumerate(map(np.asarray, slope(jnp.asarray(x), jnp.asarray(y)))):
+    for position, gradient in enumerate(map(np.asarray, slope(jnp.asarray(x), jnp.asarray(y)))):
         for row, column in np.ndindex(4, 16):
             ends = [x.copy(), y.copy()], [x.copy(), y.copy()]
-            ends[0][place][row, column] += 1e-6
-            ends[1][place][row, column] -= 1e-6
+            ends[0][position][row, column] += 1e-6
+            ends[1][position][row, column] -= 1e-6
             assert gradient[row, column] == pytest.approx((total(*ends[0]) - total(*ends[1])) / 2e-6, abs=1e-3)
 
 
@@ -147,7 +147,7 @@ def test_a_table_of_many_states_takes_the_memory_of_its_numbers():
     assert peak < 3 * 8 * 600 * 600 + 2**23
 
 
-def test_one_directed_graph_serves_all_goals_and_its_ways_are_never_shorter_than_the_metric():
+def test_one_directed_graph_serves_all_goals_and_its_paths_are_never_shorter_than_the_metric():
     nodes = points(8, 60)
     metric = Quasimetric("iqe", GROUPS, MIX)
     graph = PlanningGraph(nodes, metric, neighbours=5)

@@ -5,23 +5,23 @@ import signal
 
 import pytest
 
-from benchmarks.seeds import Child, measure, run, ways
+from benchmarks.seeds import Child, measure, run, variants
 from iel.cores import CAN_PIN, environment_for, usable_cores
 from iel.errors import IELError
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
-def test_every_way_trains_every_seed(count):
-    found = ways(count)
+def test_every_path_trains_every_seed(count):
+    found = variants(count)
     assert found[0].name == "one after another" and found[0].waves == count
-    by_name = {way.name: way for way in found}
+    by_name = {variant.name: variant for variant in found}
     assert [len(by_name[name].seeds) for name in ("vmap", "processes, all at once")] == [1, count]
     assert by_name["vmap"].seeds == by_name["threads"].seeds
     assert (by_name["vmap"].map, by_name["threads"].map) == ("stacked", "separate")
-    for way in found:
-        seeds = [seed for group in way.seeds for seed in group]
-        assert len(set(seeds)) == len(seeds) and len(way.seeds) == len(way.cores)
-        assert len(seeds) * way.waves >= count
+    for variant in found:
+        seeds = [seed for group in variant.seeds for seed in group]
+        assert len(set(seeds)) == len(seeds) and len(variant.seeds) == len(variant.cores)
+        assert len(seeds) * variant.waves >= count
     if CAN_PIN:
         pinned = by_name["processes, one per core"].cores
         assert len(set(pinned)) == len(pinned) == min(count, len(usable_cores()))
@@ -37,7 +37,7 @@ def test_a_child_with_one_core_has_one_thread(monkeypatch):
 @pytest.mark.long
 def test_rates_are_compared_with_the_baseline():
     result = run(2, preset="smoke", steps=4, rounds=1, progress=False)
-    assert [row["way"] for row in result["rows"]] == [way.name for way in ways(2)]
+    assert [row["way"] for row in result["rows"]] == [variant.name for variant in variants(2)]
     first, together = result["rows"][:2]
     for phase in ("omega", "embedding", "policy"):
         assert first[f"{phase}_ratio"] == 1.0 and first[f"{phase}_steps_per_second"] > 0
@@ -54,4 +54,4 @@ def test_a_process_that_dies_is_named():
     child.tell("train")  # nobody listens, and nothing happens
     child.end()
     with pytest.raises(IELError, match=r"The process of seeds 0 failed: .*nothing-like-it"):
-        measure(ways(1)[0], "nothing-like-it", 2, ["omega"])
+        measure(variants(1)[0], "nothing-like-it", 2, ["omega"])

@@ -51,7 +51,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def place(tmp_path):
+def location(tmp_path):
     """An empty directory, in which nothing is left by what is refused."""
     (tmp_path / "place").mkdir()
     return tmp_path / "place"
@@ -90,11 +90,11 @@ def test_an_archive_is_the_directory(robot, packed, tmp_path):
         assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
 
 
-def test_an_archive_of_another_program_is_read(robot, place):
+def test_an_archive_of_another_program_is_read(robot, location):
     """A folder inside, compressed: what file managers make."""
-    shutil.make_archive(str(place / "made"), "zip", robot.parent, robot.name)
+    shutil.make_archive(str(location / "made"), "zip", robot.parent, robot.name)
     assert np.array_equal(
-        iel.load_agent(place / "made.zip").model.embed(STATES), iel.load_agent(robot).model.embed(STATES)
+        iel.load_agent(location / "made.zip").model.embed(STATES), iel.load_agent(robot).model.embed(STATES)
     )
 
 
@@ -119,68 +119,68 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_an_archive_that_lies_is_refused(robot, place, lie):
+def test_an_archive_that_lies_is_refused(robot, location, lie):
     change, said = LIES[lie]
-    lying(robot, place / "a.zip", change)
-    for use in (iel.load_agent, load_model, partial(pull, out=place / "out", progress=False)):
+    lying(robot, location / "a.zip", change)
+    for use in (iel.load_agent, load_model, partial(pull, out=location / "out", progress=False)):
         with pytest.raises(RunError, match=said):
-            use(place / "a.zip")
-    assert names(place) == ["a.zip"] and not (place.parent / "evil").exists()
+            use(location / "a.zip")
+    assert names(location) == ["a.zip"] and not (location.parent / "evil").exists()
 
 
-def test_a_manifest_cannot_name_what_is_outside(robot, place):
+def test_a_manifest_cannot_name_what_is_outside(robot, location):
     """A manifest whose own sha256 is right, which lists a path."""
-    shutil.copytree(robot, place / "bad")
-    seal(place / "bad", MANIFEST_FORMAT, {})
-    manifest = json.loads((place / "bad" / "manifest.json").read_text())
+    shutil.copytree(robot, location / "bad")
+    seal(location / "bad", MANIFEST_FORMAT, {})
+    manifest = json.loads((location / "bad" / "manifest.json").read_text())
     manifest["files"]["../../evil"] = {"sha256": "0" * 64, "size": 1}
     from iel.files import _digest, _json_text
 
     stated = {name: value for name, value in manifest.items() if name != "sha256"}
-    (place / "bad" / "manifest.json").write_text(_json_text({**stated, "sha256": _digest(stated)}))
-    lying(place / "bad", place / "a.zip", lambda e: e.update({"../../evil": b"x"}))
-    for source in (place / "bad", place / "a.zip"):
+    (location / "bad" / "manifest.json").write_text(_json_text({**stated, "sha256": _digest(stated)}))
+    lying(location / "bad", location / "a.zip", lambda e: e.update({"../../evil": b"x"}))
+    for source in (location / "bad", location / "a.zip"):
         with pytest.raises(RunError, match="not the name of a file"):
-            pull(source, place / "out", progress=False)
-    assert not (place / "out").exists()
+            pull(source, location / "out", progress=False)
+    assert not (location / "out").exists()
 
 
-def test_every_flipped_bit_of_an_archive_is_refused(packed, place):
+def test_every_flipped_bit_of_an_archive_is_refused(packed, location):
     """One bit of each hundredth byte, and of every byte of the directory at its end: refused, or the same agent."""
     good, generator = packed.read_bytes(), np.random.default_rng(0)
     expected, same = iel.load_agent(packed).model.embed(STATES), 0
-    places = [*range(0, len(good), max(1, len(good) // 100)), *range(len(good) - 60, len(good))]
-    for number in places:
+    positions = [*range(0, len(good), max(1, len(good) // 100)), *range(len(good) - 60, len(good))]
+    for number in positions:
         bad = bytearray(good)
         bad[number] ^= 1 << int(generator.integers(8))
-        (place / "bad.zip").write_bytes(bad)
+        (location / "bad.zip").write_bytes(bad)
         try:
-            pull(place / "bad.zip", place / "out", progress=False)
+            pull(location / "bad.zip", location / "out", progress=False)
         except RunError:
-            assert not (place / "out").exists()
+            assert not (location / "out").exists()
             continue
         # Times, permissions and the like of entries are nothing that is read.
-        assert np.array_equal(iel.load_agent(place / "out").model.embed(STATES), expected)
+        assert np.array_equal(iel.load_agent(location / "out").model.embed(STATES), expected)
         same += 1
-        shutil.rmtree(place / "out")
-    assert names(place) == ["bad.zip"] and same < len(places) / 4
+        shutil.rmtree(location / "out")
+    assert names(location) == ["bad.zip"] and same < len(positions) / 4
 
 
 # ------------------------------------------------------------------------------------------- directories, web servers
 
 
-def test_directories_are_copied_whole_and_never_overwritten(robot, place):
-    facts = push(robot, str(place / "copy"), progress=False)
-    assert content(place / "copy") == content(robot) and facts["files"].keys() == content(robot).keys()
+def test_directories_are_copied_whole_and_never_overwritten(robot, location):
+    facts = push(robot, str(location / "copy"), progress=False)
+    assert content(location / "copy") == content(robot) and facts["files"].keys() == content(robot).keys()
     with pytest.raises(RunError, match="already exists"):
-        pull(robot, place / "copy", progress=False)
+        pull(robot, location / "copy", progress=False)
     with pytest.raises(RunError, match="another agent"):
-        pull(robot, place / "other", sha256="0" * 64, progress=False)
-    pull(robot, place / "meant", sha256=facts["sha256"], progress=False)
-    assert names(place) == ["copy", "meant"]
+        pull(robot, location / "other", sha256="0" * 64, progress=False)
+    pull(robot, location / "meant", sha256=facts["sha256"], progress=False)
+    assert names(location) == ["copy", "meant"]
 
 
-def test_a_flipped_bit_is_refused_and_leaves_nothing(robot, web, place):
+def test_a_flipped_bit_is_refused_and_leaves_nothing(robot, web, location):
     root, url = web
     shutil.copytree(robot, root / "robot")
     for name in sorted(content(robot)):
@@ -190,27 +190,27 @@ def test_a_flipped_bit_is_refused_and_leaves_nothing(robot, web, place):
         for source in (root / "robot", f"{url}/robot"):
             for out in ("out", "out.zip"):
                 with pytest.raises(RunError, match=r"damaged|not JSON"):
-                    pull(source, place / out, progress=False)
+                    pull(source, location / out, progress=False)
         file.write_bytes(good)
-    assert not names(place)
+    assert not names(location)
 
 
-def test_web_servers(robot, packed, web, place):
+def test_web_servers(robot, packed, web, location):
     root, url = web
     shutil.copytree(robot, root / "robot")
     shutil.copy(packed, root / "robot.zip")
     for number, source in enumerate((f"{url}/robot", f"{url}/robot/", f"{url}/robot.zip")):
-        pull(source, place / str(number), progress=False)
-        assert content(place / str(number)) == content(robot)
-    pull(f"{url}/robot.zip", place / "again.zip", progress=False)
-    assert (place / "again.zip").read_bytes() == packed.read_bytes()
+        pull(source, location / str(number), progress=False)
+        assert content(location / str(number)) == content(robot)
+    pull(f"{url}/robot.zip", location / "again.zip", progress=False)
+    assert (location / "again.zip").read_bytes() == packed.read_bytes()
     with pytest.raises(ConfigError, match="cannot be pushed to"):
         push(robot, f"{url}/robot")
     with pytest.raises(RunError, match=r"answers 404"):
-        pull(f"{url}/none", place / "none", progress=False)
+        pull(f"{url}/none", location / "none", progress=False)
 
 
-def test_a_server_that_hangs_up_leads_elsewhere_or_sends_for_ever(robot, packed, place, tmp_path):
+def test_a_server_that_hangs_up_goes_elsewhere_or_sends_for_ever(robot, packed, location, tmp_path):
     """It promises more than it sends; redirects to a file of this machine; sends more than the manifest says."""
     served = content(robot)
 
@@ -240,25 +240,25 @@ def test_a_server_that_hangs_up_leads_elsewhere_or_sends_for_ever(robot, packed,
     url = f"http://127.0.0.1:{server.server_address[1]}"
     for path, said in {"elsewhere": "not allowed", "short": "damaged", "endless": "longer than"}.items():
         with pytest.raises(RunError, match=said):
-            pull(f"{url}/{path}", place / "out", progress=False)
+            pull(f"{url}/{path}", location / "out", progress=False)
     server.shutdown()
     server.server_close()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(RunError, match="check the address and the connection"):
-            pull(f"http://127.0.0.1:{free.getsockname()[1]}/robot", place / "out", progress=False)
-    assert not names(place)
+            pull(f"http://127.0.0.1:{free.getsockname()[1]}/robot", location / "out", progress=False)
+    assert not names(location)
 
 
-def test_what_is_not_an_agent_says_so(place, tmp_path):
+def test_what_is_not_an_agent_says_so(location, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text('{"algo": "iel"}')
-    for use in (partial(push, destination=str(place / "out")), partial(pull, out=place / "out")):
+    for use in (partial(push, destination=str(location / "out")), partial(pull, out=location / "out")):
         with pytest.raises(RunError, match="is not an agent; give what `iel export RUN`"):
             use(tmp_path / "run")
         with pytest.raises(RunError, match="does not exist"):
             use(tmp_path / "none")
-    assert not names(place)
+    assert not names(location)
 
 
 # ------------------------------------------------------------------------------------------------------------- the Hub
@@ -277,74 +277,76 @@ def hub(monkeypatch):
         yield running
 
 
-def test_the_hub_gives_back_what_it_got(robot, hub, place, capsys):
+def test_the_hub_gives_back_what_it_got(robot, hub, location, capsys):
     assert iel_command(["push", str(robot), "hf:me/robot", "--private", "--json"]) == 0
     pushed = json.loads(capsys.readouterr().out)
     assert {**hub.files("me/robot")} == {".gitattributes": b"", **content(robot)} and hub.private == {"me/robot"}
     assert hub.large, "weights travel as large files"
-    words = ["pull", "hf:me/robot", str(place / "robot"), "--sha256", pushed["sha256"], "--json"]
+    words = ["pull", "hf:me/robot", str(location / "robot"), "--sha256", pushed["sha256"], "--json"]
     assert iel_command(words) == 0
     assert json.loads(capsys.readouterr().out)["files"] == pushed["files"]
-    assert content(place / "robot") == content(robot), "and nothing else, such as the client's notes"
+    assert content(location / "robot") == content(robot), "and nothing else, such as the client's notes"
 
 
-def test_revisions_of_the_hub(robot, hub, place):
-    other = iel.Agent(random_model("directed", (16, 16), 5, 3, 8, 1), planner="direct").save(place / "other")
+def test_revisions_of_the_hub(robot, hub, location):
+    other = iel.Agent(random_model("directed", (16, 16), 5, 3, 8, 1), planner="direct").save(location / "other")
     first = push(robot, "hf:me/robot", progress=False)
     push(other, "hf:me/robot", progress=False)
     assert "planner.safetensors" not in hub.files("me/robot"), "what the agent before had is gone"
     push(robot, "hf:me/robot@v2", progress=False)
     for revision, expected in {first["revision"]: robot, "main": other, "v2": robot}.items():
-        pull(f"hf:me/robot@{revision}", place / revision, progress=False)
-        assert content(place / revision) == content(expected)
+        pull(f"hf:me/robot@{revision}", location / revision, progress=False)
+        assert content(location / revision) == content(expected)
 
 
-def test_what_the_hub_refuses(robot, hub, place, monkeypatch):
+def test_what_the_hub_refuses(robot, hub, location, monkeypatch):
     push(robot, "hf:me/robot", private=True, progress=False)
     files = hub.files("me/robot")
     files["model.safetensors"] = files["model.safetensors"][:-1] + b"\1"
     with pytest.raises(RunError, match="damaged"):
-        pull("hf:me/robot", place / "out", progress=False)
+        pull("hf:me/robot", location / "out", progress=False)
     files["model.safetensors"] += bytes(1000)
     with pytest.raises(RunError, match=r"bytes instead of"):
-        pull("hf:me/robot", place / "out", progress=False)
-    assert not any("GET" in line and "model.safetensors" in line for line in hub.asked[-3:]), "it was not even fetched"
+        pull("hf:me/robot", location / "out", progress=False)
+    assert not any("GET" in line and "model.safetensors" in line for line in hub.requested[-3:]), (
+        "it was not even fetched"
+    )
     del files["manifest.json"]
     with pytest.raises(RunError, match="not an agent of iel"):
-        pull("hf:me/robot", place / "out", progress=False)
+        pull("hf:me/robot", location / "out", progress=False)
     with pytest.raises(RunError, match="404"):
-        pull("hf:me/robot@none", place / "out", progress=False)
+        pull("hf:me/robot@none", location / "out", progress=False)
     monkeypatch.setenv("HF_TOKEN", "hf_" + "y" * 34)
-    for use in (partial(push, robot), partial(pull, out=place / "out")):
+    for use in (partial(push, robot), partial(pull, out=location / "out")):
         with pytest.raises(RunError, match=r"401.*hf auth login"):
             use("hf:me/robot", progress=False)
     with pytest.raises(ConfigError, match="hf:owner/name"):
-        pull("hf:robot", place / "out")
-    assert not names(place)
+        pull("hf:robot", location / "out")
+    assert not names(location)
 
 
-def test_without_the_client_the_extra_is_named(robot, monkeypatch, place):
+def test_without_the_client_the_extra_is_named(robot, monkeypatch, location):
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ConfigError, match=r"\[hub\]"):
-        pull("hf:me/robot", place / "out")
+        pull("hf:me/robot", location / "out")
 
 
-def test_a_full_disk_leaves_nothing(robot, place, monkeypatch):
+def test_a_full_disk_leaves_nothing(robot, location, monkeypatch):
     def full_disk(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("iel.sharing._checked", full_disk)
     with pytest.raises(RunError, match="No space left"):
-        pull(robot, place / "out", progress=False)
-    assert not names(place)
+        pull(robot, location / "out", progress=False)
+    assert not names(location)
 
 
-def test_packing_takes_what_the_manifest_lists(robot, place):
-    shutil.copytree(robot, place / "robot")
-    (place / "robot" / "notes.txt").write_text("mine")
-    pack(place / "robot", place / "robot.zip")
-    with zipfile.ZipFile(place / "robot.zip") as archive:
+def test_packing_takes_what_the_manifest_lists(robot, location):
+    shutil.copytree(robot, location / "robot")
+    (location / "robot" / "notes.txt").write_text("mine")
+    pack(location / "robot", location / "robot.zip")
+    with zipfile.ZipFile(location / "robot.zip") as archive:
         assert set(archive.namelist()) == content(robot).keys()
 
 

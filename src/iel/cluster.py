@@ -73,7 +73,7 @@ class Cluster:
         self.ray.shutdown()
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """How many of our processes fit at a time, as of now."""
         return max(1, int(self.ray.cluster_resources().get("CPU", 1) // self.needs.cores))
 

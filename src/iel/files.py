@@ -186,14 +186,14 @@ def require_writable(directory: Path, error: ErrorType = RunError) -> None:
 
 
 @contextmanager
-def write_errors(what: str, place: Path) -> Iterator[None]:
+def write_errors(what: str, location: Path) -> Iterator[None]:
     """What the disk refuses of a training inside of the block becomes one sentence."""
     try:
         yield
     except OSError as error:
         remedy = "make it writable" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else "free some space"
         raise RunError(
-            f"{what} could not be written to {place} ({error.strerror or error}); {remedy}, then continue with "
+            f"{what} could not be written to {location} ({error.strerror or error}); {remedy}, then continue with "
             "`iel train --resume`."
         ) from error
 

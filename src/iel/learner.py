@@ -106,14 +106,14 @@ class Spec(NamedTuple):
         for part in parts:
             columns = known[part] if isinstance(part, str) else (-1,) * part
             hidden = set(whole).difference(self.goal) if part == "goal" and self.goal else set()
-            chosen += [(start + place, column) for place, column in enumerate(columns) if column not in hidden]
+            chosen += [(start + index, column) for index, column in enumerate(columns) if column not in hidden]
             start += len(columns)
         if scaling is None and len(chosen) == start:
             return None
         scaling = scaling or Scaling(np.zeros(self.observation_size), np.ones(self.observation_size))
         mean = tuple(0.0 if column < 0 else float(scaling.mean[column]) for _, column in chosen)
         deviation = tuple(1.0 if column < 0 else float(scaling.std[column]) for _, column in chosen)
-        return Lens(tuple(place for place, _ in chosen), mean, deviation)
+        return Lens(tuple(index for index, _ in chosen), mean, deviation)
 
 
 class TrainState(NamedTuple):

@@ -101,8 +101,8 @@ SENTENCES = {
 def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool | None = None) -> str:
     """One sentence for whatever the system said about a file; `writing` is None where nobody knows."""
     done = {True: "written", False: "read", None: "used"}[writing]
-    place = path if path is not None else problem.filename
-    named = "A file" if place is None else str(place) if len(str(place)) < 300 else f"{str(place)[:80]}..."
+    location = path if path is not None else problem.filename
+    named = "A file" if location is None else str(location) if len(str(location)) < 300 else f"{str(location)[:80]}..."
     reason, code = problem.strerror or str(problem) or type(problem).__name__, problem.errno
     if code in SENTENCES:
         return f"{named} {SENTENCES[code]}"
@@ -246,10 +246,10 @@ def _check_directory_size(file: BufferedReader, size: int) -> None:
     file.seek(max(0, size - 22 - 65535))
     tail = file.read()
     file.seek(0)
-    place = tail.rfind(b"PK\x05\x06")
-    if place < 0 or len(tail) - place < 22:
+    location = tail.rfind(b"PK\x05\x06")
+    if location < 0 or len(tail) - location < 22:
         raise ValueError("it has no directory; it is cut off or no zip file")
-    length = int.from_bytes(tail[place + 12 : place + 16], "little")
+    length = int.from_bytes(tail[location + 12 : location + 16], "little")
     if length == 0xFFFFFFFF:
         record = tail.rfind(b"PK\x06\x06")
         length = int.from_bytes(tail[record + 40 : record + 48], "little") if record >= 0 else length

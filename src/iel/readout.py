@@ -31,5 +31,5 @@ def affine_readout(
 
 def unexplained(missed: Floats, targets: Floats) -> float:
     """1 - R^2: squared errors over the squared spread of the targets; 0 is perfect, 1 is as good as the mean."""
-    spread = float(((targets - targets.mean(axis=0)) ** 2).sum())
-    return float((missed**2).sum()) / spread if spread > 0 else 0.0
+    dispersion = float(((targets - targets.mean(axis=0)) ** 2).sum())
+    return float((missed**2).sum()) / dispersion if dispersion > 0 else 0.0

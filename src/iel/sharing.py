@@ -49,12 +49,12 @@ def push(agent: Path | str, destination: str, *, private: bool = False, progress
         raise ConfigError(f"{destination} cannot be pushed to; give hf:owner/name, a directory or a file.zip.")
     if not destination.startswith("hf:"):
         return {**pull(agent, destination, progress=progress), "source": str(agent)}
-    place = hub_address(destination)
+    location = hub_address(destination)
     with unpacked(Path(agent)) as directory:
         facts = _checked(directory, agent)
         if CARD not in facts["files"]:
             raise RunError(f"{agent} has no {CARD} to show on the Hub; write it again with `iel export` and push that.")
-        revision = HubRepository(place).upload(directory, list(facts["files"]), private)
+        revision = HubRepository(location).upload(directory, list(facts["files"]), private)
     return {"source": str(agent), "destination": destination, **facts, "revision": revision}
 
 
@@ -125,7 +125,7 @@ def _fetch(source: str, directory: Path, progress: bool) -> None:
         _collect(LocalDirectory(Path(source)), source, directory, progress)
 
 
-class Place(ABC):
+class Location(ABC):
     """Where the files of an agent are fetched from, one by one."""
 
     @abstractmethod
@@ -133,14 +133,14 @@ class Place(ABC):
         """The content of a file, which should have at most so many bytes."""
 
 
-def _collect(place: Place, source: str, directory: Path, progress: bool) -> None:
+def _collect(location: Location, source: str, directory: Path, progress: bool) -> None:
     """The manifest first, then what it lists: no other name is ever looked at, and no file is larger than it says."""
-    receive(place.blocks(MANIFEST, JSON_BYTES), directory / MANIFEST, JSON_BYTES, source)
+    receive(location.blocks(MANIFEST, JSON_BYTES), directory / MANIFEST, JSON_BYTES, source)
     listed = read_listed(directory, source)
     total = sum(facts.size for facts in listed.values())
     with Progress("pull", total // 1000, unit="kB", show=progress) as bar:
         for name, facts in listed.items():
-            receive(_counted(place.blocks(name, facts.size), bar), directory / name, facts.size, source)
+            receive(_counted(location.blocks(name, facts.size), bar), directory / name, facts.size, source)
             if file_facts(directory / name) != facts:
                 raise RunError(f"{source}: {name} is damaged (it differs from {MANIFEST}); nothing was written.")
 
@@ -157,7 +157,7 @@ def _counted(blocks: Iterator[bytes], bar: Progress) -> Iterator[bytes]:
         done += len(block)
 
 
-class LocalDirectory(Place):
+class LocalDirectory(Location):
     def __init__(self, directory: Path):
         self.directory = directory
         if not directory.is_dir():
@@ -170,7 +170,7 @@ class LocalDirectory(Place):
             yield from _blocks(file)
 
 
-class WebDirectory(Place):
+class WebDirectory(Location):
     """URL/manifest.json, and what it lists beside it."""
 
     def __init__(self, url: str):
@@ -229,12 +229,12 @@ def hub_address(text: str) -> HubAddress:
     return HubAddress(found["repo"], found["revision"])
 
 
-class HubRepository(Place):
+class HubRepository(Location):
     """One commit of a model repository, through `huggingface_hub` ($HF_ENDPOINT, $HF_TOKEN, `hf auth login`)."""
 
-    def __init__(self, place: HubAddress, scratch: Path | None = None):
+    def __init__(self, location: HubAddress, scratch: Path | None = None):
         """Files are downloaded into `scratch` first."""
-        self.place, self.scratch, self.hub = place, scratch, _require_hub()
+        self.location, self.scratch, self.hub = location, scratch, _require_hub()
         self.api = self.hub.HfApi(
             endpoint=os.environ.get("HF_ENDPOINT"), library_name="iel", library_version=iel.__version__
         )
@@ -243,25 +243,27 @@ class HubRepository(Place):
         self.sizes: dict[str, int | None] = {}
 
     def blocks(self, name: str, most: int) -> Iterator[bytes]:
-        with _hub_errors(self.place):
+        with _hub_errors(self.location):
             if not self.commit:
-                facts = self.api.model_info(self.place.repo, revision=self.place.revision, files_metadata=True)
+                facts = self.api.model_info(self.location.repo, revision=self.location.revision, files_metadata=True)
                 self.commit = facts.sha
                 self.sizes = {file.rfilename: file.size for file in facts.siblings}
             size = self.sizes.get(name)
             if size is None:
-                raise RunError(f"{self.place} has no {name}, so it is not an agent of iel; check its name.")
+                raise RunError(f"{self.location} has no {name}, so it is not an agent of iel; check its name.")
             if size > most:
-                raise RunError(f"{self.place}: {name} has {size:,} bytes instead of {most:,} at most; do not use it.")
+                raise RunError(
+                    f"{self.location}: {name} has {size:,} bytes instead of {most:,} at most; do not use it."
+                )
             with self.hub.utils.disable_progress_bars():  # ours shows all files together
-                file = self.api.hf_hub_download(self.place.repo, name, revision=self.commit, local_dir=self.scratch)
+                file = self.api.hf_hub_download(self.location.repo, name, revision=self.commit, local_dir=self.scratch)
         with open_regular(file, RunError) as (content, _):
             yield from _blocks(content)
 
     def upload(self, directory: Path, names: list[str], private: bool) -> str:
         """One commit with these files, and without those that an earlier agent had there; returns its name."""
-        repo, revision = self.place
-        with _hub_errors(self.place):
+        repo, revision = self.location
+        with _hub_errors(self.location):
             self.api.create_repo(repo, private=private, exist_ok=True)
             if revision:
                 self.api.create_branch(repo, branch=revision, exist_ok=True)
@@ -280,7 +282,7 @@ class HubRepository(Place):
         with tempfile.TemporaryDirectory(prefix="iel-") as scratch:
             self.scratch, target = Path(scratch) / "hub", Path(scratch) / MANIFEST
             try:
-                receive(self.blocks(MANIFEST, JSON_BYTES), target, JSON_BYTES, str(self.place))
+                receive(self.blocks(MANIFEST, JSON_BYTES), target, JSON_BYTES, str(self.location))
                 return read_manifest(target, MANIFEST_FORMAT)[1].keys() & self.sizes.keys()
             except RunError:
                 return set()
@@ -302,7 +304,7 @@ HUB_REMEDIES = {
 
 
 @contextmanager
-def _hub_errors(place: HubAddress) -> Iterator[None]:
+def _hub_errors(location: HubAddress) -> Iterator[None]:
     """Whatever the Hub or its client refuses becomes one sentence."""
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -311,9 +313,9 @@ def _hub_errors(place: HubAddress) -> Iterator[None]:
     except HfHubHTTPError as problem:
         code = problem.response.status_code if problem.response is not None else 0
         remedy = HUB_REMEDIES.get(code, "try again later")
-        raise RunError(f"{place}: the Hub answers {code} ({first_line(problem)}); {remedy}.") from None
+        raise RunError(f"{location}: the Hub answers {code} ({first_line(problem)}); {remedy}.") from None
     except RunError:
         raise
     except Exception as problem:  # whatever a third-party client may raise
         reason = first_line(problem) or type(problem).__name__
-        raise RunError(f"{place} cannot be used ({reason}); check the name and the connection.") from None
+        raise RunError(f"{location} cannot be used ({reason}); check the name and the connection.") from None

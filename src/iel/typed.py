@@ -41,8 +41,8 @@ def as_struct(value: object, kind: type[T], source: str, error: type[IELError] =
     try:
         return msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as problem:
-        what, place = _parts(problem)
-        raise error(f"{source}{place and ', '}{place}: {what}; it is damaged or of another version.") from None
+        what, location = _parts(problem)
+        raise error(f"{source}{location and ', '}{location}: {what}; it is damaged or of another version.") from None
 
 
 def violation(value: object, kind: Any) -> str | None:
@@ -50,8 +50,8 @@ def violation(value: object, kind: Any) -> str | None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as problem:
-        what, place = _parts(problem)
-        return f"{what}{place and ' at '}{place}"
+        what, location = _parts(problem)
+        return f"{what}{location and ' at '}{location}"
     except TypeError:  # a declared type that cannot be checked
         return None
     return None

@@ -40,7 +40,7 @@ settings = { steps = 300, hidden = [8], batch_size = 16 }
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, maze_data) -> Path:
+def location(tmp_path_factory, maze_data) -> Path:
     """The grid file, beside data that is there already."""
     path = tmp_path_factory.mktemp("compare")
     (path / "smoke.toml").write_text(GRID)
@@ -48,13 +48,13 @@ def place(tmp_path_factory, maze_data) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(place) -> Path:
+def whole(location) -> Path:
     """A comparison that ran without interruption, by the command itself."""
     words = ["compare", "smoke.toml", "--out", "whole", "--jobs", "2", "--json"]
-    done = subprocess.run([sys.executable, "-m", "iel.cli", *words], cwd=place, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run([sys.executable, "-m", "iel.cli", *words], cwd=location, stdout=subprocess.PIPE, check=True)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["done"] == result["cells"] == 4 and not result["errors"]
-    return place / "whole"
+    return location / "whole"
 
 
 def check_identical(whole: Path, stopped: Path, entries: int) -> None:
@@ -85,19 +85,19 @@ def test_a_comparison_that_was_stopped_goes_on_and_gives_the_identical_table(who
     assert untouched == {path: path.stat().st_mtime_ns for path in out.glob("cells/*--narrow--*/**/*")}
 
 
-def test_a_finished_comparison_runs_nothing(place, whole):
+def test_a_finished_comparison_runs_nothing(location, whole):
     before = {path: path.stat().st_mtime_ns for path in whole.glob("cells/**/*")}
-    jobs = execute(read_grid(place / "smoke.toml"), whole, quiet=True)
+    jobs = execute(read_grid(location / "smoke.toml"), whole, quiet=True)
     assert [job.state for job in jobs] == ["done"] * 4
     assert before == {path: path.stat().st_mtime_ns for path in whole.glob("cells/**/*")}
 
 
-def test_a_comparison_that_is_refused_leaves_no_trace(place, whole, capsys):
+def test_a_comparison_that_is_refused_leaves_no_trace(location, whole, capsys):
     from iel.cli import run
 
     before = (whole / "sessions.json").read_bytes()
     with locked(whole), pytest.raises(RunError, match="being trained by another process"):
-        run(["compare", str(place / "smoke.toml"), "--out", str(whole), "--json"])
+        run(["compare", str(location / "smoke.toml"), "--out", str(whole), "--json"])
     assert (whole / "sessions.json").read_bytes() == before
 
 
@@ -275,10 +275,10 @@ def test_report_writes_the_papers_layout_and_a_page_that_needs_nothing_else(whol
         assert str(Path.home()) not in content and str(whole) not in content and (len(host) < 4 or host not in content)
 
 
-def test_list_says_what_is_done(place, whole, capsys):
+def test_list_says_what_is_done(location, whole, capsys):
     from iel.cli import run
 
-    assert run(["compare", str(place / "smoke.toml"), "--out", str(whole), "--list"]) == 0
+    assert run(["compare", str(location / "smoke.toml"), "--out", str(whole), "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and all(line.startswith("done") for line in lines)
 

@@ -16,7 +16,7 @@ GOOD = {"environments": [MAZE], "seeds": [0, 1], "methods": [{"algo": "iel", "pl
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
 @pytest.mark.parametrize("name", builtin_grids())
-def test_shipped_grids_are_sound_at_every_scale(name, scale):
+def test_packaged_grids_are_sound_at_every_scale(name, scale):
     grid = read_grid(name, scale)
     assert grid.cells
     assert grid.protocol.seed in (1000, 3000, 4000, 5000, 6000)  # settings were chosen with others
@@ -129,13 +129,13 @@ IEL, GCBC = {"algo": "iel"}, {"algo": "gcbc"}
         ({"methods": [IEL, GCBC, IEL]}, "Two methods are called 'iel'"),
     ],
 )
-def test_mistakes_are_named_with_their_place(change, said):
+def test_errors_are_named_with_their_position(change, said):
     with pytest.raises(ConfigError) as error:
         check_grid({**GOOD, **change}, "bad")
     assert said in str(error.value) and str(error.value).startswith("The grid 'bad': ")
 
 
-def test_mistakes_stop_the_command_before_anything_is_written(tmp_path, capsys):
+def test_errors_stop_the_command_before_anything_is_written(tmp_path, capsys):
     (tmp_path / "bad.toml").write_text('environments = ["nowhere"]\n[[methods]]\nalgo = "nothing"\n')
     with pytest.raises(SystemExit) as end:
         main(["compare", str(tmp_path / "bad.toml"), "--scale", "huge", "--out", str(tmp_path / "out")])
@@ -167,15 +167,15 @@ def test_fingerprints_follow_everything_that_decides_a_result():
 
 
 def test_a_planner_may_be_driven_by_the_policy_of_another_method():
-    walker = {"algo": "iel", "label": "walker", "settings": {"policy": "waypoints"}}
+    waypoint_policy = {"algo": "iel", "label": "walker", "settings": {"policy": "waypoints"}}
     other = {"algo": "hilp", "planners": ["sym-graph", "common"]}
     common = {"common": {"planner": "sym-graph", "policy_of": "walker"}}
-    table = {**GOOD, "planners": common, "methods": [walker, other]}
+    table = {**GOOD, "planners": common, "methods": [waypoint_policy, other]}
     by = {(cell.method, cell.seed): cell for cell in check_grid(table, "g").cells}
     driven, driver = by["hilp", 1], by["walker", 1]
     assert driven.driver("walker").directory("d") == driver.directory("d") and not driver.drivers
     own, common_one = (driven.evaluation_fingerprint("d", variant) for variant in driven.planners)
-    longer = {**table, "methods": [{**walker, "settings": {**walker["settings"], "steps": 9}}, other]}
+    longer = {**table, "methods": [{**waypoint_policy, "settings": {**waypoint_policy["settings"], "steps": 9}}, other]}
     changed = next(cell for cell in check_grid(longer, "g").cells if (cell.method, cell.seed) == ("hilp", 1))
     assert changed.directory("d") == driven.directory("d")  # nothing is trained again but the walker
     assert changed.evaluation_fingerprint("d", changed.planners[0]) == own
@@ -185,12 +185,12 @@ def test_a_planner_may_be_driven_by_the_policy_of_another_method():
         ({"planners": ["common"]}, "can have no policy_of"),
     ):
         with pytest.raises(ConfigError, match=said):
-            check_grid({**table, "methods": [{**walker, **change}, other]}, "g")
+            check_grid({**table, "methods": [{**waypoint_policy, **change}, other]}, "g")
     with pytest.raises(ConfigError, match="walkre"):
         check_grid({**table, "planners": {"common": {"planner": "sym-graph", "policy_of": "walkre"}}}, "g")
 
 
-def test_a_planner_may_be_asked_for_some_columns_of_the_goals_by_environment():
+def test_a_planner_may_be_requested_for_some_columns_of_the_goals_by_environment():
     parts = {"planner": "sym-graph", "goal_columns": {"*-medium-*": [1]}}
     table = {**GOOD, "planners": {"parts": parts}}
     table["methods"] = [{"algo": "iel", "planners": ["sym-graph", "parts"]}]

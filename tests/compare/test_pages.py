@@ -77,7 +77,7 @@ def test_what_is_not_an_audit_is_refused_and_changes_nothing(tmp_path, capsys):
     assert pages.main(["methods", str(tmp_path / "absent.md")]) == 2 and "absent.md" in capsys.readouterr().err
 
 
-def test_a_report_fills_its_place_in_a_document_and_nothing_else(tmp_path, monkeypatch):
+def test_a_report_fills_its_position_in_a_document_and_nothing_else(tmp_path, monkeypatch):
     entries = {("maze", ("GCBC", "direct")): Entry((0, 1), np.array([[0.2, 0.4], [0.6, 0.6]]), 10, 50.0)}
     comparison = Comparison("tiny", ("maze",), (("GCBC", "direct"),), entries, {}, protocol=GridProtocol(10, 1))
     monkeypatch.setattr(pages, "collect", lambda sources: comparison)

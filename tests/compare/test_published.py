@@ -40,7 +40,7 @@ def test_a_search_at_test_time_is_class_b_and_another_protocol_class_c():
         ({"HIQL/direct": ["10"]}, "expected `float`"),
     ],
 )
-def test_a_damaged_file_is_told_with_its_place(tmp_path, monkeypatch, row, said):
+def test_a_damaged_file_is_reported_with_its_position(tmp_path, monkeypatch, row, said):
     cells = ", ".join(f'"{column}" = {json.dumps(numbers)}' for column, numbers in row.items())
     file = tmp_path / "published.toml"
     file.write_text(f'[x]\nsource = "s"\nevidence = "paper"\n[x.rows]\n"task" = {{ {cells} }}\n')

@@ -29,7 +29,7 @@ settings = { steps = STEPS, hidden = [16, 16], batch_size = 16 }
 )
 
 
-def test_where_and_with_what_is_said_in_words():
+def test_where_and_with_what_is_reported_in_words():
     assert address_of("ray=10.0.0.1:6379") == "10.0.0.1:6379"
     for wrong in ("slurm", "ray=", "rays"):
         with pytest.raises(ConfigError, match="say ray, or ray=ADDRESS"):

@@ -17,7 +17,7 @@ def job(tmp_path, method: str, state: str, seconds: float = 0.0, step: int = 0) 
     return made
 
 
-def test_cells_under_way_foretell_what_those_to_come_will_take(tmp_path):
+def test_cells_under_path_predict_what_those_to_come_will_take(tmp_path):
     """A quick cell is done in 60 s; a slow one has taken 400 s for half of its training, 0.4 of its work."""
     quick, slow = job(tmp_path, "quick", "done", 60.0), job(tmp_path, "slow", "running", 400.0, step=500)
     waiting = [job(tmp_path, f"other {k}", "waiting") for k in range(2)]

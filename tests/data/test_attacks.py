@@ -99,7 +99,7 @@ def kitchen(path: Path) -> Path:
     return hdf5(path, observations=np.cumsum(rng.normal(size=(ROWS, 60)), 0), actions=rng.uniform(-1, 1, (ROWS, 9)))
 
 
-def test_sixty_columns_are_cut_only_in_a_kitchen_and_it_is_said(tmp_path, capsys):
+def test_sixty_columns_are_cut_only_in_a_kitchen_and_it_is_reported(tmp_path, capsys):
     """A robot of one's own may have sixty columns too."""
     assert iel.load(kitchen(tmp_path / "my-arm.hdf5")).observation_size == 60
     assert "30 of 60" not in capsys.readouterr().err
@@ -204,7 +204,7 @@ def test_truth_values_with_their_next_ones_are_read(tmp_path):
     assert iel.load(path, trust=True).observation_size == WIDTH
 
 
-def test_a_lost_episode_is_said(tmp_path, capsys):
+def test_a_lost_episode_is_reported(tmp_path, capsys):
     """A damaged name must not make an episode disappear without a word."""
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         for number in (0, 1, 3):

@@ -26,10 +26,10 @@ def good(**changes) -> dict:
     return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
 
 
-def changed(name: str, place, value) -> dict:
+def changed(name: str, position, value) -> dict:
     arrays = good()
     arrays[name] = arrays[name].astype(np.float64)
-    arrays[name][place] = value
+    arrays[name][position] = value
     return arrays
 
 

@@ -19,15 +19,15 @@ def walk(delay: int, kind: str, seed: int = 0, episodes: int = 8, steps: int = 2
         for t in range(1, steps + 1):
             action[t] = 0.7 * action[t - 1] + 0.5 * noise[t]
         action = np.clip(action, -1, 1)
-        place, yaw, seen = np.zeros(2), 0.0, []
+        position, yaw, seen = np.zeros(2), 0.0, []
         for t in range(steps + 1):
-            seen.append([*place, np.sin(yaw), np.cos(yaw)] if kind == "car" else [*place])
+            seen.append([*position, np.sin(yaw), np.cos(yaw)] if kind == "car" else [*position])
             v, w = action[t - delay] if t >= delay else np.zeros(2)
             if kind == "car":
-                place = place + 0.1 * v * np.array([np.cos(yaw), np.sin(yaw)])
+                position = position + 0.1 * v * np.array([np.cos(yaw), np.sin(yaw)])
                 yaw += 0.3 * w
             else:
-                place = place + 0.1 * np.array([v, w])
+                position = position + 0.1 * np.array([v, w])
         states.append(np.array(seen) + rng.normal(0, 0.005, (steps + 1, len(seen[0]))))
         actions.append(action)
     offsets = np.arange(episodes + 1) * (steps + 1)

@@ -110,19 +110,19 @@ def test_no_connection_is_one_sentence(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_minari_arrives_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_minari_succeeds_whole_or_not_at_all(tmp_path, monkeypatch):
     import h5py
 
     def fetch(name, directory, cut=0):
-        place = directory / "D4RL/door/human-v2/data"
-        place.mkdir(parents=True)
-        with h5py.File(place / "main_data.hdf5", "w") as file:
+        location = directory / "D4RL/door/human-v2/data"
+        location.mkdir(parents=True)
+        with h5py.File(location / "main_data.hdf5", "w") as file:
             file["episode_0/observations"], file["episode_0/actions"] = (
                 np.random.default_rng(0).normal(size=(30, 4)),
                 np.zeros((29, 2)),
             )
-        content = (place / "main_data.hdf5").read_bytes()
-        (place / "main_data.hdf5").write_bytes(content[: len(content) - cut])
+        content = (location / "main_data.hdf5").read_bytes()
+        (location / "main_data.hdf5").write_bytes(content[: len(content) - cut])
 
     monkeypatch.setattr("iel.data.download.fetch_minari", functools.partial(fetch, cut=100))
     with pytest.raises(DataError, match="is not whole"):
@@ -142,7 +142,7 @@ def test_the_package_that_is_missing_names_its_extra(tmp_path, monkeypatch):
         download("D4RL/door/human-v2", tmp_path)
 
 
-def test_which_names_somebody_offers():
+def test_which_names_a_source_offers():
     for name in ("antmaze-giant-navigate-v0", "puzzle-4x4-play-v0", "scene-noisy-v0", "D4RL/antmaze/umaze-v1"):
         assert has_source(name), name
     for name in ("antmaze", "kitchen-partial-v0", "../secret-v0", "D4RL/../../x-v1", "antmaze-large-diverse-v2"):

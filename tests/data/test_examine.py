@@ -60,7 +60,7 @@ def test_a_forgotten_boundary_is_a_teleport():
     assert next((f.kind, f.episode, f.step) for f in findings) == ("teleporting", 0, 59)
 
 
-def test_jumps_of_the_place_are_reported_once():
+def test_jumps_of_the_position_are_reported_once():
     rows = walk(episodes=20, length=200)
     rows.observations[450:600] += 60.0
     (finding,) = only(rows, "jumping")

@@ -32,7 +32,7 @@ def test_states_are_uniform_over_transitions(data, draw):
     assert np.abs(counts - expected).max() < 6 * np.sqrt(expected)
 
 
-def test_intermediates_stay_on_the_way(data, draw):
+def test_intermediates_stay_on_the_path(data, draw):
     assert (draw.steps >= 1).all() and (draw.steps <= 10).all()
     assert np.array_equal(draw.intermediate, draw.state + draw.steps)
     assert (draw.intermediate <= data.final[draw.state]).all()

@@ -66,11 +66,11 @@ def test_ants_that_fall_are_left_alone():
 
 def test_noisy_sensors_and_pauses_are_left_alone():
     rng = np.random.default_rng(0)
-    place = np.cumsum(np.repeat(rng.uniform(-1, 1, (100, 2)), 50, axis=0), axis=0)
+    position = np.cumsum(np.repeat(rng.uniform(-1, 1, (100, 2)), 50, axis=0), axis=0)
     sensors = rng.standard_t(2, (5000, 4))  # heavy tails
-    data = Trajectories(np.concatenate([place, sensors], 1), np.zeros((5000, 1)), [0, 2500, 5000])
+    data = Trajectories(np.concatenate([position, sensors], 1), np.zeros((5000, 1)), [0, 2500, 5000])
     assert len(jump_rows(data)) == 0
-    waits = np.repeat(place[:50], 100, axis=0)  # stands still in 99 of 100 steps
+    waits = np.repeat(position[:50], 100, axis=0)  # stands still in 99 of 100 steps
     assert len(jump_rows(Trajectories(waits, np.zeros((5000, 1)), [0, 2500, 5000]), [0, 1])) == 0
 
 

@@ -115,9 +115,9 @@ def test_navigation_goals_are_vertices_and_are_redrawn_when_reached(body, reach)
     for count in range(500):
         goal, xy = driver.goal, driver.goal_xy
         offsets.append(xy - maze.centre(maze.free[goal]))
-        driver.arrive(xy + (reach + 0.01) * east)
+        driver.reach_target(xy + (reach + 0.01) * east)
         assert driver.reached == count and driver.goal_xy is xy
-        driver.arrive(xy + (reach - 0.01) * east)
+        driver.reach_target(xy + (reach - 0.01) * east)
         assert driver.reached == count + 1 and driver.goal_xy is not xy
         cells.add(goal)
     assert cells == set(maze.vertices) and len(cells) == 22
@@ -140,7 +140,7 @@ def test_an_episode_depends_on_nothing_but_its_number():
         assert np.array_equal(episodes[0][1], alone.episode(0, "val")[1])
 
 
-def test_files_of_another_recipe_are_kept_but_not_used(tmp_path, monkeypatch, capsys):
+def test_files_of_another_recipe_are_stored_but_not_used(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IEL_DATA", str(tmp_path))
     new = load(NAME, episodes=2, progress=False)
     path = find(NAME, 2)

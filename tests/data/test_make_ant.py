@@ -45,7 +45,7 @@ def walk(env, controller, heading, steps=100, state=ORIGIN, rng=None):
 
 
 @pytest.mark.parametrize("heading", [0.0, 0.5 * np.pi, np.pi, -0.5 * np.pi])
-def test_it_walks_where_it_is_told(floor, heading):
+def test_it_walks_where_it_is_reported(floor, heading):
     states = walk(floor, load_controller(), heading)
     direction = np.array([np.cos(heading), np.sin(heading)])
     across = np.array([-direction[1], direction[0]])
@@ -102,7 +102,7 @@ def turned(state, angle, legs):
     return out
 
 
-def test_inputs_do_not_depend_on_the_place():
+def test_inputs_do_not_depend_on_the_position():
     there = ORIGIN.copy()
     there[:2] = 17.0, -3.0
     assert np.array_equal(features(ORIGIN, (1.0, 0.0))[0], features(there, (1.0, 0.0))[0])
@@ -219,7 +219,7 @@ def test_d4rl_waypoints_are_noisy_and_its_goals_are_aimed_at():
     assert_allclose(
         driver(maze.centre((1, 2))), (xy - maze.centre((1, 2))) / np.linalg.norm(xy - maze.centre((1, 2))), atol=1e-5
     )
-    driver.arrive(xy)
+    driver.reach_target(xy)
     assert driver.goal_xy is xy and driver.reached == 1
 
 
@@ -252,7 +252,7 @@ collect.make_dataset("pointmaze-medium-stitch-v0", episodes=60, directory=Path(s
 """
 
 
-def test_killed_half_way_it_goes_on_and_makes_the_same_file(tmp_path):
+def test_killed_half_path_it_goes_on_and_makes_the_same_file(tmp_path):
     """The first process is killed when some blocks are there; the second reuses them and ends with the same bits."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     subprocess.run([sys.executable, "-c", SCRIPT, str(whole)], check=True)

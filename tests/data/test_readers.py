@@ -148,7 +148,7 @@ def test_d4rl_actions_are_moved_inside(tmp_path):
     assert read(tmp_path / "a.hdf5").actions[:2, 0].tolist() == [INSIDE, -INSIDE]
 
 
-def test_short_episodes_of_public_files_are_left_out_and_said(tmp_path, capsys):
+def test_short_episodes_of_public_files_are_left_out_and_reported(tmp_path, capsys):
     episodes = walks()
     states, actions, ends = flat(
         [episodes[0], (np.zeros((1, 29), np.float32), np.zeros((0, 8), np.float32)), *episodes[1:]]

@@ -13,14 +13,14 @@ def walk(*parts: tuple[int, float]) -> np.ndarray:
 
 
 def stored(*walks: np.ndarray) -> Trajectories:
-    return Trajectories.from_episodes([(place, np.zeros((len(place) - 1, 1))) for place in walks], trust=True)
+    return Trajectories.from_episodes([(position, np.zeros((len(position) - 1, 1))) for position in walks], trust=True)
 
 
 def slowly(data: Trajectories, kind: Rest = LONG) -> list[int]:
     """The definition, row by row."""
-    place = data.observations[:, 0].astype(float) / data.observations[:, 0].astype(float).std()
+    position = data.observations[:, 0].astype(float) / data.observations[:, 0].astype(float).std()
     spans = list(zip(data.offsets[:-1], data.offsets[1:], strict=True))
-    whole = [abs(place[t + kind.window] - place[t]) for a, b in spans for t in range(a, b - kind.window)]
+    whole = [abs(position[t + kind.window] - position[t]) for a, b in spans for t in range(a, b - kind.window)]
     limit, rows = np.quantile(whole, 0.99) / 4, []
     for a, b in spans:
         run: list[int] = []
@@ -28,7 +28,7 @@ def slowly(data: Trajectories, kind: Rest = LONG) -> list[int]:
             if t is not None:
                 ahead = min(kind.window, b - 1 - t)
                 share = max(ahead, 1) / kind.window if kind is SHORT else 1.0
-                if abs(place[t + ahead] - place[t]) < limit * share:
+                if abs(position[t + ahead] - position[t]) < limit * share:
                     run.append(t)
                     continue
             rows += run[kind.edge : len(run) - kind.edge] if len(run) >= kind.shortest else []
@@ -76,7 +76,7 @@ def test_what_keeps_going_stays_whole(pause):
     assert len(rest_rows(data, [0])) == 0 and cut_rests(data, [0]) is data
 
 
-def test_where_nothing_tells_the_place_nothing_rests():
+def test_where_nothing_tells_the_position_nothing_rests():
     noise = np.random.default_rng(0).standard_normal((500, 3))
     data = stored(noise)
     assert len(rest_rows(data)) == 0 and cut_rests(data) is data

@@ -74,7 +74,7 @@ def test_pairs_stay_within_an_episode_and_jumps_do_not_count():
         ("pointmaze-medium-explore-v0", 4),
     ],
 )
-def test_the_place_of_ants_and_points_is_x_and_y(name, episodes):
+def test_the_position_of_ants_and_points_is_x_and_y(name, episodes):
     collector = make_collector(recipe(name), seed=0)
     data = Trajectories.from_episodes([collector.episode(index, "train") for index in range(episodes)], name)
     assert find_position_columns(data) == [0, 1]

@@ -230,7 +230,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("content, sentence", FAULTS.values(), ids=FAULTS)
-def test_faults_are_said_with_line_and_column(tmp_path, content, sentence):
+def test_faults_are_reported_with_line_and_column(tmp_path, content, sentence):
     path = written(tmp_path / "log.csv", *content)
     with pytest.raises(DataError) as refusal:
         read(path)
@@ -245,7 +245,7 @@ def test_text_counts_against_the_budget(data, tmp_path, monkeypatch):
         load(path)
 
 
-def test_kinds_are_told_by_content(tmp_path):
+def test_kinds_are_reported_by_content(tmp_path):
     kinds = {b"a,b\n1,2\n": "text", b"PAR1....": "parquet", b"hello\n": "unknown", b"\0,\n\0\n": "unknown"}
     for content, kind in kinds.items():
         (tmp_path / "file").write_bytes(content)
@@ -398,9 +398,9 @@ def test_a_damaged_parquet_file_is_refused_in_a_sentence_or_reads_the_same(data,
     content = path.read_bytes()
     rng = np.random.default_rng(0)
     for _ in range(200):
-        place, bit = int(rng.integers(len(content))), int(rng.integers(8))
+        location, bit = int(rng.integers(len(content))), int(rng.integers(8))
         changed = bytearray(content)
-        changed[place] ^= 1 << bit
+        changed[location] ^= 1 << bit
         path.write_bytes(bytes(changed))
         try:
             read(path, trust=True)

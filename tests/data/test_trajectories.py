@@ -75,7 +75,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_with_the_place(case):
+def test_refused_with_the_position(case):
     episodes, message = REFUSED[case]
     with pytest.raises(DataError, match=message):
         Trajectories.from_episodes(episodes, "bad")

@@ -27,7 +27,7 @@ def pairs(maze_data):
     return states, goals, steps_between(maze, states, goals)
 
 
-def test_learned_distances_follow_the_shortest_ways_through_the_maze(model, pairs):
+def test_learned_distances_follow_the_shortest_paths_through_the_maze(model, pairs):
     states, goals, steps = pairs
     assert spearmanr(model.cost(states, goals, goals), steps).statistic >= 0.9
 

@@ -34,7 +34,7 @@ def test_walls_stand_where_the_map_says():
         assert maze.walls[tuple(maze.cell_of(wall.pos[:2]))]
 
 
-def test_the_body_is_d4rls():
+def test_the_request_body_is_d4rls():
     """The figures of D4RL's ant model, except that its motors have gear 1 and a range of 30."""
     simulator = make_env("antmaze-large-play").unwrapped
     model = simulator.model

@@ -19,24 +19,24 @@ def placed(env, cell):
 def walk(env, source, target, steps, controller=None):
     """How far (in cells, 0 to 1) one gets from the centre of one cell towards the next."""
     simulator = placed(env, source)
-    way = env.map.centre(target) - env.map.centre(source)
+    direction = env.map.centre(target) - env.map.centre(source)
     observation, furthest = simulator.get_ob(), 0.0
     for _ in range(steps):
-        heading = way / np.linalg.norm(way)
+        heading = direction / np.linalg.norm(direction)
         observation = env.step(heading if controller is None else controller(observation, heading))[0]
-        furthest = max(furthest, (simulator.get_xy() - env.map.centre(source)) @ way / (way @ way))
+        furthest = max(furthest, (simulator.get_xy() - env.map.centre(source)) @ direction / (direction @ direction))
     return furthest
 
 
 @pytest.mark.parametrize("size", ["medium", "large"])
-def test_a_door_lets_a_point_through_one_way_and_blocks_the_other(size):
+def test_a_door_lets_a_point_through_one_path_and_blocks_the_other(size):
     env = make_env(f"pointmaze-{size}-doors-v0", terminate_at_goal=False)
     for front, back in env.map.doors:
         assert walk(env, front, back, 20) > 0.95
         assert walk(env, back, front, 60) < 0.35  # the door is at 0.5, and its push reaches 1 of 4 further
 
 
-def test_nobody_turns_round_in_a_door_whether_it_has_shut_or_not():
+def test_no_agent_turns_round_in_a_door_whether_it_has_shut_or_not():
     env = make_env("pointmaze-medium-doors-v0", terminate_at_goal=False)
     front, back = env.map.doors[0]
     along = (env.map.centre(back) - env.map.centre(front)) / 4
@@ -54,7 +54,7 @@ def test_nobody_turns_round_in_a_door_whether_it_has_shut_or_not():
     assert np.isclose((simulator.get_xy() - middle) @ along, -0.3)
 
 
-def test_a_door_lets_an_ant_through_one_way_and_blocks_the_other():
+def test_a_door_lets_an_ant_through_one_path_and_blocks_the_other():
     env, controller = make_env("antmaze-medium-doors-v0", terminate_at_goal=False), load_controller()
     (front, back), *_ = env.map.doors
     assert walk(env, front, back, 40, controller) > 0.9
@@ -86,7 +86,7 @@ def test_wind_pushes_an_ant():
 
 
 @pytest.mark.parametrize("name", list(WORLDS))
-def test_every_goal_can_be_reached_and_most_tasks_have_a_better_way_back(name):
+def test_every_goal_can_be_reached_and_most_tasks_have_a_better_path_back(name):
     maze = make_env(f"pointmaze-{name}-v0").map
     calm = MazeMap(maze.walls)
     assert np.isfinite(maze.cell_times).all()

@@ -94,7 +94,7 @@ def test_routes_against_a_door_are_seen():
     assert maze.against(np.column_stack([[b, a], [[7.0], [7.0]]]), [a, b]).tolist() == [True, False]
 
 
-def test_the_protocol_scores_an_agent_that_knows_the_way():
+def test_the_protocol_scores_an_agent_that_knows_the_path():
     """The data's own driver, on the starts and goals of the library's evaluations."""
     maze, seen = make_env("pointmaze-medium-doors-v0").map, []
 
@@ -104,8 +104,8 @@ def test_the_protocol_scores_an_agent_that_knows_the_way():
 
         def act(observation):
             here = maze.number[tuple(maze.cell_of(observation))]
-            place = goal if here == target else maze.centre(maze.free[maze.next_cell[target, here]])
-            return np.clip(5 * (place - observation), -1, 1)
+            position = goal if here == target else maze.centre(maze.free[maze.next_cell[target, here]])
+            return np.clip(5 * (position - observation), -1, 1)
 
         return act
 

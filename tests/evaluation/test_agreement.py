@@ -23,7 +23,7 @@ def test_the_exact_table_agrees_with_itself_in_every_figure():
     assert found.ratio.value == found.shorter.value == found.longer.value == 1.0
 
 
-def test_directions_are_told_apart():
+def test_directions_are_reported_apart():
     """The mean of both directions sees no one-way pair; the transposed table is in reverse order."""
     mean = (RING + RING.T) / 2
     found = of(mean)
@@ -32,7 +32,7 @@ def test_directions_are_told_apart():
     assert of(3.0 * RING).ratio.value == pytest.approx(3.0) and of(3.0 * RING).order.value == pytest.approx(1.0)
 
 
-def test_a_reversible_world_has_no_one_way_pairs_and_costs_have_no_ratios():
+def test_a_reversible_world_has_no_one_path_pairs_and_costs_have_no_ratios():
     line = np.abs(np.arange(9.0)[:, None] - np.arange(9.0))
     found = of(line, line)
     assert (found.one_way, found.seen, found.shorter, found.longer) == (0, None, None, None)
@@ -54,8 +54,8 @@ def test_the_interval_contains_what_other_states_give():
     generator = np.random.default_rng(1)
 
     def draw():
-        places = generator.uniform(size=(40, 2))
-        exact = np.abs(places[:, None] - places).max(-1) * 100
+        positions = generator.uniform(size=(40, 2))
+        exact = np.abs(positions[:, None] - positions).max(-1) * 100
         return exact * np.exp(0.5 * generator.normal(size=exact.shape)), exact
 
     interval = of(*draw()).order

@@ -15,20 +15,20 @@ def point(episodes: int = 60, steps: int = 120, seed: int = 0) -> iel.Trajectori
     """A point in a square that goes from place to place, 0.2 a step, with noise."""
     rng, found = np.random.default_rng(seed), []
     for _ in range(episodes):
-        place, wish = rng.uniform(0, 4, (2, 2))
-        states, actions = [place], []
+        position, wanted = rng.uniform(0, 4, (2, 2))
+        states, actions = [position], []
         for _ in range(steps):
-            if np.linalg.norm(wish - place) < 0.3:
-                wish = rng.uniform(0, 4, 2)
-            ahead = wish - place
+            if np.linalg.norm(wanted - position) < 0.3:
+                wanted = rng.uniform(0, 4, 2)
+            ahead = wanted - position
             actions.append(np.clip(ahead / np.linalg.norm(ahead) + 0.3 * rng.normal(size=2), -1, 1))
-            place = np.clip(place + 0.2 * actions[-1], 0, 4)
-            states.append(place)
+            position = np.clip(position + 0.2 * actions[-1], 0, 4)
+            states.append(position)
         found.append((np.array(states), np.array(actions)))
     return iel.Trajectories.from_episodes(found, "point")
 
 
-def test_windows_and_spreads_by_hand():
+def test_windows_and_stds_by_hand():
     data = iel.Trajectories.from_episodes([(np.arange(5.0)[:, None], np.zeros((4, 1)))] * 2, trust=True)
     values = np.array([1.0, 5.0, 3.0, 0.0, 99.0, 2.0, 2.0, 2.0, 8.0, 99.0])
     found = _extreme(values, data, window=2, left_out=1, sign=1.0)  # the last row of an episode is left out

@@ -125,11 +125,11 @@ def test_success_by_distance_starts_and_ends_in_cells_so_far_apart():
     arena = Arena(MAZE, Protocol(episodes=6, max_steps=120, by_distance=True))
     starts, goals = arena.reset(range(len(arena.envs)))
     maze = arena.envs[0].map
-    cells = [maze.number[tuple(maze.cell_of(places[:, :2]).T)] for places in (starts, goals)]
+    cells = [maze.number[tuple(maze.cell_of(positions[:, :2]).T)] for positions in (starts, goals)]
     moves = maze.cell_distances[tuple(cells)]
     low, high = zip(*(BANDS[task - 1] for task in arena.episodes[:, 0]), strict=True)
     assert (moves >= low).all() and (moves <= [most or np.inf for most in high]).all()
-    assert len({tuple(place) for place in np.round(starts)}) > 6  # not the five tasks
+    assert len({tuple(position) for position in np.round(starts)}) > 6  # not the five tasks
     rollouts = arena.rollout(Compass(), Compass(), "compass", progress=False)
     rates = [numbers["success_rate"] for numbers in rollouts.summary()["per_task"].values()]
     assert rates[0] == 1.0 and rates[-1] == 0.0  # a compass is enough for a neighbour, and ends at a wall

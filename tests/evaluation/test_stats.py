@@ -106,17 +106,17 @@ def test_three_clear_wins_of_three_are_not_certainty():
     assert high == 1.0 and 0.3 < low < 0.8
 
 
-COVERED = [(rate, spread) for rate in (0.02, 0.1, 0.5, 0.9, 0.98) for spread in (0.0, 0.5)]
+COVERED = [(rate, dispersion) for rate in (0.02, 0.1, 0.5, 0.9, 0.98) for dispersion in (0.0, 0.5)]
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 8, 10])
 def test_the_reports_interval_covers(seeds):
     """Where seeds differ as they usually do: 93 to 97 % at middling rates, and not less at the edges."""
-    for rate, spread in COVERED:
-        share, _ = coverage("score", World(rate, spread), seeds, trials=1000)
-        assert share >= 0.93, (rate, spread)
-        if spread and 0.1 <= rate <= 0.9:
-            assert share <= 0.98, (rate, spread)
+    for rate, dispersion in COVERED:
+        share, _ = coverage("score", World(rate, dispersion), seeds, trials=1000)
+        assert share >= 0.93, (rate, dispersion)
+        if dispersion and 0.1 <= rate <= 0.9:
+            assert share <= 0.98, (rate, dispersion)
 
 
 def test_the_plain_percentile_bootstrap_does_not():

@@ -52,27 +52,27 @@ def scratch(content: bytes, rng: np.random.Generator) -> bytes:
     """What disks, cables and interrupted copies do to bytes."""
     changed = bytearray(content)
     kind = rng.integers(8)
-    place = int(rng.integers(len(changed)))
-    length = int(rng.integers(1, 1 + min(64, len(changed) - place)))
+    location = int(rng.integers(len(changed)))
+    length = int(rng.integers(1, 1 + min(64, len(changed) - location)))
     if kind == 0:
-        changed[place] ^= 1 << int(rng.integers(8))
+        changed[location] ^= 1 << int(rng.integers(8))
     elif kind == 1:
         for spot in rng.integers(len(changed), size=int(rng.integers(1, 20))):
             changed[spot] ^= 1 << int(rng.integers(8))
     elif kind == 2:
-        changed[place : place + length] = bytes([int(rng.choice([0, 1, 0x7F, 0x80, 0xFF]))]) * length
+        changed[location : location + length] = bytes([int(rng.choice([0, 1, 0x7F, 0x80, 0xFF]))]) * length
     elif kind == 3:
-        changed[place : place + length] = rng.bytes(length)
+        changed[location : location + length] = rng.bytes(length)
     elif kind == 4:
-        del changed[place:]
+        del changed[location:]
     elif kind == 5:
-        del changed[place : place + length]
+        del changed[location : location + length]
     elif kind == 6:
-        changed[place:place] = changed[place : place + length]
+        changed[location:location] = changed[location : location + length]
     else:
         other = int(rng.integers(len(changed)))
         stretch = bytes(changed[other : other + length])
-        changed[place : place + len(stretch)] = stretch
+        changed[location : location + len(stretch)] = stretch
     return bytes(changed)
 
 
@@ -197,7 +197,7 @@ class Lab:
     def _state(self, step: int) -> Path:
         return self.run / "checkpoints" / f"step_{step:09d}" / "state.safetensors"
 
-    def place(self, name: str) -> Path:
+    def location(self, name: str) -> Path:
         path = self.root / "damaged" / name
         shutil.rmtree(path.parent, ignore_errors=True)
         path.parent.mkdir()
@@ -213,14 +213,14 @@ class Lab:
 
     def bytes_of_data(self, rng: np.random.Generator) -> bool:
         name = str(rng.choice(list(self.files)))
-        path = self.place(name)
+        path = self.location(name)
         path.write_bytes(scratch(self.files[name], rng))
         examine(path)
         return self.means_the_same(read(path))
 
     def csv_file(self, rng: np.random.Generator) -> bool | None:
         """Text has no checksum: scratched, it is only asked for a sentence; a table out of order must be noticed."""
-        path = self.place("a.csv")
+        path = self.location("a.csv")
         columns = table(self.whole, episodes=bool(rng.random() < 0.5))
         if scratched := rng.random() < 0.5:
             path.write_bytes(scratch(as_csv(columns, rng).encode(), rng))
@@ -233,23 +233,23 @@ class Lab:
 
     def parquet_file(self, rng: np.random.Generator) -> bool | None:
         """Pages have checksums, the footer behind them has none: scratched there, it is only asked for a sentence."""
-        path = self.place("a.parquet")
+        path = self.location("a.parquet")
         columns: dict[str, Any] = table(self.whole, episodes=bool(rng.random() < 0.5))
-        told = rng.random() < 0.7
+        declared = rng.random() < 0.7
         if rng.random() < 0.3:
             path.write_bytes(as_parquet(misplace(columns, rng), rng))
         else:
             content = as_parquet(vectors(columns) if rng.random() < 0.5 else columns, rng)
             footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
             pages, rest = content[:footer], content[footer:]
-            path.write_bytes(scratch(pages, rng) + rest if told else pages + scratch(rest, rng))
+            path.write_bytes(scratch(pages, rng) + rest if declared else pages + scratch(rest, rng))
         examine(path)
         store = read(path)
-        return self.means_the_same(store) if told else None
+        return self.means_the_same(store) if declared else None
 
     def store_directory(self, rng: np.random.Generator) -> bool | None:
         """`iel data check` reads all of a store; whoever opens it reads what says where its rows are."""
-        path = self.place("store")
+        path = self.location("store")
         shutil.copytree(self.store, path)
         if sealed := rng.random() < 0.3:  # in good order, but it says something else
             facts = disturb(json.loads((path / MANIFEST).read_text()), rng)
@@ -282,7 +282,7 @@ class Lab:
                 flat[str(name)[: int(rng.integers(1, 20))] + "s"] = flat.pop(str(name))
             else:
                 flat[str(name)] = numbers(str(name), rng, np.asarray(flat[str(name)]))
-        path = self.place("a.npz" if rng.random() < 0.5 else "a.hdf5")
+        path = self.location("a.npz" if rng.random() < 0.5 else "a.hdf5")
         if path.suffix == ".npz":
             path.write_bytes(as_npz({name: array for name, array in flat.items() if "/" not in name}))
         else:
@@ -296,7 +296,7 @@ class Lab:
 
     def members_of_npz(self, rng: np.random.Generator) -> None:
         """A zip archive in good order, whose arrays lie about themselves."""
-        path = self.place("a.npz")
+        path = self.location("a.npz")
         with zipfile.ZipFile(io.BytesIO(self.files["plain.npz"])) as old, zipfile.ZipFile(path, "w") as new:
             for name in old.namelist():
                 content = old.read(name)
@@ -309,7 +309,7 @@ class Lab:
         read(path, trust=True)
 
     def sealed_directory(self, rng: np.random.Generator) -> bool:
-        path = self.place("sealed")
+        path = self.location("sealed")
         shutil.copytree(self.sealed, path)
         self.hurt(path, rng)
         verify_seal(path, 1)
@@ -323,7 +323,7 @@ class Lab:
         """A safetensors file without a manifest: its header is damaged, its length is not."""
         content = (self.sealed / "model.safetensors").read_bytes()
         length = int.from_bytes(content[:8], "little")
-        path = self.place("a.safetensors")
+        path = self.location("a.safetensors")
         if rng.random() < 0.5:
             header = json.dumps(disturb(json.loads(content[8 : 8 + length]), rng)).encode()
             path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
@@ -333,7 +333,7 @@ class Lab:
 
     def run_directory(self, rng: np.random.Generator) -> bool:
         """A run whose files were damaged: it continues from a true state, or is refused."""
-        path = self.place("run")
+        path = self.location("run")
         shutil.copytree(self.run, path)
         for _ in range(int(rng.integers(1, 4))):
             self.hurt(path, rng)
@@ -346,7 +346,7 @@ class Lab:
 
     def run_config(self, rng: np.random.Generator) -> None:
         """A config.json in good order that says something else."""
-        path = self.place("run")
+        path = self.location("run")
         shutil.copytree(self.run, path)
         table = json.loads((path / "config.json").read_text())
         for _ in range(int(rng.integers(1, 3))):
@@ -373,7 +373,7 @@ class Lab:
 
     def toml(self, rng: np.random.Generator) -> None:
         text = b'environments = ["pointmaze-medium-navigate-v0"]\nseeds = [0]\n[[methods]]\nalgo = "iel"\n'
-        path = self.place("a.toml")
+        path = self.location("a.toml")
         path.write_bytes(scratch(text, rng))
         check_grid(read_toml(path), "grid")
 
@@ -426,8 +426,8 @@ def outcome(attack: Callable, rng: np.random.Generator) -> tuple[str, str]:
         frame = error.__traceback__
         while frame is not None and frame.tb_next is not None:
             frame = frame.tb_next
-        place = f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}" if frame else ""
-        return "foreign", f"{type(error).__name__} at {place}: {error}"
+        location = f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}" if frame else ""
+        return "foreign", f"{type(error).__name__} at {location}: {error}"
 
 
 def main(first: int, count: int, directory: Path) -> None:

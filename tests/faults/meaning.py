@@ -35,7 +35,7 @@ EPISODES = (("7", 9), ("07", 12), ("9007199254740992", 7), ("9007199254740993", 
 """Names that float64 would take for two, and how many steps each has."""
 STEP = 1772442000000000000
 OBSERVATIONS, ACTIONS = ("observation.x", "observation.y"), ("action.v",)
-PLACE = re.compile(
+LOCATION = re.compile(
     r"line \d+|row \d+|episode \d+|column|frames?|header|does not exist|is cut off|no rows|manifest|parquet holds|"
     r"\.f32|\.i64"
 )
@@ -229,9 +229,9 @@ def as_text(table: Table, rng: np.random.Generator) -> str:
     ]
     text = "\n".join(separator.join(row) for row in safe) + "\n"
     if rng.random() < 0.15:
-        places = [place for place, letter in enumerate(text) if letter == "\n"]
-        place = places[int(rng.integers(len(places)))]
-        text = text[:place] + text[place + 1 :]
+        locations = [location for location, letter in enumerate(text) if letter == "\n"]
+        location = locations[int(rng.integers(len(locations)))]
+        text = text[:location] + text[location + 1 :]
     return ("\ufeff" if rng.random() < 0.2 else "") + (text.replace("\n", "\r\n") if rng.random() < 0.3 else text)
 
 
@@ -240,8 +240,8 @@ def typed(table: Table, text_ids: bool) -> pa.Table | None:
     if any(len(row) != len(table[0]) for row in table) or len(set(table[0])) != len(table[0]):
         return None
     columns = {}
-    for place, name in enumerate(table[0]):
-        cells = [row[place].strip() for row in table[1:]]
+    for location, name in enumerate(table[0]):
+        cells = [row[location].strip() for row in table[1:]]
         columns[name] = pa.array(cells)
         for kind in (int, float):
             if name == "episode" and text_ids:
@@ -359,13 +359,13 @@ class Lab:
         shutil.copytree(self.root / "store", path)
         file = path / str(rng.choice(["observations.f32", "actions.f32", "offsets.i64", "manifest.json"]))
         content, kind = file.read_bytes(), int(rng.integers(5))
-        place = 4 * int(rng.integers(len(content) // 4 - 2))
-        cells = content[place : place + 4], content[place + 4 : place + 8]
+        location = 4 * int(rng.integers(len(content) // 4 - 2))
+        cells = content[location : location + 4], content[location + 4 : location + 8]
         if kind == 0:
             file.unlink()
         else:
             middle = (b"", cells[1] + cells[0], cells[0] + cells[0], cells[0] + cells[1] + cells[1])[kind - 1]
-            file.write_bytes(content[:place] + middle + content[place + 8 :])
+            file.write_bytes(content[:location] + middle + content[location + 8 :])
         changed = not file.exists() or file.read_bytes() != content
 
         def reference() -> Meaning:
@@ -387,11 +387,11 @@ def outcome(target: Callable, rng: np.random.Generator) -> tuple[str, str]:
         errors = [finding.sentence for finding in examine(path) if finding.severity == "error"]
         data = read(path)
     except IELError as refusal:
-        return ("refused" if PLACE.search(str(refusal)) else "vague"), str(refusal)
+        return ("refused" if LOCATION.search(str(refusal)) else "vague"), str(refusal)
     except Exception as problem:
         return "foreign", repr(problem)
     if errors:
-        return ("refused" if PLACE.search(errors[0]) else "vague"), errors[0]
+        return ("refused" if LOCATION.search(errors[0]) else "vague"), errors[0]
     found = [(episode.observations.tolist(), episode.actions.tolist()) for episode in data]
     return ("same" if expected is not None and found == expected else "different"), str(path)
 

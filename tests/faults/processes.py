@@ -105,30 +105,30 @@ class Command:
         self.seconds, self.entries = 0.0, 0
         self.wanted: dict[str, str] = {}
 
-    def start(self, place: Path) -> subprocess.Popen:
-        return started([sys.executable, "-m", "iel.cli", *self.words(place)], **self.environment)
+    def start(self, location: Path) -> subprocess.Popen:
+        return started([sys.executable, "-m", "iel.cli", *self.words(location)], **self.environment)
 
-    def undisturbed(self, place: Path) -> None:
+    def undisturbed(self, location: Path) -> None:
         """Run it once, and note how long it takes, how many names it writes and what it makes."""
-        before, began = names(place), time.monotonic()
-        process = self.start(place)
-        seen = watch(process, place, lambda _: False)
+        before, began = names(location), time.monotonic()
+        process = self.start(location)
+        seen = watch(process, location, lambda _: False)
         _, errors = ended(process)
         assert process.returncode == 0, errors
         self.seconds, self.entries = time.monotonic() - began, len(seen - before)
-        self.wanted = self.results(place)
+        self.wanted = self.results(location)
 
-    def kill(self, place: Path, part: float, by_clock: bool, fresh: bool) -> bool:
+    def kill(self, location: Path, part: float, by_clock: bool, fresh: bool) -> bool:
         """Start it, and kill it with all it started after this part of its time, or of the names it writes.
 
         False if it ended before that.
         """
-        before, began = names(place), time.monotonic()
-        process = self.start(place)
+        before, began = names(location), time.monotonic()
+        process = self.start(location)
         if by_clock:
-            seen = watch(process, place, lambda _: time.monotonic() - began > part * self.seconds)
+            seen = watch(process, location, lambda _: time.monotonic() - began > part * self.seconds)
         else:
-            seen = watch(process, place, lambda seen: len(seen - before) > part * self.entries)
+            seen = watch(process, location, lambda seen: len(seen - before) > part * self.entries)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         _, errors = ended(process)
@@ -141,19 +141,19 @@ class Command:
         return process.returncode != 0
 
 
-def names(place: Path) -> set[str]:
+def names(location: Path) -> set[str]:
     """Everything that has a name in a directory now."""
     found: set[str] = set()
-    for root, folders, files in os.walk(place):
+    for root, folders, files in os.walk(location):
         found.update(f"{root}/{name}" for name in (*folders, *files))
     return found
 
 
-def watch(process: subprocess.Popen, place: Path, enough: Callable[[set[str]], bool]) -> set[str]:
+def watch(process: subprocess.Popen, location: Path, enough: Callable[[set[str]], bool]) -> set[str]:
     """All names that are seen in a directory until it is enough, or the process has ended."""
-    deadline, seen = time.monotonic() + PATIENCE, names(place)
+    deadline, seen = time.monotonic() + PATIENCE, names(location)
     while process.poll() is None and not enough(seen):
         assert time.monotonic() < deadline, "the command hangs"
         time.sleep(0.002)
-        seen |= names(place)
+        seen |= names(location)
     return seen

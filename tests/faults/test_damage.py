@@ -71,9 +71,9 @@ def test_two_hundred_flipped_bits(run):
     for name in FILES:
         path = run / "checkpoints" / "step_000000040" / name
         whole = path.read_bytes()
-        for place in rng.choice(8 * len(whole), 50, replace=False):
+        for location in rng.choice(8 * len(whole), 50, replace=False):
             damaged = bytearray(whole)
-            damaged[place // 8] ^= 1 << place % 8
+            damaged[location // 8] ^= 1 << location % 8
             path.write_bytes(damaged)
             assert_refused(run, name)
         path.write_bytes(whole)
@@ -102,8 +102,8 @@ def test_deleted_and_replaced_files(run, tmp_path, name):
     path.symlink_to(other / "checkpoints" / "step_000000040" / name)  # a link leads out of the directory
     assert_refused(run, name)
     path.unlink()
-    for stranger in (other / "checkpoints" / "step_000000040", run / "checkpoints" / "step_000000020"):
-        path.write_bytes((stranger / name).read_bytes())
+    for foreign in (other / "checkpoints" / "step_000000040", run / "checkpoints" / "step_000000020"):
+        path.write_bytes((foreign / name).read_bytes())
         step, problems = newest_common([run / "checkpoints"])
         if path.read_bytes() == whole:  # the two runs' files may be equal; then nothing was swapped
             assert step == 40
@@ -135,7 +135,7 @@ def test_when_nothing_is_whole_the_run_is_refused_and_not_restarted_in_silence(r
         loaded_step(run)
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_not_counted_as_kept(run):
+def test_a_damaged_checkpoint_is_set_aside_and_not_counted_as_stored(run):
     root = run / "checkpoints"
     (root / "step_000000040" / "state.json").write_text("{}")
     assert loaded_step(run) == 20

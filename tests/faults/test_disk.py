@@ -15,23 +15,23 @@ from iel.methods import IEL
 from iel.training import train
 from run_files import latest_checkpoint
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 4 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], capture_output=True).returncode:
+    location = tmp_path / "disk"
+    location.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", location], capture_output=True).returncode:
         pytest.skip("a small file system can only be mounted by root")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
+    yield location
+    subprocess.run(["umount", "-l", location], check=True)
 
 
-def fill(place: Path) -> Path:
+def fill(location: Path) -> Path:
     """Write until nothing more fits."""
-    filler = place / "filler"
+    filler = location / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (65536, 4096, 1):
             try:
@@ -84,7 +84,7 @@ def test_files_that_may_not_grow(lab, uninterrupted, tmp_path):
 @pytest.mark.slow
 def test_permission_lost_in_mid_run(lab, uninterrupted, tmp_path):
     out = tmp_path / "run"
-    process = lab.start(out, "--user", NOBODY)  # root may write everywhere, so it becomes somebody else
+    process = lab.start(out, "--user", UNPRIVILEGED)  # root may write everywhere, so it becomes somebody else
     wait_for_step(process, out, 0)
     root = out / "checkpoints"
     deadline = time.monotonic() + 60
@@ -106,7 +106,7 @@ def test_a_read_only_directory_is_refused_at_once(maze_data, small_disk):
         train(maze_data, IEL.preset("smoke"), out=small_disk / "run", progress=False)
 
 
-def test_a_file_in_the_way_is_refused_at_once(maze_data, tmp_path):
+def test_a_file_in_the_path_is_refused_at_once(maze_data, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="cannot be written"):
         train(maze_data, IEL.preset("smoke"), out=tmp_path / "file" / "run", progress=False)

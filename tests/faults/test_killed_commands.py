@@ -70,30 +70,32 @@ def digests(root: Path, *patterns: str) -> dict[str, str]:
 
 def data_make(lab, trained, root, episodes=24):
     words = ["data", "make", MAZE, "--episodes", str(episodes), "--json", "--out"]
-    return Command(lambda place: [*words, str(place)], lambda place: digests(place, "*")), Path.mkdir
+    return Command(lambda location: [*words, str(location)], lambda location: digests(location, "*")), Path.mkdir
 
 
 def export(lab, trained, root):
-    def words(place: Path) -> list[str]:
-        return ["export", str(trained.path), "--nodes", "16", "--data", str(lab.file), "--out", str(place / "robot")]
+    def words(location: Path) -> list[str]:
+        return ["export", str(trained.path), "--nodes", "16", "--data", str(lab.file), "--out", str(location / "robot")]
 
-    return Command(words, lambda place: digests(place, "robot/*")), Path.mkdir
+    return Command(words, lambda location: digests(location, "robot/*")), Path.mkdir
 
 
 def evaluate(lab, trained, root):
     small = ["--planners", "direct", "sym-graph", "--nodes", "32", "--episodes", "1", "--tasks", "1", "2"]
 
-    def words(place: Path) -> list[str]:
-        return ["evaluate", str(place), *small, "--max-steps", "60", "--data", str(lab.file)]
+    def words(location: Path) -> list[str]:
+        return ["evaluate", str(location), *small, "--max-steps", "60", "--data", str(lab.file)]
 
-    def results(place: Path) -> dict[str, str]:
-        found = digests(place, "*", "model/*", "plots/*", "evaluations/*")  # evaluations have the names of their times
+    def results(location: Path) -> dict[str, str]:
+        found = digests(
+            location, "*", "model/*", "plots/*", "evaluations/*"
+        )  # evaluations have the names of their times
         own = {name: digest for name, digest in found.items() if name.startswith("evaluations")}
         scored = {(name.split("-", 2)[-1], digest) for name, digest in own.items()}
         assert len(dict(scored)) == len(scored)  # a planner's scores are the same every time
         return {**{name: digest for name, digest in found.items() if name not in own}, **dict(scored)}
 
-    return Command(words, results), lambda place: shutil.copytree(trained.path, place)
+    return Command(words, results), lambda location: shutil.copytree(trained.path, location)
 
 
 def compare(lab, trained, root):
@@ -101,14 +103,14 @@ def compare(lab, trained, root):
     words = ["compare", str(root / "grid.toml"), "--jobs", "1", "--json", "--out"]
     ours = ("*.json", "cells/*/evaluations/*", "cells/*/run/model/*", "cells/*/run/checkpoints/*/state.safetensors")
 
-    def results(place: Path) -> dict[str, str]:
-        found = digests(place, *ours)
+    def results(location: Path) -> dict[str, str]:
+        found = digests(location, *ours)
         found.pop("sessions.json", None)  # every start has a line there
         for name in [name for name in found if "step_" in name and "step_000000200" not in name]:
             found.pop(name)  # saves on the way, which the next ones replace
         return found
 
-    return Command(lambda place: [*words, str(place)], results), Path.mkdir
+    return Command(lambda location: [*words, str(location)], results), Path.mkdir
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +122,11 @@ def trained(lab, tmp_path_factory):
     return open_run(out)
 
 
-def check_leftovers(command: Command, place: Path) -> int:
+def check_leftovers(command: Command, location: Path) -> int:
     """What has a final name is what an undisturbed command makes; what has not cannot be opened. Counts the latter."""
-    found = command.results(place)
+    found = command.results(location)
     assert found.items() <= command.wanted.items(), found.items() - command.wanted.items()
-    left = list(place.rglob(f"{PARTIAL}*"))
+    left = list(location.rglob(f"{PARTIAL}*"))
     for path in left:
         for reader in (load, load_model, open_run):
             with pytest.raises(IELError):
@@ -132,9 +134,9 @@ def check_leftovers(command: Command, place: Path) -> int:
     return len(left)
 
 
-def kept(place: Path) -> dict[Path, int]:
+def stored(location: Path) -> dict[Path, int]:
     """Blocks of data and evaluations that are whole, and which files they are: nobody needs to make them again."""
-    paths = [*place.glob(".*.parts/*.npz"), *place.glob("cells/*/evaluations/*.json")]
+    paths = [*location.glob(".*.parts/*.npz"), *location.glob("cells/*/evaluations/*.json")]
     return {path: path.stat().st_ino for path in paths}
 
 
@@ -145,32 +147,32 @@ def killed_and_finished(make, lab, trained, root: Path, kills: int, seed: int, c
     command.undisturbed(root / "whole")
     rng, moments = np.random.default_rng(seed), []
     order = rng.permutation(kills)
-    unfinished = places = 0
+    unfinished = locations = 0
     while len(moments) < kills:
-        place, places = root / f"place{places}", places + 1
-        prepare(place)
+        location, locations = root / f"place{locations}", locations + 1
+        prepare(location)
         ended_early = False
         for turn in range(min(IN_TURN, kills - len(moments))):
             part = (order[len(moments)] + rng.random()) / kills
-            by_clock = turn > 0 or places % 2 == 0 if clock is None else clock  # a second start writes fewer names
-            before = kept(place)
-            if ended_early := not command.kill(place, part, by_clock, fresh=turn == 0):
+            by_clock = turn > 0 or locations % 2 == 0 if clock is None else clock  # a second start writes fewer names
+            before = stored(location)
+            if ended_early := not command.kill(location, part, by_clock, fresh=turn == 0):
                 break
             moments.append(part)
-            unfinished += check_leftovers(command, place) > 0
-            after = kept(place)
+            unfinished += check_leftovers(command, location) > 0
+            after = stored(location)
             assert all(after.get(path, number) == number for path, number in before.items())
-            if command.results(place) == command.wanted:  # it was done, and killed before it could say so
+            if command.results(location) == command.wanted:  # it was done, and killed before it could say so
                 break
-        if not ended_early and command.results(place) != command.wanted:
-            process = command.start(place)
+        if not ended_early and command.results(location) != command.wanted:
+            process = command.start(location)
             _, errors = ended(process)
             assert process.returncode == 0, errors
-        assert command.results(place) == command.wanted
-        check_leftovers(command, place)
+        assert command.results(location) == command.wanted
+        check_leftovers(command, location)
     return {
         "kills": len(moments),
-        "directories": places,
+        "directories": locations,
         "with unfinished names": unfinished,
         "seconds": round(command.seconds, 1),
         "moments": sorted(round(float(part), 2) for part in moments),

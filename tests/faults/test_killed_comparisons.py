@@ -31,16 +31,16 @@ settings = { steps = 300, hidden = [8], batch_size = 16 }
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, maze_data) -> Path:
+def location(tmp_path_factory, maze_data) -> Path:
     """The grid file, beside data that is there already."""
     path = tmp_path_factory.mktemp("compare")
     (path / "smoke.toml").write_text(GRID)
     return path
 
 
-def start(place: Path, out: str) -> subprocess.Popen:
+def start(location: Path, out: str) -> subprocess.Popen:
     """`iel compare` in a process group of its own."""
-    words = ["compare", str(place / "smoke.toml"), "--out", str(place / out), "--jobs", "2", "--json"]
+    words = ["compare", str(location / "smoke.toml"), "--out", str(location / out), "--jobs", "2", "--json"]
     return started([sys.executable, "-m", "iel.cli", *words])
 
 
@@ -62,29 +62,29 @@ def wait_for_worker(out: Path, process: subprocess.Popen) -> int:
 
 
 @pytest.mark.faults
-def test_a_killed_worker_is_named_and_the_comparison_fails(place):
+def test_a_killed_worker_is_named_and_the_comparison_fails(location):
     """It ended with 0, and scripts went on."""
-    process = start(place, "crashed")
-    os.kill(wait_for_worker(place / "crashed", process), signal.SIGKILL)
+    process = start(location, "crashed")
+    os.kill(wait_for_worker(location / "crashed", process), signal.SIGKILL)
     out, _ = ended(process)
     result = json.loads(out.strip().splitlines()[-1])
     assert process.returncode == 1 and result["done"] == 3
     ((cell, error),) = result["errors"].items()
     assert cell == "pointmaze-medium-navigate-v0 GCBC seed 0" and "SIGKILL" in error
-    assert finish(start(place, "crashed"))["done"] == 4
+    assert finish(start(location, "crashed"))["done"] == 4
 
 
 @pytest.mark.faults
-def test_the_worker_of_a_killed_comparison_is_waited_for(place):
+def test_the_worker_of_a_killed_comparison_is_waited_for(location):
     """Its cell was called 'being trained by another process' and failed, while that process was only saving."""
-    process = start(place, "orphans")
-    wait_for_worker(place / "orphans", process)
+    process = start(location, "orphans")
+    wait_for_worker(location / "orphans", process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    (cell,) = (place / "orphans").glob("cells/*--GCBC--seed0--*/run")
+    (cell,) = (location / "orphans").glob("cells/*--GCBC--seed0--*/run")
     (cell.parent / "log.txt").unlink()
     with locked(cell, patience=60.0):  # as a worker does that is still saving
-        second = start(place, "orphans")
+        second = start(location, "orphans")
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not (cell.parent / "log.txt").exists():
             time.sleep(0.1)

@@ -13,15 +13,15 @@ from iel.data import Trajectories
 from iel.learner import Learner, Spec, TrainState
 from iel.methods import Method
 
-PLACES = 3 * np.stack([np.cos(2 * np.pi * np.arange(12) / 12), np.sin(2 * np.pi * np.arange(12) / 12)], 1)
-PLACES = np.concatenate([PLACES, 1.5 * PLACES[4:5]])
+POSITIONS = 3 * np.stack([np.cos(2 * np.pi * np.arange(12) / 12), np.sin(2 * np.pi * np.arange(12) / 12)], 1)
+POSITIONS = np.concatenate([POSITIONS, 1.5 * POSITIONS[4:5]])
 SHORT = [0, 1, 2, 3, 4, 12]
 LONG = [0, 11, 10, 9, 8, 7, 6, 5, 4, 12]
 
 
 def action(here: int, there: int) -> np.ndarray:
     """What leads from a place to its neighbour: the unit vector between them, times 0.8 to keep clear of the bounds."""
-    step = PLACES[there] - PLACES[here]
+    step = POSITIONS[there] - POSITIONS[here]
     return 0.8 * step / np.linalg.norm(step)
 
 
@@ -30,7 +30,7 @@ def ring() -> Trajectories:
     episodes = []
     for route in (SHORT, LONG):
         actions = np.array([action(a, b) for a, b in itertools.pairwise(route)])
-        episodes += [(PLACES[route], actions)] * 8
+        episodes += [(POSITIONS[route], actions)] * 8
     return Trajectories.from_episodes(episodes, "ring")
 
 
@@ -43,12 +43,12 @@ def act(model, here: int, goal: int) -> np.ndarray:
     from iel.planning import make_planner
 
     planner = make_planner("direct", model, ring())
-    planner.prepare(PLACES[goal])
-    return planner.act(PLACES[here])
+    planner.prepare(POSITIONS[goal])
+    return planner.act(POSITIONS[here])
 
 
 def steps(model, here: int, goal: int) -> float:
-    return float(model.steps(PLACES[[here]], PLACES[[goal]])[0])
+    return float(model.steps(POSITIONS[[here]], POSITIONS[[goal]])[0])
 
 
 # ---------------------------------------------------------------- learners of a method
@@ -98,11 +98,11 @@ def symmetric() -> Trajectories:
     episodes = []
     for first in range(24):
         route = (first + (-1) ** first * np.arange(41)) % 12
-        episodes.append((PLACES[route], np.array([action(a, b) for a, b in itertools.pairwise(route)])))
+        episodes.append((POSITIONS[route], np.array([action(a, b) for a, b in itertools.pairwise(route)])))
     return Trajectories.from_episodes(episodes, "both ways", trust=True)
 
 
-def both_ways_steps() -> np.ndarray:
+def two_way_steps() -> np.ndarray:
     """The fewest steps between its places, (12, 12)."""
     there = (np.arange(12)[None] - np.arange(12)[:, None]) % 12
     return np.minimum(there, 12 - there).astype(float)

@@ -12,9 +12,9 @@ EXACT = np.minimum(APART, COUNT - APART)
 """Least steps from every place to every place."""
 
 
-def step(place, action):
+def step(position, action):
     """On for an action above a third, back for one below minus a third, otherwise nowhere."""
-    return (place + (action > 1 / 3) - (action < -1 / 3)) % COUNT
+    return (position + (action > 1 / 3) - (action < -1 / 3)) % COUNT
 
 
 def wandering(seed: int = 0, episodes: int = 40, length: int = 50) -> Trajectories:
@@ -23,10 +23,10 @@ def wandering(seed: int = 0, episodes: int = 40, length: int = 50) -> Trajectori
     walks = []
     for _ in range(episodes):
         actions = rng.uniform(-1, 1, (length, 1)).astype(np.float32)
-        places = [int(rng.integers(COUNT))]
+        positions = [int(rng.integers(COUNT))]
         for action in actions[:, 0]:
-            places.append(int(step(places[-1], action)))
-        walks.append((RING[places], actions))
+            positions.append(int(step(positions[-1], action)))
+        walks.append((RING[positions], actions))
     return Trajectories.from_episodes(walks, "ring", trust=True)
 
 
@@ -35,11 +35,11 @@ def pairs() -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(RING, COUNT, axis=0), np.tile(RING, (COUNT, 1))
 
 
-def arrives(act) -> float:
+def reaches_goal(act) -> float:
     """Share of all pairs of places from which act(observations, goals) gets to the goal in the least steps."""
-    places, goals = np.repeat(np.arange(COUNT), COUNT), np.tile(np.arange(COUNT), COUNT)
+    positions, goals = np.repeat(np.arange(COUNT), COUNT), np.tile(np.arange(COUNT), COUNT)
     left = EXACT.ravel().copy()
     for _ in range(COUNT // 2):
-        moved = step(places, act(RING[places], RING[goals])[:, 0])
-        places, left = np.where(left > 0, moved, places), np.maximum(left - 1, 0)
-    return float((places == goals).mean())
+        moved = step(positions, act(RING[positions], RING[goals])[:, 0])
+        positions, left = np.where(left > 0, moved, positions), np.maximum(left - 1, 0)
+    return float((positions == goals).mean())

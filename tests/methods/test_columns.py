@@ -28,9 +28,9 @@ def robot() -> Trajectories:
     episodes = []
     for length in (30, 25, 40):
         actions = rng.uniform(-1, 1, (length, 2))
-        place = np.concatenate([np.zeros((1, 2)), actions.cumsum(0)]) * 3.0 + 50.0
+        position = np.concatenate([np.zeros((1, 2)), actions.cumsum(0)]) * 3.0 + 50.0
         joints = rng.standard_normal((length + 1, 2)) * [0.01, 20.0]
-        episodes.append((np.concatenate([place, joints], 1).astype(np.float32), actions.astype(np.float32)))
+        episodes.append((np.concatenate([position, joints], 1).astype(np.float32), actions.astype(np.float32)))
     return Trajectories.from_episodes(episodes, "robot")
 
 
@@ -48,7 +48,7 @@ def trained(robot, name, **settings):
 def policy_of(own):
     """The network that acts, of whatever learner holds it."""
     state = own.get("policy", own.get("skills", own.get("joint", own.get("train"))))
-    state = getattr(state, "skills", state)
+    state = getattr(state, "policy_params", getattr(state, "params", state))
     network = getattr(state, "low", None) or getattr(state, "policy", state)
     return network, lambda x: jnp.tanh(network(x)) if isinstance(network, MLP) else network(x)
 
@@ -63,16 +63,16 @@ def test_a_frozen_network_takes_all_inputs_as_they_are(kind):
     if kind in ("plain", "heads"):
         network = MLP(key, 5, (8,), 3, lens=lens) if kind == "plain" else ensemble(key, 2, 5, (8,), 3, lens=lens)
         seen = network(jnp.asarray(x)) if kind == "plain" else apply_heads(network, jnp.asarray(x)).mean(0)
-        shipped = frozen(network, "observation").mean(x)
+        exported = frozen(network, "observation").mean(x)
     else:
         network = (GaussianPolicy if kind == "gaussian" else TanhGaussianPolicy)(key, 5, (8,), 2, lens=lens)
-        shipped, seen = frozen_policy(network, "observation")(x), network(jnp.asarray(x))
-        shipped = np.tanh(shipped[:, :2]) if kind == "tanh" else shipped
+        exported, seen = frozen_policy(network, "observation")(x), network(jnp.asarray(x))
+        exported = np.tanh(exported[:, :2]) if kind == "tanh" else exported
     assert frozen(network.mean if kind == "gaussian" else getattr(network, "network", network), "x").sizes[0] == 5
-    np.testing.assert_allclose(shipped, seen, atol=2e-4)
+    np.testing.assert_allclose(exported, seen, atol=2e-4)
     x[:, [1, 4]] += 100.0  # what it does not see
     changed = frozen(network, "observation").mean(x) if kind in ("plain", "heads") else None
-    assert changed is None or np.array_equal(changed, shipped)
+    assert changed is None or np.array_equal(changed, exported)
 
 
 def test_a_lens_selects_goals_and_standardises_for_policies_alone():

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algo_worlds import PLACES, SHORT, act, action, cosine, ring, steps
+from algo_worlds import POSITIONS, SHORT, act, action, cosine, ring, steps
 
 from compare_worlds import TINY
 from iel.cli import run as command
@@ -92,7 +92,7 @@ def tiny(method: type[Method] = Nearby) -> Method:
     return method.preset("smoke", hidden=(8,), batch_size=8)
 
 
-def test_a_strangers_method_keeps_the_contract():
+def test_a_third_party_method_keeps_the_contract():
     check_algo(tiny())
 
 
@@ -104,7 +104,7 @@ def test_the_example_of_contributing_keeps_the_contract():
     exec(example, {"__name__": __name__})
 
 
-def test_commands_and_grids_take_it_by_its_place(tmp_path, monkeypatch):
+def test_commands_and_grids_take_it_by_its_position(tmp_path, monkeypatch):
     """`--algo package.module:Class`, from a file that nothing of iel knows of."""
     page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -140,7 +140,7 @@ def test_commands_and_grids_take_it_by_its_place(tmp_path, monkeypatch):
 
 
 @pytest.mark.optimised
-def test_a_strangers_method_trains_and_acts(tmp_path):
+def test_a_third_party_method_trains_and_acts(tmp_path):
     """On the ring: steps as they were counted, and actions that lead on."""
     data = ring()
     model = train(data, Nearby.preset("smoke"), out=tmp_path / "run", progress=False).model
@@ -150,7 +150,7 @@ def test_a_strangers_method_trains_and_acts(tmp_path):
     assert steps(model, 9, 4) == pytest.approx(5, abs=0.7), "the long way only leads this way round"
     # Place 4 is one of five later states on the short way, one of nine on the long one.
     mean = (9 * discounted_steps(4, 0.99) + 5 * discounted_steps(8, 0.99)) / 14
-    assert model.cost(*(PLACES[[place]] for place in (0, 4, 4)))[0] == pytest.approx(mean, abs=0.3)
+    assert model.cost(*(POSITIONS[[position]] for position in (0, 4, 4)))[0] == pytest.approx(mean, abs=0.3)
     assert planners_for(model) == ("direct", "sym-graph", "asym-graph")
 
 
@@ -205,7 +205,7 @@ def measuring(metric: type[ValueCost]) -> type[Nearby]:
     return shipping(lambda model: setattr(model, "metric", metric(model, 0.99)))
 
 
-def steered(conditioning: Any) -> type[Nearby]:
+def conditioned_by(conditioning: Any) -> type[Nearby]:
     return shipping(lambda model: setattr(model, "conditioning", conditioning))
 
 
@@ -259,9 +259,9 @@ BROKEN = {
     "costs in a table and row by row disagree": measuring(Transposed),
     "the same for every goal, and is not": measuring(Favourite),
     "model.cost changes when the model is saved": shipping(lambda model: setattr(model, "metric", Displacement(0.0))),
-    "the conditioning's command has the wrong shape": steered(Narrow()),
-    "does not survive its files.*conditioning by directions needs an embedding": steered(Direction()),
-    "does not survive its files.*conditioning.kind: invalid value": steered(Unheard()),
+    "the conditioning's command has the wrong shape": conditioned_by(Narrow()),
+    "does not survive its files.*conditioning by directions needs an embedding": conditioned_by(Direction()),
+    "does not survive its files.*conditioning.kind: invalid value": conditioned_by(Unheard()),
     "there is no metric train/loss": Silent,
     "update reshapes the state": Growing,
     "the key does not matter": Stubborn,

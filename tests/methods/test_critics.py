@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algo_worlds import PLACES, action, cosine, fresh, ring, steps
+from algo_worlds import POSITIONS, action, cosine, fresh, ring, steps
 
 from iel.data import Trajectories
 from iel.data.goals import Relabelled, to_device
@@ -236,7 +236,7 @@ def test_subgoals_of_hiql_lie_ahead_and_never_beyond_the_goal():
 # ---------------------------------------------------------------- exact answers on rings
 
 SIZE, GAMMA = 12, 0.8
-SPOTS = PLACES[:SIZE].astype(np.float32)
+SPOTS = POSITIONS[:SIZE].astype(np.float32)
 """A ring that is walked at random: one action is one step to a neighbour, +0.8 or -0.8."""
 TRIPLES = list(itertools.product(range(SIZE), (-1, 1), range(SIZE)))
 PAIRS = np.array([(s, g) for s in range(SIZE) for g in range(SIZE) if s != g])
@@ -248,8 +248,8 @@ def walk() -> Trajectories:
     episodes = []
     for _ in range(100):
         turns = generator.choice([-1, 1], 100)
-        places = (generator.integers(SIZE) + np.concatenate([[0], turns.cumsum()])) % SIZE
-        episodes.append((SPOTS[places], 0.8 * turns[:, None]))
+        positions = (generator.integers(SIZE) + np.concatenate([[0], turns.cumsum()])) % SIZE
+        episodes.append((SPOTS[positions], 0.8 * turns[:, None]))
     return Trajectories.from_episodes(episodes, "ring walk")
 
 
@@ -321,11 +321,11 @@ def test_hiql_reaches_goals_on_the_ring():
     planner = make_planner("direct", model, ring())
     for start_, goal, length in ((0, 4, 4), (0, 2, 2), (0, 8, 4), (10, 6, 4), (1, 4, 3)):
         here = start_
-        planner.prepare(PLACES[goal])
+        planner.prepare(POSITIONS[goal])
         for _ in range(length):
-            did = planner.act(PLACES[here])
+            did = planner.act(POSITIONS[here])
             near = [(here + 1) % 12, (here - 1) % 12]
-            here = max(near, key=lambda place, did=did, here=here: cosine(did, action(here, place)))
+            here = max(near, key=lambda position, did=did, here=here: cosine(did, action(here, position)))
         assert here == goal, (start_, goal)
 
 
@@ -366,8 +366,8 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, policy, tmp_path
     command = model.command(states, target)
     if policy is not None:
         assert isinstance(model.conditioning, Waypoint) and command.shape == (40, 2)
-        told = jnp.concatenate([states[:, 2:], command], -1)
-        acted = trained["policy"](told)
+        condition = jnp.concatenate([states[:, 2:], command], -1)
+        acted = trained["policy"](condition)
     elif name == "hiql":
         assert isinstance(model.conditioning, Subgoal)
         acted = own.low(jnp.concatenate([states, on_sphere(own.high(pair))], -1))

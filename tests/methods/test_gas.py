@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import fresh, learner, ring
-from measure_worlds import COUNT, EXACT, arrives, pairs, wandering
+from measure_worlds import COUNT, EXACT, pairs, reaches_goal, wandering
 from scipy.stats import spearmanr
 
 from iel.data.goals import to_device
@@ -54,31 +54,31 @@ def test_the_distance_loss_by_hand():
 def test_the_policys_losses_by_hand():
     """The critic on random directions; the actor on the way to the subgoal, climbing q and close to the data."""
     algo = GAS.preset("smoke", **TINY, policy_expectile=0.8, discount=0.9, bc_weight=0.5)
-    own, skills = learner(algo, "skills"), fresh(algo, SPEC)["skills"]
-    target = jax.tree.map(lambda leaf: 1.2 * leaf, own.target_of(skills))
+    own, params = learner(algo, "skills"), fresh(algo, SPEC)["skills"]
+    target = jax.tree.map(lambda leaf: 1.2 * leaf, own.target_of(params))
     batch = DirectionBatch(*drawn((6, 2), (6, 2), (6, 2), (6, 4), (6, 4)))
     batch = batch._replace(action=jnp.tanh(batch.action))
     key = jax.random.key(7)
-    loss, metrics = jax.jit(own.loss)(skills, target, batch, key)
+    loss, metrics = jax.jit(own.loss)(params, target, batch, key)
     z = unit(jax.random.normal(key, (6, 4)))
-    value, after = (double(scalars(skills.value, s, z)[0]) for s in (batch.state, batch.next_state))
-    q, old = (double(scalars(c, batch.state, z, batch.action)) for c in (skills.critic, target))
+    value, after = (double(scalars(params.value, s, z)[0]) for s in (batch.state, batch.next_state))
+    q, old = (double(scalars(c, batch.state, z, batch.action)) for c in (params.critic, target))
     gap = old.min(0) - value
     backup = (double(batch.displacement) * double(z)).sum(-1) + 0.9 * after
     assert float(metrics["skills/value"]) == pytest.approx((np.where(gap >= 0, 0.8, 0.2) * gap**2).mean(), rel=1e-4)
     assert float(metrics["skills/critic"]) == pytest.approx(np.square(q - backup).mean(-1).sum(), rel=1e-4)
 
-    way = double(batch.future) / np.linalg.norm(double(batch.future), axis=1, keepdims=True)
-    told = jnp.concatenate([batch.state, jnp.asarray(way, jnp.float32)], -1)
-    mean = skills.policy(told)
-    climbed = double(scalars(skills.critic, told, jnp.clip(mean, -1, 1))).min(0)
+    direction = double(batch.future) / np.linalg.norm(double(batch.future), axis=1, keepdims=True)
+    condition = jnp.concatenate([batch.state, jnp.asarray(direction, jnp.float32)], -1)
+    mean = params.policy(condition)
+    climbed = double(scalars(params.critic, condition, jnp.clip(mean, -1, 1))).min(0)
     clone = -0.5 * np.square(double(batch.action - mean)).sum(-1) - np.log(2 * np.pi)
     expected = -climbed.mean() / np.abs(climbed).mean() - 0.5 * clone.mean()
     assert float(metrics["skills/actor"]) == pytest.approx(expected, rel=1e-4)
     assert float(loss) == pytest.approx(
         sum(float(metrics[f"skills/{x}"]) for x in ("value", "critic", "actor")), rel=1e-5
     )
-    gradient = jax.grad(lambda critic: own.actor_loss(skills.policy, critic, batch)[0])(skills.critic)
+    gradient = jax.grad(lambda critic: own.actor_loss(params.policy, critic, batch)[0])(params.critic)
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient)), "the critic is only looked at"
 
 
@@ -127,6 +127,6 @@ def test_gas_learns_the_ring():
             states, model.command(states, made.plan(goals).target(model.embed(states)))
         )
 
-    shares = {planner: arrives(acting(planner)) for planner in ("direct", "gas-graph")}
+    shares = {planner: reaches_goal(acting(planner)) for planner in ("direct", "gas-graph")}
     print("arrives", shares)
     assert shares["gas-graph"] >= 0.95 and shares["direct"] >= 0.7, "over half the ring the straight way is a guess"

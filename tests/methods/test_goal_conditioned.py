@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algo_worlds import PLACES, act, action, cosine, fresh, ring, steps
+from algo_worlds import POSITIONS, act, action, cosine, fresh, ring, steps
 
 from iel.data import Trajectories
 from iel.data.goals import Relabelled, to_device
@@ -149,9 +149,9 @@ def test_on_noisy_data_no_preset_drives_the_price_of_caution_to_its_cap(preset, 
     algo = dataclasses.replace(algo, **unreachable) if preset == "unreachable" else algo
     trainer = Trainer(data, algo, [0], {})
     trainer.fit(threading.Event(), None, progress=False)
-    told = capsys.readouterr().err.count("reached its cap of 1e+06")
+    printed = capsys.readouterr().err.count("reached its cap of 1e+06")
     price = float(np.exp(trainer.states()[0]["train"].params.prices.caution))
-    assert (price > 1e6 and told == 1) if preset == "unreachable" else (price < 10.0 and told == 0)
+    assert (price > 1e6 and printed == 1) if preset == "unreachable" else (price < 10.0 and printed == 0)
 
 
 def test_the_warm_up_of_cql_ignores_the_critic(batch):
@@ -169,14 +169,14 @@ def test_the_warm_up_of_cql_ignores_the_critic(batch):
 
 
 @pytest.mark.slow
-def test_cloning_learns_the_mean_action_on_the_way_to_each_goal():
+def test_cloning_learns_the_mean_action_on_the_path_to_each_goal():
     """Uniform later goals: from place 0, place 4 is one of five on the short way, one of nine on the long one."""
     model = train(ring(), GCBC.preset("smoke", **{**FAST, "batch_size": 512}, steps=800), progress=False).model
     np.testing.assert_allclose(act(model, 0, 4), (9 * RIGHT + 5 * WRONG) / 14, atol=0.1)
     np.testing.assert_allclose(act(model, 0, 2), RIGHT, atol=0.15)
     np.testing.assert_allclose(act(model, 0, 8), WRONG, atol=0.15)
     with pytest.raises(GeometryError, match="gcbc learned no distances"):
-        model.steps(PLACES[:1], PLACES[:1])
+        model.steps(POSITIONS[:1], POSITIONS[:1])
 
 
 def check_values(model: Model, tolerance: float) -> None:
@@ -189,7 +189,7 @@ def check_values(model: Model, tolerance: float) -> None:
     assert steps(model, 0, 2) == pytest.approx(2, abs=tolerance)
     assert steps(model, 11, 4) == pytest.approx(7, abs=tolerance)
     assert steps(model, 3, 4) == pytest.approx(1, abs=tolerance)
-    assert max(steps(model, place, place) for place in range(12)) < tolerance
+    assert max(steps(model, position, position) for position in range(12)) < tolerance
 
 
 def check_actions(model: Model) -> None:
@@ -201,21 +201,21 @@ def check_actions(model: Model) -> None:
 
 
 @pytest.mark.slow
-def test_gcivl_finds_the_short_way():
+def test_gcivl_finds_the_short_path():
     check_values(model := train(ring(), GCIVL.preset("smoke", **FAST, **OWN, steps=1200), progress=False).model, 0.6)
     check_actions(model)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extraction", ["ddpg-bc", "awr"])
-def test_iql_finds_the_short_way(extraction):
+def test_iql_finds_the_short_path(extraction):
     algo = GCIQL.preset("smoke", **FAST, **OWN, steps=1200, extraction=extraction, bc_weight=1.0)
     check_values(model := train(ring(), algo, progress=False).model, 0.6)
     check_actions(model)
 
 
 @pytest.mark.slow
-def test_cql_finds_the_short_way():
+def test_cql_finds_the_short_path():
     """Caution makes every way look longer than it is, but nearer stays nearer and the long way does not win."""
     settings = {"policy_learning_rate": 2e-3, "conservative_weight": 1.0, "lagrange": True, "gap": 5.0}
     settings |= {"action_samples": 2, "reward_scale": 10.0, "price_learning_rate": 3e-4}
@@ -269,17 +269,17 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(name):
 
     together = jax.jit(jax.vmap(run))(jnp.array([3, 0]))
     alone = jax.jit(run)(0)
-    states, goals = PLACES[:6].astype(np.float32), PLACES[6:12].astype(np.float32)
+    states, goals = POSITIONS[:6].astype(np.float32), POSITIONS[6:12].astype(np.float32)
 
     def behaviour(trained):
         model = algo.model(jax.tree.map(np.asarray, trained), spec)
         cost = np.zeros(6) if model.metric is None else model.cost(states, goals, goals)
-        told = goals if model.conditioning.kind == "goal" else model.omega(goals)
-        return np.concatenate([cost, model.act(states, told).ravel()])
+        printed = goals if model.conditioning.kind == "goal" else model.omega(goals)
+        return np.concatenate([cost, model.act(states, printed).ravel()])
 
-    company, stranger = (behaviour(jax.tree.map(lambda leaf, i=i: leaf[i], together)) for i in (1, 0))
-    np.testing.assert_allclose(company, behaviour(alone), rtol=1e-3, atol=1e-4)
-    assert np.abs(stranger - company).max() > 1e-3
+    batched, foreign = (behaviour(jax.tree.map(lambda leaf, i=i: leaf[i], together)) for i in (1, 0))
+    np.testing.assert_allclose(batched, behaviour(alone), rtol=1e-3, atol=1e-4)
+    assert np.abs(foreign - batched).max() > 1e-3
 
 
 @pytest.mark.parametrize(

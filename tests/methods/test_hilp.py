@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algo_worlds import PLACES, act, action, cosine, fresh, learner, ring, started, steps
+from algo_worlds import POSITIONS, act, action, cosine, fresh, learner, ring, started, steps
 
 from iel.data.goals import to_device
 from iel.distances import Displacement
@@ -96,16 +96,16 @@ def test_a_step_of_the_embedding_is_a_step_of_iel(world):
     theirs, _ = update(PLAIN, "embedding", world[0], sample(PLAIN, "embedding", world[0]))
     ours, _ = update(PHASED, "embedding", world[1], sample(PHASED, "embedding", world[1]))
     # Adam's first step is the sign of the gradient, so a gradient that is zero up to rounding moves by chance.
-    x = jnp.asarray(PLACES, jnp.float32)
+    x = jnp.asarray(POSITIONS, jnp.float32)
     ours_phi, theirs_phi = (head(state.params, 0)(x) for state in (ours, theirs))
     np.testing.assert_allclose(ours_phi - ours_phi[:1], theirs_phi - theirs_phi[:1], atol=2e-3)
     assert_same(theirs.target, ours.target, rtol=1e-5, atol=1e-7)
 
 
-def test_planners_choose_the_same_ways(world):
+def test_planners_choose_the_same_paths(world):
     theirs, ours = world
     hilp, plain = PHASED.model(params(ours), SPEC), PLAIN.model(params(theirs), SPEC)
-    data, states = ring(), PLACES.astype(np.float32)
+    data, states = ring(), POSITIONS.astype(np.float32)
     goals = np.roll(states, 5, axis=0)
     assert np.array_equal(hilp.steps(states, goals), plain.steps(states, goals))
     for name in PLANNERS:
@@ -119,8 +119,8 @@ def test_hilp_has_a_geometry_but_no_directions_of_its_own(world, tmp_path):
     model = PHASED.model(params(world[1]), SPEC)
     assert model.metric == Displacement(0.0, PHASED.discount) and model.metric.for_every_goal
     with pytest.raises(GeometryError, match="no goal directions"):
-        model.displacement(PLACES[:2], PLACES[2:4])
-    assert np.array_equal(model.steps(PLACES[:6], PLACES[6:12]), model.steps(PLACES[6:12], PLACES[:6]))
+        model.displacement(POSITIONS[:2], POSITIONS[2:4])
+    assert np.array_equal(model.steps(POSITIONS[:6], POSITIONS[6:12]), model.steps(POSITIONS[6:12], POSITIONS[:6]))
 
 
 def test_a_joint_step_rewards_the_policy_with_the_embedding_before_it(world):
@@ -132,7 +132,7 @@ def test_a_joint_step_rewards_the_policy_with_the_embedding_before_it(world):
     phi, goals = head(both.embedding, 0), batch.goals
     moves = DirectionBatch(goals.state, batch.action, goals.next_state, phi(goals.next_state) - phi(goals.state))
     alone, _ = update(PHASED, "policy", states, moves)
-    assert_same(after.params.skills, alone.params, rtol=1e-4, atol=1e-6)
+    assert_same(after.params.policy_params, alone.params, rtol=1e-4, atol=1e-6)
     embedded, _ = update(PHASED, "embedding", states, goals)
     assert_same(after.params.embedding, embedded.params, rtol=1e-5)
     assert_same(after.target, (embedded.target, alone.target), rtol=1e-5)

@@ -82,19 +82,19 @@ def test_batches_stay_on_their_trajectory_and_goals_behind_are_behind():
 
 @pytest.mark.optimised
 @pytest.mark.parametrize(
-    ("world", "places", "exact"), [(one_way, CIRCLE, one_way_steps()), (grid, SQUARE, grid_steps())]
+    ("world", "positions", "exact"), [(one_way, CIRCLE, one_way_steps()), (grid, SQUARE, grid_steps())]
 )
-def test_distances_are_shortest_steps_in_both_directions(world, places, exact):
+def test_distances_are_shortest_steps_in_both_directions(world, positions, exact):
     """On a circle that is only ever walked one way the neighbour behind is seven steps away."""
     data = world()
     algo = HTP.preset("smoke", steps=4_000, push_offset=20.0, p_behind=0.2, policy=PLANE)
     model = train(data, algo, [0], progress=False).models[0]
-    count = len(places)
+    count = len(positions)
     first, second = np.nonzero(~np.eye(count, dtype=bool))
-    steps = model.steps(places[first], places[second])
+    steps = model.steps(positions[first], positions[second])
     assert spearman(steps, exact[first, second]) > 0.95  # many exact steps are equal
     assert np.median(steps / exact[first, second]) == pytest.approx(1.0, abs=0.25)
-    along = model.displacement(places[first], places[second])
+    along = model.displacement(positions[first], positions[second])
     assert spearman(along, exact[first, second]) > 0.9, "read along the goal's own direction"
 
 
@@ -167,7 +167,7 @@ def test_teleports_are_grouped_by_where_they_are_entered():
     assert plain.spec(data.cut(data.jumps), None, data).teleports is None
 
 
-def test_a_teleport_is_bounded_by_where_it_leads_on_average():
+def test_a_teleport_is_bounded_by_where_it_goes_on_average():
     """By hand: c gains (max_g <mean phi(x') - phi(x), omega_g> - 1)_+^2. One lucky end does not count by itself."""
     algo = HTP.preset("smoke", **TINY)
     network = jax.tree.map(lambda leaf: 3.0 * leaf, fresh(algo, Spec(2, 2, (0, 1)))["geometry"].network)

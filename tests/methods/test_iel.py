@@ -122,8 +122,8 @@ def test_targets_follow_the_parameters_before_the_step(world):
 def two_routes() -> Trajectories:
     """A ring of 12 places: from place 0 to place 4 a short way (4 steps) and a long way (8), equally often."""
     angle = 2 * np.pi * np.arange(12) / 12
-    place = 3 * np.stack([np.cos(angle), np.sin(angle)], 1)
-    short, long = place[[0, 1, 2, 3, 4]], place[[0, 11, 10, 9, 8, 7, 6, 5, 4]]
+    position = 3 * np.stack([np.cos(angle), np.sin(angle)], 1)
+    short, long = position[[0, 1, 2, 3, 4]], position[[0, 11, 10, 9, 8, 7, 6, 5, 4]]
     return Trajectories.from_episodes(
         [(route, np.zeros((len(route) - 1, 2))) for route in (short, long) for _ in range(8)]
     )

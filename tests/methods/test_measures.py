@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from algo_worlds import fresh, learner
-from measure_worlds import COUNT, EXACT, RING, arrives, pairs, step, wandering
+from measure_worlds import COUNT, EXACT, RING, pairs, reaches_goal, step, wandering
 from scipy.stats import spearmanr
 
 from iel.distances import LatentGoal
@@ -129,7 +129,7 @@ def test_the_policy_climbs_the_value_of_its_task_and_clones_only_its_own_future(
 def test_the_losses_of_psm_by_hand(batch):
     algo = PSM.preset("smoke", **TINY, orthonormality=0.3, noise=1e-6)
     trained = fresh(algo, SPEC)
-    proto, skills = trained["basis"], trained["train"]
+    proto, params = trained["basis"], trained["train"]
     target, code = moved(proto), jnp.array([0, 1, 77, 65535, 9, 1])
     loss, _ = jax.jit(learner(algo, "basis").coded_loss)(proto, target, code, batch)
     action, bits = code_actions(code, batch.next_state, 1), code_bits(code)
@@ -139,13 +139,13 @@ def test_the_losses_of_psm_by_hand(batch):
     expected = by_hand(measures, old.mean(0), algo.discount) + 0.3 * apart_by_hand(points)
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
-    forward_target = moved(skills.forward)
+    forward_target = moved(params.forward)
     whole = Batch(batch, jnp.asarray(points, jnp.float32))
-    loss, metrics = jax.jit(learner(algo, "train").loss)(skills, forward_target, whole, jax.random.key(4))
+    loss, metrics = jax.jit(learner(algo, "train").loss)(params, forward_target, whole, jax.random.key(4))
     z = algo.draw_tasks(jax.random.split(jax.random.key(4), 3)[0], whole.points, None).z
-    action = jnp.tanh(skills.policy(jnp.concatenate([batch.next_state, z], -1)))
+    action = jnp.tanh(params.policy(jnp.concatenate([batch.next_state, z], -1)))
     old = heads(forward_target, batch.next_state, action, z) @ points.T
-    measures = heads(skills.forward, batch.state, batch.action, z) @ points.T
+    measures = heads(params.forward, batch.state, batch.action, z) @ points.T
     assert float(metrics["train/measure"]) == pytest.approx(by_hand(measures, old.mean(0), algo.discount), rel=1e-4)
     assert float(loss) == pytest.approx(float(metrics["train/measure"] + metrics["train/actor"]), rel=1e-5)
 
@@ -215,41 +215,43 @@ def test_the_cost_of_an_exact_measure_is_the_discounted_first_visit():
     gamma, rng = 0.9, np.random.default_rng(0)
     random = rng.dirichlet(np.ones(5), size=5)
     model = exact_model(random, gamma)
-    places = np.eye(5, dtype=np.float32)
+    positions = np.eye(5, dtype=np.float32)
     for goal in range(5):
         others = [s for s in range(5) if s != goal]
         expected = np.log(first_visits(random, gamma, goal))[others] / np.log(gamma)
-        cost = model.cost(places[others], places[[goal] * 4], places[[goal] * 4])
+        cost = model.cost(positions[others], positions[[goal] * 4], positions[[goal] * 4])
         np.testing.assert_allclose(cost, expected, rtol=2e-3)
     round_trip = exact_model(np.roll(np.eye(6), 1, axis=1), gamma)  # 0 -> 1 -> ... -> 5 -> 0
-    places = np.eye(6, dtype=np.float32)
-    table = round_trip.metric.costs(places, places, LatentGoal(places[0], places[0]))
+    positions = np.eye(6, dtype=np.float32)
+    table = round_trip.metric.costs(positions, positions, LatentGoal(positions[0], positions[0]))
     steps = (np.arange(6)[None] - np.arange(6)[:, None]) % 6
     np.testing.assert_allclose(table[steps > 0], steps[steps > 0], rtol=2e-3)
     assert table[0, 1] < table[1, 0], "a measure is directed; with the wrong sign it would go the other way"
-    rows = round_trip.metric.row_costs(places, np.roll(places, 2, axis=0), [])
+    rows = round_trip.metric.row_costs(positions, np.roll(positions, 2, axis=0), [])
     np.testing.assert_allclose(rows, [table[i, (i - 2) % 6] for i in range(6)], rtol=1e-5)
     with pytest.raises(GeometryError, match="not in steps"):
-        round_trip.steps(places, places)
+        round_trip.steps(positions, positions)
 
 
 def test_negative_measures_cost_more_the_more_negative_they_are():
     model = exact_model(np.roll(np.eye(4), 1, axis=1), 0.9)
     kernel = model.networks["forward"].heads[0].kernels[0]
     kernel[:4, 0] = [-1e3, -10.0, -0.1, 0.0]
-    places = np.eye(4, dtype=np.float32)
-    cost = model.metric.costs(places, places[:1], LatentGoal(places[0], places[0]))[:, 0]
+    positions = np.eye(4, dtype=np.float32)
+    cost = model.metric.costs(positions, positions[:1], LatentGoal(positions[0], positions[0]))[:, 0]
     assert np.isfinite(cost).all() and (np.diff(cost) < 0).all()
 
 
 def test_a_goal_is_its_own_reward_and_rewards_add_up():
     """E[r B] of one rewarded place is that place's task; of two, the middle of theirs; of a bad one, the opposite."""
     model = exact_model(np.roll(np.eye(6), 1, axis=1), 0.9)
-    places = np.eye(6, dtype=np.float32)
-    data = np.tile(places, (50, 1))
-    told = model.command(places[:1], make_planner("direct", model, Atlas(places)).plan(places[3:4]).target(places[:1]))
-    np.testing.assert_allclose(model.reward_command(data, data[:, 3]), told[0], atol=1e-4)
-    np.testing.assert_allclose(model.reward_command(data, -data[:, 3]), -told[0], atol=1e-4)
+    positions = np.eye(6, dtype=np.float32)
+    data = np.tile(positions, (50, 1))
+    condition = model.command(
+        positions[:1], make_planner("direct", model, Atlas(positions)).plan(positions[3:4]).target(positions[:1])
+    )
+    np.testing.assert_allclose(model.reward_command(data, data[:, 3]), condition[0], atol=1e-4)
+    np.testing.assert_allclose(model.reward_command(data, -data[:, 3]), -condition[0], atol=1e-4)
     two = model.reward_command(data, 2.0 * data[:, 3] + data[:, 1])
     np.testing.assert_allclose(two, np.sqrt(6) * np.array([0, 1, 0, 2, 0, 0]) / np.sqrt(5), atol=1e-4)
     with pytest.raises(ConfigError, match="one per state"):
@@ -262,7 +264,7 @@ def test_a_goal_is_its_own_reward_and_rewards_add_up():
 
 
 @pytest.mark.parametrize("method", [FB, PSM])
-def test_the_shipped_model_says_what_was_trained(method):
+def test_the_packaged_model_says_what_was_trained(method):
     """Command, action and cost in numpy against the networks in JAX."""
     algo = method.preset("smoke", **TINY)
     trained = jax.tree.map(lambda leaf: leaf + 0.1, fresh(algo, SPEC))
@@ -280,10 +282,10 @@ def test_the_shipped_model_says_what_was_trained(method):
     likely = algo.discount * measure / (4 + algo.discount * np.maximum(most, 0))
     expected = np.log(0.01 * np.log1p(np.exp(likely / 0.01))) / np.log(algo.discount)
     np.testing.assert_allclose(model.cost(states, goals, goals), np.maximum(expected, 1e-3), rtol=1e-3, atol=1e-3)
-    spread = model.act(states[:1].repeat(2000, 0), z[:1].repeat(2000, 0), np.random.default_rng(0)).std()
+    deviation = model.act(states[:1].repeat(2000, 0), z[:1].repeat(2000, 0), np.random.default_rng(0)).std()
     noise = 0.2 * np.random.default_rng(1).standard_normal(20_000)
     trained = np.clip(float(action[0, 0]) + noise, -1, 1).std()
-    assert spread == pytest.approx(trained, rel=0.1), "noise is added after the tanh, as in training"
+    assert deviation == pytest.approx(trained, rel=0.1), "noise is added after the tanh, as in training"
     assert planners_for(model) == ("direct", "sym-graph", "asym-graph")
 
 
@@ -294,12 +296,12 @@ def test_both_keep_the_contract_with_a_waypoint_policy(method):
     check_algo(method.preset("smoke", **{**TINY, "batch_size": 8}, **settings))
 
 
-@pytest.mark.parametrize(("mu", "spread"), [(0.0, 0.177), (1.0, 0.168), (2.0, 0.114), (3.0, 0.102), (4.0, 0.101)])
-def test_a_policy_that_saturates_keeps_its_noise_and_its_gradient(mu, spread):
+@pytest.mark.parametrize(("mu", "deviation"), [(0.0, 0.177), (1.0, 0.168), (2.0, 0.114), (3.0, 0.102), (4.0, 0.101)])
+def test_a_policy_that_saturates_keeps_its_noise_and_its_gradient(mu, deviation):
     """The figures of the authors' truncated normal; inside of the tanh 0.0003 would be left of the last."""
     algo, mean = FB.preset("smoke"), jnp.full((200_000, 1), mu)
     action = algo.noisy(jax.random.key(0), mean)
-    assert float(action.std()) == pytest.approx(spread, abs=0.001)
+    assert float(action.std()) == pytest.approx(deviation, abs=0.001)
     assert float(jnp.abs(action).max()) < 1.0 and float(jnp.abs(action - jnp.tanh(mu)).max()) <= 0.3 + 1e-6
     gradient = jax.grad(lambda m: algo.noisy(jax.random.key(0), m).sum())(mean)
     np.testing.assert_allclose(gradient, 1 - np.tanh(mu) ** 2, rtol=1e-3)  # as if it were not clamped
@@ -337,28 +339,28 @@ RINGS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", [FB, PSM])
-def test_measures_rank_the_ring_and_the_policy_goes_the_short_way(method):
+def test_measures_rank_the_ring_and_the_policy_goes_the_short_path(method):
     """Costs of all 144 pairs in the order of the exact steps; and a reward leads to where it is."""
     data = wandering()
     model = train(data, method.preset("smoke", **RINGS[method]), progress=False).model
     cost = model.cost(*pairs(), pairs()[1]).reshape(COUNT, COUNT)
-    rank, share = spearmanr(cost.ravel(), EXACT.ravel())[0], arrives(goal_actions(model))
+    rank, share = spearmanr(cost.ravel(), EXACT.ravel())[0], reaches_goal(goal_actions(model))
     plain = spearmanr(-model.metric.measure(pairs()[0], model.metric.tasks(pairs()[1])), EXACT.ravel())[0]
     print(
         method.name, "-M", round(plain, 3), "spearman", round(rank, 3), "arrives", round(share, 3), np.round(cost[0], 1)
     )
     assert rank >= 0.95 and share >= 0.95
     near = EXACT[:, 7] <= 1  # a reward for places 6, 7 and 8
-    place = np.argmin(np.linalg.norm(data.observations[:, None] - RING, axis=-1), axis=1)
-    z = model.reward_command(data.observations, near[place].astype(float))
-    there = arrives_in_region(model, z, near)
+    position = np.argmin(np.linalg.norm(data.observations[:, None] - RING, axis=-1), axis=1)
+    z = model.reward_command(data.observations, near[position].astype(float))
+    there = reaches_region(model, z, near)
     print("reward", there)
     assert there >= 0.9
 
 
-def arrives_in_region(model, z: np.ndarray, region: np.ndarray) -> float:
+def reaches_region(model, z: np.ndarray, region: np.ndarray) -> float:
     """Share of places from which the policy, told z, is in the region after ten steps."""
-    places = np.arange(COUNT)
+    positions = np.arange(COUNT)
     for _ in range(10):
-        places = step(places, model.act(RING[places], np.tile(z, (COUNT, 1)))[:, 0])
-    return float(region[places].mean())
+        positions = step(positions, model.act(RING[positions], np.tile(z, (COUNT, 1)))[:, 0])
+    return float(region[positions].mean())

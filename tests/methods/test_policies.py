@@ -242,12 +242,12 @@ def test_the_policy_goes_where_it_is_sent_and_does_not_know_where_it_is():
     np.testing.assert_allclose(model.conditioning.scale, sigma, rtol=1e-3)
     assert 0.7 < model.conditioning.reach * sigma.mean() < 20 * 0.7  # metres: between one step and twenty
     states = data.observations[::50]
-    for way in np.array([[1.0, 0.0], [0.0, -1.0], [-0.6, 0.8]]):
-        goals = states + np.float32([0.0, *(5.0 * way), 0.0])
+    for toward in np.array([[1.0, 0.0], [0.0, -1.0], [-0.6, 0.8]]):
+        goals = states + np.float32([0.0, *(5.0 * toward), 0.0])
         target = make_planner("direct", model, data).plan(goals).target(model.embed(states))
         actions = model.act(states, model.command(states, target))
-        cosine = (actions @ way) / np.linalg.norm(actions, axis=1)
-        assert cosine.mean() > 0.9, way
+        cosine = (actions @ toward) / np.linalg.norm(actions, axis=1)
+        assert cosine.mean() > 0.9, toward
         elsewhere = states + np.float32([0.0, 300.0, -100.0, 0.0])
         assert np.array_equal(model.act(elsewhere, model.command(states, target)), actions)
 
@@ -387,6 +387,6 @@ def test_a_policy_for_state_directions_goes_where_it_is_sent():
     assert weights[[1, 2]].min() > 3 * weights[[0, 3]].max()
     states = data.observations[::97]
     for heading in np.linspace(0, 2 * np.pi, 8, endpoint=False):
-        way = np.array([0.0, np.cos(heading), np.sin(heading), 0.0]) / np.array(model.conditioning.scale)
-        actions = model.act(states, np.tile(way / np.linalg.norm(way), (len(states), 1)))
+        toward = np.array([0.0, np.cos(heading), np.sin(heading), 0.0]) / np.array(model.conditioning.scale)
+        actions = model.act(states, np.tile(toward / np.linalg.norm(toward), (len(states), 1)))
         assert (actions @ [np.cos(heading), np.sin(heading)]).mean() > 0.4

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from algo_worlds import (
     CIRCLE,
-    PLACES,
+    POSITIONS,
     SQUARE,
-    both_ways_steps,
     fresh,
     grid,
     grid_steps,
     one_way,
     one_way_steps,
     symmetric,
+    two_way_steps,
 )
 
 from iel.data.goals import Relabelled
@@ -140,7 +140,7 @@ def logits_by_hand(algo, networks, batch, rows=(), goals=()) -> tuple[np.ndarray
     return (potential[:, None, :] - cost) / np.sqrt(8), cost
 
 
-def test_cmd_asks_which_goal_and_whose_goal(batch):
+def test_cmd_requests_which_goal_and_whose_goal(batch):
     """By hand; with + d instead of - d the number is another."""
     algo = CMD.preset("smoke", **TINY, components=2, state_share=0.5)
     networks = start(algo, 2.0)
@@ -156,7 +156,7 @@ def test_cmd_asks_which_goal_and_whose_goal(batch):
     assert abs(cross_entropy(logits + 2 * cost / np.sqrt(8)) - cross_entropy(logits)) > 0.05
 
 
-def test_cmd_as_a_baseline_asks_yes_or_no_and_has_no_potential(batch):
+def test_cmd_as_a_baseline_requests_yes_or_no_and_has_no_potential(batch):
     algo = CMD.preset("ogbench", **TINY, components=2)
     networks = start(algo, 2.0)
     assert networks.potential is None
@@ -195,7 +195,7 @@ def test_the_policy_of_cmd_goes_where_distances_are_short(batch):
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
-def test_cmd_ships_the_encoder_without_an_action():
+def test_cmd_exports_the_encoder_without_an_action():
     algo = CMD.preset("smoke", **TINY, components=2)
     networks = start(algo)
     rows = jax.random.normal(jax.random.key(1), (5, 2))
@@ -288,8 +288,8 @@ EXACT = {
     "cmd": (one_way, CIRCLE, one_way_steps, {"steps": 8000, "learning_rate": 3e-3, "components": 1, "discount": 0.8}),
     "tmd": (
         symmetric,
-        PLACES[:12],
-        both_ways_steps,
+        POSITIONS[:12],
+        two_way_steps,
         {"steps": 4000, "learning_rate": 2e-3, "components": 2, "discount": 0.8, "zeta": 0.02},
     ),
 }
@@ -300,10 +300,10 @@ EXACT = {
 def test_distances_rank_states_as_the_exact_steps_do(name):
     """Random walks on a square, where ways must be stitched; a circle walked one way only, whose neighbour behind is
     seven steps away; a circle walked both ways, where the better action counts."""
-    world, places, exact, settings = EXACT[name]
+    world, positions, exact, settings = EXACT[name]
     model = train(world(), METHODS[name].preset("smoke", **FAST, **settings), progress=False).model
     i, j = np.nonzero(exact())
-    found = spearman(model.cost(places[i], places[j], places[j]), exact()[i, j])
+    found = spearman(model.cost(positions[i], positions[j], positions[j]), exact()[i, j])
     print(name, found)
     assert found >= 0.95
 

@@ -31,7 +31,7 @@ def uneven() -> Trajectories:
     return Trajectories.from_episodes(episodes, "uneven")
 
 
-def test_standardised_columns_have_mean_zero_and_spread_one(uneven):
+def test_standardised_columns_have_mean_zero_and_std_one(uneven):
     columns = standardised(uneven, scaling_of(uneven)).observations
     assert np.allclose(columns.mean(0), 0.0, atol=1e-4)
     assert np.allclose(columns.std(0), [1.0, 1.0, 0.0], atol=1e-3)

@@ -16,24 +16,24 @@ BETAS = (0.0, 0.1, 0.5, 1.0)
 
 def degenerate_points(kind: str, count: int, dimension: int, generator: np.random.Generator) -> np.ndarray:
     """Point sets that break careless code: duplicates, lattices full of ties, lines, near-duplicates, far clusters."""
-    spread = 10.0 * generator.normal(size=(count, dimension))
+    dispersion = 10.0 * generator.normal(size=(count, dimension))
     if kind == "lattice":
         return generator.integers(0, 3, size=(count, dimension)).astype(float)
     if kind == "line":
         return np.outer(generator.integers(0, 20, count), np.ones(dimension)).astype(float)
     if kind == "one point":
-        return np.repeat(spread[:1], count, axis=0)
+        return np.repeat(dispersion[:1], count, axis=0)
     if kind == "near duplicates":
-        return spread[generator.integers(0, max(1, count // 2), count)] + 1e-5 * generator.normal(
+        return dispersion[generator.integers(0, max(1, count // 2), count)] + 1e-5 * generator.normal(
             size=(count, dimension)
         )
     if kind == "clusters":
-        return 0.1 * spread + 500.0 * generator.integers(0, 3, size=(count, 1))
+        return 0.1 * dispersion + 500.0 * generator.integers(0, 3, size=(count, 1))
     if kind == "wide":
-        return 1e6 * spread[generator.integers(0, max(1, count // 2), count)]
+        return 1e6 * dispersion[generator.integers(0, max(1, count // 2), count)]
     if kind == "far away":
-        return spread + 1e6
-    return spread
+        return dispersion + 1e6
+    return dispersion
 
 
 KINDS = ("random", "lattice", "line", "one point", "near duplicates", "clusters", "far away", "wide")

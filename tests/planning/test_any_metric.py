@@ -53,7 +53,7 @@ def test_any_metric_will_do() -> None:
     assert planner.path(START).total == pytest.approx(planner.predicted_steps(START))
 
 
-class Told(LinearModel):
+class Conditioned(LinearModel):
     """A goal-conditioned policy: it is told the goal, and there are no distances."""
 
     def __init__(self) -> None:
@@ -74,18 +74,18 @@ class Told(LinearModel):
 
 
 def test_a_model_without_distances_is_only_pursued_directly() -> None:
-    told = Told()
-    assert planners_for(told) == ("direct",)
+    condition = Conditioned()
+    assert planners_for(condition) == ("direct",)
     for name in ("rec-mid", "sym-graph", "asym-graph"):
         with pytest.raises(GeometryError, match=r"direct|only act"):
-            make_planner(name, told, corridor())
-    direct = make_planner("direct", told, corridor())
+            make_planner(name, condition, corridor())
+    direct = make_planner("direct", condition, corridor())
     direct.prepare(END)
     assert np.array_equal(direct.act(START), END - START), "the goal reaches the policy as it is"
     assert direct.target(START).is_goal[0]
-    for ask in (direct.predicted_steps, direct.path):
+    for call in (direct.predicted_steps, direct.path):
         with pytest.raises(GeometryError, match="no distances"):
-            ask(START)
+            call(START)
     for goal in (Region([START, END]), Sequence([START, END])):
         with pytest.raises(GeometryError, match="single states"):
             direct.prepare(goal)
@@ -101,15 +101,15 @@ class PairValue(Metric):
     spatial = False
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.queries = 0
 
     def costs(self, sources: np.ndarray, targets: np.ndarray, goal: LatentGoal) -> np.ndarray:
-        self.asked = max(self.asked, len(sources) * len(targets))
+        self.queries = max(self.queries, len(sources) * len(targets))
         ahead = targets[None] - sources[:, None]
         return discounted_steps(2.0 * np.linalg.norm(ahead, axis=-1) + 3.0 * np.maximum(0.0, -ahead[..., 0]), 0.99)
 
 
-class Valued(Told):
+class Valued(Conditioned):
     def __init__(self) -> None:
         super().__init__()
         self.metric = PairValue()
@@ -124,14 +124,14 @@ def test_a_value_over_pairs_is_planned_with_on_one_graph_for_all_goals(monkeypat
     planner.prepare(END)
     route = planner.path(START)
     assert route.observations[:, 0].max() > 18.0, "around the corridor"
-    ways = np.concatenate([START[None], route.observations, END[None]])
+    routes = np.concatenate([START[None], route.observations, END[None]])
     exact = discounted_steps(
-        2.0 * np.linalg.norm(np.diff(ways, axis=0), axis=1) + 3.0 * np.maximum(0.0, -np.diff(ways[:, 0])), 0.99
+        2.0 * np.linalg.norm(np.diff(routes, axis=0), axis=1) + 3.0 * np.maximum(0.0, -np.diff(routes[:, 0])), 0.99
     )
     assert np.allclose(route.costs, exact, rtol=1e-5)
     assert route.total == pytest.approx(undiscounted_steps(exact, 0.99).sum(), rel=1e-5)
     assert route.total == pytest.approx(planner.predicted_steps(START))
-    assert valued.metric.asked <= 4000 + 120, "no table of all pairs"
+    assert valued.metric.queries <= 4000 + 120, "no table of all pairs"
     built = planner.graph.edges(planner.prepared.pursuit.goals[0])
     planner.prepare(START)
     assert planner.graph.edges(planner.prepared.pursuit.goals[0]) is built
@@ -166,7 +166,7 @@ def test_predictions_are_in_steps_and_not_in_discounted_cost() -> None:
     assert direct.predicted_steps(line.observations[0]) == pytest.approx(10.0, rel=1e-4)
 
 
-class Still(Told):
+class Still(Conditioned):
     """A policy that stands still, whatever it is told, in a world where the cost is the distance."""
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ def test_a_goal_is_never_taken_for_a_mixture_that_lies_at_the_same_point() -> No
     assert np.isnan(both.goal_observations[both.only[0]]).all() and (both.goal_observations[both.only[1]] == goal).all()
 
 
-def test_what_cannot_be_switched_off_changes_nothing_and_nobody_drives_without_a_plan() -> None:
+def test_what_cannot_be_switched_off_changes_nothing_and_no_agent_drives_without_a_plan() -> None:
     planner = AsymGraph(LinearModel(), corridor(), nodes=40, neighbours=4)
     planner.prepare(END)
     before = planner.path(START)
@@ -248,7 +248,7 @@ def test_what_cannot_be_switched_off_changes_nothing_and_nobody_drives_without_a
         planner.act(START)
 
 
-def test_costs_that_are_no_steps_give_ways_but_no_steps_and_no_sequences() -> None:
+def test_costs_that_are_no_steps_give_paths_but_no_steps_and_no_sequences() -> None:
     class Unitless(Manhattan):
         discount = None
 
@@ -261,9 +261,9 @@ def test_costs_that_are_no_steps_give_ways_but_no_steps_and_no_sequences() -> No
         planner.prepare(Sequence([START, END]))
     planner.prepare(Region([START, END]))
     assert planner.target(END).cost[0] < 5.0, "the nearer of two needs no steps"
-    told = AsymGraph(Told(), corridor(), nodes=40, metric=Manhattan())
-    told.prepare(Region([START, END]))
-    assert told.predicted_steps(END) < 5.0, "a metric of one's own is enough"
+    condition = AsymGraph(Conditioned(), corridor(), nodes=40, metric=Manhattan())
+    condition.prepare(Region([START, END]))
+    assert condition.predicted_steps(END) < 5.0, "a metric of one's own is enough"
 
 
 def test_a_new_stage_is_no_lack_of_progress_and_nothing_known_is_none_either() -> None:
@@ -272,13 +272,16 @@ def test_a_new_stage_is_no_lack_of_progress_and_nothing_known_is_none_either() -
     pilot = Controller(Still(), plan, Acting("unstick"), np.random.default_rng(0))
     assert not any(pilot.act(np.float32([[0.5 * step, 0.0]])).any() for step in range(150))
     blind = Controller(
-        Told(), Direct(Told(), Atlas(far[None])).plan(far[None]), Acting("unstick"), np.random.default_rng(0)
+        Conditioned(),
+        Direct(Conditioned(), Atlas(far[None])).plan(far[None]),
+        Acting("unstick"),
+        np.random.default_rng(0),
     )
     first = blind.act(np.float32([[99.5, 0.0]]))
     assert all(np.array_equal(blind.act(np.float32([[99.5, 0.0]])), first) for _ in range(80))
 
 
-class Dear(PairValue):
+class Expensive(PairValue):
     """The same, and every cost is asked of a network."""
 
     expensive = True
@@ -297,9 +300,9 @@ class Dear(PairValue):
         return discounted_steps(2.0 * np.linalg.norm(ahead, axis=-1) + 3.0 * np.maximum(0.0, -ahead[:, 0]), 0.99)
 
 
-def test_a_dear_metric_is_asked_about_the_nodes_around_the_last_one() -> None:
+def test_a_expensive_metric_is_requested_about_the_nodes_around_the_last_one() -> None:
     """Walks across a square: the same nodes at the same costs as among all, from few answers; after a jump, too."""
-    generator, metric = np.random.default_rng(0), Dear()
+    generator, metric = np.random.default_rng(0), Expensive()
     points = generator.uniform(0.0, 30.0, (1000, 2))
     goals = [LatentGoal(point, np.eye(2)[0], point) for point in points[:3]]
     graph = PlanningGraph(points, metric, neighbours=10)
@@ -320,35 +323,35 @@ def test_a_dear_metric_is_asked_about_the_nodes_around_the_last_one() -> None:
     assert not np.isin(closed.matcher.match(states, wanted, memory)[0], memory).any()
 
 
-class Posed(Told):
+class Posed(Conditioned):
     """A body: two columns tell the place, six the pose, and a network knows what ways between places cost."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.metric = Dear()
+        self.metric = Expensive()
 
     def goals(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return states, np.eye(8, dtype=np.float32)[np.zeros(len(states), int)]
 
 
-def test_nodes_of_a_dear_metric_are_spread_out_by_place_and_not_by_pose() -> None:
+def test_nodes_of_a_expensive_metric_are_std_out_by_position_and_not_by_pose() -> None:
     """Farthest points among all columns are rare poses and leave gaps between places; of a few places all columns."""
     generator = np.random.default_rng(0)
     steps = np.clip(generator.normal(generator.normal(0.0, 0.3, (20, 1, 2)), 0.2, (20, 200, 2)), -1.0, 1.0)
     poses = generator.standard_t(3, (20, 201, 6))
     episodes = []
     for walk, pose in zip(steps, poses, strict=True):
-        places = np.concatenate([np.zeros((1, 2)), walk.cumsum(axis=0)])
-        episodes.append((np.concatenate([places, pose], axis=1).astype(np.float32), walk.astype(np.float32)))
+        node_positions = np.concatenate([np.zeros((1, 2)), walk.cumsum(axis=0)])
+        episodes.append((np.concatenate([node_positions, pose], axis=1).astype(np.float32), walk.astype(np.float32)))
     data = Trajectories.from_episodes(episodes)
     planner = AsymGraph(Posed(), data, nodes=100)
-    places, nodes = data.observations[:, :2], data.observations[planner.states, :2]
-    gap = lambda nodes: np.linalg.norm(places[:, None] - nodes[None], axis=2).min(axis=1).max()  # noqa: E731
+    node_positions, nodes = data.observations[:, :2], data.observations[planner.states, :2]
+    gap = lambda nodes: np.linalg.norm(node_positions[:, None] - nodes[None], axis=2).min(axis=1).max()  # noqa: E731
     among_all = farthest_point(data.observations / data.observations.std(axis=0), 100)
-    assert gap(nodes) < 0.5 * gap(places[among_all])
-    assert np.isinf(planner._column_scale(Dear(), data.observations, 100)[2:]).all()
+    assert gap(nodes) < 0.5 * gap(node_positions[among_all])
+    assert np.isinf(planner._column_scale(Expensive(), data.observations, 100)[2:]).all()
     few = np.concatenate([np.round(data.observations[:, :2] / 50.0), data.observations[:, 2:]], axis=1)
-    assert np.isfinite(planner._column_scale(Dear(), few, 100)).all()  # too few places to choose nodes from
+    assert np.isfinite(planner._column_scale(Expensive(), few, 100)).all()  # too few places to choose nodes from
     assert (
         Atlas.of(data).position_columns == (0, 1) and Atlas(few).position_columns == ()
     )  # nothing moves, none is slow

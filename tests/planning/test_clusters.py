@@ -35,13 +35,13 @@ def test_the_first_state_beyond_is_the_first_on_the_device_too():
         assert np.array_equal(device, found)
 
 
-def test_straight_ways_are_efficient_and_detours_are_not():
+def test_straight_paths_are_efficient_and_detours_are_not():
     """The paper's filter: constant speed on a line passes; a loop that comes back, and standing still, do not."""
     line = np.column_stack([np.arange(40.0), np.zeros(40)])
     assert efficient(line, np.full(40, 39), 4.0, 0.99).all()
     loop = np.concatenate([line[:10], [[9, 1], [8, 1], [7, 1], [7, 0.5], [8, 0.5], [9, 0.5]], line[10:30]])
-    kept = efficient(loop, np.full(len(loop), len(loop) - 1), 4.0, 0.99)
-    assert kept[:5].all() and kept[-12:].all() and not kept[8:12].any()
+    retained = efficient(loop, np.full(len(loop), len(loop) - 1), 4.0, 0.99)
+    assert retained[:5].all() and retained[-12:].all() and not retained[8:12].any()
     still = np.concatenate([np.zeros((10, 2)), line[1:]])
     assert not efficient(still, np.full(len(still), len(still) - 1), 4.0, 0.99)[:5].any()
     assert efficient(loop, np.full(len(loop), len(loop) - 1), 4.0, -1.0).all()
@@ -98,7 +98,7 @@ def drive(planner, start: np.ndarray, steps: int) -> np.ndarray:
     return state
 
 
-def test_it_leads_around_the_corridor_and_arrives():
+def test_it_goes_around_the_corridor_and_succeeds():
     model, data = LinearModel(beta=0.0), corridor()
     planner = GasGraph(model, data, reach=2.0)
     planner.prepare(END)
@@ -135,15 +135,15 @@ def test_what_it_heads_for_is_the_furthest_node_within_reach_and_near_the_goal_t
     assert pursuit.match(lost, np.array([0]), np.array([3]))[0][0] == 3, "or the one of last time"
 
 
-def test_trajectories_are_filtered_and_states_without_any_are_kept():
+def test_trajectories_are_filtered_and_states_without_any_are_stored():
     rng = np.random.default_rng(0)
     line = np.column_stack([np.linspace(0, 20, 200), np.zeros(200)])
     noise = rng.normal(size=(200, 2)) * [0.2, 0.2] + [10.0, 5.0]
     data = Trajectories.from_episodes([(line, np.zeros((199, 1))), (noise, np.zeros((199, 1)))], "both", trust=True)
     model = LinearModel(beta=0.0)
     planner = GasGraph(model, data, reach=3.0, efficiency=0.95)
-    assert len(planner.kept) < 300 and (planner.states < 200).sum() > (planner.states >= 200).sum()
-    assert len(GasGraph(model, corridor(), reach=3.0).kept) == len(corridor().observations)
+    assert len(planner.retained) < 300 and (planner.states < 200).sum() > (planner.states >= 200).sum()
+    assert len(GasGraph(model, corridor(), reach=3.0).retained) == len(corridor().observations)
 
 
 def test_what_is_refused():

@@ -160,7 +160,7 @@ def test_beta_zero_gives_one_graph_for_every_goal() -> None:
     assert graph.edges(first) is graph.edges(second)
 
 
-def test_edges_both_ways_are_each_others_reverse() -> None:
+def test_edges_both_paths_are_each_others_reverse() -> None:
     graph = PlanningGraph(np.random.default_rng(0).normal(size=(80, 3)), Displacement(0.0), symmetric=True)
     edges = graph.edges(LatentGoal(np.zeros(3), np.eye(3)[0]))
     forward = dict(zip(zip(edges.source, edges.target, strict=True), edges.cost, strict=True))

@@ -137,8 +137,8 @@ def test_a_goal_is_joined_like_a_node(seed: int) -> None:
     field, edges = graph.field(goal, joins=6), graph.edges(goal)
     last = np.maximum((metric.heights(goal.point[None]) - graph.costs.heights).max(axis=1).astype(float), FLOOR)
     near = np.argsort(last, kind="stable")[:6]
-    ways = dijkstra(edges.more(near, np.full(6, 80), last[near]).matrix(81), indices=80)
-    assert np.allclose(field.distance, ways[:80], rtol=1e-12) and field.node == near[0]
+    routes = dijkstra(edges.more(near, np.full(6, 80), last[near]).matrix(81), indices=80)
+    assert np.allclose(field.distance, routes[:80], rtol=1e-12) and field.node == near[0]
     final = np.flatnonzero(field.next_hop == NO_HOP)
     assert len(final) and np.isin(final, near).all() and np.array_equal(field.distance[final], last[final])
     pursuit = AlongGraph(graph, np.arange(80), [field], None, entries=graph.entries([goal]))

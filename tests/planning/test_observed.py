@@ -84,7 +84,7 @@ class Street(PlanningModel):
 
 
 @pytest.mark.parametrize("planner", [AsymGraph, SymGraph])
-def test_a_one_way_street_is_one_way(planner):
+def test_a_one_path_street_is_one_path(planner):
     street = Street()
     goal = np.array([5.0, 0.0])
     plain = planner(street, street.walks, nodes=40, neighbours=2, unobserved_cost=1)
@@ -99,9 +99,9 @@ def test_a_one_way_street_is_one_way(planner):
     assert seen.predicted_steps(start) == pytest.approx(25.0, abs=0.01)
     seen.prepare(np.array([35.0, 0.0]))
     assert seen.predicted_steps(np.array([2.0, 0.0])) == pytest.approx(33.0, abs=0.01)
-    facts = seen.graph.witnessed(latent)
+    facts = seen.graph.observed_connectivity(latent)
     assert facts.components == 20 and facts.largest == 21  # the left half, and every node of the right half alone
-    assert facts.witnessed < facts.edges
+    assert facts.observed_connectivity < facts.edges
     gone = planner(street, street.walks, nodes=40, neighbours=2, unobserved_cost=np.inf, unreachable="direct")
     gone.prepare(goal)
     assert np.isinf(gone.predicted_steps(np.array([30.0, 0.0])))
@@ -109,16 +109,16 @@ def test_a_one_way_street_is_one_way(planner):
 
 
 @pytest.mark.parametrize("planner", [AsymGraph, SymGraph])
-def test_costs_that_are_no_steps_have_witnesses_too(planner):
+def test_costs_that_are_no_steps_have_observed_edges_too(planner):
     """Nothing says how many steps an edge should take: whoever made it within the window is believed."""
     street, goal = Street(), LatentGoal(np.array([5.0, 0.0]), np.array([1.0, 0.0]), np.array([5.0, 0.0]))
     street.metric = Displacement(0.0, None)
     seen = planner(street, street.walks, nodes=40, neighbours=2, unobserved_cost=100.0)
     assert seen.graph.field(goal).distance.max() > 15 + 10 * 100
-    assert seen.graph.witnessed(goal).components == 20
+    assert seen.graph.observed_connectivity(goal).components == 20
 
 
-def test_a_passage_slower_than_the_geometry_says_is_no_witness():
+def test_a_passage_slower_than_the_geometry_says_is_no_observed_edge():
     points = np.array([[0.0], [1.0], [50.0]])
     states = np.array([[0.0]] + [[50.0]] * 20 + [[1.0]], np.float32)
     observed = passages(assign(states, points), np.array([0, 22]), len(points))
@@ -127,7 +127,7 @@ def test_a_passage_slower_than_the_geometry_says_is_no_witness():
     assert observed.seen(np.array([0]), np.array([1]), np.array([7.0])).tolist() == [True]
 
 
-def test_nobody_walks_through_a_teleport():
+def test_no_agent_walks_through_a_teleport():
     steps = np.full((2, 600, 2), 0.1)
     steps[:, 400:] = -0.1  # there and back: what only rises is a clock and no position
     steps[0, 300] = 500.0
@@ -143,10 +143,10 @@ def test_nobody_walks_through_a_teleport():
     assert Atlas.of(data).penalty_for(None, (0, 1)) == 1.0
 
 
-def test_a_graph_without_witnesses_says_so_and_factors_are_checked():
+def test_a_graph_without_observed_edges_says_so_and_factors_are_checked():
     graph = PlanningGraph(np.arange(10.0)[:, None], Displacement(0.0))
     with pytest.raises(ConfigError, match="no observed edges"):
-        graph.witnessed(LatentGoal(np.zeros(1), np.ones(1)))
+        graph.observed_connectivity(LatentGoal(np.zeros(1), np.ones(1)))
     street = Street()
     with pytest.raises(ConfigError, match="1 or more"):
         AsymGraph(street, street.walks, unobserved_cost=0.5)

@@ -59,7 +59,7 @@ def walk(planner: Planner, model: LinearModel, state: np.ndarray, steps: int = 3
     return np.array(states)
 
 
-def test_the_graph_leads_around_the_corridor_where_the_straight_way_is_a_wall(model: LinearModel) -> None:
+def test_the_graph_goes_around_the_corridor_where_the_straight_path_is_a_wall(model: LinearModel) -> None:
     for planner in (AsymGraph(model, corridor(), nodes=120), SymGraph(model, corridor(), nodes=120)):
         planner.prepare(END)
         path = planner.path(START)
@@ -131,15 +131,15 @@ def test_matching_from_memory_is_matching_from_scratch(seed: int, beta: float, p
             )
 
 
-def test_the_target_lies_as_far_ahead_as_asked_on_the_same_way(model: LinearModel) -> None:
+def test_the_target_lies_as_far_ahead_as_requested_on_the_same_path(model: LinearModel) -> None:
     near, far = (AsymGraph(model, corridor(), nodes=120, lookahead=away) for away in (0.0, 6.0))
     for planner in (near, far):
         planner.prepare(END)
-    way = near.path(START)
-    np.testing.assert_array_equal(far.path(START).nodes, way.nodes)  # it heads elsewhere, but plans the same
+    route = near.path(START)
+    np.testing.assert_array_equal(far.path(START).nodes, route.nodes)  # it heads elsewhere, but plans the same
     heading = [planner.target(START).observation[0] for planner in (near, far)]
-    targets = [int(np.flatnonzero((way.observations == state).all(axis=1))[0]) for state in heading]
-    costs = np.cumsum(way.costs[1:-1])  # from the first node to every later one
+    targets = [int(np.flatnonzero((route.observations == state).all(axis=1))[0]) for state in heading]
+    costs = np.cumsum(route.costs[1:-1])  # from the first node to every later one
     assert targets[0] == 0 and targets[1] == 1 + int(np.argmax(costs >= 6.0)) > 1
     far.switch_off(edges=[(int(far.graph.count) - 1, 0)])  # a straight line might cross what is closed: the next node
     paper = AsymGraph(model, corridor(), nodes=120, join="nearest")
@@ -150,19 +150,19 @@ def test_the_target_lies_as_far_ahead_as_asked_on_the_same_way(model: LinearMode
     assert far.target(START).is_goal.all()
 
 
-def test_places_decide_how_far_ahead_a_target_is_where_the_policy_is_steered_by_them() -> None:
+def test_positions_decide_how_far_ahead_a_target_is_where_the_policy_is_conditioned_by_them() -> None:
     model = made("waypoint")
     model.conditioning = structs.replace(model.conditioning, reach=0.5)
     states = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
     planner, blunt = (AsymGraph(model, Atlas(states), nodes=64, **extra) for extra in ({}, {"lookahead": 0.0}))
     assert planner.lookahead == 0.5 and blunt.lookahead == 0.0
     pursuit, plain = (one.plan(states[:1]).pursuit for one in (planner, blunt))
-    places = model.target_spec.positions(states[planner.states])
+    node_positions = model.target_spec.positions(states[planner.states])
     for node, (target, hop) in enumerate(zip(pursuit.next_hops[0], plain.next_hops[0], strict=True)):
-        way = [hop]
-        while way[-1] != target:
-            way.append(int(plain.next_hops[0, way[-1]]))
-        gaps = np.linalg.norm(places[way] - places[node], axis=1) if -1 not in way else None
+        route = [hop]
+        while route[-1] != target:
+            route.append(int(plain.next_hops[0, route[-1]]))
+        gaps = np.linalg.norm(node_positions[route] - node_positions[node], axis=1) if -1 not in route else None
         assert gaps is None or (gaps[-1] >= 0.5 and (gaps[:-1] < 0.5).all())
 
 
@@ -218,7 +218,7 @@ def test_a_sequence_visits_its_goals_in_order(model: LinearModel) -> None:
         assert len(planner.path(END).stages) == 1
 
 
-def test_mixed_wishes_run_side_by_side(planner: AsymGraph, model: LinearModel) -> None:
+def test_mixed_goal_specs_run_side_by_side(planner: AsymGraph, model: LinearModel) -> None:
     plan = planner.plan([END, Region([START, END]), Mixture([START, END]), Sequence([BEND, END])])
     here = model.embed(np.repeat(START[None, :], 4, axis=0))
     target = plan.target(here)
@@ -307,7 +307,7 @@ def test_the_symmetric_planner_is_the_euclidean_graph(model: LinearModel) -> Non
         SymGraph(model, corridor(), beta=0.3)
 
 
-def test_recursive_midpoints_halve_the_way(model: LinearModel) -> None:
+def test_recursive_midpoints_halve_the_path(model: LinearModel) -> None:
     line = Atlas(np.column_stack([np.linspace(0.0, 64.0, 2000), np.zeros(2000)]).astype(np.float32))
     planner = RecMid(model, line, rounds=3, average=5)
     planner.prepare(np.array([64.0, 0.0]))
@@ -364,9 +364,9 @@ def test_names_and_settings_that_do_not_exist_are_refused(model: LinearModel) ->
 
 
 def test_bad_goals_and_observations_are_refused_in_a_sentence(planner: AsymGraph, model: LinearModel) -> None:
-    for ask in (planner.target, planner.act, planner.path):
+    for call in (planner.target, planner.act, planner.path):
         with pytest.raises(ConfigError, match=r"call prepare\(goal\)"):
-            ask(START)
+            call(START)
     bad: list[tuple[object, str]] = [
         (np.zeros(3), "have 2 numbers"),
         (np.array([np.nan, 0.0]), "non-finite"),

@@ -64,7 +64,7 @@ def test_a_goal_on_some_columns_is_any_state_of_the_data_that_matches(planner: A
     assert np.linalg.norm(walk(planner, START)[-1] - [5.0, 10.0]) < 1.0
 
 
-def test_matching_states_get_what_was_asked_for_and_keep_the_rest() -> None:
+def test_matching_states_get_what_was_requested_for_and_keep_the_rest() -> None:
     generator = np.random.default_rng(0)
     data = np.column_stack([generator.uniform(0, 10, 4000), generator.normal(size=4000)]).astype(np.float32)
     found, sentence = matching_states(data, data.std(axis=0), Where({0: 4.0}, tolerance=0.1), 16)
@@ -95,7 +95,7 @@ def test_a_model_without_distances_takes_the_best_match(model: LinearModel) -> N
 
 
 @pytest.mark.parametrize(
-    ("wish", "words"),
+    ("wanted", "words"),
     [
         ({0: (500.0, 600.0)}, "No state of the data has column 0 at 500 to 600: ask"),
         ({7: 1.0}, "Column 7 does not exist.*columns 0 to 1"),
@@ -117,19 +117,19 @@ def test_a_model_without_distances_takes_the_best_match(model: LinearModel) -> N
         (Sequence([Reward(lambda x: x[:, 0]), END]), "can only be the last goal"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_a_sentence(planner: AsymGraph, wish, words: str) -> None:
+def test_what_cannot_be_requested_is_refused_in_a_sentence(planner: AsymGraph, wanted, words: str) -> None:
     with pytest.raises((GeometryError, ConfigError), match=words):
-        planner.prepare(wish)
+        planner.prepare(wanted)
 
 
 def test_where_no_state_matches_the_nearest_stands_for_it(planner: AsymGraph, capsys) -> None:
     """Within half a standard deviation it gets the values asked for, and a notice says so; beyond it is refused."""
     states = planner.observations
-    far, spread = float(states[:, 0].max()), float(states[:, 0].std())
-    planner.prepare({0: far + 0.3 * spread})
-    assert planner.prepared.goal_observations[0, 0] == np.float32(far + 0.3 * spread)
+    far, deviation = float(states[:, 0].max()), float(states[:, 0].std())
+    planner.prepare({0: far + 0.3 * deviation})
+    assert planner.prepared.goal_observations[0, 0] == np.float32(far + 0.3 * deviation)
     assert "No state of the data has column 0 at" in capsys.readouterr().err
-    planner.plan([{0: far + 0.2 * spread}, END, {0: far + 0.4 * spread}])
+    planner.plan([{0: far + 0.2 * deviation}, END, {0: far + 0.4 * deviation}])
     assert "stands for it. (1 more of 3 goals.)" in capsys.readouterr().err
     with pytest.raises(GeometryError, match=r"No state of the data has column 0 at 500; the nearest has column 0 at"):
         planner.prepare({0: 500.0})
@@ -251,7 +251,7 @@ def sum_of(gamma: float, steps: float) -> float:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_policy_iteration_is_value_iteration_and_every_way_ends(seed: int) -> None:
+def test_policy_iteration_is_value_iteration_and_every_path_ends(seed: int) -> None:
     generator = np.random.default_rng(seed)
     count, gamma = 12, [0.5, 0.9, 0.97][seed % 3]
     source = np.repeat(np.arange(count), 3)
@@ -293,8 +293,8 @@ def test_a_reward_may_be_a_column_of_the_data_and_noise_in_it_averages_out(model
     planner = AsymGraph(model, data, nodes=120)
     with pytest.warns(UserWarning, match="it is noisy or changes"):
         planner.prepare(Reward(column))
-    arrived = walk(planner, START)[-1]
-    assert np.linalg.norm(arrived - END) < 2.5
+    reached = walk(planner, START)[-1]
+    assert np.linalg.norm(reached - END) < 2.5
     assert planner.path(START).total == pytest.approx(48.0, abs=8.0)
     assert planner.predicted_steps(START) == pytest.approx(planner.path(START).total, rel=1e-6)
 
@@ -329,7 +329,7 @@ def ring(count: int = 3000) -> Atlas:
 
 
 @pytest.mark.parametrize("kind", [AsymGraph, SymGraph])
-def test_ways_keep_out_of_places_to_avoid_goal_by_goal(model: LinearModel, kind) -> None:
+def test_paths_keep_out_of_positions_to_avoid_goal_by_goal(model: LinearModel, kind) -> None:
     planner = kind(model, ring(), nodes=150)
     start, goal = np.array([10.0, 0.0], np.float32), np.array([-9.9, 1.4], np.float32)
     planner.prepare(goal)
@@ -358,7 +358,7 @@ def test_avoiding_the_goal_itself_or_everything_is_no_path(model: LinearModel) -
         Direct(model, ring()).prepare(Avoid(START, {0: (0.0, 1.0)}))
 
 
-def test_places_are_columns_functions_or_lists_of_them() -> None:
+def test_positions_are_columns_functions_or_lists_of_them() -> None:
     table = np.array([[0.0, 0.0], [1.0, 5.0], [2.0, 9.0]])
     assert inside({0: (0.5, 3.0)}, table).tolist() == [False, True, True]
     assert inside([{0: (0.5, 1.5)}, lambda x: x[:, 1] > 8], table).tolist() == [False, True, True]
@@ -374,7 +374,7 @@ def test_a_reward_that_many_episodes_share_is_read_once(planner: AsymGraph) -> N
         calls.append(len(states))
         return states[:, 0]
 
-    planner.plan([Reward(reward)] * 1 + [Avoid(wish, {0: (99.0, 100.0)}) for wish in [Reward(reward)] * 5])
+    planner.plan([Reward(reward)] * 1 + [Avoid(wanted, {0: (99.0, 100.0)}) for wanted in [Reward(reward)] * 5])
     assert len(calls) == 2
 
 

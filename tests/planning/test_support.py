@@ -19,9 +19,9 @@ def walks(count: int = 40, steps: int = 80, poses: int = 0, seed: int = 0) -> Tr
     episodes = []
     for _ in range(count):
         heading = np.cumsum(rng.normal(0, 0.3, steps)) + rng.uniform(0, 6.3)
-        place = np.clip(rng.uniform(0, 10, 2) + np.cumsum(0.3 * np.c_[np.cos(heading), np.sin(heading)], 0), 0, 10)
+        position = np.clip(rng.uniform(0, 10, 2) + np.cumsum(0.3 * np.c_[np.cos(heading), np.sin(heading)], 0), 0, 10)
         pose = rng.standard_normal((steps, poses))
-        episodes.append((np.concatenate([place, pose], 1), np.zeros((steps - 1, 1))))
+        episodes.append((np.concatenate([position, pose], 1), np.zeros((steps - 1, 1))))
     return Trajectories.from_episodes(episodes, name="walks", trust=True)
 
 
@@ -58,7 +58,7 @@ def test_new_states_of_the_same_world_are_inside_and_others_outside(data):
     assert support.excess([999, 5])[0] > support.excess([99, 5])[0] > support.excess([14, 5])[0]
 
 
-def test_a_strange_place_is_not_drowned_by_poses():
+def test_a_strange_position_is_not_drowned_by_poses():
     data = walks(poses=20)
     support = support_of(data)
     assert [view.name for view in support.views] == ["all", "place"]
@@ -136,15 +136,15 @@ def test_what_is_no_observation_is_refused_alike(data, bad):
     model = cloner()
     planner = Direct(model, data)
     planner.prepare([5.0, 5.0])
-    for ask in (planner.act, planner.prepare, planner.target):
+    for call in (planner.act, planner.prepare, planner.target):
         with pytest.raises(iel.errors.IELError):
-            ask(bad)
+            call(bad)
     if not isinstance(bad, str) and bad is not None:
         with pytest.raises(iel.errors.IELError):
             model.act([bad], [[0.0, 0.0]])
 
 
-def test_it_is_kept_with_the_model(data, tmp_path):
+def test_it_is_stored_with_the_model(data, tmp_path):
     model = cloner()
     model.support = support_of(data)
     save_model(model, tmp_path / "model")
@@ -184,7 +184,7 @@ def test_damaged_files_are_refused(data, tmp_path):
         load_model(tmp_path)
 
 
-def test_an_unknown_wish_is_refused():
+def test_an_unknown_goal_spec_is_refused():
     view = View("all", np.arange(1), np.zeros((1, 1), np.float32), 1.0)
     with pytest.raises(iel.errors.ConfigError, match="warn, refuse or ignore"):
         report(Support(np.zeros(1, np.float32), np.ones(1, np.float32), (view,)), [[0.0]], "goal", "shout")

@@ -21,9 +21,9 @@ def random_world(seed, count=14, teleports=3):
     """A sparse graph in two halves without a way from the first to the second, and teleports with random exits."""
     generator = np.random.default_rng(seed)
     pairs = [(i, j) for i in range(count) for j in range(count) if i != j and (i < count // 2) == (j < count // 2)]
-    kept = [pair for pair in pairs if generator.random() < 0.4]
-    source, target = np.array(kept).T
-    edges = Edges(source, target, generator.uniform(0.5, 3.0, len(kept)))
+    retained = [pair for pair in pairs if generator.random() < 0.4]
+    source, target = np.array(retained).T
+    edges = Edges(source, target, generator.uniform(0.5, 3.0, len(retained)))
     entered = np.arange(2 * teleports) % teleports
     entries = np.unique(np.stack([generator.integers(0, count, 2 * teleports), entered]), axis=1)
     left = np.repeat(np.arange(teleports), 3)
@@ -79,7 +79,7 @@ def test_a_coin_that_is_tossed_until_it_falls_right():
     assert np.isinf(search(edges, 3, 2)[0][0])  # without it there is no way
 
 
-def test_a_portal_that_may_end_in_a_dead_end_is_not_entered():
+def test_a_teleport_that_may_end_in_a_dead_end_is_not_entered():
     edges = Edges(np.array([1]), np.array([2]), np.array([2.0]))
     exits = np.array([[0, 0], [1, 3]])  # node 3 has no way out
     teleports = ObservedTeleports(np.zeros((1, 2)), *np.array([[0], [0]]), *exits, np.array([0.99, 0.01]))
@@ -87,7 +87,7 @@ def test_a_portal_that_may_end_in_a_dead_end_is_not_entered():
     assert np.isinf(distance[0]) and next_hop[0] == NO_HOP
 
 
-class Walker(PlanningModel):
+class WaypointModel(PlanningModel):
     """The plane is its own embedding; the policy walks the way it is told."""
 
     metric, conditioning = Displacement(0.0, 1.0), Waypoint((0, 1), (1.0, 1.0), reach=0.5)
@@ -120,7 +120,7 @@ def logs(rooms):
     return rooms.logs()
 
 
-def test_portals_are_found_with_their_shares(rooms, logs):
+def test_teleports_are_found_with_their_shares(rooms, logs):
     nodes = logs.observations[::37].astype(np.float64)
     found = find_teleports(logs, [0, 1], np.ones(2), nodes)
     assert len(found) == len(rooms.PADS)
@@ -132,7 +132,7 @@ def test_portals_are_found_with_their_shares(rooms, logs):
         assert found.shares[exits & (nodes[found.exits][:, 0] > 5.0)].sum() == pytest.approx(across, abs=0.1)
 
 
-def test_few_jumps_are_no_portal(logs):
+def test_few_jumps_are_no_teleport(logs):
     table = logs.observations.copy()
     calm = Trajectories(
         np.tile(np.linspace(0, 1, 400, dtype=np.float32)[:, None], (10, 2)),
@@ -147,13 +147,13 @@ def test_few_jumps_are_no_portal(logs):
     assert find_teleports(glued, [0, 1], np.ones(2), table[:10].astype(float)) is None
 
 
-def arrivals(rooms, planner, episodes=20):
+def reached_shares(rooms, planner, episodes=20):
     room, reached = rooms.TwoRooms(), 0
     for episode in range(episodes):
-        place, info = room.reset(seed=1000 + episode)
+        position, info = room.reset(seed=1000 + episode)
         planner.prepare(info["goal"])
         for _ in range(room.horizon):
-            place, *_, info = room.step(planner.act(place))
+            position, *_, info = room.step(planner.act(position))
             if info["success"]:
                 reached += 1
                 break
@@ -161,17 +161,17 @@ def arrivals(rooms, planner, episodes=20):
 
 
 def test_an_agent_gets_to_the_other_room_by_luck_alone(rooms, logs):
-    planner = AsymGraph(Walker(), logs, nodes=300)
-    assert arrivals(rooms, planner) == 20
-    assert arrivals(rooms, AsymGraph(Walker(), logs, nodes=300, teleports=False)) < 15
+    planner = AsymGraph(WaypointModel(), logs, nodes=300)
+    assert reached_shares(rooms, planner) == 20
+    assert reached_shares(rooms, AsymGraph(WaypointModel(), logs, nodes=300, teleports=False)) < 15
     planner.prepare(np.array([6.5, 5.0], np.float32))
-    way = planner.path(np.array([1.0, 3.0], np.float32))
-    assert np.linalg.norm(way.observations[-1] - (3.0, 1.0)) < 1.0  # the better of the two pads
-    assert planner.predicted_steps(np.array([1.0, 3.0], np.float32)) == pytest.approx(way.total, rel=1e-6)
+    route = planner.path(np.array([1.0, 3.0], np.float32))
+    assert np.linalg.norm(route.observations[-1] - (3.0, 1.0)) < 1.0  # the better of the two pads
+    assert planner.predicted_steps(np.array([1.0, 3.0], np.float32)) == pytest.approx(route.total, rel=1e-6)
 
 
 def test_walking_is_preferred_where_it_is_shorter(logs):
-    planner = AsymGraph(Walker(), logs, nodes=300)
+    planner = AsymGraph(WaypointModel(), logs, nodes=300)
     planner.prepare(np.array([0.5, 0.5], np.float32))
-    way = planner.path(np.array([2.0, 0.5], np.float32))
-    assert way.total < 40 and np.linalg.norm(way.observations[-1] - (0.5, 0.5)) < 0.8
+    route = planner.path(np.array([2.0, 0.5], np.float32))
+    assert route.total < 40 and np.linalg.norm(route.observations[-1] - (0.5, 0.5)) < 0.8

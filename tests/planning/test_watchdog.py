@@ -101,9 +101,9 @@ def test_no_progress(agent, states):
     assert away[:10] == [False] * 10 and all(away[10:])
     standing = driven(agent, states, stuck=10, repeats=None)
     assert [stops(standing, "no progress: ", states[5]) for _ in range(12)] == [False] * 10 + [True] * 2
-    arriving = driven(agent, states, stuck=30, repeats=None)
+    reaching = driven(agent, states, stuck=30, repeats=None)
     far_to_near = near_to_far[::-1][:: 200 // 25]
-    assert not any(stops(arriving, "", row) for row in far_to_near)
+    assert not any(stops(reaching, "", row) for row in far_to_near)
 
 
 def test_settings_are_checked(agent, states):

@@ -22,9 +22,9 @@ def walk(count: int = 600, columns: int = 2, seed: int = 0) -> tuple[np.ndarray,
     """(observations, offsets) of six episodes: two slow columns, and noise."""
     generator = np.random.default_rng(seed)
     heading = np.cumsum(generator.normal(0, 0.2, count))
-    place = np.cumsum(0.3 * np.stack([np.cos(heading), np.sin(heading)], 1), axis=0)
+    position = np.cumsum(0.3 * np.stack([np.cos(heading), np.sin(heading)], 1), axis=0)
     rest = generator.normal(0, 1, (count, columns - 2))
-    return np.column_stack([rest, place]).astype(np.float32), np.linspace(0, count, 7).astype(np.int64)
+    return np.column_stack([rest, position]).astype(np.float32), np.linspace(0, count, 7).astype(np.int64)
 
 
 def nodes(count: int):
@@ -49,11 +49,11 @@ def atlas(observations: np.ndarray, offsets: np.ndarray) -> Atlas:
 
 def maze_model() -> Served:
     """The same in a maze that has a simulator; its states are anywhere in the maze's free cells."""
-    places = np.random.default_rng(0).uniform(-2, 22, (3000, 2)).astype(np.float32)
+    xy = np.random.default_rng(0).uniform(-2, 22, (3000, 2)).astype(np.float32)
     from iel.envs import make_env
 
     maze = make_env("pointmaze-medium-navigate-v0").map
-    free = places[~maze.walls[tuple(maze.cell_of(places).T)]]
+    free = xy[~maze.walls[tuple(maze.cell_of(xy).T)]]
     model = random_model("directed", (32, 32), 2, 2, 6)
     return Served("maze", model, Atlas(free), env="pointmaze-medium-navigate-v0", options=nodes(250))
 

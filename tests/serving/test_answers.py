@@ -92,7 +92,7 @@ def test_actions_in_the_units_of_the_robot(http, robot):
         assert refused.status_code == 422 and "not known" in refused.json()["error"]
 
 
-def test_what_lies_outside_of_the_data_is_said_in_the_answer(http, robot):
+def test_what_lies_outside_of_the_data_is_reported_in_the_answer(http, robot):
     inside, far = robot.states[5].tolist(), [0.0, 500.0, 500.0]
     for path in ("/v1/act", "/v1/plan", "/v1/steps"):
         assert "warnings" not in http.post(path, json={"observation": inside, "goal": inside}).json()

@@ -29,19 +29,19 @@ class Page:
     def __init__(self, browser, url: str, **settings):
         self.page = browser.new_page(viewport={"width": 1280, "height": 800}, **settings)
         self.troubles: list[str] = []
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.page.on("console", lambda message: message.type == "error" and self.troubles.append(message.text))
         self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("request", lambda request: self.requested.append(request.url))
         self.page.goto(url)
         self.page.wait_for_selector("body[data-ready]")
 
-    def pixel(self, place):
+    def pixel(self, point):
         """Where a place of the map is on the screen."""
         return self.page.evaluate(
             "place => { const box = board.canvas.getBoundingClientRect(), [x, y] = board.toPixel(place);"
             " return [box.left + x / board.ratio, box.top + y / board.ratio] }",
-            list(place),
+            list(point),
         )
 
     def value(self, expression: str):
@@ -61,27 +61,27 @@ class Page:
         self.wait("playground.sent > 0 && playground.sent === playground.answered")
         return self.value("answer")
 
-    def click(self, place, **settings):
-        self.page.mouse.move(*self.pixel(place))
+    def click(self, point, **settings):
+        self.page.mouse.move(*self.pixel(point))
         if settings.pop("shift", False):
             self.page.keyboard.down("Shift")
-            self.page.mouse.click(*self.pixel(place))
+            self.page.mouse.click(*self.pixel(point))
             self.page.keyboard.up("Shift")
         else:
-            self.page.mouse.click(*self.pixel(place))
+            self.page.mouse.click(*self.pixel(point))
         return self.settled()
 
-    def draw(self, *places):
-        self.page.mouse.move(*self.pixel(places[0]))
+    def draw(self, *xy):
+        self.page.mouse.move(*self.pixel(xy[0]))
         self.page.mouse.down()
-        for place in places[1:]:
-            self.page.mouse.move(*self.pixel(place), steps=10)
+        for point in xy[1:]:
+            self.page.mouse.move(*self.pixel(point), steps=10)
         self.page.mouse.up()
         return self.settled()
 
 
-def near(place, other, within: float = 0.1) -> bool:
-    return abs(place[0] - other[0]) < within and abs(place[1] - other[1]) < within
+def near(point, other, within: float = 0.1) -> bool:
+    return abs(point[0] - other[0]) < within and abs(point[1] - other[1]) < within
 
 
 def test_click_draw_and_watch(browser):
@@ -127,16 +127,16 @@ def test_click_draw_and_watch(browser):
         # The agent walks, and leaves a trail.
         page.keyboard.press(" ")
         hand.wait("playground.agent && playground.agent.step > 15")
-        walker = hand.value("agent")
-        assert not near(walker["at"], [0, 0], 0.02) and len(page.evaluate("board.trail")) > 3
-        hand.wait(f"playground.agent.step > {walker['step']}")
+        waypoint_policy = hand.value("agent")
+        assert not near(waypoint_policy["at"], [0, 0], 0.02) and len(page.evaluate("board.trail")) > 3
+        hand.wait(f"playground.agent.step > {waypoint_policy['step']}")
         assert "step" in page.locator("#agent-state").inner_text()
         page.keyboard.press(" ")
         page.keyboard.press("r")
         hand.wait("playground.agent === null")
 
         assert hand.troubles == []
-        assert all(url.startswith(server.url) for url in hand.asked)  # nothing from elsewhere
+        assert all(url.startswith(server.url) for url in hand.requested)  # nothing from elsewhere
         page.close()
 
 

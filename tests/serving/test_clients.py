@@ -58,19 +58,19 @@ def test_a_refused_obstacle_leaves_the_loop_as_it_was():
     states, engine = walk()[0], Engine(source)
     loop = Control(engine)
 
-    def told(**message):
+    def reply(**message):
         return loop.answer(ControlMessage(**message))
 
     here = {"observation": states[10].tolist(), "steps": True}
-    told(goal=states[400].tolist(), planner="asym-graph")
+    reply(goal=states[400].tolist(), planner="asym-graph")
     node = states[engine.agent("asym-graph").planner.states[7]]
-    assert told(avoid=[node.tolist()], radius=1e-4)["nodes_off"] == 1
-    action = told(**here)
+    assert reply(avoid=[node.tolist()], radius=1e-4)["nodes_off"] == 1
+    action = reply(**here)
     with pytest.raises(NoPath, match="Every node"):
-        told(avoid=[states[0].tolist()], radius=1e9)
-    assert told(**here) == action and loop.planner.nodes_off.sum() == 1, "same goal, same obstacles"
-    assert told(avoid=[])["nodes_off"] == 0
-    assert np.isfinite(told(**here)["action"]).all()
+        reply(avoid=[states[0].tolist()], radius=1e9)
+    assert reply(**here) == action and loop.planner.nodes_off.sum() == 1, "same goal, same obstacles"
+    assert reply(avoid=[])["nodes_off"] == 0
+    assert np.isfinite(reply(**here)["action"]).all()
     engine.close()
 
 
@@ -82,23 +82,23 @@ def test_a_cancelled_request_counts_until_the_worker_is_done():
         release.wait(10)
 
     async def cancelled() -> None:
-        request = asyncio.create_task(engine.ask(slow))
+        request = asyncio.create_task(engine.call(slow))
         await asyncio.to_thread(begun.wait, 10)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
         assert engine.waiting == 1, "the worker is busy, so nothing may be answered beside it"
-        where = asyncio.create_task(engine.ask(threading.current_thread, quick=True))
+        where = asyncio.create_task(engine.call(threading.current_thread, quick=True))
         await asyncio.sleep(0)
         release.set()
         assert await where is not threading.current_thread()
         assert engine.waiting == 0
-        queued = [asyncio.create_task(engine.ask(threading.current_thread)) for _ in range(3)]
+        queued = [asyncio.create_task(engine.call(threading.current_thread)) for _ in range(3)]
         await asyncio.sleep(0)
         queued[-1].cancel()
         await asyncio.gather(*queued, return_exceptions=True)
         assert engine.waiting == 0
-        assert await engine.ask(threading.current_thread, quick=True) is threading.current_thread()
+        assert await engine.call(threading.current_thread, quick=True) is threading.current_thread()
 
     asyncio.run(cancelled())
     engine.close()

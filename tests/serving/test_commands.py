@@ -51,8 +51,8 @@ def test_runs_and_exports_are_opened(folder, capsys):
     assert export.states.shape == (50, 4) and export.atlas.trajectories is None and export.env is None
     assert export.planners == ("direct", "rec-mid", "sym-graph", "asym-graph")
     assert export.agent("asym-graph").planner.graph.count == 50
-    for place in ("bare", "run/model"):
-        bare = open_served(folder / place)[0]
+    for location in ("bare", "run/model"):
+        bare = open_served(folder / location)[0]
         assert bare.atlas is None and bare.planners == ("direct",)
         bare.agent("direct").planner.prepare(np.ones(4))
     whole = replace(open_served(folder / "bare", data=folder / "logs.npz")[0], options=nodes(40))
@@ -102,8 +102,8 @@ def test_the_client_gets_the_librarys_answers(model):
 def test_a_token_opens_the_door(model):
     token = "a-long-enough-token"
     with Running(model, policy=AccessPolicy("0.0.0.0", token=token)) as server:
-        with Client(server.url) as stranger, pytest.raises(ServerError, match="token is needed"):
-            stranger.model()
+        with Client(server.url) as foreign, pytest.raises(ServerError, match="token is needed"):
+            foreign.model()
         with pytest.raises(ServerError, match="cannot be opened"):
             Loop(server.url, model.states[0])
         with Client(server.url, token=token) as friend, Loop(server.url, model.states[0], token=token) as loop:

@@ -34,14 +34,14 @@ def connected(port: int) -> sockets.socket:
 
 def healthy(port: int, seconds: float = 1.0) -> bool:
     """Whether a new client gets an answer from /health in time."""
-    asking = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     try:
-        asking.request("GET", "/health")
-        return asking.getresponse().read().startswith(b'{"status":"ok"')
+        connection.request("GET", "/health")
+        return connection.getresponse().read().startswith(b'{"status":"ok"')
     except OSError:
         return False
     finally:
-        asking.close()
+        connection.close()
 
 
 def dripped(raw: sockets.socket, drop: bytes, seconds: float) -> bool:
@@ -66,7 +66,7 @@ def dripped(raw: sockets.socket, drop: bytes, seconds: float) -> bool:
         (b"GET /v1/control", UPGRADE + b"Transfer-Encoding: chunked\r\n"),
     ],
 )
-def test_a_websocket_is_opened_by_a_get_without_a_body(model, request_line, more):
+def test_a_websocket_is_opened_by_a_get_without_a_request_body(model, request_line, more):
     with Running(model, policy=AccessPolicy("0.0.0.0", token=TOKEN)) as server, connected(port_of(server)) as raw:
         raw.sendall(request_line + b" HTTP/1.1\r\n" + HOST + more + b"\r\nabc")
         assert raw.recv(200).startswith(b"HTTP/1.1 4")
@@ -84,7 +84,7 @@ def test_a_websocket_is_opened_by_a_get_without_a_body(model, request_line, more
         (b"POST /nothing", JSON + b"Content-Length: 1000\r\n", 404),
     ],
 )
-def test_a_body_that_is_not_read_closes_the_connection(model, request_line, headers, status):
+def test_a_request_body_that_is_not_read_closes_the_connection(model, request_line, headers, status):
     with Running(model, limits=Limits(seconds=0.3)) as server, connected(port_of(server)) as raw:
         raw.sendall(request_line + b" HTTP/1.1\r\n" + HOST + headers + b"\r\n")
         answer = raw.recv(4096)
@@ -92,16 +92,16 @@ def test_a_body_that_is_not_read_closes_the_connection(model, request_line, head
         assert dripped(raw, b"1\r\n", 2.0)
 
 
-def test_a_body_that_is_read_keeps_the_connection(model):
+def test_a_request_body_that_is_read_keeps_the_connection(model):
     with Running(model) as server:
-        asking = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=10)
-        asking.connect()
-        opened = asking.sock
+        connection = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=10)
+        connection.connect()
+        opened = connection.sock
         for _ in range(3):
             body = b'{"observation": [0, 0], "goal": [1, 1]}'
-            asking.request("POST", "/v1/act", body, {"Content-Type": "application/json"})
-            assert asking.getresponse().read().startswith(b'{"action":[') and asking.sock is opened
-        asking.close()
+            connection.request("POST", "/v1/act", body, {"Content-Type": "application/json"})
+            assert connection.getresponse().read().startswith(b'{"action":[') and connection.sock is opened
+        connection.close()
 
 
 def test_empty_lines_are_no_request(model, monkeypatch):
@@ -112,15 +112,15 @@ def test_empty_lines_are_no_request(model, monkeypatch):
         assert dripped(raw, b"\r\n", 2.0)
 
 
-def test_connections_are_few_and_those_that_ask_are_answered(model):
+def test_connections_are_few_and_those_that_request_are_answered(model):
     """Six kinds that never ask or never listen, seven times as many as there may be."""
     with Running(model, limits=Limits(connections=16)) as server, ExitStack() as held:
         port = port_of(server)
-        everybody = [held.enter_context(connected(port)) for _ in range(8)]
+        clients = [held.enter_context(connected(port)) for _ in range(8)]
         for number in range(48):
             raw = held.enter_context(connected(port))
             raw.sendall(HOSTILE[number % len(HOSTILE)])
-            everybody.append(raw)
+            clients.append(raw)
             assert healthy(port)
         time.sleep(0.3)
         assert len(server.server.server_state.connections) <= 8, "half of all of them may be of one address"
@@ -163,7 +163,7 @@ HOSTILE = (
 def test_a_thousand_hostile_connections_and_few_files(tmp_path, model):
     """`ulimit -n 256`: /health answers within a second throughout."""
     with fewer_files(tmp_path, model) as port, ExitStack() as held:
-        asked = [healthy(port)]
+        checks = [healthy(port)]
         for number in range(1000):
             try:
                 raw = held.enter_context(connected(port))
@@ -171,11 +171,11 @@ def test_a_thousand_hostile_connections_and_few_files(tmp_path, model):
             except OSError:  # dropped before it was done
                 continue
             if number % 20 == 0:
-                asked.append(healthy(port))
+                checks.append(healthy(port))
         for _ in range(60):
-            asked.append(healthy(port))
+            checks.append(healthy(port))
             time.sleep(0.25)
-        assert asked.count(True) == len(asked) >= 100
+        assert checks.count(True) == len(checks) >= 100
 
 
 class fewer_files(ExitStack):

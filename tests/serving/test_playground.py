@@ -23,36 +23,36 @@ HERE = "http://127.0.0.1:8420"
 # ---------------------------------------------------------------- maps
 
 
-def test_place_columns_are_found_among_noise():
+def test_position_columns_are_found_among_noise():
     """Columns 3 and 4 go somewhere, the first three tremble."""
     view = view_of(served(columns=5))
     assert view.kind == "columns" and view.axes == ("column 3", "column 4")
-    np.testing.assert_allclose(view.places(view.pool), view.pool[:, 3:5])
+    np.testing.assert_allclose(view.xy(view.pool), view.pool[:, 3:5])
     left, right, bottom, top = view.extent
     assert left < view.pool[:, 3].min() and top > view.pool[:, 4].max() and right > left and top > bottom
 
 
-def test_without_a_place_the_latent_is_drawn():
+def test_without_a_position_the_latent_is_drawn():
     noise = np.random.default_rng(0).normal(size=(600, 4)).astype(np.float32)
     model = served(columns=4).model
     slow = view_of(Served("noise", model, atlas(noise, np.array([0, 300, 600]))))
     wide = view_of(Served("noise", model, Atlas(noise)))
     assert slow.kind == wide.kind == "latent" and slow.axes[0].startswith("slow") and wide.axes[0].startswith("wide")
     for view in (slow, wide):
-        np.testing.assert_allclose(view.places(noise).std(axis=0), 1.0, atol=0.05)  # in units of their own spread
+        np.testing.assert_allclose(view.xy(noise).std(axis=0), 1.0, atol=0.05)  # in units of their own spread
     values = view_of(Served("noise", served("goal-value", columns=4).model, Atlas(noise)))  # embeds by doing nothing
     assert values.kind == "latent"
 
 
-def test_a_steering_says_which_columns_tell_the_place():
+def test_a_conditioning_says_which_columns_tell_the_position():
     assert view_of(served("waypoint", columns=5, episodes=False)).axes == ("column 0", "column 1")
 
 
-def test_a_click_means_the_nearest_state_and_empty_places_stay_empty():
+def test_a_click_means_the_nearest_state_and_empty_positions_stay_empty():
     view = view_of(served())
     for row in (0, 77, 400):
         np.testing.assert_array_equal(view.state(view.pool[row] + 1e-4), view.pool[row])
-    gaps = np.linalg.norm(view.raster.places[:, None] - view.pool[None], axis=2).min(axis=1)
+    gaps = np.linalg.norm(view.raster.xy[:, None] - view.pool[None], axis=2).min(axis=1)
     left, right, _, _ = view.extent
     assert len(view.raster.pixels) < np.prod(view.raster.shape)
     assert gaps.max() < 0.1 * (right - left)
@@ -66,10 +66,10 @@ def test_one_column_is_a_line():
     from benchmarks.runtime import random_model
 
     single = view_of(Served("line", random_model("directed", (16,), 1, 1, 3), atlas(states[:, :1], offsets)))
-    assert (single.places(states[:5, :1])[:, 1] == 0).all() and len(single.state([0.5, 0.0])) == 1
+    assert (single.xy(states[:5, :1])[:, 1] == 0).all() and len(single.state([0.5, 0.0])) == 1
 
 
-def test_nothing_to_draw_is_said():
+def test_nothing_to_draw_is_reported():
     with pytest.raises(ConfigError, match="export with --nodes"):
         view_of(served(states=False))
 
@@ -80,7 +80,7 @@ def test_nothing_to_draw_is_said():
 def test_an_obstacle_blocks_what_it_covers_and_crosses():
     """Against every sample of every edge and every point of the stroke, by brute force."""
     generator = np.random.default_rng(1)
-    places = generator.uniform(0, 10, (60, 2))
+    xy = generator.uniform(0, 10, (60, 2))
     source, target = generator.integers(0, 60, (2, 150))
     edges = Edges(source, target, np.ones(150))
     bent, dot = [[2.0, 2.0], [8.0, 7.0], [8.0, 9.0]], [[5.0, 1.0]]
@@ -97,12 +97,12 @@ def test_an_obstacle_blocks_what_it_covers_and_crosses():
             gaps.append(np.linalg.norm(points - a - along[:, None] * ahead, axis=1) - radius)
         return np.min(gaps, axis=0)
 
-    covered = obstacles.covers(places)
-    sure = np.abs(depth(places)) > 0.06  # cells
-    np.testing.assert_array_equal(covered[sure], depth(places)[sure] < 0)
-    crossed = {tuple(pair) for pair in obstacles.crossed(edges, places)}
+    covered = obstacles.covers(xy)
+    sure = np.abs(depth(xy)) > 0.06  # cells
+    np.testing.assert_array_equal(covered[sure], depth(xy)[sure] < 0)
+    crossed = {tuple(pair) for pair in obstacles.crossed(edges, xy)}
     for i, j in zip(source, target, strict=True):
-        gap = depth(places[i] + np.linspace(0, 1, 400)[:, None] * (places[j] - places[i])).min()
+        gap = depth(xy[i] + np.linspace(0, 1, 400)[:, None] * (xy[j] - xy[i])).min()
         if gap < -0.25:
             assert (i, j) in crossed or covered[i] or covered[j]
         if gap > 0.06:
@@ -203,11 +203,11 @@ def test_the_shown_plan_is_the_planners(stage, model):
     session = Session(stage)
     shown = session.show(scene(stage, field="straight", graph=True))
     planner = model.agent("asym-graph").planner
-    start, goal = (stage.view.state(place) for place in (stage.describe()["start"], stage.describe()["goal"]))
+    start, goal = (stage.view.state(point) for point in (stage.describe()["start"], stage.describe()["goal"]))
     planner.prepare(goal)
-    way = planner.path(start)
-    np.testing.assert_allclose(shown["path"], np.concatenate([[start], way.observations, [goal]]), atol=1e-3)
-    assert shown["steps"] == pytest.approx(way.total)
+    route = planner.path(start)
+    np.testing.assert_allclose(shown["path"], np.concatenate([[start], route.observations, [goal]]), atol=1e-3)
+    assert shown["steps"] == pytest.approx(route.total)
     raster = stage.view.raster
     wanted = model.model.steps(raster.observations, np.tile(goal, (len(raster.observations), 1)))
     np.testing.assert_allclose(np.array(shown["field"]) / 10, wanted, atol=0.06)
@@ -222,7 +222,7 @@ def test_the_field_along_the_graph_is_near_the_planners_own(stage, model):
     assert np.median(np.abs(shown - exact)) < 0.1 and (shown >= exact - 0.5).mean() > 0.9
 
 
-def test_a_wall_makes_the_way_longer_and_a_ring_makes_it_none(stage):
+def test_a_wall_makes_the_path_longer_and_a_ring_makes_it_none(stage):
     session = Session(stage)
     before = session.show(scene(stage))
     middle = before["path"][len(before["path"]) // 2]

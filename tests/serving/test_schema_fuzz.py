@@ -115,11 +115,11 @@ def fuzzed(requests: int, seed: int) -> tuple[Counter, list[float]]:
     statuses, held = Counter(), []
     with Running(replace(source), limits=Limits(rate=1e9)) as server:
         draw = Draw(json.loads(urllib.request.urlopen(f"{server.url}/openapi.json").read()), seed)
-        asking = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
         for number in range(requests):
             path, body = draw.request()
-            asking.request("POST", path, body, {"Content-Type": "application/json"})
-            response = asking.getresponse()
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
             answer = json.loads(response.read(), parse_constant=refuse_constant)
             statuses[response.status] += 1
             assert 200 <= response.status < 500, (path, body[:300])

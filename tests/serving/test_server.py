@@ -62,11 +62,11 @@ def test_plan_and_steps_are_the_librarys(http, model):
     x, g = model.states[5], model.states[400]
     planner = model.agent("asym-graph").planner
     planner.prepare(g)
-    way = planner.path(x)
+    route = planner.path(x)
     body = {"observation": x.tolist(), "goal": g.tolist()}
     answer = http.post("/v1/plan", json=body).json()
-    np.testing.assert_allclose(answer["waypoints"], way.observations, atol=1e-6)
-    np.testing.assert_allclose(answer["predicted_steps"], way.total, rtol=1e-6)
+    np.testing.assert_allclose(answer["waypoints"], route.observations, atol=1e-6)
+    np.testing.assert_allclose(answer["predicted_steps"], route.total, rtol=1e-6)
     straight = http.post("/v1/steps", json=body).json()["steps"]
     np.testing.assert_allclose(straight, model.model.steps(x[None], g[None])[0], rtol=1e-5)
     along = http.post("/v1/steps", json={**body, "planner": "asym-graph"}).json()["steps"]
@@ -160,7 +160,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("path", ["/v1/act", "/v1/plan", "/v1/steps"])
-def test_bad_bodies_get_one_sentence(http, path):
+def test_bad_request_bodies_get_one_sentence(http, path):
     for name, body in BAD.items():
         answer = http.post(path, content=body, headers={"Content-Type": "application/json"})
         assert 400 <= answer.status_code < 500, (name, answer.status_code, answer.text)
@@ -178,7 +178,7 @@ def test_too_many_goals_are_refused_where_each_is_a_search(http, model):
     assert http.post("/v1/plan", json={"observation": [0, 0], "goals": goals}).status_code == 422
 
 
-def test_bodies_are_json_short_and_expected(http):
+def test_request_bodies_are_json_short_and_expected(http):
     assert http.post("/v1/act", content="{}", headers={"Content-Type": "text/plain"}).status_code == 415
     assert (
         http.post("/v1/act", content=b" " * (1 << 21), headers={"Content-Type": "application/json"}).status_code == 413
@@ -212,7 +212,7 @@ def test_only_our_own_files_can_be_reached(http):
         assert http.get(f"/static/{name}").content == content
 
 
-def test_pages_ask_the_network_for_nothing():
+def test_pages_request_the_network_for_nothing():
     for name, (content, _) in static_files().items():
         text = content.decode().replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in text and "https://" not in text and "//cdn" not in text, name
@@ -298,7 +298,7 @@ def test_sockets_are_bounded_and_messages_too(model):
             socket.receive_json()
 
 
-def test_a_flood_is_told_so(model, monkeypatch):
+def test_a_flood_is_reported_so(model, monkeypatch):
     monkeypatch.setattr(engine_module, "WAITING", 0)
     app = create_app([model])
     http = TestClient(app, base_url=HERE)  # not started: the graph is not built

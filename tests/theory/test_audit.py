@@ -98,7 +98,7 @@ def test_order_without_calibration_is_not_trust():
     assert audit.order.value > 0.99 and audit.horizon.high == 0.0 and audit.verdict == "cannot be trusted"
 
 
-def test_a_geometry_that_is_right_only_far_away_is_said_to_be():
+def test_a_geometry_that_is_right_only_far_away_is_reported_to_be():
     audit = run(lambda i, j: np.where(chebyshev(i, j) < 16, 0.1, 1.0) * chebyshev(i, j))
     assert audit.verdict == "cannot be trusted" and audit.horizon.high == 0.0
     assert "It is so at 16 to 32, 32 to 64" in audit.sentences()[-1]
@@ -155,7 +155,7 @@ def test_without_exact_steps_observed_gaps_bound_predictions_from_above():
     assert run(lambda i, j: 5 * chebyshev(i, j), exact=None).horizon.value < audit.horizon.value
 
 
-def test_saturation_is_seen_through_the_ceiling_and_triangles_are_judged_on_costs():
+def test_saturation_is_seen_through_the_ceiling_and_triangles_are_validated_on_costs():
     discount = 0.95  # the ceiling is at 135 steps
 
     def cost(i, j):
@@ -181,7 +181,7 @@ def test_asymmetry_is_seen():
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
-def test_transition_noise_is_told_apart_from_misfit(noise):
+def test_transition_noise_is_reported_apart_from_misfit(noise):
     """A linear system has epsilon 0 however noisy; a curved one has epsilon > 0 however quiet."""
     generator = np.random.default_rng(4)
     matrix, control = np.array([[0.9, 0.1], [-0.1, 0.8]]), np.array([0.5, 1.0])

@@ -54,9 +54,9 @@ def test_theorem_2_3_needs_the_same_hitting_times_on_both_sides():
     """Assumption (i) broken: the second representation describes another policy."""
     generator = np.random.default_rng(2)
     process, _, first, omegas, _, _ = random_pair(generator)
-    stranger, stranger_omegas = hitting_time_representation(process, random_policy(process, generator))
-    found = displacement_isomorphism(first.features, omegas, stranger.features, stranger_omegas)
-    assert missed_displacements(found.matrix, first.features, stranger.features).max() > 1e-4
+    other, other_omegas = hitting_time_representation(process, random_policy(process, generator))
+    found = displacement_isomorphism(first.features, omegas, other.features, other_omegas)
+    assert missed_displacements(found.matrix, first.features, other.features).max() > 1e-4
     # The range of A is the complement of the stationary distribution, which differs between the two policies.
     assert found.range_gap > 1e-3
 

@@ -57,7 +57,7 @@ def test_finer_squares_do_not_change_distances_by_more_than_their_size():
     assert np.all(np.abs(first - second) <= 0.1 * second)
 
 
-def test_one_way_doors_make_hitting_times_asymmetric():
+def test_one_path_doors_make_hitting_times_asymmetric():
     maze = maze_from_map(ROOM, subcells=1, one_way=[((1, 1), (1, 2))])
     a, b = maze.cell_centre((1, 1)), maze.cell_centre((1, 3))
     assert steps_between(maze, a[None], b[None], step=4.0)[0] == 2
@@ -106,7 +106,7 @@ def test_steps_between_positions_are_not_rounded_to_squares():
     assert np.allclose(np.diff(steps), -np.diff(down[:, 1]) / 0.2, atol=1e-9)
 
 
-def test_the_margin_keeps_the_body_off_the_walls():
+def test_the_margin_keeps_the_request_body_off_the_walls():
     maze = maze_from_map(ROOM, subcells=20, margin=0.7)
     y = maze.positions()[:, 1]
     assert y.min() >= -2 + 0.7 - 1e-9 and y.max() <= 2 - 0.7 + 1e-9

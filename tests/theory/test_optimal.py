@@ -62,7 +62,7 @@ def test_reachable_does_not_mean_some_policy_has_a_finite_expected_time():
     assert np.isinf(optimal_hitting_times(process, 1).values[0])
 
 
-def test_policies_avoid_traps_even_when_the_short_way_risks_one():
+def test_policies_avoid_traps_even_when_the_short_path_risks_one():
     # Action 0 in state 0: goal with 0.9, trap with 0.1. Action 1: a detour 0 -> 1 -> goal without risk.
     risky = np.array([[0, 0, 0.9, 0.1], [0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
     detour = np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])

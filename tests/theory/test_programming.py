@@ -31,7 +31,7 @@ def test_the_programme_of_a_ring_is_its_directed_distance():
     assert not np.allclose(around, around.T)  # a transposed constraint would show
 
 
-def test_the_programme_needs_a_way_to_the_goal():
+def test_the_programme_needs_a_path_to_the_goal():
     one_way = corridor(4)
     assert programme(one_way, 3) == pytest.approx([3, 2, 1, 0])
     assert np.isinf(programme(one_way, 0)).all()

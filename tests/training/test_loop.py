@@ -61,18 +61,18 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(walks, trained, tmp_
         not np.array_equal(array, weights(both.models[3])[name]) for name, array in weights(trained.model).items()
     )
     assert [run.seed for run in open_runs(tmp_path / "both")] == [0, 3]
-    alone, company = (path / "metrics.csv" for path in (trained.path, tmp_path / "both" / "seed_0"))
-    assert alone.read_bytes() == company.read_bytes()
+    alone, together = (path / "metrics.csv" for path in (trained.path, tmp_path / "both" / "seed_0"))
+    assert alone.read_bytes() == together.read_bytes()
 
 
 @pytest.mark.long
 @pytest.mark.optimised
-def test_company_changes_no_bit_of_networks_worth_sharing_among_threads(walks, monkeypatch):
+def test_a_batch_changes_no_bit_of_networks_worth_sharing_among_threads(walks, monkeypatch):
     monkeypatch.setattr(steps, "usable_cores", lambda: [0, 1])  # fewer than seeds
     wide = IEL.preset("smoke", steps=90, hidden=(256, 256), batch_size=256, omega_share=0.5)
-    alone, company = (train(walks, wide, seeds, progress=False).models[5] for seeds in ([5], [1, 2, 5]))
+    alone, together = (train(walks, wide, seeds, progress=False).models[5] for seeds in ([5], [1, 2, 5]))
     for name, array in weights(alone).items():
-        assert np.array_equal(array, weights(company)[name]), name
+        assert np.array_equal(array, weights(together)[name]), name
 
 
 def test_seeds_trained_by_vmap_are_the_seeds_trained_alone(walks, trained, tmp_path, monkeypatch):
@@ -89,8 +89,8 @@ def test_seeds_trained_by_vmap_are_the_seeds_trained_alone(walks, trained, tmp_p
     def behaviour(model):
         return model.cost(states, goals, goals), model.act(states, model.omega(goals))
 
-    for mine, company, other in zip(*map(behaviour, (trained.model, both.models[0], both.models[3])), strict=True):
-        np.testing.assert_allclose(company, mine, rtol=1e-2, atol=1e-3)
+    for mine, together, other in zip(*map(behaviour, (trained.model, both.models[0], both.models[3])), strict=True):
+        np.testing.assert_allclose(together, mine, rtol=1e-2, atol=1e-3)
         assert np.abs(other - mine).max() > 0.02
 
 
@@ -113,9 +113,9 @@ def test_a_flipped_bit_in_a_runs_model_is_found_and_not_exported(trained, tmp_pa
     for name in ("model.safetensors", "config.json", "manifest.json"):
         file = run / "model" / name
         whole = file.read_bytes()
-        for place in rng.integers(len(whole), size=10):
+        for location in rng.integers(len(whole), size=10):
             broken = bytearray(whole)
-            broken[place] ^= 1 << int(rng.integers(8))
+            broken[location] ^= 1 << int(rng.integers(8))
             file.write_bytes(broken)
             with pytest.raises(RunError):
                 _ = open_run(run).model
@@ -205,8 +205,8 @@ def test_snapshots_are_the_models_of_shorter_trainings(walks, tmp_path):
     settings = {"hidden": (8,), "batch_size": 8}
     gcbc = lambda **more: get_method("gcbc").preset("smoke", **more)  # noqa: E731
     train(walks, gcbc(steps=350, **settings), out=tmp_path / "a", snapshots=3, progress=False)
-    kept = sorted(path.name for path in (tmp_path / "a" / "models").iterdir())
-    assert kept == ["step_100", "step_200"]  # 117 and 233, to the nearest end of a chunk
+    stored = sorted(path.name for path in (tmp_path / "a" / "models").iterdir())
+    assert stored == ["step_100", "step_200"]  # 117 and 233, to the nearest end of a chunk
     short = train(walks, gcbc(steps=100, **settings), progress=False).model
     for name, array in weights(load_model(tmp_path / "a" / "models" / "step_100")).items():
         assert np.array_equal(array, weights(short)[name])

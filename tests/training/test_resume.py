@@ -225,7 +225,7 @@ def test_a_phase_has_one_loss_and_its_parts_are_not_taken_for_it(tmp_path):
     np.testing.assert_array_equal(values, [7.0, np.nan, 2.0, 3.0])  # no line joins two phases
 
 
-def test_a_damaged_log_does_not_stop_a_run_but_is_said(tmp_path, capsys):
+def test_a_damaged_log_does_not_stop_a_run_but_is_reported(tmp_path, capsys):
     path = tmp_path / "metrics.csv"
     tracker = CSVTracker(path)
     for step in (10, 20, 30):

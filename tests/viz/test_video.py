@@ -22,7 +22,7 @@ def walk(name: str, steps: int = 12):
     return np.array(path), info["goal"]
 
 
-def test_gif_and_strip_have_the_frames_asked_for(tmp_path):
+def test_gif_and_strip_have_the_frames_requested_for(tmp_path):
     path, goal = walk("antmaze-medium-v0")
     made = record(
         "antmaze-medium-v0", path, goal, tmp_path / "a" / "walk.gif", waypoints=path[:, :2] + 4, frames=5,
@@ -34,21 +34,21 @@ def test_gif_and_strip_have_the_frames_asked_for(tmp_path):
         assert strip.size == (3 * 640 + 2 * 4, 640)
 
 
-def test_mp4_has_the_frames_asked_for(tmp_path):
+def test_mp4_has_the_frames_requested_for(tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     path, goal = walk("pointmaze-large-v0", 30)
     made = record("pointmaze-large-v0", path, goal, tmp_path / "walk.mp4", frames=9, backend="drawing")
     assert ffmpeg.count_frames_and_secs(str(made.video))[0] == 9
 
 
-def test_without_ffmpeg_a_gif_is_written_and_said(tmp_path, monkeypatch, capsys):
+def test_without_ffmpeg_a_gif_is_written_and_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     frames = np.random.default_rng(0).integers(0, 255, (3, 32, 32, 3), np.uint8)
     assert write_video(tmp_path / "x.mp4", frames) == tmp_path / "x.gif"
     assert "'.[video]'" in capsys.readouterr().err
 
 
-def test_drawing_shows_waypoints_and_the_way_so_far():
+def test_drawing_shows_waypoints_and_the_path_so_far():
     path, goal = np.linspace((0.0, 0.0), (4.0, 0.0), 5), np.array([20.0, 20.0])
     steps, none = np.array([0, 4]), np.zeros((0, 2))
     plain = draw_frames("pointmaze-medium-v0", path, goal, none, steps)

@@ -11,14 +11,14 @@ from iel.viz.pictures import draw_visits
 from iel.viz.style import FLOOR
 
 
-def test_visited_places_are_coloured_and_others_are_not(tmp_path, monkeypatch):
+def test_visited_positions_are_coloured_and_others_are_not(tmp_path, monkeypatch):
     """Two rooms; each picture colours the one its states were in and shows the bare floor of the other."""
     monkeypatch.setattr(iel.viz.pictures, "EXAMPLES", 0)
     maze = MazeMap(np.array([[1, 1, 1, 1], [1, 0, 0, 1], [1, 1, 1, 1]], bool))
     pictures = []
     for column in (1, 2):
-        places = maze.centre((1, column)) + np.random.default_rng(0).uniform(-1.9, 1.9, (4000, 2))
-        data = Trajectories.from_episodes([(places, np.zeros((3999, 2)))], "corridor")
+        positions = maze.centre((1, column)) + np.random.default_rng(0).uniform(-1.9, 1.9, (4000, 2))
+        data = Trajectories.from_episodes([(positions, np.zeros((3999, 2)))], "corridor")
         draw_visits(tmp_path / "picture.png", maze, data)
         pictures.append(matplotlib.image.imread(tmp_path / "picture.png")[..., :3])
     bare = [np.abs(picture - matplotlib.colors.to_rgb(FLOOR)).sum(-1) < 0.02 for picture in pictures]

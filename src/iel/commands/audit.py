@@ -129,10 +129,10 @@ class DiagnoseCommand(ActingCommand):
         held, seen = audit_data(run, self.planning.data)
         planner = self.planning.agent("direct" if model.metric is None else "asym-graph", model, data).planner
         rollouts, maze = None, None
-        place = self.environment.world(run.model.signals) or known_environment(run.env)
-        if self.episodes and place is not None:
+        known = self.environment.world(run.model.signals) or known_environment(run.env)
+        if self.episodes and known is not None:
             protocol = iel.Protocol(self.episodes, None, self.seed, self.environment.max_steps)
-            arena = Arena(place, protocol, reference=data.observations[0])
+            arena = Arena(known, protocol, reference=data.observations[0])
             rollouts, maze = arena.rollout(model, planner, planner.name), arena.envs[0].map
         graph = planner if isinstance(planner, iel.AsymGraph) else None
         support = model.support or support_of(data)

@@ -286,12 +286,12 @@ def _motion(data: iel.Trajectories) -> Facts:
     facts["one_way_columns"] = list(monotone_columns(data))
     try:
         facts["slowness"] = _few_digits(slowness(data), 3)
-        facts["position_columns"] = place = list(data.require_position())
+        facts["position_columns"] = position = list(data.require_position())
     except DataError as problem:  # episodes too short to tell, or nothing separates position from pose
         return {**facts, "note": str(problem)}
     pieces = data.cut(data.jumps)  # as in training: a jump is no motion
     for name, kind in (("resting_share", LONG), ("short_rests_share", SHORT)):
-        facts[name] = round(len(rest_rows(pieces, place, kind)) / pieces.num_states, 3)
+        facts[name] = round(len(rest_rows(pieces, position, kind)) / pieces.num_states, 3)
     return facts
 
 
@@ -308,8 +308,8 @@ def _print_columns(facts: Facts, signals: Signals, shown: int = 8) -> None:
     print(f"{'column':>{width}} {'lowest':>10} {'highest':>10} {'slowness':>9}")
     for column in order[:shown]:
         low, high = facts["observation_low"][column], facts["observation_high"][column]
-        place = "  place" if column in (facts["position_columns"] or []) else ""
+        position = "  place" if column in (facts["position_columns"] or []) else ""
         one_way = "  battery? clock? leave it out" if column in facts["one_way_columns"] else ""
-        print(f"{names[column][:40]:>{width}} {low:>10g} {high:>10g} {ratios[column]:>9g}{place}{one_way}")
+        print(f"{names[column][:40]:>{width}} {low:>10g} {high:>10g} {ratios[column]:>9g}{position}{one_way}")
     if len(order) > shown:
         print(f"{len(order) - shown} more columns, with a slowness of {ratios[order[shown]]:g} and less")

@@ -64,11 +64,11 @@ class Evaluate(ActingCommand):
 
         runs = open_runs(self.run)
         signals = runs[0].model.signals
-        ask, world = self._ask(signals), self.environment.world(signals)
+        request, world = self._request(signals), self.environment.world(signals)
         driver = None if self.policy_of is None else iel.open_run(self.policy_of)
-        planners = self._planners(ask, runs[0].model, (driver or runs[0]).model)
+        planners = self._planners(request, runs[0].model, (driver or runs[0]).model)
         steps = self.environment.max_steps
-        protocol = iel.Protocol(self.episodes, self.tasks, self.seed, steps, self.action, ask, self.by_distance)
+        protocol = iel.Protocol(self.episodes, self.tasks, self.seed, steps, self.action, request, self.by_distance)
         for run in runs:  # said before the first episode, not after the last
             require_writable(run.folder("evaluations"))
         env = world.name if world else environment_of(runs[0])
@@ -111,7 +111,7 @@ class Evaluate(ActingCommand):
             draw_evaluation(run, arena, rollouts, agent, data, "" if first else f"-{stamp}")
         return found
 
-    def _planners(self, ask: TaskRequest, model: Model, acting: Model) -> Sequence[str]:
+    def _planners(self, request: TaskRequest, model: Model, acting: Model) -> Sequence[str]:
         """The planners that are given, else all that can do what is asked."""
         from iel.model import Direction
         from iel.planning import PLANNERS, over_coreset, usual_planners
@@ -119,13 +119,13 @@ class Evaluate(ActingCommand):
         for name in self.planners or ():
             if name not in PLANNERS:
                 raise unknown_name("planner", name, PLANNERS)
-        if self.planners or (ask.avoid is None and ask.goal is None):
+        if self.planners or (request.avoid is None and request.goal is None):
             return self.planners or usual_planners(model)
         # Without a graph a reward is a direction, which only some policies can be conditioned on.
-        alone = ask.avoid is None and isinstance(acting.conditioning, Direction)
+        alone = request.avoid is None and isinstance(acting.conditioning, Direction)
         return [name for name in usual_planners(model) if over_coreset(name) or (alone and name == "direct")]
 
-    def _ask(self, signals: Signals) -> TaskRequest:
+    def _request(self, signals: Signals) -> TaskRequest:
         """What the agent is asked for."""
         from iel.evaluation import TaskRequest
 

@@ -64,7 +64,7 @@ class PlanCommand(PlanningCommand):
         start, task_goal, maze = self._ends(run, data)
         signals = model.signals
         wanted, words = self._wanted(task_goal, signals)
-        stops = [parse_region(place, signals) for place in self.via or ()]
+        stops = [parse_region(region, signals) for region in self.via or ()]
         goal = iel.Sequence([*stops, wanted]) if stops else wanted
         goal = goal if self.avoid is None else iel.Avoid(goal, parse_regions(self.avoid, signals))
         model.outside = self.outside

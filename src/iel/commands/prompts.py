@@ -17,21 +17,21 @@ import numpy as np
 from iel.errors import ConfigError, DataError
 from iel.signals import UNNAMED, Signals
 
-Place: TypeAlias = dict[int, float | tuple[float, float]]
+ColumnRegion: TypeAlias = dict[int, float | tuple[float, float]]
 """Column -> its value, or its range."""
 Rewards: TypeAlias = np.ndarray | Callable[[np.ndarray], np.ndarray]
 
 
-def parse_goal(words: Sequence[str], signals: Signals = UNNAMED) -> np.ndarray | Place:
+def parse_goal(words: Sequence[str], signals: Signals = UNNAMED) -> np.ndarray | ColumnRegion:
     """An observation, or a dictionary of columns where every word has the form COLUMN=VALUE."""
     if any("=" in word for word in words):
         return parse_region(",".join(words), signals)
     return np.array([_number(word, " ".join(words)) for word in words], np.float32)
 
 
-def parse_region(text: str, signals: Signals = UNNAMED, ranges: bool = False) -> Place:
+def parse_region(text: str, signals: Signals = UNNAMED, ranges: bool = False) -> ColumnRegion:
     """`0=4:8,1=2` as {0: (4.0, 8.0), 1: 2.0}; where only `ranges` make sense, a value is refused."""
-    found: Place = {}
+    found: ColumnRegion = {}
     for part in text.split(","):
         column, sign, wanted = part.partition("=")
         if not sign or not column.strip():
@@ -44,7 +44,7 @@ def parse_region(text: str, signals: Signals = UNNAMED, ranges: bool = False) ->
     return found
 
 
-def parse_regions(texts: Sequence[str], signals: Signals = UNNAMED) -> list[Place]:
+def parse_regions(texts: Sequence[str], signals: Signals = UNNAMED) -> list[ColumnRegion]:
     """Several places."""
     return [parse_region(text, signals, ranges=True) for text in texts]
 
@@ -70,8 +70,8 @@ def parse_reward(texts: Sequence[str], signals: Signals = UNNAMED) -> Rewards:
                 f"{texts[0]} holds no array 'rewards'; save one number per state of the data under this name."
             )
         return arrays["rewards"]
-    parts = [(parse_region(place, signals, ranges=True), worth) for place, worth in map(_weighed, texts)]
-    return lambda rows: sum((worth * inside(place, rows) for place, worth in parts), np.zeros(len(rows)))
+    parts = [(parse_region(region, signals, ranges=True), worth) for region, worth in map(_weighed, texts)]
+    return lambda rows: sum((worth * inside(region, rows) for region, worth in parts), np.zeros(len(rows)))
 
 
 def _weighed(text: str) -> tuple[str, float]:

@@ -108,7 +108,7 @@ def execute(
             write_json(job.directory / "job.json", msgspec.to_builtins(work))
         on_start(len(waiting))
         if cluster is not None and waiting:
-            with cluster, ProgressTable(shown, cluster.places, quiet) as board:
+            with cluster, ProgressTable(shown, cluster.slots, quiet) as board:
                 _run(waiting, OnCluster(cluster), board)
         else:
             workers = min(workers or len(usable_cores()), max(len(waiting), 1))
@@ -223,11 +223,11 @@ class Here:
     def stop(self) -> None:
         """Ctrl-C in a terminal has reached the processes already, and a second signal would stop them at once, so they
         are asked again only when they do not end by themselves."""
-        for ask in (None, signal.SIGTERM, signal.SIGKILL):
-            deadline = time.monotonic() + (3.0 if ask is None else PATIENCE)
+        for signal_sent in (None, signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + (3.0 if signal_sent is None else PATIENCE)
             for _, process, _ in self.running:
-                if ask is not None and process.poll() is None:
-                    process.send_signal(ask)
+                if signal_sent is not None and process.poll() is None:
+                    process.send_signal(signal_sent)
             while time.monotonic() < deadline and any(process.poll() is None for _, process, _ in self.running):
                 time.sleep(POLL_SECONDS)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS, QUIET_SECONDS = 1.0, 60.0
 """How often bars move, and how often those under way are named where there is no terminal."""
-FORETELLS = 0.1
+PREDICTS_FROM = 0.1
 """From this share of its work on, a running cell says how long its method takes."""
 
 
@@ -33,7 +33,7 @@ class ProgressTable:
         self.bars = Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet or not console.is_terminal)
         self.whole = self.bars.add_task("all cells", total=len(jobs), stage="")
         self._running: dict[str, TaskID] = {}
-        self._told, self._looked = {job.cell.name: job.state for job in jobs}, 0.0
+        self._states, self._looked = {job.cell.name: job.state for job in jobs}, 0.0
 
     def __enter__(self) -> ProgressTable:
         self.bars.start()
@@ -52,8 +52,8 @@ class ProgressTable:
         """Show what changed."""
         for job in self.jobs:
             name = job.cell.name
-            if job.state != self._told[name]:
-                self._told[name] = job.state
+            if job.state != self._states[name]:
+                self._states[name] = job.state
                 self._say(f"{job.state}: {name} {job.error}".rstrip() + f"  ({self._left()})")
                 if job.state == "running":
                     self._running[name] = self.bars.add_task(name, total=1.0, stage="")
@@ -65,7 +65,7 @@ class ProgressTable:
         stages = {job.cell.name: stage_of(job) for job in self.jobs if job.cell.name in self._running}
         for name, (stage, share) in stages.items():
             self.bars.update(self._running[name], completed=share, stage=stage)
-        self.bars.update(self.whole, completed=list(self._told.values()).count("done"), stage=self._left())
+        self.bars.update(self.whole, completed=list(self._states.values()).count("done"), stage=self._left())
         if stages and self.bars.disable:
             self._say("; ".join(f"{name} {stage}" for name, (stage, _) in stages.items()) + f"  ({self._left()})")
 
@@ -83,7 +83,7 @@ class ProgressTable:
         shares = {job.cell.name: stage_of(job)[1] for job in pending if job.state == "running"}
         now, takes = time.monotonic(), {}
         for job in pending:
-            if (share := shares.get(job.cell.name, 0.0)) >= FORETELLS:
+            if (share := shares.get(job.cell.name, 0.0)) >= PREDICTS_FROM:
                 takes[job.cell.method] = (now - job.started) / share
         takes |= {job.cell.method: job.seconds for job in done if job.seconds > 0}
         text = f"{len(done)}/{len(self.jobs)} cells"

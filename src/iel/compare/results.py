@@ -79,7 +79,7 @@ class Entry:
         """JSON-safe."""
         described: JSON = {
             "metric": self.metric,
-            **_spread(self.scores),
+            **_summary(self.scores),
             "interval": list(self.interval),
             "per_seed": dict(zip(map(str, self.seeds), self.scores.tolist(), strict=True)),
             "per_task": self.rates.mean(0).tolist(),
@@ -87,14 +87,14 @@ class Entry:
             "mean_steps": self.steps,
         }
         if self.best is not None:
-            described["best_checkpoint"] = _spread(self.best)
+            described["best_checkpoint"] = _summary(self.best)
             described["earlier"] = {str(step): rates.mean(1).tolist() for step, rates in self.curve.items()}
         if self.bands:
             described["by_distance"] = {band: scores.tolist() for band, scores in self.bands.items()}
         return described
 
 
-def _spread(scores: Scores) -> JSON:
+def _summary(scores: Scores) -> JSON:
     return dict(zip(("mean", "standard_deviation"), mean_and_deviation(scores), strict=True))
 
 

@@ -86,10 +86,10 @@ def best_published(comparison: Comparison) -> str:
 def interval_table(comparison: Comparison) -> list[str]:
     """Every entry with its interval and its tasks."""
     rows = []
-    for place, entry in ordered(comparison):
+    for row, entry in ordered(comparison):
         score, tasks = number(*mean_and_deviation(entry.scores)), [f"{100 * rate:.0f}" for rate in entry.rates.mean(0)]
         seeds, steps = str(len(entry.seeds)), f"{entry.steps:.0f}"
-        rows.append([*place, seeds, score, interval_text(entry.interval), " ".join(tasks), steps])
+        rows.append([*row, seeds, score, interval_text(entry.interval), " ".join(tasks), steps])
     heads = ("data set", "method", "planner", "seeds", "mean ± std", "95 % interval", "per task", "mean steps")
     return _lines(heads, rows)
 
@@ -120,10 +120,10 @@ def aggregate_table(comparison: Comparison) -> list[str]:
 def best_table(comparison: Comparison) -> list[str]:
     """The best of several checkpoints beside the last one; empty where only the last was measured."""
     rows = []
-    for place, entry in ordered(comparison):
+    for row, entry in ordered(comparison):
         if entry.best is not None:
             last, top = (number(*mean_and_deviation(scores)) for scores in (entry.scores, entry.best))
-            rows.append([*place, last, f"{top} of {len(entry.curve) + 1}"])
+            rows.append([*row, last, f"{top} of {len(entry.curve) + 1}"])
     return _lines(("data set", "method", "planner", "last checkpoint", "best checkpoint of"), rows) if rows else []
 
 

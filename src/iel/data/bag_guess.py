@@ -193,9 +193,9 @@ def _clock(topic: Topic) -> list[str]:
         return []
     behind = np.array(topic.behind) / 1e9
     least, usual = float(behind.min()), float(np.median(behind))
-    spread = float(np.quantile(behind, 0.99) - least)
-    if spread > 1.0:
-        return [f"# header stamps drift by {spread:.2f} s against the recording; its times are used"]
+    dispersion = float(np.quantile(behind, 0.99) - least)
+    if dispersion > 1.0:
+        return [f"# header stamps drift by {dispersion:.2f} s against the recording; its times are used"]
     return [
         'clock = "header"',
         f"offset = {least:.3f}  # seconds from a stamp to its recording: at least this, usually {usual:.3f}",

@@ -132,8 +132,8 @@ class Report:
 
     def __str__(self) -> str:
         reasons = "".join(f"\n  {count:>8} {reason}" for reason, count in self.dropped.items() if count)
-        kept = f"{self.file}: {self.seconds:.1f} s, {self.rows} rows kept in {self.episodes} episodes"
-        return kept + (f"; dropped:{reasons}" if reasons else "; nothing dropped")
+        retained = f"{self.file}: {self.seconds:.1f} s, {self.rows} rows kept in {self.episodes} episodes"
+        return retained + (f"; dropped:{reasons}" if reasons else "; nothing dropped")
 
 
 def read_mapping(path: Path) -> BagMap:
@@ -298,15 +298,15 @@ def bag_rows(path: Path, mapping: BagMap) -> tuple[Rows, Report]:
     pieces = runs(there, begins)
     least = max(MINIMUM_STEPS, mapping.episodes.shortest * mapping.rate)
     long = pieces[pieces[:, 1] - pieces[:, 0] - 1 >= least]
-    kept = long[:, 1] - long[:, 0]
-    report.dropped[f"rows of episodes shorter than {least:g} steps"] = int(np.diff(pieces).sum() - kept.sum())
-    report.seconds, report.rows, report.episodes = float(end - start), int(kept.sum()), len(long)
+    retained = long[:, 1] - long[:, 0]
+    report.dropped[f"rows of episodes shorter than {least:g} steps"] = int(np.diff(pieces).sum() - retained.sum())
+    report.seconds, report.rows, report.episodes = float(end - start), int(retained.sum()), len(long)
     if len(long) == 0:
         raise DataError(f"{report}\nNo episode is left; correct gap, shortest, the trigger, or clocks and offsets.")
     rows = np.concatenate([np.arange(first, stop) for first, stop in long])
     observations, actions = (np.concatenate(part, axis=1)[rows] for part in (columns[:count], columns[count:]))
     names = [tuple(name for s in part for name in s.names) for part in (signals[:count], signals[count:])]
-    offsets = np.concatenate([[0], np.cumsum(kept)])
+    offsets = np.concatenate([[0], np.cumsum(retained)])
     units = {name: unit for s in signals for name, unit in s.units.items()}
     described = Signals(names[0], names[1], units=units, rate=mapping.rate, conversion=CONVERSION)
     return Rows(observations, actions, offsets, path.stem, described), report

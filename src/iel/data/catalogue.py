@@ -113,9 +113,9 @@ def windows(source: Path | str, name: str | None, size: int | None, columns: Giv
             f"{path} is no npz, HDF5, CSV or Parquet file by its first bytes; it is cut off or of another kind, "
             "give a data set."
         )
-    for place in (path / "data" / MINARI_FILE, path / MINARI_FILE):
-        if place.exists():
-            return hdf5_windows(place, name, size)
+    for location in (path / "data" / MINARI_FILE, path / MINARI_FILE):
+        if location.exists():
+            return hdf5_windows(location, name, size)
     if (path / INFO).exists():
         return iter([lerobot_rows(path, name, chosen)])
     return episodes_in_windows(_folder(path, chosen), name, size)
@@ -166,7 +166,7 @@ def file_name(name: str, episodes: int | None = None, seed: int = 0, split: Spli
 
 def find(name: str, episodes: int | None = None, seed: int = 0, split: Split = "train") -> Path | None:
     """The stored file (or Minari directory) of this data set, or None; files of another recipe do not count."""
-    return next((place for place in stored(name, episodes, seed, split) if not _outdated(place)), None)
+    return next((location for location in stored(name, episodes, seed, split) if not _outdated(location)), None)
 
 
 def stored(name: str, episodes: int | None = None, seed: int = 0, split: Split = "train") -> Iterator[Path]:
@@ -175,8 +175,8 @@ def stored(name: str, episodes: int | None = None, seed: int = 0, split: Split =
     from iel.envs.registry import ALIASES  # a name may stand for another: antmaze-large-play for ...-play-v2
 
     names = dict.fromkeys((name, ALIASES.get(name, name)))
-    places = (place for known in names for place in _places(known, episodes, seed, split))
-    yield from sorted((place for place in places if place.exists()), key=_outdated)
+    locations = (location for known in names for location in _locations(known, episodes, seed, split))
+    yield from sorted((location for location in locations if location.exists()), key=_outdated)
     for known in names.keys() & set(recipe_names()):
         yield from sorted(data_directory().glob(f"{file_name(known, episodes, seed, split)[:-4]}-recipe*.npz"))
 
@@ -209,7 +209,7 @@ def set_aside(path: Path) -> None:
         path.rename(path.with_name(f"{path.stem}-recipe{recipe_version(path)}.npz"))
 
 
-def _places(name: str, episodes: int | None, seed: int, split: Split) -> Iterator[Path]:
+def _locations(name: str, episodes: int | None, seed: int, split: Split) -> Iterator[Path]:
     """Where the file of a data set would be: ours, and where the benchmarks' own packages keep theirs."""
     wanted, ours = Path(file_name(name, episodes, seed, split)), data_directory()
     if ".." in wanted.parts:

@@ -69,9 +69,9 @@ def hdf5_windows(path: Path, name: str, size: int | None) -> Iterator[Rows]:
     flags = ("timeouts",) if "infos/goal" in fields else ("terminals", "timeouts")
     ends = lambda arrays: marked(arrays, flags, len(arrays["observations"]), str(path))  # noqa: E731
     for rows in rows_in_windows(_d4rl_pieces(path, size), ends, name, closed=True):
-        kept = _state_of_kitchen(rows).without_short()
-        if size is None or len(short_episodes(kept.offsets)) == 0:  # else nothing is left of this window
-            yield kept
+        retained = _state_of_kitchen(rows).without_short()
+        if size is None or len(short_episodes(retained.offsets)) == 0:  # else nothing is left of this window
+            yield retained
 
 
 def _d4rl_pieces(path: Path, size: int | None) -> Iterator[tuple[Piece, bool]]:

@@ -98,8 +98,8 @@ def shift_actions(rows: Rows, steps: int) -> Rows:
 
 
 def _standard(table: Numbers) -> Numbers:
-    spread = table.std(axis=0)
-    return (table - table.mean(axis=0)) / np.where(spread > 1e-9, spread, 1.0)
+    deviation = table.std(axis=0)
+    return (table - table.mean(axis=0)) / np.where(deviation > 1e-9, deviation, 1.0)
 
 
 def _left(features: Numbers, targets: Numbers, held: NDArray[np.bool_]) -> Numbers:

@@ -78,22 +78,22 @@ def fetch_minari(name: str, directory: Path) -> None:
 def _settle(name: str, scratch: Path, directory: Path, minari: bool) -> dict[str, Path]:
     """Rename what arrived, after all of it has been read."""
     if minari:
-        arrived, final = {"train": scratch / name}, directory / "minari" / name
+        downloaded, final = {"train": scratch / name}, directory / "minari" / name
         needed = scratch / name / "data" / MINARI_FILE
     else:
-        arrived, final = {"train": scratch / f"{name}.npz", "val": scratch / f"{name}-val.npz"}, directory / name
-        needed = arrived["train"]
+        downloaded, final = {"train": scratch / f"{name}.npz", "val": scratch / f"{name}-val.npz"}, directory / name
+        needed = downloaded["train"]
     if not needed.exists():
         raise DataError(f"The download of '{name}' brought no {needed.name}; copy the file to {directory} by hand.")
-    arrived = {split: path for split, path in arrived.items() if path.exists()}
-    for path in arrived.values():
+    downloaded = {split: path for split, path in downloaded.items() if path.exists()}
+    for path in downloaded.values():
         try:
             read_rows(path).trajectories(trust=True)
         except DataError as problem:
             raise DataError(f"The download of '{name}' is not whole and was removed ({problem}) Try again.") from None
     final.parent.mkdir(parents=True, exist_ok=True)
-    files = {split: final.parent / path.name for split, path in arrived.items()}
-    for split, path in arrived.items():
+    files = {split: final.parent / path.name for split, path in downloaded.items()}
+    for split, path in downloaded.items():
         # Somebody else was quicker with the directory: theirs is whole, too.
         with contextlib.suppress(OSError) if minari else contextlib.nullcontext():
             path.replace(files[split])

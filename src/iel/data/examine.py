@@ -67,8 +67,8 @@ class Finding:
     def sentence(self) -> str:
         """The place, what was found there, and what to do."""
         numbers = (("episode", self.episode), ("step", self.step))
-        place = [self.file, *(f"{word} {value}" for word, value in numbers if value is not None), self.column]
-        return f"{', '.join(part for part in place if part)}: {self.message}"
+        location = [self.file, *(f"{word} {value}" for word, value in numbers if value is not None), self.column]
+        return f"{', '.join(part for part in location if part)}: {self.message}"
 
 
 class Problem(NamedTuple):
@@ -251,14 +251,14 @@ def _teleporting(rows: Table) -> Iterator[Problem]:
     found: list[tuple[int, int]] = []
     for column in range(rows.observations.shape[1]):
         values = rows.observations[:, column]
-        spread = float(np.std(values, dtype=np.float64))
+        deviation = float(np.std(values, dtype=np.float64))
         moves = np.abs(values[steps + 1] - values[steps])
-        moving = moves[moves > 1e-6 * spread] if np.isfinite(spread) else moves[:0]
+        moving = moves[moves > 1e-6 * deviation] if np.isfinite(deviation) else moves[:0]
         if len(moving) < 20:
             continue
         # The usual step: of a hundred steps, ninety-nine are smaller. In short logs one teleport must not hide itself.
         usual = np.quantile(moving, 0.99) if len(moving) >= 1000 else np.quantile(moving, 0.9)
-        found += [(int(steps[i]), column) for i in np.flatnonzero(moves > max(JUMP * usual, JUMP_SHARE * spread))]
+        found += [(int(steps[i]), column) for i in np.flatnonzero(moves > max(JUMP * usual, JUMP_SHARE * deviation))]
     found.sort()
     message = "the state jumps here, far beyond any usual step; if two episodes meet here, mark the boundary."
     labels = [rows.signals.label(column, "observation") for _, column in found[:SHOWN]]
@@ -281,9 +281,9 @@ def _repeated(rows: Table) -> Iterator[Problem]:
     # Standing still repeats a state honestly; only stretches that move can overlap.
     starts = starts[(keys[starts] != keys[starts + 1]) & (keys[starts + 1] != keys[starts + 2])]
     starts = starts[~np.isin(episode[starts], twice)]
-    told = _row_keys(rows.actions)  # a corner that two drives end in is no overlap: their actions differ
+    action_keys = _row_keys(rows.actions)  # a corner that two drives end in is no overlap: their actions differ
     mixed = keys[starts] * np.uint64(3) + keys[starts + 1] * np.uint64(5) + keys[starts + 2] * np.uint64(7)
-    mixed += told[starts] * np.uint64(11) + told[starts + 1] * np.uint64(13)
+    mixed += action_keys[starts] * np.uint64(11) + action_keys[starts + 1] * np.uint64(13)
     order = np.argsort(mixed, kind="stable")
     same = np.flatnonzero((np.diff(mixed[order]) == 0) & (np.diff(episode[starts[order]]) != 0))
     pairs: dict[tuple[int, int], int] = {}

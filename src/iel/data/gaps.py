@@ -32,11 +32,11 @@ LONGEST = 5
 
 
 def mend(
-    rows: Rows, gaps: Gaps, times: NDArray | None, place: Callable[[int], str], source: str
+    rows: Rows, gaps: Gaps, times: NDArray | None, where: Callable[[int], str], source: str
 ) -> tuple[Rows, NDArray | None]:
     """The rows without their gaps, and their times; `place` says where a row stands in the file."""
     last = rows.offsets[1:] - 1
-    states, idle = _empty(rows, "observation", place, source), _empty(rows, "action", place, source)
+    states, idle = _empty(rows, "observation", where, source), _empty(rows, "action", where, source)
     idle[last] = False  # not read
     if not (states.any() or idle.any()):
         return rows, times
@@ -46,7 +46,7 @@ def mend(
         kind: Kind = "observation" if states[row].any() else "action"
         column = rows.signals.label(int(np.argmax((states if kind == "observation" else idle)[row])), kind)
         raise DataError(
-            f"{source}, {place(row)}, {column}: the cell is empty ({said}); fill them in, or choose --gaps cut (rows "
+            f"{source}, {where(row)}, {column}: the cell is empty ({said}); fill them in, or choose --gaps cut (rows "
             f"with them are left out) or --gaps interpolate (up to {LONGEST} in a row are filled); in Python "
             "columns={'gaps': 'cut'}."
         )
@@ -68,7 +68,7 @@ def mend(
     return mended._replace(signals=rows.signals), None if times is None else times[known]
 
 
-def _empty(rows: Rows, kind: Kind, place: Callable[[int], str], source: str) -> NDArray[np.bool_]:
+def _empty(rows: Rows, kind: Kind, where: Callable[[int], str], source: str) -> NDArray[np.bool_]:
     """Which cells are empty (NaN); numbers that float32 cannot hold are refused."""
     table = np.asarray(rows.observations if kind == "observation" else rows.actions)
     if table.dtype.kind != "f":
@@ -80,7 +80,7 @@ def _empty(rows: Rows, kind: Kind, place: Callable[[int], str], source: str) -> 
     if len(huge):
         row, column = int(huge[0]), int(columns[0])
         raise DataError(
-            f"{source}, {place(row)}, {rows.signals.label(column, kind)}: the value is {table[row, column]:g}, which "
+            f"{source}, {where(row)}, {rows.signals.label(column, kind)}: the value is {table[row, column]:g}, which "
             "is not a number to learn from; correct it, or leave the cell empty."
         )
     return np.asarray(np.isnan(table))

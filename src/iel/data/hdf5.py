@@ -114,12 +114,12 @@ class Hdf5File:
             cost += array.field.cost + array.check()
             logical += array.field.nbytes
             stored += min(array.dataset.get_storage_size(), array.field.nbytes)
-            place = h5o.get_info(array.dataset).addr
-            if place in self._read:
+            offset = h5o.get_info(array.dataset).addr
+            if offset in self._read:
                 raise DataError(
                     f"{array.what} is another name of an array that is there already; copy the data, or drop it."
                 )
-            self._read.add(place)
+            self._read.add(offset)
         if stored > self.size:
             raise DataError(f"{self.path}: its arrays claim more bytes than the file has; it is damaged, get it again.")
         check_size(str(self.path), logical, self.size, DataError)
@@ -328,13 +328,13 @@ def without_checksum(content: bytes) -> bytes:
     """What stands before Fletcher's checksum: over big-endian 16-bit words, s1 = sum w_i and s2 = sum (n - i) w_i
     modulo 65535.
     """
-    body, kept = content[:-CHECKSUM], int.from_bytes(content[-CHECKSUM:], "little")
+    body, digest = content[:-CHECKSUM], int.from_bytes(content[-CHECKSUM:], "little")
     words = np.frombuffer(body + b"\0" * (len(body) % 2), ">u2").astype(np.uint64)
     first, second = 0, 0
     for start in range(0, len(words), 1 << 16):
         part = words[start : start + (1 << 16)]
         second += first * len(part) + int((part * np.arange(len(part), 0, -1, dtype=np.uint64)).sum())
         first += int(part.sum())
-    if len(content) < CHECKSUM or (kept % 65536 % 65535, (kept >> 16) % 65535) != (first % 65535, second % 65535):
+    if len(content) < CHECKSUM or (digest % 65536 % 65535, (digest >> 16) % 65535) != (first % 65535, second % 65535):
         raise ValueError("another checksum")
     return body

@@ -60,10 +60,10 @@ def npz_windows(path: Path, name: str, size: int | None) -> Iterator[Rows]:
 def _signals(path: Path) -> Signals:
     """What `Trajectories.save` wrote about the columns; versions before 0.3 kept the range of the actions alone."""
     with opened(path) as archive:
-        kept = archive.read((SIGNALS, "action_low", "action_high"))
-    if SIGNALS in kept:
-        return parse_signals(kept[SIGNALS].tobytes(), f"{path}, {SIGNALS}")
-    ends = {name: tuple(values.astype(float).tolist()) for name, values in kept.items() if values.ndim == 1}
+        stored = archive.read((SIGNALS, "action_low", "action_high"))
+    if SIGNALS in stored:
+        return parse_signals(stored[SIGNALS].tobytes(), f"{path}, {SIGNALS}")
+    ends = {name: tuple(values.astype(float).tolist()) for name, values in stored.items() if values.ndim == 1}
     return UNNAMED.replace(**ends) if len(ends) == 2 else UNNAMED
 
 

@@ -80,7 +80,7 @@ def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
         layout,
         inner={column: _inner_names(features[column]) for column in chosen},
         ticks=float(rate) if isinstance(rate, int | float) and rate > 0 else None,
-        place=lambda row: f"episode {frames[0][row]}, frame {frames[1][row]}",
+        where=lambda row: f"episode {frames[0][row]}, frame {frames[1][row]}",
     )
     rows = layout.rows(whole, name, str(path))
     for what, promised, found in (
@@ -128,9 +128,9 @@ def read_parquet(
         if quiet:  # other columns are LeRobot's own bookkeeping
             names = [name for name in names if name in columns.read]
         layout = Layout.find(columns, names, str(path), one_episode)
-        kept = (file.schema_arrow.metadata or {}).get(SIGNALS_KEY)
-        if kept and not (columns.observations or columns.actions):
-            layout = replace(layout, signals=parse_signals(kept, f"{path}, {SIGNALS_KEY.decode()}"))
+        stored = (file.schema_arrow.metadata or {}).get(SIGNALS_KEY)
+        if stored and not (columns.observations or columns.actions):
+            layout = replace(layout, signals=parse_signals(stored, f"{path}, {SIGNALS_KEY.decode()}"))
         facts = file.metadata
         # Not of single columns: asked for one that contradicts the schema, the library ends the whole process.
         unpacked = sum(facts.row_group(group).total_byte_size for group in range(facts.num_row_groups))

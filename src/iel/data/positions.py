@@ -160,7 +160,7 @@ def position_columns(data: Table) -> tuple[int, ...]:
         return ()
 
 
-def typical_reach(data: Table, columns: list[int], steps: int, spread: ArrayLike = 1.0) -> float:
+def typical_reach(data: Table, columns: list[int], steps: int, deviation: ArrayLike = 1.0) -> float:
     """E ||p(x_{t+k}) - p(x_t)||, k uniform on 1..`steps` but not beyond the episode, p the columns over their spread.
 
     From up to 10,000 states that are spread evenly over the data (no last ones: nothing is learned there), and up to 20
@@ -170,10 +170,10 @@ def typical_reach(data: Table, columns: list[int], steps: int, spread: ArrayLike
     rows = np.linspace(0, total - 1, min(total, 10_000)).astype(np.int64)
     final = np.asarray(data.offsets)[1:][np.searchsorted(data.offsets, rows, side="right") - 1] - 1
     rows, final = rows[rows < final], final[rows < final]
-    place = lambda chosen: data.observations[chosen][:, columns] / np.asarray(spread, np.float64)  # noqa: E731
-    here = place(rows)
+    position = lambda chosen: data.observations[chosen][:, columns] / np.asarray(deviation, np.float64)  # noqa: E731
+    here = position(rows)
     later = np.unique(np.linspace(1, steps, 20).round().astype(int))
-    ahead = [np.linalg.norm(place(np.minimum(rows + k, final)) - here, axis=1) for k in later]
+    ahead = [np.linalg.norm(position(np.minimum(rows + k, final)) - here, axis=1) for k in later]
     return float(np.mean(ahead))
 
 
@@ -252,12 +252,12 @@ def rest_rows(data: Table, columns: list[int] | None = None, kind: Rest = LONG) 
     columns = list(position_columns(data)) if columns is None else columns
     if not columns:
         return np.zeros(0, np.int64)
-    place = data.observations[:, columns].astype(np.float64)
-    place /= np.where(place.std(0) > 0.0, place.std(0), 1.0)
+    position = data.observations[:, columns].astype(np.float64)
+    position /= np.where(position.std(0) > 0.0, position.std(0), 1.0)
     offsets = np.asarray(data.offsets)
-    rows, last = np.arange(len(place)), np.repeat(offsets[1:] - 1, np.diff(offsets))
+    rows, last = np.arange(len(position)), np.repeat(offsets[1:] - 1, np.diff(offsets))
     ahead = np.minimum(kind.window, last - rows)
-    moved = np.linalg.norm(place[rows + ahead] - place, axis=1)
+    moved = np.linalg.norm(position[rows + ahead] - position, axis=1)
     whole = moved[ahead == kind.window]
     if len(whole) == 0:
         return rows[:0]

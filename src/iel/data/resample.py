@@ -114,7 +114,7 @@ def resampled(
     between = np.concatenate([np.diff(own) for own, _, _ in episodes])
     usual = float(np.median(between)) if len(between) else 0.0
     longest = gap if gap is not None else SILENCE * max(usual, 1.0 / rate)
-    kept: list[tuple[Numbers, Numbers]] = []
+    retained: list[tuple[Numbers, Numbers]] = []
     in_gaps = short = 0
     for own, states, actions in episodes:
         if len(own) < 2:
@@ -127,11 +127,11 @@ def resampled(
         pieces = runs(there, np.zeros(len(grid), bool))
         long = pieces[pieces[:, 1] - pieces[:, 0] > MINIMUM_STEPS]
         short += len(pieces) - len(long)
-        kept += [(seen[start:stop], sent[start:stop]) for start, stop in long]
-    if not kept:
+        retained += [(seen[start:stop], sent[start:stop]) for start, stop in long]
+    if not retained:
         raise DataError(f"{rows.name}: at {rate:g} rows per second no piece has two steps; raise the rate or the gap.")
-    observations, commands = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-    offsets = np.cumsum([0, *(len(states) for states, _ in kept)])
+    observations, commands = (np.concatenate(parts) for parts in zip(*retained, strict=True))
+    offsets = np.cumsum([0, *(len(states) for states, _ in retained)])
     late = len(times) - sum(len(own) for own, _, _ in episodes)
     found = rows._replace(observations=observations, actions=commands, offsets=offsets)
     return found, Dropped(late, in_gaps, short)

@@ -88,7 +88,7 @@ def write_store(windows: Iterable[Rows], out: Path, name: str, trust: bool = Fal
         with ExitStack() as stack:
             files = zip(FILES.values(), widths, strict=False)
             tables = [stack.enter_context(closing(RowReader(partial / file, width))) for file, width in files]
-            mean, spread, constant = _moments(tables[0])
+            mean, deviation, constant = _moments(tables[0])
             facts = StoreFacts(
                 kind=KIND,
                 states=int(offsets[-1]),
@@ -97,7 +97,7 @@ def write_store(windows: Iterable[Rows], out: Path, name: str, trust: bool = Fal
                 action_size=widths[1],
                 fingerprint=fingerprint_of(*tables, offsets),
                 mean=mean.tolist(),
-                scale=usable_scale(spread).astype(np.float64).tolist(),
+                scale=usable_scale(deviation).astype(np.float64).tolist(),
                 constant=constant.tolist(),
                 signals=signals,
             )
@@ -226,7 +226,7 @@ class RowReader:
 
     def __call__(self, rows: NDArray[np.integer]) -> FloatArray:
         """(..., columns) the rows with these numbers."""
-        wanted, place = np.unique(rows, return_inverse=True)
+        wanted, slot = np.unique(rows, return_inverse=True)
         first = np.flatnonzero(np.diff(wanted, prepend=-2) != 1)
         lengths = (4 * self.columns * np.diff(first, append=len(wanted))).tolist()
         starts = (4 * self.columns * wanted[first].astype(np.int64)).tolist()
@@ -236,7 +236,7 @@ class RowReader:
                 os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
         read = os.pread
         content = b"".join([read(descriptor, length, start) for length, start in zip(lengths, starts, strict=True)])
-        return self._table(content, len(wanted))[place.reshape(np.shape(rows))]
+        return self._table(content, len(wanted))[slot.reshape(np.shape(rows))]
 
     def close(self) -> None:
         self._stack.close()

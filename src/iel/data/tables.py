@@ -100,7 +100,7 @@ class Layout(Columns):
     """Names of the numbers of a column that holds vectors, where they are known."""
     signals: Signals | None = None
     """What the file itself says about its columns."""
-    place: Callable[[int], str] = "row {}".format
+    where: Callable[[int], str] = "row {}".format
     """Where in the file a row stands."""
     ticks: float | None = None
     """What a second is in the step column, if that is known."""
@@ -164,7 +164,7 @@ class Layout(Columns):
             late = within[~(times[1:] > times[:-1])[within].astype(bool)]  # a NaN is late as well
             if len(late):
                 raise DataError(
-                    f"{source}, {self.place(int(late[0]) + 1)}: '{self.step}' does not rise within the episode (from "
+                    f"{source}, {self.where(int(late[0]) + 1)}: '{self.step}' does not rise within the episode (from "
                     f"{times[late[0]]} to {times[late[0] + 1]}); sort the rows by time."
                 )
             if rate is None and self.ticks is not None and len(within):
@@ -173,7 +173,7 @@ class Layout(Columns):
                 even = np.mean(np.abs(steps - usual) <= EVEN * usual) >= 0.9
                 rate = float(f"{self.ticks / usual:.6g}") if even else None
         rows = rows_from_ends(observations, actions, ends, name)._replace(signals=signals.replace(rate=rate))
-        rows, times = mend(rows, self.gaps, times, self.place, source)
+        rows, times = mend(rows, self.gaps, times, self.where, source)
         if times is None or self.rate is None:
             return rows.without_short() if self.gaps != "refuse" else rows
         seconds = np.asarray(times, np.float64) if self.ticks is None else (times - times.min()) / self.ticks
@@ -196,12 +196,12 @@ class Layout(Columns):
     def _ends(self, table: Piece, count: int, source: str) -> NDArray[np.bool_]:
         """True on the last row of every episode."""
         if self.episode is not None:
-            return ends_of_ids(table[self.episode], self.episode, source, self.place)
+            return ends_of_ids(table[self.episode], self.episode, source, self.where)
         for flag in self.flags:
             strange = np.flatnonzero(~np.isin(table[flag], (0, 1)))
             if len(strange):
                 raise DataError(
-                    f"{source}, {self.place(int(strange[0]))}, column '{flag}': the flag is {table[flag][strange[0]]}, "
+                    f"{source}, {self.where(int(strange[0]))}, column '{flag}': the flag is {table[flag][strange[0]]}, "
                     "neither 0 nor 1; give flags, not positions."
                 )
         ends = marked(table, self.flags, count, source)

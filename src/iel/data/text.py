@@ -46,7 +46,7 @@ def read_csv(path: Path, columns: Columns, one_episode: bool) -> tuple[Layout, P
             with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
                 header, separator = _header(text, path)
                 layout = Layout.find(columns, header, str(path), one_episode)
-                cells = _Cells(path, header, replace(layout, place=partial(_line, path, separator)))
+                cells = _Cells(path, header, replace(layout, where=partial(_line, path, separator)))
                 cells.read(csv.reader(text, delimiter=separator, strict=True))
         except UnicodeDecodeError:
             raise DataError(f"{path} is not UTF-8 text; save it as UTF-8.") from None
@@ -109,7 +109,7 @@ class _Cells:
     def wrong(self, number: int, what: str, column: str | None = None) -> DataError:
         """The sentence about a row of this block."""
         cell = f", column '{column[:40]}'" if column else ""
-        return DataError(f"{self.path}, {self.layout.place(self.rows + number)}{cell}: {what}.")
+        return DataError(f"{self.path}, {self.layout.where(self.rows + number)}{cell}: {what}.")
 
     def _ids(self, texts: Iterable[str]) -> list[int]:
         names = [text.strip() for text in texts]

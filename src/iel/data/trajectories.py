@@ -133,8 +133,8 @@ class Trajectories:
         """
         tables = []
         for e, (states, controls) in enumerate(episodes):
-            place = f"{name}, episode {e}"
-            tables.append((f"episode {e}", plain_numbers(states, place), plain_numbers(controls, place)))
+            where = f"{name}, episode {e}"
+            tables.append((f"episode {e}", plain_numbers(states, where), plain_numbers(controls, where)))
         rows = rows_from_episodes(tables, name, equal=False)
         return (rows.without_short() if short == "drop" else rows).trajectories(trust)
 
@@ -300,9 +300,9 @@ def fingerprint_of(*arrays: NDArray | RowReader) -> str:
     return digest.hexdigest()
 
 
-def usable_scale(spread: NDArray[np.float64]) -> FloatArray:
+def usable_scale(deviation: NDArray[np.float64]) -> FloatArray:
     """Standard deviations, 1 where a column is constant."""
-    return np.where(spread > 1e-8, spread, 1.0).astype(np.float32)
+    return np.where(deviation > 1e-8, deviation, 1.0).astype(np.float32)
 
 
 def _frozen(array: ArrayLike, dtype: type) -> NDArray:
@@ -388,9 +388,9 @@ class Rows(NamedTuple):
         return self._replace(observations=self.observations[rows], actions=self.actions[rows], offsets=offsets)
 
 
-def parse_signals(text: bytes, place: str) -> Signals:
+def parse_signals(text: bytes, where: str) -> Signals:
     """What is known of the columns, from JSON that came with the rows."""
-    return as_struct(parse_json(text, place, DataError), Signals, place, DataError)
+    return as_struct(parse_json(text, where, DataError), Signals, where, DataError)
 
 
 def signals_beside(folder: Path) -> Signals | None:
@@ -424,13 +424,13 @@ def rows_from_pairs(observations: NDArray, actions: NDArray, following: NDArray,
     flags = check_flags(ends, len(observations), name) | breaks(observations, following)
     last = np.flatnonzero(flags)
     # Where row i of the transitions goes: one place further for every episode that ended before it.
-    place = np.arange(len(flags)) + np.concatenate([[0], np.cumsum(flags)[:-1]])
+    where = np.arange(len(flags)) + np.concatenate([[0], np.cumsum(flags)[:-1]])
     states = np.empty((len(flags) + len(last), observations.shape[1]), np.float32)
     controls = np.zeros((len(states), actions.shape[1]), np.float32)
     with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
-        states[place], controls[place] = observations, actions
-        states[place[last] + 1] = following[last]
-    return Rows(states, controls, np.concatenate([[0], place[last] + 2]), name)
+        states[where], controls[where] = observations, actions
+        states[where[last] + 1] = following[last]
+    return Rows(states, controls, np.concatenate([[0], where[last] + 2]), name)
 
 
 def rows_in_windows(
@@ -527,7 +527,7 @@ def check_tables(observations: NDArray, actions: NDArray, name: str) -> None:
         )
 
 
-def not_a_table(place: str, kind: str, array: NDArray) -> str:
+def not_a_table(where: str, kind: str, array: NDArray) -> str:
     """The sentence about observations or actions that are no table (steps, columns)."""
     if array.ndim > 2:
         remedy = "pictures and other arrays per step are not supported, so turn each step into a row of numbers first"
@@ -535,7 +535,7 @@ def not_a_table(place: str, kind: str, array: NDArray) -> str:
         remedy = "numbered (discrete) actions are not supported, only real numbers within [-1, 1]"
     else:
         remedy = "give one row per step (a single column is array[:, None])"
-    return f"{place}: {kind} must be a table (steps, columns), but have the shape {array.shape}; {remedy}."
+    return f"{where}: {kind} must be a table (steps, columns), but have the shape {array.shape}; {remedy}."
 
 
 def check_flags(values: ArrayLike, rows: int, source: str) -> NDArray[np.bool_]:
@@ -555,14 +555,14 @@ def marked(arrays: Piece, fields: Iterable[str], rows: int, source: str) -> NDAr
 
 
 def ends_of_ids(
-    ids: NDArray, column: str, source: str, place: Callable[[int], str] = "row {}".format
+    ids: NDArray, column: str, source: str, where: Callable[[int], str] = "row {}".format
 ) -> NDArray[np.bool_]:
     """Flags on last rows, from the number of every row's episode."""
     if ids.dtype.kind == "f":  # beyond 2^53 (of float64) two numbers may have become one
         vague = np.flatnonzero(~(np.abs(ids) < 2.0 ** (1 + np.finfo(ids.dtype).nmant)))
         if len(vague):
             raise DataError(
-                f"{source}, {place(int(vague[0]))}: '{column}' is {ids[vague[0]]}, which does not tell episodes apart; "
+                f"{source}, {where(int(vague[0]))}: '{column}' is {ids[vague[0]]}, which does not tell episodes apart; "
                 "number them with whole numbers."
             )
     ends = np.ones(len(ids), bool)
@@ -572,7 +572,7 @@ def ends_of_ids(
         _, first = np.unique(ids[starts], return_index=True)
         row = int(starts[np.setdiff1d(np.arange(len(starts)), first)[0]])  # it goes on with an episode that had ended
         raise DataError(
-            f"{source}, {place(row)}: the rows of an episode are not together; sort them by '{column}', then by time."
+            f"{source}, {where(row)}: the rows of an episode are not together; sort them by '{column}', then by time."
         )
     return ends
 

@@ -51,9 +51,9 @@ class World:
     """(cell, (x, y)): the wind there, as a fraction of the point's own speed."""
 
 
-def _blowing(*ways: tuple[Cell, Cell]) -> tuple[tuple[Cell, tuple[float, float]], ...]:
+def _blowing(*flows: tuple[Cell, Cell]) -> tuple[tuple[Cell, tuple[float, float]], ...]:
     """Wind in the first cell of each pair, towards the second."""
-    return tuple((a, (DRIFT * (b[1] - a[1]), DRIFT * (b[0] - a[0]))) for a, b in ways)
+    return tuple((a, (DRIFT * (b[1] - a[1]), DRIFT * (b[0] - a[0]))) for a, b in flows)
 
 
 MEDIUM_TASKS = (((1, 1), (6, 6)), ((2, 6), (1, 1)), ((6, 6), (4, 1)), ((6, 1), (6, 3)), ((2, 4), (3, 2)))
@@ -133,8 +133,8 @@ class _Directed(_Maze):
     def set_tasks(self) -> None:
         self.task_infos = []
         for number, (start, goal) in enumerate(self.world.tasks, 1):
-            places = {"init_xy": self.ij_to_xy(start), "goal_xy": self.ij_to_xy(goal)}
-            self.task_infos.append({"task_name": f"task{number}", "init_ij": start, "goal_ij": goal, **places})
+            positions = {"init_xy": self.ij_to_xy(start), "goal_xy": self.ij_to_xy(goal)}
+            self.task_infos.append({"task_name": f"task{number}", "init_ij": start, "goal_ij": goal, **positions})
         if self._reward_task_id == 0:
             self._reward_task_id = 1
 

@@ -82,12 +82,12 @@ class MazeMap:
         return np.flatnonzero(~hallway)
 
     @cached_property
-    def _ways(self) -> NDArray[np.int64]:
+    def _moves(self) -> NDArray[np.int64]:
         """(4, cells) as `_neighbours`, -1 also where a door is closed from this side."""
-        ways = self._neighbours.copy()
+        edges = self._neighbours.copy()
         for front, back in self.doors:
-            ways[:, self.number[back]][ways[:, self.number[back]] == self.number[front]] = -1
-        return ways
+            edges[:, self.number[back]][edges[:, self.number[back]] == self.number[front]] = -1
+        return edges
 
     @cached_property
     def _durations(self) -> NDArray[np.float64]:
@@ -99,7 +99,7 @@ class MazeMap:
         for cell, (x, y) in self.winds:
             along[:, self.number[cell]] = -y, -x, y, x
         own = 1.0 / (1.0 + along)
-        return (own + np.take_along_axis(own, np.maximum(self._ways, 0), axis=1)) / 2
+        return (own + np.take_along_axis(own, np.maximum(self._moves, 0), axis=1)) / 2
 
     def _shortest(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:
         """(from, to) over all free cells, infinite where there is no way."""
@@ -107,14 +107,14 @@ class MazeMap:
         from scipy.sparse.csgraph import shortest_path
 
         n = len(self.free)
-        direction, source = np.nonzero(self._ways >= 0)
-        target = self._ways[direction, source]
+        direction, source = np.nonzero(self._moves >= 0)
+        target = self._moves[direction, source]
         return shortest_path(csr_array((durations[direction, source], (source, target)), shape=(n, n)))
 
     @cached_property
     def cell_distances(self) -> NDArray[np.float64]:
         """(from, to) number of cell-to-cell moves between free cells, infinite where there is no way."""
-        return self._shortest(np.ones(self._ways.shape))
+        return self._shortest(np.ones(self._moves.shape))
 
     @cached_property
     def cell_times(self) -> NDArray[np.float64]:
@@ -129,9 +129,9 @@ class MazeMap:
         """
         here = np.arange(len(self.free))
         totals = [
-            np.where(way >= 0, duration + self.cell_times[way].T, np.inf)
-            for way, duration in zip(self._ways, self._durations, strict=True)
+            np.where(route >= 0, duration + self.cell_times[route].T, np.inf)
+            for route, duration in zip(self._moves, self._durations, strict=True)
         ]
-        following = self._ways[np.argmin(totals, axis=0), here]
+        following = self._moves[np.argmin(totals, axis=0), here]
         stay = (here[:, None] == here) | ~np.isfinite(self.cell_times.T)
         return np.where(stay, here, following)

@@ -154,8 +154,8 @@ class OwnEnv:
                 f"{self.name} gives no goal: reset must return info['goal'], or give a function goal(env, observation, "
                 "info)."
             )
-        wish = info["goal"] if self.world.goal is None else self.world.goal(self.env, observation, info)
-        self._goal = self._as_goal(wish, len(row))
+        target = info["goal"] if self.world.goal is None else self.world.goal(self.env, observation, info)
+        self._goal = self._as_goal(target, len(row))
         self._left = self.horizon
         return row, {**info, "goal": self._goal}
 
@@ -190,15 +190,15 @@ class OwnEnv:
             raise ConfigError(f"{self.name} observes arrays of shape {row.shape}; only rows of numbers are supported.")
         return row
 
-    def _as_goal(self, wish: Any, size: int) -> NDArray[np.float32]:
+    def _as_goal(self, target: Any, size: int) -> NDArray[np.float32]:
         goal = np.full(size, np.nan, np.float32)
-        if isinstance(wish, Mapping):
-            for column, value in wish.items():
+        if isinstance(target, Mapping):
+            for column, value in target.items():
                 if not 0 <= int(column) < size:
                     raise ConfigError(f"{self.name}: the goal names column {column}, but observations have {size}.")
                 goal[int(column)] = value
             return goal
-        given = np.asarray(wish, np.float32)
+        given = np.asarray(target, np.float32)
         if given.shape != (size,):
             raise ConfigError(
                 f"{self.name}: the goal has shape {given.shape}, but an observation has {size} numbers; give all of "

@@ -175,14 +175,14 @@ def _keep_action_space(environment: Any) -> type:
     goal from it; kept, it can be seeded.
     """
 
-    class Kept(environment):
+    class Retained(environment):
         @functools.cached_property
         def action_space(self) -> Space:
             space = super().action_space
             return type(space)(-1.0, 1.0, space.shape, np.float32)
 
-    Kept.__name__ = environment.__name__
-    return Kept
+    Retained.__name__ = environment.__name__
+    return Retained
 
 
 @contextlib.contextmanager

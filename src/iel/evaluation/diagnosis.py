@@ -162,8 +162,8 @@ def routes_finding(planner: AsymGraph, rollouts: Rollouts, maze: MazeMap) -> Fin
     for task, first in zip(*np.unique(rollouts.tasks, return_index=True), strict=True):
         start, goal = rollouts.paths[first][0], rollouts.goals[first]
         planner.prepare(goal)
-        way = np.concatenate([[start], planner.path(start).observations, [goal]])[:, :2]
-        cells = maze.number[tuple(maze.cell_of(way).T)]
+        followed = np.concatenate([[start], planner.path(start).observations, [goal]])[:, :2]
+        cells = maze.number[tuple(maze.cell_of(followed).T)]
         cells = cells[cells >= 0]  # a body may lean over the edge of a wall
         longest[rollouts.name_of(int(task))] = float(maze.cell_distances[cells[:-1], cells[1:]].max(initial=0.0))
     over = [task for task, hop in longest.items() if hop > FAR]
@@ -222,10 +222,10 @@ def steps_finding(
     length = min(STRETCH, int(np.diff(data.offsets).max()) - 1)
     rows = _rows_with(data, length)
     starts = rows[generator.integers(len(rows), size=min(200, len(rows)))]
-    ways = starts[:, None] + np.arange(length + 1)
-    goals = np.repeat(data.observations[ways[:, -1]], length + 1, axis=0)
-    states, counts = data.observations[ways.ravel()], model.metric is not None and model.metric.discount is not None
-    predicted = (model.steps(states, goals) if counts else model.cost(states, goals, goals)).reshape(ways.shape)
+    windows = starts[:, None] + np.arange(length + 1)
+    goals = np.repeat(data.observations[windows[:, -1]], length + 1, axis=0)
+    states, counts = data.observations[windows.ravel()], model.metric is not None and model.metric.discount is not None
+    predicted = (model.steps(states, goals) if counts else model.cost(states, goals, goals)).reshape(windows.shape)
     moves = predicted[:, MOVE:] < predicted[:, :-MOVE]
     share = float(moves.mean()) if moves.size else float((predicted[:, -1] < predicted[:, 0]).mean())
     numbers = {"falling_share": share}
@@ -256,16 +256,16 @@ def policy_finding(model: Model, data: Trajectories, generator: np.random.Genera
         float(((model.act(states, command_towards(model, states, data.observations[to])) - actions) ** 2).mean())
         for to in (rows + AHEAD, others)
     )
-    spread = float(actions.var(axis=0).mean())
-    numbers = {"right_command": right, "other_command": other, "constant_action": spread}
+    variance = float(actions.var(axis=0).mean())
+    numbers = {"right_command": right, "other_command": other, "constant_action": variance}
     text = (
         f"its squared error on logged actions is {right:.3g} when told where the log went, {other:.3g} when told "
-        f"another place, and a constant action has {spread:.3g}"
+        f"another place, and a constant action has {variance:.3g}"
     )
     good = False
-    if spread < 1e-8:
+    if variance < 1e-8:
         text = "all logged actions are equal; check the recording."
-    elif right > LEARNED * spread:
+    elif right > LEARNED * variance:
         text += "; it has hardly learned what the log did, so train longer, or try --policy waypoints."
     elif other < LISTENS * right:
         text += "; it ignores where it is sent, so try --policy waypoints, or --policy.future-share 1."

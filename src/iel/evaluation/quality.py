@@ -49,8 +49,8 @@ class Trait(NamedTuple):
     def unusual(self) -> Numbers:
         """Standard deviations from the median, estimated by the median absolute deviation."""
         off = self.values - np.median(self.values)
-        spread = 1.4826 * float(np.median(np.abs(off)))
-        return self.sign * off / max(spread, 1e-6 * float(np.abs(self.values).max(initial=0.0)), 1e-12)
+        deviation = 1.4826 * float(np.median(np.abs(off)))
+        return self.sign * off / max(deviation, 1e-6 * float(np.abs(self.values).max(initial=0.0)), 1e-12)
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,6 @@ def _extreme(values: NDArray, data: Trajectories, window: int, left_out: int, si
         sums = np.concatenate([[0.0], np.cumsum(part)])
         width = min(window, len(part))
         means = (sums[width:] - sums[:-width]) / width
-        place = int(np.argmax(sign * means))
-        found[episode], rows[episode] = means[place], first + place
+        slot = int(np.argmax(sign * means))
+        found[episode], rows[episode] = means[slot], first + slot
     return Trait(found, rows, sign)

@@ -65,7 +65,7 @@ class TaskRequest:
         if self.goal is not None and self.columns is not None:
             raise ConfigError("Another goal replaces the tasks' own, so there are no columns of them to choose.")
 
-    def wishes(self, goals: NDArray[np.float32]) -> Sequence[Goal] | NDArray[np.float32]:
+    def specifications(self, goals: NDArray[np.float32]) -> Sequence[Goal] | NDArray[np.float32]:
         """What a planner is asked for in each episode: of goals of which only some columns are known (the others are
         NaN), these columns."""
         wanted: Sequence[Goal] | NDArray[np.float32] = goals
@@ -76,7 +76,7 @@ class TaskRequest:
             wanted = [self.goal] * len(goals)
         elif self.columns is not None:
             wanted = [Where({column: float(goal[column]) for column in self.columns}) for goal in goals]
-        return wanted if self.avoid is None else [Avoid(wish, self.avoid) for wish in wanted]
+        return wanted if self.avoid is None else [Avoid(requested, self.avoid) for requested in wanted]
 
     def scores(self, paths: list[NDArray[np.float32]]) -> dict[str, NDArray[np.float64]]:
         """Per episode: the mean reward of a step, and the share of steps in places to keep out of."""
@@ -103,7 +103,7 @@ class Protocol:
 
     action: ActionKind = "mean"
     """How the policy acts (`iel.planning.Acting`); what is random follows from the seed as well."""
-    ask: TaskRequest = field(default_factory=TaskRequest)
+    request: TaskRequest = field(default_factory=TaskRequest)
     """What the agent is asked for, if not each task's goal."""
     by_distance: bool = False
     """Starts and goals are pairs of cells in bands of distance (`iel.evaluation.distances`), which count as tasks."""
@@ -196,7 +196,7 @@ class Arena:
             "seed": self.protocol.seed,
             "action": ACTIONS[self.protocol.action],
             "interval": EPISODE_INTERVAL,
-            **({"asked": self.protocol.ask.words} if self.protocol.ask.words else {}),
+            **({"asked": self.protocol.request.words} if self.protocol.request.words else {}),
             **({"by_distance": True} if self.bands else {}),
         }
 
@@ -239,7 +239,7 @@ class Arena:
             paths,
             goals,
             parts / self.envs[0].subtasks if self.envs[0].subtasks else None,
-            self.protocol.ask.scores(paths),
+            self.protocol.request.scores(paths),
             {number: band.label for number, band in enumerate(self.bands, 1)},
         )
 
@@ -260,7 +260,7 @@ class _Turn:
     def run(self, model: Model, planner: Planner, bar: Progress) -> None:
         """Act and step, for all running episodes at once."""
         running, mark, protocol = np.arange(len(self.steps)), time.perf_counter(), self.arena.protocol
-        plan = planner.plan(protocol.ask.wishes(self.goals))
+        plan = planner.plan(protocol.request.specifications(self.goals))
         controller = Controller(model, plan, Acting(protocol.action), self.generator)
         self.planning = time.perf_counter() - mark
         for step in range(1, self.arena.horizon + 1):
@@ -304,8 +304,8 @@ class _Turn:
                 if info["success"] and not self.success[episode]:
                     self.success[episode], self.steps[episode] = True, step
                 # Who was asked for something else passes by the task's goal; only the simulator's limit ends that.
-                arrived = (terminated or info["success"]) and self.arena.protocol.ask.goal is None
-                self.over[episode] = truncated or arrived
+                reached = (terminated or info["success"]) and self.arena.protocol.request.goal is None
+                self.over[episode] = truncated or reached
 
         shares = np.array_split(np.arange(len(running)), min(self.arena.threads, len(running)))
         for _ in map(advance, shares) if self.pool is None or len(running) == 1 else self.pool.map(advance, shares):
@@ -333,7 +333,7 @@ def evaluate(
     """
     if env is None:
         raise ConfigError("Say where to act: env='pointmaze-large-navigate-v0', or an environment of your own.")
-    place, protocol = arena_of(env, **world), protocol or Protocol()
+    known_world, protocol = arena_of(env, **world), protocol or Protocol()
     if episodes is not None:
         protocol = replace(protocol, episodes=episodes)
     if planners is None:
@@ -342,7 +342,7 @@ def evaluate(
     for name in planners:
         own = (settings or {}).get(name, {})
         made[name] = model.planner(name, **own) if data is None else make_planner(name, model, data, **own)
-    return evaluate_planners(model, made, place, protocol, progress)
+    return evaluate_planners(model, made, known_world, protocol, progress)
 
 
 def evaluate_planners(

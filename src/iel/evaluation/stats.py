@@ -148,8 +148,8 @@ def stretch(groups: Sequence[Floats]) -> float:
     several = [group for group in groups if len(group) > 1]
     sizes = np.array([len(group) for group in several])
     parts = np.array([group.var(ddof=1) for group in several]) / sizes
-    spread = (parts**2 / (sizes - 1)).sum()
-    freedom = parts.sum() ** 2 / spread if spread > 0 else float((sizes - 1).sum())
+    dispersion = (parts**2 / (sizes - 1)).sum()
+    freedom = parts.sum() ** 2 / dispersion if dispersion > 0 else float((sizes - 1).sum())
     size = sizes.mean()
     return float(np.sqrt(size / (size - 1)) * stdtrit(freedom, TAILS[1]) / ndtri(TAILS[1]))
 

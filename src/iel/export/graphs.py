@@ -126,8 +126,8 @@ class Graph:
         heads = self.network("policy", observation=observation, command=command, goal=command)
         mean = heads[0] if len(heads) == 1 else self.add("Mean", *heads)
         if self.model.networks["policy"].squash:
-            places = self.weight("means", np.arange(self.model.action_size))  # what follows them are deviations
-            mean = self.add("Tanh", self.add("Gather", mean, places, axis=-1))
+            positions = self.weight("means", np.arange(self.model.action_size))  # what follows them are deviations
+            mean = self.add("Tanh", self.add("Gather", mean, positions, axis=-1))
         return self.add("Clip", mean, -1.0, 1.0)
 
     def command(self) -> str:

@@ -44,8 +44,8 @@ def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     _check_conditioning(model, data)
 
 
-def _demand(kept: bool, promise: str) -> None:
-    if not kept:
+def _demand(is_met: bool, promise: str) -> None:
+    if not is_met:
         raise ContractError(f"{promise[0].upper()}{promise[1:]}.")
 
 

@@ -53,9 +53,9 @@ class FB(Tasked, Learner):
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
         forward_key, backward_key, policy_key = jax.random.split(key, 3)
-        told = spec.observation_size + self.dimension
+        condition = spec.observation_size + self.dimension
         return Networks(
-            ensemble(forward_key, 2, told + spec.action_size, self.hidden, self.dimension),
+            ensemble(forward_key, 2, condition + spec.action_size, self.hidden, self.dimension),
             MLP(backward_key, spec.observation_size, self.hidden, self.dimension, lens=spec.lens("goal")),
             self.new_policy(policy_key, spec),
         )

@@ -109,15 +109,18 @@ class SubgoalLearner(Part):
     def init(self, key: jax.Array, spec: Spec) -> DirectionParams:
         """Fresh networks."""
         method, keys = self.method, jax.random.split(key, 4)
-        told, kind = spec.observation_size + method.dimension, method.policy_kind(spec, "observation", method.dimension)
+        condition, kind = (
+            spec.observation_size + method.dimension,
+            method.policy_kind(spec, "observation", method.dimension),
+        )
         return DirectionParams(
-            ensemble(keys[1], 1, told, method.hidden, 1),
-            ensemble(keys[2], 2, told + spec.action_size, method.hidden, 1),
-            GaussianPolicy(keys[3], told, method.policy_widths, spec.action_size, gelu=True, **kind),
+            ensemble(keys[1], 1, condition, method.hidden, 1),
+            ensemble(keys[2], 2, condition + spec.action_size, method.hidden, 1),
+            GaussianPolicy(keys[3], condition, method.policy_widths, spec.action_size, gelu=True, **kind),
         )
 
-    def target_of(self, skills: DirectionParams) -> MLP:
-        return skills.critic
+    def target_of(self, params: DirectionParams) -> MLP:
+        return params.critic
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> Tables:
         """psi (head 0) of every state, and the furthest subgoal of each."""
@@ -134,15 +137,15 @@ class SubgoalLearner(Part):
         states = data.observations[rows], data.actions[rows], data.observations[rows + 1]
         return DirectionBatch(*states, tables.points[rows + 1] - here, tables.points[subgoals] - here)
 
-    def critic_loss(self, skills: DirectionParams, target: MLP, batch: DirectionBatch, key: jax.Array) -> Loss:
+    def critic_loss(self, params: DirectionParams, target: MLP, batch: DirectionBatch, key: jax.Array) -> Loss:
         """IQL's two losses on directions drawn uniformly."""
         z = unit(jax.random.normal(key, batch.displacement.shape))
         reward = (batch.displacement * z).sum(-1)
-        value = scalars(skills.value, batch.state, z)[0]
-        next_value = scalars(skills.value, batch.next_state, z)[0]
+        value = scalars(params.value, batch.state, z)[0]
+        next_value = scalars(params.value, batch.next_state, z)[0]
         target_q = scalars(target, batch.state, z, batch.action)
         value_loss = iql_value_loss(value, target_q, self.method.policy_expectile)
-        q = scalars(skills.critic, batch.state, z, batch.action)
+        q = scalars(params.critic, batch.state, z, batch.action)
         critic_loss = iql_critic_loss(q, reward, next_value, self.method.discount)
         metrics = {"skills/value": value_loss, "skills/critic": critic_loss, "skills/reward": jnp.abs(reward).mean()}
         return value_loss + critic_loss, metrics
@@ -150,15 +153,15 @@ class SubgoalLearner(Part):
     def actor_loss(self, policy: GaussianPolicy, critic: MLP, batch: DirectionBatch) -> Loss:
         """DDPG+BC in the direction of the subgoal; no gradient flows to the critic."""
         assert batch.future is not None, "the displacement to the subgoal"
-        told = jnp.concatenate([batch.state, unit(batch.future)], -1)
-        q = scalars(jax.lax.stop_gradient(critic), told, jnp.clip(policy(told), -1.0, 1.0)).min(0)
-        loss = ddpg_bc_loss(q, policy.unit_log_prob(told, batch.action), self.method.bc_weight)
+        condition = jnp.concatenate([batch.state, unit(batch.future)], -1)
+        q = scalars(jax.lax.stop_gradient(critic), condition, jnp.clip(policy(condition), -1.0, 1.0)).min(0)
+        loss = ddpg_bc_loss(q, policy.unit_log_prob(condition, batch.action), self.method.bc_weight)
         return loss, {"skills/actor": loss, "skills/actor_q": q.mean()}
 
-    def loss(self, skills: DirectionParams, target: MLP, batch: DirectionBatch, key: jax.Array) -> Loss:
+    def loss(self, params: DirectionParams, target: MLP, batch: DirectionBatch, key: jax.Array) -> Loss:
         """The sum."""
-        critic = self.critic_loss(skills, target, batch, key)
-        return total(critic, self.actor_loss(skills.policy, skills.critic, batch), phase=self.phase)
+        critic = self.critic_loss(params, target, batch, key)
+        return total(critic, self.actor_loss(params.policy, params.critic, batch), phase=self.phase)
 
 
 def first_beyond(points: jax.Array, final: jax.Array, reach: float, block: int = 8192) -> jax.Array:

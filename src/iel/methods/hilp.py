@@ -84,7 +84,7 @@ class HILP(Embedded):
     def model(self, trained: Trained, spec: Spec) -> Model:
         """phi and the policy."""
         if self.joint:
-            trained = {"embedding": trained["joint"].embedding, "policy": trained["joint"].skills}
+            trained = {"embedding": trained["joint"].embedding, "policy": trained["joint"].policy_params}
         return super().model(trained, spec)
 
 
@@ -126,20 +126,20 @@ class JointLearner(Part):
     phase = "joint"
 
     @property
-    def skills(self) -> DirectionLearner:
+    def policy_learner(self) -> DirectionLearner:
         assert isinstance(self.method.policy, Directions)
         return self.method.policy.learner(self.method)
 
     def init(self, key: jax.Array, spec: Spec) -> Joint:
         """Both, each from its own part of the key."""
-        return Joint(EuclideanLearner(self.method).init(key, spec), self.skills.init(key, spec))
+        return Joint(EuclideanLearner(self.method).init(key, spec), self.policy_learner.init(key, spec))
 
     def target_of(self, params: Joint) -> tuple[MLP, MLP | None]:
-        return params.embedding, params.skills.critic
+        return params.embedding, params.policy_params.critic
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> JointBatch:
         """Transitions with goals, and a state ahead if directions are taken from there."""
-        draw, policy = self.method.sampler(key, data, self.method.batch_size), self.skills.policy
+        draw, policy = self.method.sampler(key, data, self.method.batch_size), self.policy_learner.policy
         future = None
         if policy.future_share > 0.0:
             future = data.observations[draw_future(key, data, draw.state, policy.future_steps)]
@@ -153,7 +153,7 @@ class JointLearner(Part):
         here, after = jnp.split(phi(jnp.concatenate([goals.state, goals.next_state])), 2)
         future = None if batch.future is None else phi(batch.future) - here
         moves = DirectionBatch(goals.state, batch.action, goals.next_state, after - here, future)
-        more, policy_metrics = self.skills.loss(params.skills, target[1], moves, key)
+        more, policy_metrics = self.policy_learner.loss(params.policy_params, target[1], moves, key)
         return loss + more, {"joint/loss": loss + more, **metrics, **policy_metrics}
 
 
@@ -161,7 +161,7 @@ class Joint(NamedTuple):
     """What a joint step trains."""
 
     embedding: MLP
-    skills: DirectionParams
+    policy_params: DirectionParams
 
 
 class GoalBatch(NamedTuple):

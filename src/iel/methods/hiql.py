@@ -66,9 +66,9 @@ class HIQL(Valued):
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks."""
         keys = jax.random.split(key, 4)
-        size, told = spec.observation_size, spec.observation_size + self.representation
+        size, condition = spec.observation_size, spec.observation_size + self.representation
         representation = MLP(keys[0], 2 * size, self.hidden, self.representation, lens=spec.lens("observation", "goal"))
-        value = ensemble(keys[1], 2, told, self.hidden, 1)
+        value = ensemble(keys[1], 2, condition, self.hidden, 1)
         if self.policy is not None:
             return Networks(representation, value, None, None)
         high, low = (self.policy_kind(spec, "observation", what) for what in ("goal", self.representation))
@@ -76,7 +76,7 @@ class HIQL(Valued):
             representation,
             value,
             GaussianPolicy(keys[2], 2 * size, self.policy_widths, self.representation, gelu=True, **high),
-            GaussianPolicy(keys[3], told, self.policy_widths, spec.action_size, gelu=True, **low),
+            GaussianPolicy(keys[3], condition, self.policy_widths, spec.action_size, gelu=True, **low),
         )
 
     def target_of(self, networks: Networks) -> MLP:
@@ -122,8 +122,8 @@ class HIQL(Valued):
         """Weighted cloning on the way to the subgoal."""
         assert networks.low is not None
         gain = self.gain(networks, batch.state, batch.next_state, batch.low_subgoal)
-        told = jax.lax.stop_gradient(networks.represent(batch.state, batch.low_subgoal))
-        log_prob = networks.low.unit_log_prob(jnp.concatenate([batch.state, told], -1), batch.action)
+        condition = jax.lax.stop_gradient(networks.represent(batch.state, batch.low_subgoal))
+        log_prob = networks.low.unit_log_prob(jnp.concatenate([batch.state, condition], -1), batch.action)
         loss = awr_loss(log_prob, gain, self.low_temperature)
         return loss, {"train/low": loss, "train/low_gain": gain.mean()}
 

@@ -306,12 +306,12 @@ def outcomes(data: Trajectories, scaling: Scaling | None) -> Outcomes:
     before, after = (data.observations[rows + step] for step in (0, 1))
     positions = data.observations[:, columns].astype(np.float64) / data.scale[columns]
     usual = float(np.quantile(np.linalg.norm(np.diff(positions, axis=0), axis=1), 0.9))
-    places = positions[rows]
-    labels = same_entrance(places, 3.0 * usual)  # what a few steps join is one place
+    entrances = positions[rows]
+    labels = same_entrance(entrances, 3.0 * usual)  # what a few steps join is one place
     alike = np.empty((len(rows), LED), np.int64)
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)
-        near = cKDTree(places[own]).query(places[own], k=np.arange(1, 1 + min(LED, len(own))))[1]
+        near = cKDTree(entrances[own]).query(entrances[own], k=np.arange(1, 1 + min(LED, len(own))))[1]
         alike[own] = own[near[:, np.arange(LED) % near.shape[1]]]
     if scaling is not None:
         before, after = scaling(before), scaling(after)

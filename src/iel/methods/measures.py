@@ -98,8 +98,8 @@ class Tasked(GoalInputs):
 
     def new_policy(self, key: jax.Array, spec: Spec) -> MLP:
         """A fresh policy mu(x, z)."""
-        told, kind = spec.observation_size + self.dimension, self.policy_kind(spec, "observation", self.dimension)
-        return MLP(key, told, self.policy_widths, spec.action_size, last_scale=POLICY_SCALE, **kind)
+        condition, kind = spec.observation_size + self.dimension, self.policy_kind(spec, "observation", self.dimension)
+        return MLP(key, condition, self.policy_widths, spec.action_size, last_scale=POLICY_SCALE, **kind)
 
     def noisy(self, key: jax.Array, mean: jax.Array) -> jax.Array:
         """tanh(mu) + clipped noise, clamped to the bounds; the gradient goes through as if it were not clamped.

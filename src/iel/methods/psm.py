@@ -159,14 +159,14 @@ class TaskLearner(Part):
         moves = Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
         return Batch(moves, tables[rows + 1], tables[ahead] if self.method.future_share > 0 else None)
 
-    def loss(self, skills: DirectionParams, target: MLP, batch: Batch, key: jax.Array) -> Loss:
+    def loss(self, direction_params: DirectionParams, target: MLP, batch: Batch, key: jax.Array) -> Loss:
         """FB's losses with B = phi, which is data here; no gradient flows between F and the policy."""
         method, moves, columns = self.method, batch.moves, (batch.points, batch.points)
         task_key, next_key, actor_key = jax.random.split(key, 3)
         tasks = method.draw_tasks(task_key, batch.points, batch.future)
-        next_action = method.next_action(next_key, skills.policy, moves, tasks.z)
-        measure, _ = method.forward_loss((skills.forward, target), next_action, tasks.z, columns, moves)
-        actor = method.actor_loss(actor_key, skills.policy, skills.forward, tasks, moves)
+        next_action = method.next_action(next_key, direction_params.policy, moves, tasks.z)
+        measure, _ = method.forward_loss((direction_params.forward, target), next_action, tasks.z, columns, moves)
+        actor = method.actor_loss(actor_key, direction_params.policy, direction_params.forward, tasks, moves)
         return total((measure, {"train/measure": measure}), actor)
 
 
@@ -185,9 +185,9 @@ def code_actions(code: jax.Array, states: jax.Array, size: int) -> jax.Array:
     """
     bits = jax.lax.bitcast_convert_type(states.astype(jnp.float32) + 0.0, jnp.uint32)  # -0 is 0
     columns = jnp.arange(bits.shape[1], dtype=jnp.uint32)
-    place = mixed(bits + mixed(columns + 1)).sum(1, dtype=jnp.uint32)
+    slot = mixed(bits + mixed(columns + 1)).sum(1, dtype=jnp.uint32)
     actions = mixed(jnp.arange(size, dtype=jnp.uint32) + 0x5BD1E995)
-    drawn = mixed(mixed(place + code.astype(jnp.uint32))[:, None] + actions)
+    drawn = mixed(mixed(slot + code.astype(jnp.uint32))[:, None] + actions)
     return (drawn >> 8).astype(jnp.float32) * 2.0**-23 - 1.0
 
 

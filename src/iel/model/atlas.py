@@ -52,10 +52,10 @@ class ObservedEdges:
     def least(self, sources: Integers, targets: Integers) -> Floats:
         """n(i, j) of listed edges; infinite where none was observed."""
         code = np.asarray(sources, np.int64) * self.count + targets
-        place = np.minimum(np.searchsorted(self.codes, code), len(self.codes) - 1)
+        slot = np.minimum(np.searchsorted(self.codes, code), len(self.codes) - 1)
         if not len(self.codes):
             return np.full(len(code), np.inf)
-        return np.where(self.codes[place] == code, self.steps[place], np.inf)
+        return np.where(self.codes[slot] == code, self.steps[slot], np.inf)
 
     def seen(self, sources: Integers, targets: Integers, predicted: Floats, slack: float = SLACK) -> Booleans:
         """Which edges were observed, given their predicted steps."""

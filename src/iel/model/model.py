@@ -387,18 +387,18 @@ class Model:
     ) -> FloatArray:
         """The policy's mean action, or with a generator a sample of it, within [-1, 1]: (n, action size)."""
         rows = self._rows(observations, "observations")
-        told = _numbers(commands, "The commands")
-        if told.shape != (len(rows), self.command_size):
+        conditions = _numbers(commands, "The commands")
+        if conditions.shape != (len(rows), self.command_size):
             raise ConfigError(
-                f"The commands have shape {told.shape}, but {len(rows)} observations need "
+                f"The commands have shape {conditions.shape}, but {len(rows)} observations need "
                 f"({len(rows)}, {self.command_size})."
             )
-        if not np.isfinite(told).all():
+        if not np.isfinite(conditions).all():
             raise GeometryError("The commands hold a number that is not finite; act needs finite commands.")
         if generator is None:
-            return in_blocks(self.mean_action, "actions", rows, told)
+            return in_blocks(self.mean_action, "actions", rows, conditions)
         noise = generator.standard_normal((len(rows), self.action_size), np.float32)
-        return in_blocks(self._sample, "actions", rows, told, noise)
+        return in_blocks(self._sample, "actions", rows, conditions, noise)
 
     def reward_command(self, states: ArrayLike, rewards: ArrayLike) -> FloatArray:
         """The command for a reward, (command size,): z = E[r B(x)], scaled to length sqrt(d).

@@ -21,8 +21,8 @@ def for_raw_observations(model: Model, scaling: Scaling) -> Model:
     """A model trained on standardised observations, as one that takes them raw: the same function, to rounding."""
     conditioning = model.conditioning
     if isinstance(conditioning, Waypoint):
-        spread = scaling.std[list(conditioning.columns)] * np.array(conditioning.scale)
-        conditioning = structs.replace(conditioning, scale=tuple(spread.tolist()))
+        deviation = scaling.std[list(conditioning.columns)] * np.array(conditioning.scale)
+        conditioning = structs.replace(conditioning, scale=tuple(deviation.tolist()))
     return model.replaced({name: _folded(model, own, scaling) for name, own in model.networks.items()}, conditioning)
 
 

@@ -30,7 +30,7 @@ Rows = NDArray[np.int64]
 Outside = Literal["warn", "refuse", "ignore"]
 """What to do about an observation or a goal that is far outside of the data."""
 
-KEPT = 512
+RETAINED = 512
 """States a view compares with: a matrix product of microseconds."""
 POOL = 10_000
 """States they are chosen from."""
@@ -109,19 +109,19 @@ def support_of(data: Trajectories, seed: int = 0) -> Support:
     generator = np.random.default_rng(seed)
     known, held = (_some(np.flatnonzero(rows), generator) for rows in (~aside, aside))
     views = [_view("all", np.arange(table.shape[1]), table, known, held)]
-    place = few.position_columns
-    if 0 < len(place) < table.shape[1]:
-        views.append(_view("place", np.array(place), table, known, held))
+    position = few.position_columns
+    if 0 < len(position) < table.shape[1]:
+        views.append(_view("place", np.array(position), table, known, held))
     return Support(mean, std, tuple(views))
 
 
 def _view(name: str, columns: Rows, table: FloatArray, known: Rows, held: Rows) -> View:
     states = table[known][:, columns]
-    kept = states[_far_apart(states, KEPT)]
-    distances = View(name, columns, kept, 1.0).distances(table[held])
+    retained = states[_far_apart(states, RETAINED)]
+    distances = View(name, columns, retained, 1.0).distances(table[held])
     # Data on a grid may be met exactly; a limit of nothing would then call the next grid point outside.
     usual = max(float(np.quantile(distances, HELD_OUT)), 1e-3)
-    return View(name, columns, kept, MARGIN * usual)
+    return View(name, columns, retained, MARGIN * usual)
 
 
 def _some(rows: Rows, generator: np.random.Generator) -> Rows:

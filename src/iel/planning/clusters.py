@@ -37,7 +37,7 @@ BLOCK = 1024
 """States that are clustered together."""
 MOST_NODES = 20_000
 USUAL_REACH = 8.0
-ARRIVING = -2
+REACHING = -2
 """In place of a node: the goal itself is pursued for the rest of the episode."""
 
 
@@ -60,14 +60,14 @@ def first_beyond(points: Floats, final: Integers, reach: float) -> Integers:
 def efficient(points: Floats, final: Integers, reach: float, threshold: float) -> Booleans:
     """Which states of trajectories go on efficiently; the last states of a trajectory always do."""
     steps = max(1, round(reach))
-    kept = np.ones(len(points), dtype=bool)
+    retained = np.ones(len(points), dtype=bool)
     rows = np.flatnonzero(np.arange(len(points)) + steps <= final)
     by_time = points[rows + steps] - points[rows]
     by_distance = points[first_beyond(points, final, reach)[rows]] - points[rows]
     sizes = np.linalg.norm(by_time, axis=1) * np.linalg.norm(by_distance, axis=1)
     cosines = (by_time * by_distance).sum(axis=1) / np.maximum(sizes, 1e-12)
-    kept[rows] = cosines >= threshold - 1e-12
-    return kept
+    retained[rows] = cosines >= threshold - 1e-12
+    return retained
 
 
 def clusters(metric: Metric, points: Floats, radius: float) -> Integers:
@@ -178,18 +178,18 @@ class AlongClusters(Pursuit):
         """Where to; the node that was matched is remembered, or that the goal is near."""
         rows, last = np.arange(len(states)), self.graph.count
         nodes, lengths = self.match(states, goals, memory)
-        arriving = (memory == ARRIVING) | (self.next_hops[goals, nodes] == last)
+        reaching = (memory == REACHING) | (self.next_hops[goals, nodes] == last)
         near = np.column_stack([lengths, distances_of_rows(self.metric, states, self.points[goals])])
         targets, onward = nodes.copy(), self.next_hops[goals, nodes]
         while (onward != NO_HOP).any():
             targets = np.where((onward != NO_HOP) & (near[rows, onward] <= self.graph.reach), onward, targets)
             onward = np.where(onward == NO_HOP, NO_HOP, self.next_hops[goals, onward])
-        targets[arriving] = last
+        targets[reaching] = last
         straight = targets == last
         points = np.where(straight[:, None], self.points[goals], self.graph.points[targets * ~straight])
-        costs = np.where(arriving, near[:, last], lengths[rows, nodes] + self.distances[goals, nodes])
+        costs = np.where(reaching, near[:, last], lengths[rows, nodes] + self.distances[goals, nodes])
         states_of = np.where(straight, -1, self.node_states[targets * ~straight])
-        matched = np.where(arriving, ARRIVING, nodes)
+        matched = np.where(reaching, REACHING, nodes)
         return Aim(points, states_of, costs, matched, matched)
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
@@ -201,13 +201,13 @@ class AlongClusters(Pursuit):
         there[onward] = metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
         return there
 
-    def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+    def route(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """From the state to its node, hop by hop, and on to the goal; straight from next to it."""
         matched, lengths = self.match(state[None, :], np.array([goal]), np.array([-1]))
         field = self.fields[goal]
         nodes = [int(matched[0])]
         if field.next_hop[nodes[0]] == self.graph.count:
-            return super().way(state, goal)
+            return super().route(state, goal)
         while field.next_hop[nodes[-1]] != self.graph.count:
             nodes.append(int(field.next_hop[nodes[-1]]))
         onward = field.distance[[*nodes, self.graph.count]]
@@ -256,17 +256,17 @@ class GasGraph(Planner):
         rows, final = self._trajectories(pool, seed)
         points = self._embedded(rows)
         if final is not None:
-            kept = efficient(points, final, reach, efficiency)
-            rows, points = rows[kept], points[kept]
+            retained = efficient(points, final, reach, efficiency)
+            rows, points = rows[retained], points[retained]
         nodes, members = means(points, clusters(self.metric, points, reach / 2.0))
         self.states = rows[members]
         """Rows of the data's observations that stand for the nodes."""
-        self.kept, self.points = rows, points
+        self.retained, self.points = rows, points
         """Rows of those that were efficient, and their embeddings."""
         self.graph = ClusterGraph(nodes, self.metric, reach)
 
     def node_atlas(self) -> Atlas:
-        return self._nodes(self.kept, self.points)
+        return self._nodes(self.retained, self.points)
 
     def _trajectories(self, pool: int, seed: int) -> tuple[Integers, Integers | None]:
         """Rows of whole trajectories, about `pool` of them, and the place of each row's last one among them."""

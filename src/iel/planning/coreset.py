@@ -214,7 +214,7 @@ def rounded_up(bound: Floats, dtype: np.dtype) -> Floats:
     return np.nextafter(bound.astype(dtype), dtype.type(np.inf))
 
 
-def places(mask: np.ndarray) -> tuple[Integers, Integers]:
+def grid_positions(mask: np.ndarray) -> tuple[Integers, Integers]:
     """Rows and columns where a table is true, row by row: np.nonzero, several times faster on sparse tables."""
     return np.divmod(np.flatnonzero(mask), mask.shape[1])
 
@@ -248,7 +248,7 @@ def nearest_pairs(points: Floats, neighbours: int, factor: float, limit: float) 
     columns = np.ascontiguousarray(points.T)
     firsts, seconds, lengths = [], [], []
     radii = np.empty(count)
-    kept = 0
+    retained = 0
     for rows, row, second in (_by_tree if count >= MANY else _by_screen)(points, nearest, factor):
         exact = pair_lengths(columns, rows[row], second)
         starts = np.searchsorted(row, np.arange(len(rows)))
@@ -258,8 +258,8 @@ def nearest_pairs(points: Floats, neighbours: int, factor: float, limit: float) 
         firsts.append(rows[row[keep]].astype(np.int32))
         seconds.append(second[keep].astype(np.int32))
         lengths.append(exact[keep])
-        kept += int(keep.sum())
-        if kept > limit:
+        retained += int(keep.sum())
+        if retained > limit:
             raise TooMany
     return Pairs(np.concatenate(firsts), np.concatenate(seconds), np.concatenate(lengths)), radii
 
@@ -271,7 +271,7 @@ def _by_screen(points: Floats, nearest: int, factor: float) -> Iterator[tuple[In
         squares[np.arange(len(rows)), rows] = np.inf
         kth = np.partition(squares, nearest - 1, axis=1)[:, nearest - 1].astype(np.float64)
         bound = factor**2 * np.maximum(kth + screen.slack, FLOOR**2) * WIDEN + screen.slack
-        yield rows, *places(squares <= rounded_up(bound, squares.dtype)[:, None])
+        yield rows, *grid_positions(squares <= rounded_up(bound, squares.dtype)[:, None])
 
 
 def _by_tree(points: Floats, nearest: int, factor: float) -> Iterator[tuple[Integers, Integers, Integers]]:
@@ -365,7 +365,7 @@ def nearest_outside(screen: Screen, columns: Floats, labels: Integers, rows: Int
     for block, squares in screen.blocks(rows):
         squares[labels[block][:, None] == labels[None, :]] = np.inf
         bound = (squares.min(axis=1).astype(np.float64) + 2.0 * screen.slack) * WIDEN
-        row, second = places(squares <= rounded_up(bound, squares.dtype)[:, None])
+        row, second = grid_positions(squares <= rounded_up(bound, squares.dtype)[:, None])
         exact = pair_lengths(columns, block[row], second)
         order = np.lexsort((exact, row))
         nearest = order[np.searchsorted(row[order], np.arange(len(block)))]

@@ -89,7 +89,7 @@ class Avoid:
     to booleans (n,), or a list of these. Graph planners only: their nodes in these places are not used."""
 
     goal: Goal
-    places: Regions
+    regions: Regions
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[StagedGoa
         notice(distant[0] + (f" ({len(distant) - 1} more of {len(goals)} goals.)" if len(distant) > 1 else ""))
     states = np.concatenate([stage.states for stages, _ in shapes for stage in stages])
     phi, omega = _embedded(planner.model, states) if len(states) else (states, states)
-    wishes, start = [], 0
+    goal_specs, start = [], 0
     for stages, within in shapes:
         built = []
         for stage in stages:
@@ -151,9 +151,9 @@ def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[StagedGoa
             start = part.stop
             found = [stage.ready] if stage.ready else _alternatives(phi[part], omega[part], states[part], stage.weights)
             built.append([goal._replace(off=stage.off) for goal in found])
-        wishes.append(StagedGoal(built, within))
-    _refuse_what_the_metric_lacks(wishes, planner.metric)
-    return wishes
+        goal_specs.append(StagedGoal(built, within))
+    _refuse_what_the_metric_lacks(goal_specs, planner.metric)
+    return goal_specs
 
 
 def _embedded(model: PlanningModel, states: Floats) -> tuple[Floats, Floats]:
@@ -162,18 +162,21 @@ def _embedded(model: PlanningModel, states: Floats) -> tuple[Floats, Floats]:
     return phi, unit(_finite(np.asarray(directions, dtype=np.float64), "direction"))
 
 
-def _refuse_what_the_metric_lacks(wishes: list[StagedGoal], metric: Metric | None) -> None:
-    if metric is None and any(len(wish.stages) > 1 or len(wish.stages[0]) > 1 for wish in wishes):
+def _refuse_what_the_metric_lacks(goal_specs: list[StagedGoal], metric: Metric | None) -> None:
+    if metric is None and any(len(goal_spec.stages) > 1 or len(goal_spec.stages[0]) > 1 for goal_spec in goal_specs):
         raise GeometryError("This model has no distances to choose or to pass by; give it single states as goals.")
-    if metric is not None and metric.discount is None and any(len(wish.stages) > 1 for wish in wishes):
+    if metric is not None and metric.discount is None and any(len(goal_spec.stages) > 1 for goal_spec in goal_specs):
         raise GeometryError("The costs of this metric are not in steps, so a sequence cannot tell when to move on.")
     if (metric is None or not metric.spatial) and any(
-        goal.observation is None and goal.rewards is None for wish in wishes for s in wish.stages for goal in s
+        goal.observation is None and goal.rewards is None
+        for goal_spec in goal_specs
+        for s in goal_spec.stages
+        for goal in s
     ):
         raise GeometryError(
             "A mixture is a mean of embeddings, and this model has none to average; give it states or a Region."
         )
-    if any(stage[0].rewards is not None for wish in wishes for stage in wish.stages[:-1]):
+    if any(stage[0].rewards is not None for goal_spec in goal_specs for stage in goal_spec.stages[:-1]):
         raise GeometryError("A reward is never finished, so in a sequence it can only be the last goal.")
 
 
@@ -198,7 +201,7 @@ def _collect(
             raise GeometryError("The sequence of goals is empty; give at least one goal.")
         return [stage for part in goal.goals for stage in _collect(part, planner, rewards, distant)[0]], goal.within
     if isinstance(goal, Avoid):
-        off = planner.avoided(goal.places)
+        off = planner.avoided(goal.regions)
         stages, within = _collect(goal.goal, planner, rewards, distant)
         return [stage._replace(off=off if stage.off is None else off | stage.off) for stage in stages], within
     if isinstance(goal, Reward | Weighted):
@@ -354,20 +357,22 @@ def _some(off: Floats, table: Floats, most: int) -> Integers:
     return close[np.linspace(0, len(close) - 1, most).astype(int)]
 
 
-def inside(places: Regions, observations: Floats, std: Floats | None = None, signals: Signals = UNNAMED) -> Booleans:
+def inside(regions: Regions, observations: Floats, std: Floats | None = None, signals: Signals = UNNAMED) -> Booleans:
     """Which observations lie in places, as `Avoid` takes them.
 
     `std` is that of the data's columns; without it a value (not a range) is met by itself only.
     """
-    if isinstance(places, list | tuple):
-        masks = [inside(place, observations, std, signals) for place in places]
+    if isinstance(regions, list | tuple):
+        masks = [inside(region, observations, std, signals) for region in regions]
         return np.logical_or.reduce(masks) if masks else np.zeros(len(observations), bool)
-    if isinstance(places, Where | Mapping):
-        where = as_where(places, signals, observations.shape[1])
+    if isinstance(regions, Where | Mapping):
+        where = as_where(regions, signals, observations.shape[1])
         return mismatch(observations, where, np.zeros(observations.shape[1]) if std is None else std) <= 1
-    if not callable(places):
-        raise GeometryError(f"{places!r} is no place; give columns as in {{0: (4, 8)}}, or a function of observations.")
-    mask = np.asarray(places(observations))
+    if not callable(regions):
+        raise GeometryError(
+            f"{regions!r} is no place; give columns as in {{0: (4, 8)}}, or a function of observations."
+        )
+    mask = np.asarray(regions(observations))
     if mask.shape != (len(observations),) or mask.dtype != bool:
         raise GeometryError("The function of places must answer True or False for every row of observations.")
     return mask

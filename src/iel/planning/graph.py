@@ -126,9 +126,9 @@ def teleport_search(
 ) -> tuple[Floats, Integers]:
     """V of every node (`teleports`), and its next hop: a node, or `count` + k for portal k. `entering` are the c_ik."""
     usable = np.ones(len(entering), bool) if off is None else ~off[teleports.source]
-    ways = edges.more(teleports.source[usable], count + teleports.entered[usable], entering[usable])
+    routes = edges.more(teleports.source[usable], count + teleports.entered[usable], entering[usable])
     ends = np.concatenate([[node], count + np.arange(len(teleports))])
-    reverse = ways.matrix(count + len(teleports))
+    reverse = routes.matrix(count + len(teleports))
     walks, onward = dijkstra(reverse, directed=True, indices=ends, return_predecessors=True)
     walks, onward = walks[:, :count], onward[:, :count]
     totals = walks + np.concatenate([[0.0], expectations(walks[:, teleports.exits], teleports)])[:, None]
@@ -149,9 +149,9 @@ def around(edges: Edges, count: int, width: int = 64) -> Integers:
     nodes = np.empty((count, width), np.int64)
     for start in range(0, count, 256):  # no N^2 numbers are held
         rows = everyone[start : start + 256]
-        ways = dijkstra(graph, directed=False, indices=rows)
-        order = np.argsort(ways, axis=1, kind="stable")[:, :width]
-        nodes[rows] = np.where(np.isfinite(np.take_along_axis(ways, order, axis=1)), order, rows[:, None])
+        routes = dijkstra(graph, directed=False, indices=rows)
+        order = np.argsort(routes, axis=1, kind="stable")[:, :width]
+        nodes[rows] = np.where(np.isfinite(np.take_along_axis(routes, order, axis=1)), order, rows[:, None])
     nodes.sort(axis=1)
     return nodes
 
@@ -191,7 +191,7 @@ class Field:
             hop[known] = metric.steps(self.hops[known])
         return along(hop, self.next_hop)
 
-    def beyond(self, lookahead: float, places: Floats | None = None) -> Integers:
+    def beyond(self, lookahead: float, node_positions: Floats | None = None) -> Integers:
         """From every node, the first node on its way that is at least `lookahead` away; -1 if the goal comes before.
 
         Away is meant in the nodes' `places`, if they have some, else in costs. What a reward is collected from is not
@@ -203,10 +203,10 @@ class Field:
         count = len(ahead)
         near = np.flatnonzero((ahead != NO_HOP) & (ahead < count))
         while len(near):
-            if places is None:
+            if node_positions is None:
                 away = self.distance[near] - self.distance[ahead[near]]
             else:
-                away = np.linalg.norm(places[ahead[near]] - places[near], axis=1)
+                away = np.linalg.norm(node_positions[ahead[near]] - node_positions[near], axis=1)
             near = near[away < lookahead]
             ahead[near] = self.next_hop[ahead[near]]
             near = near[(ahead[near] != NO_HOP) & (ahead[near] < count)]
@@ -233,7 +233,7 @@ class Connectivity:
     """What is left of a graph when only witnessed edges count."""
 
     edges: int
-    witnessed: int
+    observed_connectivity: int
     components: int
     """Strongly connected components of the witnessed edges; 1 if everything can still be reached from everywhere."""
     largest: int
@@ -290,9 +290,9 @@ class PlanningGraph:
         self.costs = node_costs(self.points, metric, self.neighbours, path)
         self.tree = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
         if self.count > 1:
-            spread = self.points if tree_points is None else checked_points(tree_points, "tree points")
-            near, radii = self.costs.near or nearest_pairs(spread, self.neighbours, 1.0, math.inf)
-            self.tree = euclidean_tree(spread, near, radii)
+            dispersion = self.points if tree_points is None else checked_points(tree_points, "tree points")
+            near, radii = self.costs.near or nearest_pairs(dispersion, self.neighbours, 1.0, math.inf)
+            self.tree = euclidean_tree(dispersion, near, radii)
 
     @cached_property
     def vicinity(self) -> Integers:
@@ -331,12 +331,12 @@ class PlanningGraph:
         """The steps that edges are to take; as many as witnesses look for where the metric's costs are no steps."""
         return np.full(len(costs), LONGEST) if self.metric.discount is None else self.metric.steps(costs)
 
-    def witnessed(self, goal: LatentGoal) -> Connectivity:
+    def observed_connectivity(self, goal: LatentGoal) -> Connectivity:
         """How the graph of one goal hangs together by the edges that were seen."""
         edges = self.geometric(goal)
-        kept = edges.chosen(self.seen(edges))
-        components, labels = connected_components(kept.matrix(self.count), connection="strong")
-        return Connectivity(len(edges), len(kept), int(components), int(np.bincount(labels).max()))
+        retained = edges.chosen(self.seen(edges))
+        components, labels = connected_components(retained.matrix(self.count), connection="strong")
+        return Connectivity(len(edges), len(retained), int(components), int(np.bincount(labels).max()))
 
     def geometric(self, goal: LatentGoal) -> Edges:
         """The edges that costs give, whoever took them; asked for once where they are the same for all goals."""

@@ -51,16 +51,16 @@ class Downhill(Pursuit):
         rows = np.where(last, -1, self.planner.states[ahead])
         return Aim(points, rows, self.direct_costs(states, goals), nodes, nodes)
 
-    def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+    def route(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """The next nodes one after the other, and what each part costs; from the last one straight to the goal."""
         node = int(self.matcher.match(state[None, :], np.array([goal]), np.array([-1]))[0][0])
         nodes: list[int] = []
         while (node := int(self.next_nodes[goal, node])) != NO_HOP:
             nodes.append(node)
-        places = np.concatenate([state[None, :], self.planner.points[nodes], self.points[[goal]]])
+        stops = np.concatenate([state[None, :], self.planner.points[nodes], self.points[[goal]]])
         assert self.metric is not None
         return nodes, checked_costs(
-            self.metric.row_costs(places[:-1], places[1:], [self.goals[goal]] * (len(nodes) + 1)), (len(nodes) + 1,)
+            self.metric.row_costs(stops[:-1], stops[1:], [self.goals[goal]] * (len(nodes) + 1)), (len(nodes) + 1,)
         ).tolist()
 
 

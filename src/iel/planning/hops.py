@@ -48,11 +48,13 @@ class Hops:
 
     def __init__(self, data: Trajectories, columns: tuple[int, ...]):
         self.columns, self.data = list(columns), data
-        self.places = data.observations[:, self.columns].astype(np.float64)
+        self.node_positions = data.observations[:, self.columns].astype(np.float64)
         steps = np.setdiff1d(pairs(data.offsets, 1), data.jumps)
-        self.fastest = float(np.linalg.norm(self.places[steps + 1] - self.places[steps], axis=1).max(initial=0.0))
+        self.fastest = float(
+            np.linalg.norm(self.node_positions[steps + 1] - self.node_positions[steps], axis=1).max(initial=0.0)
+        )
         """v, the longest step of the data."""
-        self._tree = cKDTree(self.places)
+        self._tree = cKDTree(self.node_positions)
 
     @classmethod
     def of(cls, planner: Planner) -> Hops | None:
@@ -65,21 +67,21 @@ class Hops:
 
     def doubted(self, states: Floats, steps: Floats) -> Booleans:
         """Which of the hops (k - 1,) between states (k, obs_dim) of a route, given their predicted steps (k - 1,)."""
-        places = np.asarray(states)[:, self.columns].astype(np.float64)
-        lengths = np.linalg.norm(np.diff(places, axis=0), axis=1)
+        node_positions = np.asarray(states)[:, self.columns].astype(np.float64)
+        lengths = np.linalg.norm(np.diff(node_positions, axis=0), axis=1)
         predicted = np.nan_to_num(np.asarray(steps, np.float64), nan=np.inf)  # costs that are no steps predict nothing
         found = lengths > FASTER * self.fastest * np.maximum(predicted, 1.0)
         for hop in np.flatnonzero(~found & (lengths > FREE * self.fastest)):
-            found[hop] = not self._made(places[hop], places[hop + 1], 1.0 + SLACK * predicted[hop])
+            found[hop] = not self._made(node_positions[hop], node_positions[hop + 1], 1.0 + SLACK * predicted[hop])
         return found
 
     def _made(self, here: Floats, there: Floats, limit: float) -> bool:
         """Whether a trajectory went from near one position to near another within so many steps."""
         radius = FREE * self.fastest / 2
-        begins, ends = (np.sort(self._tree.query_ball_point(place, radius)) for place in (here, there))
+        begins, ends = (np.sort(self._tree.query_ball_point(position, radius)) for position in (here, there))
         if not (len(begins) and len(ends)):
             return False
         following = np.searchsorted(ends, begins, side="right")
         begins, following = begins[following < len(ends)], following[following < len(ends)]
-        arrival = ends[following]
-        return bool(((arrival - begins <= limit) & (arrival <= self.data.final[begins])).any())
+        end_row = ends[following]
+        return bool(((end_row - begins <= limit) & (end_row <= self.data.final[begins])).any())

@@ -22,7 +22,7 @@ import numpy as np
 
 from iel.cores import usable_cores
 from iel.distances import FLOOR, Booleans, Floats, Integers, LatentGoal, SupportFunction, largest_rises
-from iel.planning.coreset import Screen, places
+from iel.planning.coreset import Screen, grid_positions
 from iel.planning.node_costs import Matcher, NodeCosts
 
 FEW = 24
@@ -109,15 +109,15 @@ class SupportCosts(NodeCosts):
 
     def _nearest(self, width: int) -> tuple[Integers, Floats]:
         nodes, costs = np.empty((self.count, width), np.int64), np.empty((self.count, width))
-        kept = np.zeros(self.count, np.int64)
+        retained = np.zeros(self.count, np.int64)
 
         def work(start: int) -> None:
             rows = np.arange(start, min(start + ROWS, self.count))
-            nodes[rows], costs[rows], kept[rows] = self.nearest(self.heights[rows], width, rows)
+            nodes[rows], costs[rows], retained[rows] = self.nearest(self.heights[rows], width, rows)
 
         with ThreadPoolExecutor(len(usable_cores())) as pool:
             list(pool.map(work, range(0, self.count, ROWS)))
-        self.candidates = int(kept.sum())
+        self.candidates = int(retained.sum())
         return nodes, costs
 
     def nearest(
@@ -140,7 +140,7 @@ class SupportCosts(NodeCosts):
         first = np.argpartition(bound, width - 1, axis=1)[:, :width]
         radius = np.maximum(largest_rises(heights[:, None, :], self.heights[first]).max(axis=1), FLOOR)
         radius = np.where(np.isinf(np.take_along_axis(bound, first, axis=1)).any(axis=1), np.inf, radius)
-        row, column = places(bound <= radius[:, None])
+        row, column = grid_positions(bound <= radius[:, None])
         exact = np.maximum(largest_rises(heights[row], self.heights[column]), FLOOR)
         exact[np.isinf(bound[row, column])] = np.inf
         starts = np.searchsorted(row, np.arange(count + 1))

@@ -11,7 +11,7 @@ import numpy as np
 from iel.distances import Floats, Integers, LatentGoal
 from iel.errors import ConfigError, GeometryError
 from iel.model.atlas import Atlas, Source
-from iel.planning.coreset import affordable_screen, places
+from iel.planning.coreset import affordable_screen, grid_positions
 from iel.planning.planner import Aim, Planner, PlanningModel, Pursuit
 
 
@@ -23,7 +23,7 @@ def smallest_columns(table: Floats, count: int) -> Integers:
     sample = table[:, ::16]
     rank = min(count // 4 + 8, sample.shape[1] - 1)
     bound = np.partition(sample, rank, axis=1)[:, rank]
-    row, column = places(table <= bound[:, None])
+    row, column = grid_positions(table <= bound[:, None])
     if np.bincount(row, minlength=len(table)).min() < count:
         return np.argsort(table, axis=1, kind="stable")[:, :count]
     order = np.lexsort((table[row, column], row))

@@ -44,8 +44,8 @@ from iel.planning.coreset import (
     Pairs,
     TooMany,
     affordable_screen,
+    grid_positions,
     nearest_pairs,
-    places,
     rounded_up,
     typical_square,
 )
@@ -202,7 +202,7 @@ class DisplacementMatcher(Matcher):
             squares[self.nodes_off[goals]] = np.inf
         least = squares.min(axis=1).astype(np.float64)
         bound = self.widest**2 * WIDEN * np.maximum(least + slack, FLOOR**2) + slack
-        row, node = places(squares <= rounded_up(bound, squares.dtype)[:, None])
+        row, node = grid_positions(squares <= rounded_up(bound, squares.dtype)[:, None])
         costs = self.costs(states, goals, row, node)
         if self.nodes_off is not None:
             costs[self.nodes_off[goals[row], node]] = np.inf

@@ -102,7 +102,7 @@ class Pursuit:
         assert self.metric is not None
         return self.metric.steps(aim.costs)
 
-    def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+    def route(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """Nodes and costs of the whole way to a goal; without a graph there is only the straight one."""
         return [], [float(self.direct_costs(state[None, :], np.array([goal]))[0])]
 
@@ -406,16 +406,18 @@ class Planner(ABC):
 
         Goals far outside of the training data are reported, or refused if the model's `outside` says so.
         """
-        wishes = staged_goals(goals, self)
-        wanted = [goal for wish in wishes for stage in wish.stages for goal in stage]
+        goal_specs = staged_goals(goals, self)
+        wanted = [goal for goal_spec in goal_specs for stage in goal_spec.stages for goal in stage]
         known = [goal.observation for goal in wanted if goal.observation is not None]
         report(self.model.support, known, "goal", self.model.outside, self.model.signals)
         distinct: dict[tuple[bytes, ...], LatentGoal] = {}
         for goal in wanted:
             distinct.setdefault(goal.key, goal)
         number = {key: position for position, key in enumerate(distinct)}
-        numbers = [[np.array([number[goal.key] for goal in stage]) for stage in wish.stages] for wish in wishes]
-        within = np.array([wish.within for wish in wishes])
+        numbers = [
+            [np.array([number[goal.key] for goal in stage]) for stage in goal_spec.stages] for goal_spec in goal_specs
+        ]
+        within = np.array([goal_spec.within for goal_spec in goal_specs])
         return Plan(self._pursuit(list(distinct.values())), self.targets, numbers, within, self.allow_direct)
 
     @abstractmethod
@@ -452,7 +454,7 @@ class Planner(ABC):
             raise GeometryError(f"The planner {self.name} cannot follow a reward; use direct, sym-graph or asym-graph.")
         return self.reward_model.attracted(prompt)
 
-    def avoided(self, places: Regions) -> Booleans:
+    def avoided(self, regions: Regions) -> Booleans:
         """Which nodes lie in places to avoid."""
         raise GeometryError(f"The planner {self.name} knows no ways around places; use asym-graph or sym-graph.")
 
@@ -516,14 +518,14 @@ class Planner(ABC):
             if not np.isfinite(aim.costs[best]):
                 raise NoPath("No way leads to the goal; switch nodes or edges back on, avoid less, or choose another.")
             begins.append(len(costs))
-            stage_nodes, stage_costs = plan.pursuit.way(state, int(stage[best]))
+            stage_nodes, stage_costs = plan.pursuit.route(state, int(stage[best]))
             nodes.extend(stage_nodes)
             costs.extend(stage_costs)
             state = plan.pursuit.points[stage[best]]
-        way, parts = np.array(nodes, dtype=np.int64), np.array(costs)
-        states = self.states[way]
+        route, parts = np.array(nodes, dtype=np.int64), np.array(costs)
+        states = self.states[route]
         steps = np.full(len(parts), np.nan) if metric.discount is None else metric.steps(parts)
-        return Route(way, states, self.observations[states], parts, steps, begins)
+        return Route(route, states, self.observations[states], parts, steps, begins)
 
     def _distances(self, lack: str) -> Metric:
         if self.metric is None:

@@ -59,7 +59,7 @@ class AlongGraph(Pursuit):
         fields: list[Field],
         nodes_off: np.ndarray | None,
         lookahead: float = 0.0,
-        places: Floats | None = None,
+        node_positions: Floats | None = None,
         entries: tuple[Integers, Floats] | None = None,
     ):
         """`states` are the rows of the planner's `targets` that are the graph's nodes, and then its teleports;
@@ -67,7 +67,7 @@ class AlongGraph(Pursuit):
         super().__init__([field.goal for field in fields], graph.metric)
         self.graph, self.hop_states, self.fields = graph, states, fields
         self.matcher = graph.matcher(self.goals, nodes_off)
-        self.next_hops = np.stack([field.beyond(lookahead, places) for field in fields])
+        self.next_hops = np.stack([field.beyond(lookahead, node_positions) for field in fields])
         self.hop_points = np.concatenate([graph.points, graph.teleport_points])
         self.distances = np.stack([field.distance for field in fields])
         ends = [(field.next_hop == NO_HOP) & np.isfinite(field.distance) & (field.node >= 0) for field in fields]
@@ -86,17 +86,17 @@ class AlongGraph(Pursuit):
         """The next hop from the matched node, or the goal from the goal's own node; or that node, to collect there."""
         matched, costs = self.matcher.match(states, goals, memory)
         nodes, costs = self._enter(states, goals, matched, costs)
-        place = goals * self.graph.count + nodes
-        hops = self.next_hops.take(place)
+        slot = goals * self.graph.count + nodes
+        hops = self.next_hops.take(slot)
         if self.lookahead == 0.0:  # the next node is the one at which the path begins, unless that is the matched one
             hops = np.where(nodes != matched, nodes, hops)
         hops = np.where((hops == NO_HOP) & self.collects[goals], nodes, hops)  # a reward is best collected right here
         targets = self.hop_points.take(hops, axis=0, mode="wrap")
         rows = np.where(hops == NO_HOP, -1, self.hop_states.take(hops, mode="wrap"))
-        totals = costs + self.distances.take(place) + self.last_costs[goals]
+        totals = costs + self.distances.take(slot) + self.last_costs[goals]
         last = np.flatnonzero(hops == NO_HOP)
         targets[last] = self.points[goals[last]]
-        beside = np.flatnonzero(self.final.take(place) & np.isfinite(totals))
+        beside = np.flatnonzero(self.final.take(slot) & np.isfinite(totals))
         if len(beside):  # there is no detour over a node
             totals[beside] = self.direct_costs(states[beside], goals[beside])
         return Aim(targets, rows, totals, nodes, matched)
@@ -106,8 +106,8 @@ class AlongGraph(Pursuit):
         if self.entries is None:
             return matched, costs
         ends, penalties = self.entries
-        place = (goals % len(ends), matched)  # one table for all goals, or one per goal
-        listed, penalty = ends[place], penalties[place]
+        slot = (goals % len(ends), matched)  # one table for all goals, or one per goal
+        listed, penalty = ends[slot], penalties[slot]
         rows = np.repeat(np.arange(len(states)), listed.shape[1])
         table = self.matcher.costs(states, goals, rows, listed.ravel()).reshape(listed.shape)
         table = np.column_stack([costs, table])
@@ -125,7 +125,7 @@ class AlongGraph(Pursuit):
         there[onward] = self.graph.metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
         return there
 
-    def way(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
+    def route(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """From the state to its node, hop by hop to the last node, and on to the goal; or to a portal, with what is
         expected of it as the last cost."""
         goals = np.array([goal])
@@ -133,7 +133,7 @@ class AlongGraph(Pursuit):
         field = self.fields[goal]
         nodes = [int(entered[0])]
         if self.final[goal, nodes[0]]:
-            return super().way(state, goal)
+            return super().route(state, goal)
         while NO_HOP != field.next_hop[nodes[-1]] < self.graph.count:
             nodes.append(int(field.next_hop[nodes[-1]]))
         hops = np.array(nodes)
@@ -225,7 +225,7 @@ class AsymGraph(Planner):
         known = self.atlas if whole else Atlas(self.observations)
         if unobserved_cost > 1.0:
             self.graph.observed_edges = known.edges or self._observed_edges()
-        self.places = model.target_spec.positions(self.observations[self.states])
+        self.node_positions = model.target_spec.positions(self.observations[self.states])
         self.hop_states = self.states
         if chosen.teleports:
             self._enter(known.teleports)
@@ -317,8 +317,8 @@ class AsymGraph(Planner):
         """Let the graph use these teleports, or those that the data's jumps show to a policy that is sent to positions;
         their aims are rows beyond those of the data."""
         data, spec = self.atlas.resident, self.model.target_spec
-        if not teleports and data is not None and self.places is not None:
-            teleports = find_teleports(data, list(spec.columns), np.array(spec.scale), self.places)
+        if not teleports and data is not None and self.node_positions is not None:
+            teleports = find_teleports(data, list(spec.columns), np.array(spec.scale), self.node_positions)
         if teleports is None:
             return
         self.graph.teleports = teleports
@@ -367,7 +367,7 @@ class AsymGraph(Planner):
             fields,
             off if off.any() else None,
             lookahead,
-            self.places,
+            self.node_positions,
             entries,
         )
 
@@ -377,9 +377,9 @@ class AsymGraph(Planner):
         pool = self.pool_states, self.pool_embeddings
         return RewardModel(self.model, self.observations, *pool, self.graph.points, cells)
 
-    def avoided(self, places: Regions) -> Booleans:
+    def avoided(self, node_positions: Regions) -> Booleans:
         """Which nodes lie in places to avoid."""
-        return inside(places, self.observations[self.states], self.column_std, self.model.signals)
+        return inside(node_positions, self.observations[self.states], self.column_std, self.model.signals)
 
     @property
     def _joins(self) -> int:

@@ -179,9 +179,9 @@ class RewardModel:
         goals = np.asarray(self.model.embed(table), np.float64)
         direction = composed_direction(self.points, goals, prompt.weights, prompt.operator)
         height = self.points @ direction
-        spread = max(float(height.std()), 1e-12)
-        readout = Readout(direction, 1.0 / spread, -float(height.mean()) / spread, 1.0)
-        return self._reading(readout, (height - height.mean()) / spread)
+        deviation = max(float(height.std()), 1e-12)
+        readout = Readout(direction, 1.0 / deviation, -float(height.mean()) / deviation, 1.0)
+        return self._reading(readout, (height - height.mean()) / deviation)
 
     def _reading(self, readout: Readout, values: Floats) -> Reading:
         if self.nodes is None or self.cells is None:

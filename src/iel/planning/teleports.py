@@ -50,18 +50,18 @@ def find_teleports(data: Trajectories, columns: list[int], scale: Floats, nodes:
     near = 3.0 * float(np.quantile(steps, 0.9))  # what a few steps join is one place
     inside = here + AHEAD * np.where(steps < near, 1.0, 0.0)[:, None] * (here - before)
     labels = same_entrance(here, near)
-    kept = np.flatnonzero(np.bincount(labels) >= FEWEST)
-    if not len(kept):
+    retained = np.flatnonzero(np.bincount(labels) >= FEWEST)
+    if not len(retained):
         return None
     aims = []
-    for teleport in kept:
+    for teleport in retained:
         members = np.flatnonzero(labels == teleport)
         middle = inside[members].mean(axis=0)
         aim = table[rows[members[np.argmin(np.linalg.norm(here[members] - middle, axis=1))]]].copy()
         aim[columns] = middle * scale
         aims.append(aim)
-    number = np.searchsorted(kept, labels)
-    chosen = np.isin(labels, kept)
+    number = np.searchsorted(retained, labels)
+    chosen = np.isin(labels, retained)
     nearest = cKDTree(nodes)
     entries = np.unique(np.stack([nearest.query(here[chosen])[1], number[chosen]]), axis=1)
     ends = np.stack([number[chosen], nearest.query(after[chosen])[1]])
@@ -74,7 +74,7 @@ def expectations(walks: Floats, teleports: ObservedTeleports) -> Floats:
     """Q of every portal, from the costs of walking from every exit to the goal's node (row 0) and into portal k (row
     k + 1)."""
     to_goal, to_teleport = walks[0], walks[1:]
-    certain = arriving(np.isfinite(to_goal), np.isfinite(to_teleport), teleports)
+    certain = reaching(np.isfinite(to_goal), np.isfinite(to_teleport), teleports)
     values = np.where(certain, 0.0, np.inf)
     for _ in range(ROUNDS):
         best = np.minimum(to_goal, (to_teleport + values[:, None]).min(axis=0))
@@ -86,13 +86,13 @@ def expectations(walks: Floats, teleports: ObservedTeleports) -> Floats:
     return values
 
 
-def arriving(to_goal: Booleans, to_teleport: Booleans, teleports: ObservedTeleports) -> Booleans:
+def reaching(to_goal: Booleans, to_teleport: Booleans, teleports: ObservedTeleports) -> Booleans:
     """Teleports from which the goal is reached with certainty, sooner or later: the largest set all of whose
     exits lead to the goal or into the set, each with some chance of the former at last."""
-    kept = np.ones(len(teleports), bool)
+    retained = np.ones(len(teleports), bool)
     while True:
-        safe = to_goal | (to_teleport & kept[:, None]).any(axis=0)
-        allowed = kept & (np.bincount(teleports.left, ~safe, len(teleports)) == 0)
+        safe = to_goal | (to_teleport & retained[:, None]).any(axis=0)
+        allowed = retained & (np.bincount(teleports.left, ~safe, len(teleports)) == 0)
         some = np.zeros(len(teleports), bool)
         while True:
             lucky = to_goal | (to_teleport & some[:, None]).any(axis=0)
@@ -100,6 +100,6 @@ def arriving(to_goal: Booleans, to_teleport: Booleans, teleports: ObservedTelepo
             if (more == some).all():
                 break
             some = more
-        if (some == kept).all():
-            return kept
-        kept = some
+        if (some == retained).all():
+            return retained
+        retained = some

@@ -48,7 +48,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await engines[0].ask(engines[0].agent)  # the first request should not wait for the graph
+        await engines[0].call(engines[0].agent)  # the first request should not wait for the graph
         yield
         for engine in engines:
             engine.close()
@@ -92,15 +92,15 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
     @app.post("/v1/act", summary="What to do now", **_described(ActQuestion, {"action": [0.1, -0.3], "steps": 41.5}))
     async def act(request: Request) -> JSONResponse:
         """The policy's mean action towards the goal, over the planner's next waypoint."""
-        asked = parse(ActQuestion, await request.body())
-        rows = engine.tables(*asked.rows)
-        quick = engine.quick(*rows, asked.planner)
-        actions, steps, warnings = await engine.ask(engine.act, *rows, asked.planner, asked.steps, quick=quick)
-        actions = engine.model.signals.in_units(actions, asked.units)
+        query = parse(ActQuestion, await request.body())
+        rows = engine.tables(*query.rows)
+        quick = engine.quick(*rows, query.planner)
+        actions, steps, warnings = await engine.call(engine.act, *rows, query.planner, query.steps, quick=quick)
+        actions = engine.model.signals.in_units(actions, query.units)
         guard.metrics.rows += len(actions)
-        answer: Answer = {"action" if asked.single else "actions": asked.one_or_all(actions.tolist())}
+        answer: Answer = {"action" if query.single else "actions": query.one_or_all(actions.tolist())}
         if steps is not None:
-            answer["steps"] = asked.one_or_all([finite(value) for value in steps])
+            answer["steps"] = query.one_or_all([finite(value) for value in steps])
         return JSONResponse(answer | warned(warnings))
 
     @app.post(
@@ -110,21 +110,21 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
     )
     async def plan(request: Request) -> JSONResponse:
         """Waypoints (states of the data) from the observation to the goal, and the predicted steps of each part."""
-        asked = parse(Question, await request.body())
-        rows = engine.tables(*asked.rows)
+        query = parse(Question, await request.body())
+        rows = engine.tables(*query.rows)
         if max(len(rows[0]), len(rows[1])) > GOALS:
             raise ConfigError(f"A request may ask for at most {GOALS} routes; ask several times.")
-        routes = await engine.ask(engine.routes, *rows, asked.planner)
+        routes = await engine.call(engine.routes, *rows, query.planner)
         guard.metrics.rows += len(routes)
-        return JSONResponse(routes[0] if asked.single else {"plans": routes})
+        return JSONResponse(routes[0] if query.single else {"plans": routes})
 
     @app.post("/v1/steps", summary="How far it is", **_described(StepsQuestion, {"steps": 41.5}))
     async def steps(request: Request) -> JSONResponse:
         """Predicted steps to the goal: by the network alone, or along a planner's route."""
-        asked = parse(StepsQuestion, await request.body())
-        found, warnings = await engine.ask(engine.steps, *engine.tables(*asked.rows), asked.planner)
+        query = parse(StepsQuestion, await request.body())
+        found, warnings = await engine.call(engine.steps, *engine.tables(*query.rows), query.planner)
         guard.metrics.rows += len(found)
-        return JSONResponse({"steps": asked.one_or_all([finite(value) for value in found])} | warned(warnings))
+        return JSONResponse({"steps": query.one_or_all([finite(value) for value in found])} | warned(warnings))
 
     @app.get("/v1/model", summary="What is served")
     async def model() -> Answer:
@@ -149,7 +149,7 @@ def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
 
         async def reply(text: str) -> None:
             message = parse(ControlMessage, text)
-            await socket.send_json(await engine.ask(loop.answer, message, quick=loop.quick(message)))
+            await socket.send_json(await engine.call(loop.answer, message, quick=loop.quick(message)))
 
         await _converse(guard, socket, reply)
 
@@ -198,7 +198,7 @@ def _add_playground(app: FastAPI, engines: Sequence[Engine], guard: Guard) -> No
         """The playground of one model, made when first requested."""
         if not 0 <= number < len(engines):
             raise ConfigError(f"There is no model {number}; there are {len(engines)}.")
-        return await engines[number].ask(made, engines[number])
+        return await engines[number].call(made, engines[number])
 
     @app.get("/play/models", summary="What can be played with")
     async def models() -> list[Answer]:
@@ -209,7 +209,7 @@ def _add_playground(app: FastAPI, engines: Sequence[Engine], guard: Guard) -> No
     async def world(number: int) -> JSONResponse:
         """Walls or data, and the raster of the field."""
         stage = await stage_of(number)
-        return JSONResponse(await stage.engine.ask(stage.describe))
+        return JSONResponse(await stage.engine.call(stage.describe))
 
     @app.websocket("/play/ws/{number}")
     async def play(socket: WebSocket, number: int) -> None:
@@ -218,25 +218,25 @@ def _add_playground(app: FastAPI, engines: Sequence[Engine], guard: Guard) -> No
             stage = await stage_of(number)
         except IELError:
             return await socket.close(1008)
-        session, ask = Session(stage), stage.engine.ask
+        session, call = Session(stage), stage.engine.call
         walking = asyncio.Event()
 
         async def reply(text: str) -> None:
             message = parse(PlayMessage, text)
-            for answer in await ask(session.take, message):
+            for answer in await call(session.take, message):
                 await socket.send_json(answer)
             if message.agent == "run":
                 walking.set()
             elif message.agent is not None:
                 walking.clear()
 
-        walker = asyncio.create_task(_walk(socket, session, walking))
+        runner = asyncio.create_task(_walk(socket, session, walking))
         try:
             await _converse(guard, socket, reply)
         finally:
-            walker.cancel()
+            runner.cancel()
             with contextlib.suppress(asyncio.CancelledError), _until_closed(socket):
-                await walker
+                await runner
 
 
 async def _walk(socket: WebSocket, session: Session, walking: asyncio.Event) -> None:
@@ -246,7 +246,7 @@ async def _walk(socket: WebSocket, session: Session, walking: asyncio.Event) -> 
         await walking.wait()
         started = now()
         try:
-            frame = await session.stage.engine.ask(session.advance)
+            frame = await session.stage.engine.call(session.advance)
         except Busy:
             await asyncio.sleep(0.1)
             continue

@@ -55,16 +55,16 @@ class Client(ExitStack):
 
     def act(self, observation: ArrayLike, goal: Goal, *, planner: str | None = None, units: str = "unit") -> Floats:
         """The action, or with a table of observations the actions; one goal may stand for all."""
-        answer = self._ask("/v1/act", observation, goal, planner, units=units)
+        answer = self._answer("/v1/act", observation, goal, planner, units=units)
         return np.array(answer.get("action", answer.get("actions")), np.float32)
 
     def plan(self, observation: ArrayLike, goal: Goal, *, planner: str | None = None) -> Answer:
         """`waypoints`, `steps` of each part and `predicted_steps`; of several ways a list as `plans`."""
-        return self._ask("/v1/plan", observation, goal, planner)
+        return self._answer("/v1/plan", observation, goal, planner)
 
     def steps(self, observation: ArrayLike, goal: Goal, *, planner: str | None = None) -> Steps:
         """Predicted steps: a number, or one per row; None where no way is known."""
-        return self._ask("/v1/steps", observation, goal, planner)["steps"]
+        return self._answer("/v1/steps", observation, goal, planner)["steps"]
 
     def model(self) -> Answer:
         """Sizes, planners and limits of what is served."""
@@ -77,7 +77,7 @@ class Client(ExitStack):
         except ServerError:
             return False
 
-    def _ask(self, path: str, observation: ArrayLike, goal: Goal, planner: str | None, **more: str) -> Answer:
+    def _answer(self, path: str, observation: ArrayLike, goal: Goal, planner: str | None, **more: str) -> Answer:
         wanted = {"goal": _goal(goal)} if isinstance(goal, Mapping) else _named("goal", goal)
         body = {**_named("observation", observation), **wanted, **more}
         if planner is not None:
@@ -125,7 +125,7 @@ class Loop(ExitStack):
             raise ConfigError(f"A control loop needs websockets; {install('serve')}.") from None
         super().__init__()
         self._timeout = timeout
-        self._wish = {"planner": planner, "acting": acting, "seed": seed, "watchdog": watchdog and dict(watchdog)}
+        self._settings = {"planner": planner, "acting": acting, "seed": seed, "watchdog": watchdog and dict(watchdog)}
         self.stopped: str | None = None
         """Why the watchdog answered with the action that stops; None if the last action is the policy's."""
         self.warnings: list[str] = []
@@ -139,23 +139,23 @@ class Loop(ExitStack):
 
     def head_for(self, goal: Goal) -> None:
         """Another goal from now on."""
-        self._ask({"goal": _goal(goal), **self._wish})
+        self._answer({"goal": _goal(goal), **self._settings})
 
     def act(self, observation: ArrayLike, units: str = "unit", stamp: float | None = None) -> Floats:
         """The action from here, within [-1, 1] or in the units of the "robot"; `stamp` is for the watchdog."""
         message = {"observation": np.asarray(observation).tolist(), "units": units, "stamp": stamp}
-        return np.array(self._ask(message)["action"], np.float32)
+        return np.array(self._answer(message)["action"], np.float32)
 
     def act_and_steps(self, observation: ArrayLike) -> tuple[Floats, float | None]:
         """The action, and the predicted steps to the goal; None where no route is known, or the watchdog stops."""
-        answer = self._ask({"observation": np.asarray(observation).tolist(), "steps": True})
+        answer = self._answer({"observation": np.asarray(observation).tolist(), "steps": True})
         return np.array(answer["action"], np.float32), answer.get("steps")
 
     def avoid(self, states: ArrayLike, radius: float) -> int:
         """Keep away from these states; how many nodes are switched off by that."""
-        return self._ask({"avoid": np.asarray(states).tolist(), "radius": radius})["nodes_off"]
+        return self._answer({"avoid": np.asarray(states).tolist(), "radius": radius})["nodes_off"]
 
-    def _ask(self, message: Answer) -> Answer:
+    def _answer(self, message: Answer) -> Answer:
         try:
             self._socket.send(json.dumps(message))
             answer = json.loads(self._socket.recv(timeout=self._timeout))

@@ -143,22 +143,22 @@ class Engine:
         self._agents: dict[str, Agent] = {}
         self._plans: OrderedDict[tuple[str, tuple[Hashable, ...]], tuple[Plan, str | None]] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="iel-engine")
-        self._asked: set[Future] = set()
+        self._queries: set[Future] = set()
 
     @property
     def waiting(self) -> int:
         """Questions that the worker has not finished, whether or not their answers are still wanted."""
-        return len(self._asked)
+        return len(self._queries)
 
-    async def ask(self, question: Callable[[*Arguments], T], *arguments: *Arguments, quick: bool = False) -> T:
+    async def call(self, question: Callable[[*Arguments], T], *arguments: *Arguments, quick: bool = False) -> T:
         """Run a function in the worker; a `quick` one at once if the worker is idle: then nobody else is asking."""
         if quick and self.waiting == 0:
             return question(*arguments)
         if self.waiting >= WAITING:
             raise Busy(f"{WAITING} requests are waiting already; ask again in a moment.")
         answer = self._worker.submit(question, *arguments)
-        self._asked.add(answer)
-        answer.add_done_callback(self._asked.discard)
+        self._queries.add(answer)
+        answer.add_done_callback(self._queries.discard)
         return await asyncio.wrap_future(answer)
 
     def quick(self, observations: Floats, goals: list[Wanted], planner: str | None) -> bool:
@@ -207,14 +207,14 @@ class Engine:
     ) -> tuple[Floats, Floats | None, list[str]]:
         """Mean actions (n, a), predicted steps (n,) if they are wanted, and warnings. Nothing is remembered: clients
         share plans, and each row is answered like the first step of an episode."""
-        asked = self._prepare(observations, goals, planner)
-        actions = Controller(self.model, asked.plan).act(asked.rows, asked.owner)
-        return actions, self._steps(asked) if with_steps else None, self.warnings(asked)
+        query = self._prepare(observations, goals, planner)
+        actions = Controller(self.model, query.plan).act(query.rows, query.owner)
+        return actions, self._steps(query) if with_steps else None, self.warnings(query)
 
     def steps(self, observations: Floats, goals: list[Wanted], planner: str | None) -> tuple[Floats, list[str]]:
         """Predicted steps (n,), by the network alone or along a planner's route, and warnings."""
-        asked = self._prepare(observations, goals, planner or "direct")
-        return self._steps(asked), self.warnings(asked)
+        query = self._prepare(observations, goals, planner or "direct")
+        return self._steps(query), self.warnings(query)
 
     def routes(self, observations: Floats, goals: list[Wanted], planner: str | None) -> list[Answer]:
         """Waypoints from each observation to its goal."""
@@ -228,15 +228,15 @@ class Engine:
             answers.append(answer | warned(self.warnings(self._prepare(row[None], [wanted], planner))))
         return answers
 
-    def warnings(self, asked: PreparedRequest) -> list[str]:
+    def warnings(self, query: PreparedRequest) -> list[str]:
         """What lies outside of the training data: the goal, and the observations."""
-        own = warning(self.model.support, asked.rows, "observation", self.model.outside)
-        return [sentence for sentence in (asked.warning, own) if sentence is not None]
+        own = warning(self.model.support, query.rows, "observation", self.model.outside)
+        return [sentence for sentence in (query.warning, own) if sentence is not None]
 
-    def _steps(self, asked: PreparedRequest) -> Floats:
+    def _steps(self, query: PreparedRequest) -> Floats:
         if self.model.metric is None:
             raise GeometryError(f"{self.model.algo} learned no distances, so it predicts no number of steps.")
-        return asked.plan.steps(self.model.embed(asked.rows), rows=asked.owner)
+        return query.plan.steps(self.model.embed(query.rows), rows=query.owner)
 
     def _prepare(self, observations: Floats, goals: list[Wanted], planner: str | None) -> PreparedRequest:
         """The observations, a plan for the distinct goals, and which of these each observation pursues."""

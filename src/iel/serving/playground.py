@@ -29,7 +29,7 @@ from iel.serving.views import Extent, View, view_of
 
 Row = NDArray[np.float32]
 Coordinate = Annotated[Number, Field(ge=-1e12, le=1e12)]
-Place = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
+Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
 FRAMES = 30
 """Frames a second while the agent walks."""
 STROKES, STROKE_POINTS = 64, 512
@@ -44,7 +44,7 @@ ROUND, LONG = (2, 4), (3, 5)
 class Stroke(Body):
     """One stroke of the brush."""
 
-    points: Annotated[list[Place], Field(min_length=1, max_length=STROKE_POINTS)]
+    points: Annotated[list[Point], Field(min_length=1, max_length=STROKE_POINTS)]
     radius: float = Field(gt=0.0, le=1e6, allow_inf_nan=False)
 
 
@@ -52,8 +52,8 @@ class Scene(Body):
     """What the page shows."""
 
     id: int = Field(ge=0, lt=2**53)
-    start: Place
-    goal: Place
+    start: Point
+    goal: Point
     planner: str = Field(max_length=40)
     field: Literal["straight", "graph", "none"] = "none"
     graph: bool = False
@@ -121,19 +121,19 @@ class Obstacles:
         x, y = np.clip((spots - self.low) / self.cell, 0, np.array(self.covered.shape) - 1).astype(int).T
         return x, y
 
-    def covers(self, places: Floats) -> NDArray[np.bool_]:
+    def covers(self, xy: Floats) -> NDArray[np.bool_]:
         """Whether places (n, 2) lie on an obstacle."""
-        spots = places / self.scale
+        spots = xy / self.scale
         return self.covered[self._cells(spots)] & (spots >= self.low).all(axis=1) & (spots <= self.high).all(axis=1)
 
-    def crossed(self, edges: Edges, places: Floats) -> NDArray[np.int64]:
+    def crossed(self, edges: Edges, xy: Floats) -> NDArray[np.int64]:
         """(m, 2) edges that an obstacle crosses between nodes at these places which it does not cover."""
         if not self.radii:
             return np.empty((0, 2), np.int64)
-        on = self.covers(places)
+        on = self.covers(xy)
         left = np.flatnonzero(~(on[edges.source] | on[edges.target]))
-        begin = places[edges.source[left]]
-        ahead = places[edges.target[left]] - begin
+        begin = xy[edges.source[left]]
+        ahead = xy[edges.target[left]] - begin
         most = max(1, min(ALONG, SAMPLES // max(1, len(left))))
         counts = 1 + np.clip(np.hypot(*(ahead / self.scale).T) / min(self.radii), 1, most).astype(int)
         number, spots = _samples(begin, ahead, counts)
@@ -169,11 +169,11 @@ class Simulation:
 
     def set_goal(self, goal: Row) -> None:
         """Where success is."""
-        place = np.asarray(goal[:2], np.float64)
+        spot = np.asarray(goal[:2], np.float64)
         if "cur_goal_xy" in vars(self.simulator):
-            self.simulator.set_goal(goal_xy=place)
+            self.simulator.set_goal(goal_xy=spot)
         else:
-            self.simulator.set_goal(place)
+            self.simulator.set_goal(spot)
 
     def step(self, action: ArrayLike) -> tuple[Row, bool]:
         """(observation, whether the goal is reached)."""
@@ -223,11 +223,11 @@ class Stage:
 
     def nodes(self, planner: AsymGraph) -> Floats:
         """Where a graph's nodes are drawn."""
-        return self.view.places(planner.observations[planner.states])
+        return self.view.xy(planner.observations[planner.states])
 
     def describe(self) -> Answer:
         """The world as the page draws it, without what changes."""
-        start, goal = self.view.places(np.stack(self.first)).tolist()
+        start, goal = self.view.xy(np.stack(self.first)).tolist()
         return {
             **self.engine.served.describe(),
             "view": self.view.describe(),
@@ -295,9 +295,9 @@ class Session:
         planner = base.fork()
         latent = staged_goals([goal], planner)[0].stages[0][0]
         if isinstance(planner, AsymGraph) and obstacles:
-            places = self.stage.nodes(planner)
-            crossed = obstacles.crossed(planner.graph.edges(latent), places)
-            planner.switch_off(np.flatnonzero(obstacles.covers(places)), map(tuple, crossed), one_way=True)
+            xy = self.stage.nodes(planner)
+            crossed = obstacles.crossed(planner.graph.edges(latent), xy)
+            planner.switch_off(np.flatnonzero(obstacles.covers(xy)), map(tuple, crossed), one_way=True)
         if not (isinstance(planner, AsymGraph) and planner.nodes_off.all()):  # obstacles cover every node
             planner.prepare(goal)
         if self.simulation is not None and not np.array_equal(goal, self.goal):
@@ -308,15 +308,15 @@ class Session:
 
     def _path(self, planner: Planner, here: Row) -> Answer:
         """The route from a state, on the map, or the sentence that says why there is none."""
-        ends = self.view.places(np.stack([here, self.goal]))
+        ends = self.view.xy(np.stack([here, self.goal]))
         try:
             between: Floats = np.empty((0, 2))
             steps = None
             if planner.metric is not None:
                 route = planner.path(here)
-                between, steps = self.view.places(route.observations), finite(route.total)
+                between, steps = self.view.xy(route.observations), finite(route.total)
             if planner.name == "rec-mid":  # its route is straight, but it heads for a midpoint first
-                between = self.view.places(planner.target(here).observation)
+                between = self.view.xy(planner.target(here).observation)
             path = np.concatenate([ends[:1], between, ends[1:]])
             return {"path": np.round(path, 3).tolist(), "steps": steps, "problem": None}
         except (NoPath, ConfigError) as error:
@@ -353,7 +353,7 @@ class Session:
             else:
                 scale = self.view.scale
                 tree = cKDTree(self.stage.nodes(planner)[use] / scale)
-                found = tree.query(self.view.raster.places / scale)[1]
+                found = tree.query(self.view.raster.xy / scale)[1]
             self._nearest = key, use[found]
         return self._nearest[1]
 
@@ -392,7 +392,7 @@ class Session:
             "type": "agent",
             "life": self.life,
             "state": state,
-            "at": np.round(self.view.places(self.observation[None])[0], 3).tolist(),
+            "at": np.round(self.view.xy(self.observation[None])[0], 3).tolist(),
             "body": self.simulation.body(),
             "step": self.steps,
             **self._path(self.planner, self.observation),

@@ -131,6 +131,6 @@ def parse(schema: type[S], text: str | bytes) -> S:
         return schema.model_validate_json(text)
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])[:80]
+        location = ".".join(str(part) for part in first["loc"])[:80]
         reason = str(first["msg"]).removeprefix("Value error, ")[:200]
-        raise ConfigError(f"{place}: {reason}." if place else f"The body is wrong: {reason}.") from None
+        raise ConfigError(f"{location}: {reason}." if location else f"The body is wrong: {reason}.") from None

@@ -43,7 +43,7 @@ class Raster:
     """(rows, columns) of the grid."""
     pixels: Integers
     """(k,) numbers of the grid's points that have a state."""
-    places: Floats
+    xy: Floats
     """(k, 2)."""
     observations: Floats
     """(k, o)."""
@@ -69,16 +69,16 @@ class View:
     raster: Raster
     maze: MazeMap | None = None
 
-    def places(self, observations: ArrayLike) -> Floats:
+    def xy(self, observations: ArrayLike) -> Floats:
         """Where states are drawn, (n, 2)."""
         rows = np.asarray(observations, np.float32)
         return self.project(rows) if len(rows) else np.empty((0, 2))
 
-    def state(self, place: ArrayLike) -> NDArray[np.float32]:
+    def state(self, region: ArrayLike) -> NDArray[np.float32]:
         """The state that a click means."""
-        spot = np.asarray(place, np.float64)
+        spot = np.asarray(region, np.float64)
         if self.maze is not None and self.maze.walls[tuple(self.maze.cell_of(spot))]:
-            spot = self.raster.places[np.argmin(((self.raster.places - spot) ** 2).sum(1))]
+            spot = self.raster.xy[np.argmin(((self.raster.xy - spot) ** 2).sum(1))]
         observation = self.pool[np.argmin((((self.flat - spot) / self.scale) ** 2).sum(1))].copy()
         if self.maze is not None:
             observation[:2] = spot
@@ -184,15 +184,15 @@ def _raster(extent: Extent, equal: bool, scale: Floats, pool: Floats, flat: Floa
         rows = int(np.clip(np.sqrt(1.4 * POINTS / ratio), 8, 200))
     pixel = np.array([(right - left) / columns, (top - bottom) / rows])
     x, y = left + (np.arange(columns) + 0.5) * pixel[0], bottom + (np.arange(rows) + 0.5) * pixel[1]
-    places = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)
-    distance, nearest = cKDTree(flat / scale).query(places / scale)
+    xy = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)
+    distance, nearest = cKDTree(flat / scale).query(xy / scale)
     if maze is not None:
-        pixels = np.flatnonzero(~maze.walls[tuple(maze.cell_of(places).T)])
+        pixels = np.flatnonzero(~maze.walls[tuple(maze.cell_of(xy).T)])
     else:
         pixels = np.flatnonzero(distance <= 1.1 * np.linalg.norm(pixel / scale))
         if len(pixels) > 2 * POINTS:
             pixels = pixels[:: len(pixels) // POINTS]
     observations = pool[nearest[pixels]].copy()
     if maze is not None:
-        observations[:, :2] = places[pixels]
-    return Raster((rows, columns), pixels, places[pixels], observations)
+        observations[:, :2] = xy[pixels]
+    return Raster((rows, columns), pixels, xy[pixels], observations)

@@ -392,11 +392,11 @@ def _closure(
     return fit_latent_dynamics(phi, moves, offsets, generator)
 
 
-def _checked(ask: PairFunction, name: str) -> PairFunction:
+def _checked(call: PairFunction, name: str) -> PairFunction:
     """The same function, which must answer one number per pair, infinite perhaps but not NaN."""
 
     def answer(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        values = np.asarray(ask(i, j), dtype=np.float64).ravel()
+        values = np.asarray(call(i, j), dtype=np.float64).ravel()
         if len(values) != len(i):
             raise ChainError(f"{name}(i, j) returned {len(values)} numbers for {len(i)} pairs: one per pair is needed.")
         if np.isnan(values).any():

@@ -93,8 +93,8 @@ def move_table(free: np.ndarray, moves: np.ndarray = GRID_MOVES) -> np.ndarray:
     i, j = np.nonzero(padded)
     nexts = np.empty((len(i), len(moves)), dtype=np.int64)
     for a, (down, right) in enumerate(moves):
-        open_way = padded[i + down, j + right] & padded[i + down, j] & padded[i, j + right]
-        nexts[:, a] = np.where(open_way, number[i + down, j + right], np.arange(len(i)))
+        is_open = padded[i + down, j + right] & padded[i + down, j] & padded[i, j + right]
+        nexts[:, a] = np.where(is_open, number[i + down, j + right], np.arange(len(i)))
     return nexts
 
 

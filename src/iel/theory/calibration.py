@@ -120,9 +120,9 @@ def fit_latent_dynamics(
         return columns(phi, action) @ weights + intercept
 
     missed = targets[test] - predict(embeddings[now[test]], actions[now[test]])
-    place = np.hstack([embeddings, actions])[now[test]]
-    twin = _nearest_other(place / np.where(place.std(axis=0) > 0, place.std(axis=0), 1.0), generator)
-    total, scatter = (missed**2).sum(axis=1), ((missed - missed[twin]) ** 2).sum(axis=1) / 2.0
+    position = np.hstack([embeddings, actions])[now[test]]
+    nearest = _nearest_other(position / np.where(position.std(axis=0) > 0, position.std(axis=0), 1.0), generator)
+    total, scatter = (missed**2).sum(axis=1), ((missed - missed[nearest]) ** 2).sum(axis=1) / 2.0
 
     def parts(rows: np.ndarray) -> np.ndarray:
         noise = min(float(scatter[rows].mean()), float(total[rows].mean()))

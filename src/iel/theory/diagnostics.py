@@ -72,14 +72,14 @@ def when_it_works(
     moving = step_rows(bounds)
     moves = np.asarray(actions, np.float64)
     dynamics = fit_latent_dynamics(phi, moves, bounds, generator)
-    spread = float(((phi[moving + 1] - phi[moving]) ** 2).sum(axis=1).mean())
+    dispersion = float(((phi[moving + 1] - phi[moving]) ** 2).sum(axis=1).mean())
     some = generator.choice(len(phi), size=min(rows, len(phi)), replace=False)
     horizon = None
     if predicted is not None:
         steps = np.asarray(predicted(*generator.integers(len(phi), size=(2, rows))), np.float64)
         horizon = float(np.quantile(steps, 0.9) / (np.diff(bounds).max() - 1))
     return Conditions(
-        closure=dynamics.epsilon.value**2 / spread if spread > 0 else 0.0,
+        closure=dynamics.epsilon.value**2 / dispersion if dispersion > 0 else 0.0,
         goals=None if attributes is None else held_out_misfit(phi[some], attributes[some], generator),
         rewards=None if rewards is None else held_out_misfit(phi[some], rewards[some], generator),
         horizon=horizon,

@@ -117,14 +117,14 @@ def winning_states(
     The greatest set W such that every state of W can reach the goal using only actions that stay in W: states that
     cannot are left out, then the actions that may lead to them, until nothing changes.
     """
-    winning, arrived = np.ones(len(allowed), dtype=bool), goal_mask(goal, len(allowed))
+    winning, at_goal = np.ones(len(allowed), dtype=bool), goal_mask(goal, len(allowed))
     while True:
         leaves = np.stack([chain @ (~winning).astype(np.float64) for chain in transitions], axis=1) > 0
         safe = allowed & ~leaves
         usable = [sp.diags_array((safe[:, a] & winning) * 1.0) @ chain for a, chain in enumerate(transitions)]
         edges = sp.csr_array(sum(usable, start=0))
         edges.eliminate_zeros()
-        reached = leads_into(edges, arrived)
+        reached = leads_into(edges, at_goal)
         if np.array_equal(reached, winning):
             return winning, safe
         winning = reached

@@ -165,12 +165,12 @@ def support(generator: np.random.Generator) -> Iterator[Evidence]:
         diagonal = max(diagonal, np.abs(np.diag(drawn)).max())
         gap = min(gap, (drawn[:, :, None] + drawn[None] - drawn[:, None]).min())
         times = fewest_steps(random_world(generator))
-        kept = generator.permutation(len(times))[: len(times) - 1]
-        exact = support_distance(-times, np.eye(len(times))[kept])
-        at_landmarks = max(at_landmarks, np.abs(exact - times)[:, kept].max())
+        retained = generator.permutation(len(times))[: len(times) - 1]
+        exact = support_distance(-times, np.eye(len(times))[retained])
+        at_landmarks = max(at_landmarks, np.abs(exact - times)[:, retained].max())
         elsewhere = max(elsewhere, (exact - times).max())
         move = np.eye(len(times)) + 0.1 * generator.normal(size=times.shape)
-        other = support_distance(-times @ move.T, np.eye(len(times))[kept] @ np.linalg.inv(move))
+        other = support_distance(-times @ move.T, np.eye(len(times))[retained] @ np.linalg.inv(move))
         turned = max(turned, np.abs(other - exact).max())
     numbers = {"largest d(x, x)": diagonal, "smallest d(x, y) + d(y, z) - d(x, z)": gap}
     yield Evidence(f"{INSTANCES} random phi and omega", numbers, diagonal == 0.0 and gap > -ROUNDING)

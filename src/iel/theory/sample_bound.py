@@ -136,10 +136,10 @@ def fit_encoder(weight: np.ndarray, target: np.ndarray, omegas: np.ndarray, radi
 
 def empirical_weight(tuples: np.ndarray, states: int) -> TupleLaw:
     """Frequencies of (s, u, g) and mean labels of sampled tuples."""
-    *place, gap = tuples.reshape(-1, 4).T
+    *position, gap = tuples.reshape(-1, 4).T
     counts, gaps = np.zeros((2, states, states, states))
-    np.add.at(counts, tuple(place), 1.0)
-    np.add.at(gaps, tuple(place), gap.astype(np.float64))
+    np.add.at(counts, tuple(position), 1.0)
+    np.add.at(gaps, tuple(position), gap.astype(np.float64))
     return TupleLaw(counts / len(gap), TupleLaw.of(counts, gaps).mean_gap)
 
 

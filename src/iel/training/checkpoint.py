@@ -171,9 +171,9 @@ def find_checkpoint(runs: dict[int, Run], like: Tree) -> Resumed[Tree] | None:
     """
     owners = {run.folder("checkpoints"): run for run in runs.values()}
     for root, run in owners.items():
-        for place in (run.path, run.path / "models", root):
-            if place.is_dir():
-                remove_partials(place)
+        for location in (run.path, run.path / "models", root):
+            if location.is_dir():
+                remove_partials(location)
     step, problems = newest_common(list(owners), lambda directory: _require_own(directory, owners[directory.parent]))
     for problem in problems:
         notice(f"skipped a checkpoint: {problem}")

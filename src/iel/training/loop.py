@@ -63,8 +63,8 @@ class Trained:
     seconds: float
 
     def __repr__(self) -> str:
-        place = "" if self.path is None else f", {self.path}"
-        return f"Trained({self.model!r}, seeds {list(self.models)}, {self.seconds:.0f} s{place})"
+        location = "" if self.path is None else f", {self.path}"
+        return f"Trained({self.model!r}, seeds {list(self.models)}, {self.seconds:.0f} s{location})"
 
     @property
     def model(self) -> Model:
@@ -411,9 +411,9 @@ class Trainer:
         for run in self.runs.values():
             run.update(status=status, step=self.step)
 
-    def _save_models(self, place: Callable[[Path], Path]) -> None:
+    def _save_models(self, location: Callable[[Path], Path]) -> None:
         """Write the model of every run, whole or not at all."""
         for seed, model in self.models().items():
-            final = place(self.runs[seed].path)
+            final = location(self.runs[seed].path)
             with write_errors("The model", final), new_directory(final) as partial:
                 save_model(model, partial, versions())

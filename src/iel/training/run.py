@@ -124,9 +124,9 @@ class Run:
             raise DataError(f"{self.path} does not say what it was trained on; give --data FILE.")
         # Sets of an older recipe too, if it was trained on one.
         found = [path for episodes in (None, facts["episodes"]) for path in stored(facts["name"], episodes)]
-        kept = [place / STORED_DATA for place in (self.path, self.path.parent)]  # of one seed, of several
+        copies = [location / STORED_DATA for location in (self.path, self.path.parent)]  # of one seed, of several
         recorded = [Path(facts["file"])] if "file" in facts else []
-        for path in dict.fromkeys(path for path in (*kept, *recorded, *found) if path.exists()):
+        for path in dict.fromkeys(path for path in (*copies, *recorded, *found) if path.exists()):
             data = load(path, trust=True)
             if data.fingerprint == facts["fingerprint"]:
                 return data.named(self.env)
@@ -136,7 +136,7 @@ class Run:
                 f"{what} is not on this machine; make it again with `iel data make {facts['name']} --episodes "
                 f"{facts['episodes']}` if it was made, or give --data FILE."
             )
-        raise DataError(f"{what} is no longer in {recorded[0] if recorded else kept[0]}; give --data FILE.")
+        raise DataError(f"{what} is no longer in {recorded[0] if recorded else copies[0]}; give --data FILE.")
 
     def folder(self, name: str) -> Path:
         """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""

@@ -82,15 +82,15 @@ def rewind(path: Path, step: int, facts: MetricsFacts) -> bytes:
         content = read_content(path)
     except RunError:
         content = b""
-    kept = content[: facts.bytes]
-    if facts_of(kept) != facts:
+    stored = content[: facts.bytes]
+    if facts_of(stored) != facts:
         notice(f"{path} is not what was written up to step {step}; only its readable lines are kept.")
         rows = (row for row in _rows(content) if int(row["step"]) <= step)
-        kept = _csv([HEADER, *([row.get(name, "") for name in HEADER] for row in rows)])
-    if kept != content:
+        stored = _csv([HEADER, *([row.get(name, "") for name in HEADER] for row in rows)])
+    if stored != content:
         with write_errors("Metrics", path):
-            write_bytes(path, kept)
-    return kept
+            write_bytes(path, stored)
+    return stored
 
 
 class TensorBoardTracker:

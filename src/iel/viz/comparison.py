@@ -57,8 +57,8 @@ def draw_bars(
                     rows = np.full(len(values), row)
                     panel.scatter(values, rows, s=9, color="white", edgecolor=INK, linewidth=0.7, zorder=5)
                 if column in theirs.get(env, {}):
-                    place = 100 * theirs[env][column], row
-                    panel.scatter(*place, marker="D", s=26, color="none", edgecolor=EDGE, linewidth=1.4, zorder=6)
+                    point = 100 * theirs[env][column], row
+                    panel.scatter(*point, marker="D", s=26, color="none", edgecolor=EDGE, linewidth=1.4, zorder=6)
             panel.set_yticks([])
             panel.set(xlim=(-1, 101), ylim=(len(columns) - 0.4, -0.6), title=env.removesuffix("-v0"))
             panel.set_xlabel("success, per cent" + ("   (◇ published)" if theirs.get(env) else ""))
@@ -152,12 +152,12 @@ def draw_learning(
 def _numbered(panel: Axes) -> None:
     """Numbers on a symmetric logarithmic axis: 1, 2 and 5 of each decade, or evenly where there are not two of them."""
     low, high = panel.get_ylim()
-    places = np.array(
+    positions = np.array(
         [0.0, *(sign * first * 10.0**power for sign in (-1, 1) for first in (1, 2, 5) for power in range(-1, 9))]
     )
-    shown = np.sort(places[(places >= low) & (places <= high)])
+    shown = np.sort(positions[(positions >= low) & (positions <= high)])
     if len(shown) > 8:  # whole decades alone
-        shown = np.array([place for place in shown if place == 0 or np.log10(abs(place)) % 1 == 0])
+        shown = np.array([point for point in shown if point == 0 or np.log10(abs(point)) % 1 == 0])
     locator = matplotlib.ticker.FixedLocator(shown.tolist()) if len(shown) > 1 else matplotlib.ticker.MaxNLocator(4)
     panel.yaxis.set_major_locator(locator)
     panel.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))

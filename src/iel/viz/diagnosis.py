@@ -46,9 +46,9 @@ def _episodes(
     if rollouts is None:
         panel.set_title("where the data was (no episodes were run)")
         return
-    for way, name in zip(rollouts.paths, diagnosis.fates, strict=True):
-        panel.plot(*way[:, pair].T, color=ENDS[name], linewidth=0.6, alpha=0.4, zorder=3)
-    fates, ends = np.array(diagnosis.fates), np.array([way[-1, pair] for way in rollouts.paths])
+    for route, name in zip(rollouts.paths, diagnosis.fates, strict=True):
+        panel.plot(*route[:, pair].T, color=ENDS[name], linewidth=0.6, alpha=0.4, zorder=3)
+    fates, ends = np.array(diagnosis.fates), np.array([route[-1, pair] for route in rollouts.paths])
     for name in dict.fromkeys(diagnosis.fates):
         x, y = ends[fates == name].T
         panel.scatter(x, y, s=26, color=ENDS[name], edgecolor="white", linewidth=0.6, zorder=5, label=name)

@@ -136,8 +136,8 @@ def draw_graph(
     with figure(path, size=(7.5, 0.6 + 7.2 * (top - bottom) / (right - left))) as axes:
         panel = axes[0, 0]
         draw_maze(panel, maze)
-        ways, label = list(nodes[edges]), "edge of the graph"
-        panel.add_collection(LineCollection(ways, colors=EDGE, linewidths=0.35, alpha=0.5, zorder=2, label=label))
+        routes, label = list(nodes[edges]), "edge of the graph"
+        panel.add_collection(LineCollection(routes, colors=EDGE, linewidths=0.35, alpha=0.5, zorder=2, label=label))
         if rewards is None:
             label = "node (a state of the data)"
             panel.scatter(*nodes[used].T, s=4, color=INK, linewidth=0, alpha=0.75, zorder=3, label=label)
@@ -233,8 +233,8 @@ def draw_visits(path: Path | str, maze: MazeMap, data: Trajectories) -> None:
             norm=LogNorm(1, max(2, counts.max())), interpolation="nearest",
         )  # fmt: skip
         for number in range(min(EXAMPLES, len(data))):
-            way = data.episode(number).observations
-            panel.plot(way[:, 0], way[:, 1], color="white", linewidth=0.7, alpha=0.85, zorder=3)
+            states = data.episode(number).observations
+            panel.plot(states[:, 0], states[:, 1], color="white", linewidth=0.7, alpha=0.85, zorder=3)
         panel.figure.colorbar(image, ax=panel, shrink=0.8, label="states a bin")
         panel.set_title(
             f"{data.name}: {len(data):,} episodes, {data.num_transitions:,} steps, {len(visited)} of {len(free)} cells",

@@ -46,8 +46,8 @@ print("drawn")
 @cache
 def find_backend() -> str | None:
     """The first GL library that draws a ball here: MUJOCO_GL if it is set, else EGL, else OSMesa; None if none does."""
-    wish = os.environ.get("MUJOCO_GL", "").lower()
-    for backend in (wish,) if wish else ("egl", "osmesa"):
+    wanted = os.environ.get("MUJOCO_GL", "").lower()
+    for backend in (wanted,) if wanted else ("egl", "osmesa"):
         try:
             run = subprocess.run(
                 [sys.executable, "-c", PROBE], env=_environment(backend), capture_output=True, text=True, timeout=60
@@ -118,7 +118,7 @@ def _work(env_name: str, source: str, target: str) -> None:
     if hasattr(simulator, "set_goal"):
         simulator.set_goal(goal_xy=goal[:2]) if "cur_goal_xy" in vars(simulator) else simulator.set_goal(goal[:2])
     model, data = simulator.model, simulator.data
-    places = [_place(env, point) for point in waypoints]
+    positions = [_position(env, point) for point in waypoints]
     width, height = frame_size(env.map, longest)
     model.vis.global_.offwidth, model.vis.global_.offheight = width, height
     if env.map is not None:
@@ -134,15 +134,15 @@ def _work(env_name: str, source: str, target: str) -> None:
     for number, observation in enumerate(observations):
         _restore(env, observation)
         renderer.update_scene(data, camera=camera)
-        for place in places:
-            _add_ball(renderer.scene, place, 0.35 if env.map else 0.03, WAYPOINT)
+        for spot in positions:
+            _add_ball(renderer.scene, spot, 0.35 if env.map else 0.03, WAYPOINT)
         if env.map:
             _add_ball(renderer.scene, np.array([*goal[:2], 0.5]), 0.5, GOAL)
         frames[number] = renderer.render()
     np.savez(target, frames=frames)
 
 
-def _place(env: SeededEnv, waypoint: NDArray) -> NDArray:
+def _position(env: SeededEnv, waypoint: NDArray) -> NDArray:
     """Where a waypoint is drawn: on the floor of a maze, or where it wants the robot's hand."""
     if env.map is not None:
         return np.array([*waypoint[:2], 0.5])
@@ -166,12 +166,12 @@ def _camera(maze: MazeMap | None, simulator: Any) -> Any:
     return camera
 
 
-def _add_ball(scene: Any, place: NDArray, radius: float, colour: tuple[float, ...]) -> None:
+def _add_ball(scene: Any, spot: NDArray, radius: float, colour: tuple[float, ...]) -> None:
     import mujoco
 
     if scene.ngeom < scene.maxgeom:
         size, turn, rgba = np.array([radius, 0.0, 0.0]), np.eye(3).ravel(), np.array(colour, np.float32)
-        mujoco.mjv_initGeom(scene.geoms[scene.ngeom], mujoco.mjtGeom.mjGEOM_SPHERE, size, place, turn, rgba)
+        mujoco.mjv_initGeom(scene.geoms[scene.ngeom], mujoco.mjtGeom.mjGEOM_SPHERE, size, spot, turn, rgba)
         scene.ngeom += 1
 
 

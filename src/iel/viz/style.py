@@ -130,10 +130,10 @@ def mark(axes: Axes, xy: NDArray, kind: str, size: float = 110.0) -> None:
 def draw_directions(axes: Axes, maze: MazeMap) -> None:
     """One-way doors as bars with an arrow the way they open, wind as an arrow in its cell."""
     for front, back in maze.doors:
-        middle, way = maze.centre([front, back]).mean(axis=0), maze.centre(back) - maze.centre(front)
-        bar = np.stack([middle + side * way[::-1] / 2 for side in (-1, 1)])
+        middle, direction = maze.centre([front, back]).mean(axis=0), maze.centre(back) - maze.centre(front)
+        bar = np.stack([middle + side * direction[::-1] / 2 for side in (-1, 1)])
         axes.plot(*bar.T, color=DOOR, linewidth=3.0, solid_capstyle="butt", zorder=3)
-        _arrow(axes, middle - 0.3 * way, middle + 0.3 * way, DOOR)
+        _arrow(axes, middle - 0.3 * direction, middle + 0.3 * direction, DOOR)
     for cell, wind in maze.winds:
         middle, blow = maze.centre(cell), 0.6 * maze.cell * np.array(wind)
         _arrow(axes, middle - blow, middle + blow, WIND)

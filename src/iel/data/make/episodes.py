@@ -73,7 +73,7 @@ class Driver:
                 target = target + (self.plan.waypoint_shift + self.rng.uniform(-1.0, 1.0, 2) * WAYPOINT_NOISE)
         return (target - xy) / (np.linalg.norm(target - xy) + 1e-6)
 
-    def arrive(self, xy: NDArray) -> None:
+    def reach_target(self, xy: NDArray) -> None:
         """Told after every step where it led, before any teleport."""
         if np.linalg.norm(self.goal_xy - xy) <= self.plan.reach:
             self.reached += 1
@@ -94,7 +94,7 @@ class Explorer:
         self.steps += 1
         return self.heading
 
-    def arrive(self, xy: NDArray) -> None:
+    def reach_target(self, xy: NDArray) -> None:
         """An explorer has no goal."""
 
 
@@ -150,6 +150,6 @@ class Collector:
             observation = self.env.step(actions[-1])[0]
             observations.append(observation)
             # A step into a teleport returns the state before it, and that is where OGBench judges arrivals.
-            driver.arrive(observation[:2])
+            driver.reach_target(observation[:2])
         self.goals_reached = driver.reached
         return np.array(observations, np.float32), np.array(actions)

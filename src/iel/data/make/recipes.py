@@ -17,7 +17,7 @@ from iel.envs import canonical_name, environment_names
 from iel.envs.registry import ALIASES, D4RL_KINDS
 from iel.errors import unknown_name
 
-BODIES = ("pointmaze", "antmaze")
+ROBOTS = ("pointmaze", "antmaze")
 VERSION = 2
 """Rises whenever the same name, seed and number would give another episode. Files carry the version they were made by.
 
@@ -52,7 +52,7 @@ class Recipe:
 
 def recipe_names() -> list[str]:
     """Every data set we know how to make."""
-    return [name for name in environment_names() if name.split("-")[0] in BODIES]
+    return [name for name in environment_names() if name.split("-")[0] in ROBOTS]
 
 
 def recipe(name: str) -> Recipe:

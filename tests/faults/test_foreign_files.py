@@ -56,7 +56,7 @@ def iel_command(*arguments: object, **options) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
-def test_a_lock_that_is_a_link_is_refused_and_its_target_kept(run, victim, link):
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stored(run, victim, link):
     """A stranger's RUN/.lock could truncate any file of the user who resumed it."""
     getattr(run / ".lock", link)(victim)
     with pytest.raises(RunError, match=r"\.lock is .*remove it"), locked(run):
@@ -148,26 +148,26 @@ FULL = {
 }  # fmt: skip
 
 
-def places(table: dict, prefix: tuple = ()) -> list[tuple]:
+def locations(table: dict, prefix: tuple = ()) -> list[tuple]:
     found = []
     for key, value in table.items():
-        found += [(*prefix, key), *(places(value, (*prefix, key)) if isinstance(value, dict) else [])]
+        found += [(*prefix, key), *(locations(value, (*prefix, key)) if isinstance(value, dict) else [])]
     return found
 
 
 def mutations(table: dict):
     """Every value replaced by each strange one, and every key left out."""
-    for place in places(table):
+    for location in locations(table):
         for strange in [*STRANGE, ...]:
             changed = copy.deepcopy(table)
             inner = changed
-            for key in place[:-1]:
+            for key in location[:-1]:
                 inner = inner[key]
             if strange is ...:
-                del inner[place[-1]]
+                del inner[location[-1]]
             else:
-                inner[place[-1]] = strange
-            yield place, strange, changed
+                inner[location[-1]] = strange
+            yield location, strange, changed
 
 
 def test_run_configs_of_any_content_are_read_or_refused(tmp_path, capsys):
@@ -175,7 +175,7 @@ def test_run_configs_of_any_content_are_read_or_refused(tmp_path, capsys):
     run = make_run(tmp_path / "run", **FULL)
     whole = json.loads((run / "config.json").read_text())
     refused, accepted = 0, []
-    for place, strange, changed in mutations(whole):
+    for location, strange, changed in mutations(whole):
         (run / "config.json").write_text(json.dumps(changed))
         try:
             opened = open_run(run)
@@ -185,7 +185,7 @@ def test_run_configs_of_any_content_are_read_or_refused(tmp_path, capsys):
             refused += 1
             assert "\n" not in str(error)
         else:
-            accepted.append((place, strange))
+            accepted.append((location, strange))
     assert refused > 120
     assert not [entry for entry in accepted if entry[0] in (("seed",), ("data", "fingerprint")) and entry[1] == -1]
     (run / "config.json").write_text(json.dumps(whole).replace('"beta": 0.1', '"beta": 1e999'))
@@ -195,13 +195,13 @@ def test_run_configs_of_any_content_are_read_or_refused(tmp_path, capsys):
 
 def test_checkpoints_of_any_content_are_read_or_refused(run, capsys):
     """Sealed again after every change, so that only the content is wrong."""
-    directory, kept = run / "checkpoints" / "step_000000040", run / "kept"
-    shutil.copytree(directory, kept)
+    directory, stored = run / "checkpoints" / "step_000000040", run / "kept"
+    shutil.copytree(directory, stored)
     for name in ("state.json", "config.json", MANIFEST):
-        for _, _, changed in mutations(json.loads((kept / name).read_text())):
+        for _, _, changed in mutations(json.loads((stored / name).read_text())):
             for left in run.glob("checkpoints/*step_000000040"):
                 shutil.rmtree(left)
-            shutil.copytree(kept, directory)
+            shutil.copytree(stored, directory)
             (directory / name).write_text(json.dumps(changed, indent=2) + "\n")
             if name != MANIFEST:
                 (directory / MANIFEST).unlink()
@@ -316,7 +316,7 @@ def test_a_full_stdout_is_a_sentence():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", ["stderr", "both", "closed"])
-def test_training_survives_the_end_of_whoever_listened(lab, tmp_path, stream):
+def test_training_survives_the_end_of_a_reader_that_responded(lab, tmp_path, stream):
     """All steps were done and nothing was saved, because a progress line had no reader."""
     reader, writer = os.pipe()
     os.close(reader)

@@ -39,18 +39,18 @@ STATES = np.stack(np.meshgrid(np.linspace(-1, 21, 45), np.linspace(-1, 21, 45)),
 """A grid over the maze."""
 
 
-def rollout(ask: TaskRequest, planner, **settings):
-    arena = Arena(MAZE, Protocol(episodes=1, tasks=(1, 2), max_steps=60, ask=ask, **settings))
+def rollout(request: TaskRequest, planner, **settings):
+    arena = Arena(MAZE, Protocol(episodes=1, tasks=(1, 2), max_steps=60, request=request, **settings))
     return arena, arena.rollout(Plane(), planner, "planner", progress=False)
 
 
-def test_without_anything_asked_goals_are_handed_on_as_they_are():
+def test_without_anything_requested_goals_are_handed_on_as_they_are():
     goals = np.ones((3, 2), np.float32)
-    assert TaskRequest().wishes(goals) is goals and TaskRequest().scores([goals]) == {}
+    assert TaskRequest().specifications(goals) is goals and TaskRequest().scores([goals]) == {}
     assert "asked" not in Arena(MAZE, Protocol(episodes=1, tasks=(1,))).describe()
-    assert TaskRequest((1,)).wishes(goals) == [Where({1: 1.0})] * 3
-    places = {0: (1.0, 2.0)}
-    assert TaskRequest((0,), places).wishes(goals)[2] == Avoid(Where({0: 1.0}), places)
+    assert TaskRequest((1,)).specifications(goals) == [Where({1: 1.0})] * 3
+    regions = {0: (1.0, 2.0)}
+    assert TaskRequest((0,), regions).specifications(goals)[2] == Avoid(Where({0: 1.0}), regions)
 
 
 def test_all_columns_of_a_goal_are_the_goal():
@@ -65,8 +65,8 @@ def test_a_reward_is_collected_to_the_horizon_and_measured():
     def reward(states):
         return states[:, 0] / 20.0
 
-    ask = TaskRequest.for_reward(reward, words="the reward x / 20")
-    arena, found = rollout(ask, Direct(Plane(), STATES))
+    request = TaskRequest.for_reward(reward, words="the reward x / 20")
+    arena, found = rollout(request, Direct(Plane(), STATES))
     assert {len(path) for path in found.paths} == {61}
     assert found.scores["reward_per_step"] == pytest.approx([reward(path[1:]).mean() for path in found.paths])
     for path in found.paths:
@@ -82,9 +82,9 @@ def test_a_reward_is_collected_to_the_horizon_and_measured():
         assert "reward a step" in [str(column.header) for column in table(summary).columns]
 
 
-def test_time_in_avoided_places_is_measured():
-    places = [{0: (2.0, 6.0)}]
-    _, found = rollout(TaskRequest(avoid=places), AsymGraph(Plane(), STATES, nodes=300, unreachable="direct"))
+def test_time_in_avoided_positions_is_measured():
+    regions = [{0: (2.0, 6.0)}]
+    _, found = rollout(TaskRequest(avoid=regions), AsymGraph(Plane(), STATES, nodes=300, unreachable="direct"))
     for path, share in zip(found.paths, found.scores["share_in_avoided"], strict=True):
         assert share == pytest.approx(((path[1:, 0] >= 2) & (path[1:, 0] <= 6)).mean())
 
