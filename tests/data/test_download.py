@@ -12,7 +12,7 @@ from iel.data import Trajectories, load
 from iel.data.download import download, has_source
 from iel.errors import DataError
 
-NAME = "cube-single-play-v0"
+NAME = "humanoidmaze-medium-stitch-v0"
 
 
 @pytest.fixture

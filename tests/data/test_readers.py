@@ -291,7 +291,7 @@ def test_names_that_are_nowhere(tmp_path, monkeypatch):
     for name, error, message in (
         ("antmaze-huge-navigate", ConfigError, "did you mean"),
         ("kitchen-partial-v0", DataError, "neither made nor downloaded here; copy its file"),
-        ("cube-single-play-v0", DataError, f"not on this machine.*{tmp_path}"),
+        ("humanoidmaze-medium-stitch-v0", DataError, f"not on this machine.*{tmp_path}"),
         ("D4RL/door/human-v2", DataError, "not on this machine"),
         ("../nowhere", DataError, "does not exist"),
         ("nothing.npz", DataError, "does not exist"),

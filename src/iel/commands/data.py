@@ -58,8 +58,9 @@ class DataMake(Command):
     """Collect a data set in the simulator, with a validation set a tenth of its size."""
 
     name: tyro.conf.Positional[str]
-    """{pointmaze,antmaze}-{medium,large,giant,teleport}-{navigate,stitch,explore}-v0, or D4RL's
-    antmaze-{umaze,medium,large}-{play,diverse}-v2 and antmaze-ultra-{play,diverse}-v0."""
+    """{pointmaze,antmaze}-{medium,large,giant,teleport}-{navigate,stitch,explore}-v0, D4RL's
+    antmaze-{umaze,medium,large}-{play,diverse}-v2 and antmaze-ultra-{play,diverse}-v0, or OGBench's robot arms:
+    {cube-{single,double,triple,quadruple},scene,puzzle-{3x3,4x4,4x5,4x6}}-{play,noisy}-v0."""
     episodes: int | None = None
     """Number of episodes (default: the benchmark's)."""
     seed: int = 0
@@ -90,12 +91,12 @@ class DataMake(Command):
             cluster=None if self.on is None else Cluster(self.on),
             again=self.again,
         )
-        picture = files["train"].with_suffix(".png")
-        maze = iel.make_env(self.name).map
-        assert maze is not None, "makers only know mazes"
-        draw_visits(picture, maze, iel.load(files["train"]))
-        print("\n".join(str(path) for path in (*files.values(), picture)))
-        return {**{split: str(path) for split, path in files.items()}, "picture": str(picture)}
+        written: dict[str, Path] = {**files}
+        if (maze := iel.make_env(self.name).map) is not None:
+            written["picture"] = files["train"].with_suffix(".png")
+            draw_visits(written["picture"], maze, iel.load(files["train"]))
+        print("\n".join(map(str, written.values())))
+        return {what: str(path) for what, path in written.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,8 +150,9 @@ def _make_ogbench(name: str, settings: dict[str, Any]) -> SeededEnv:
     maze = None if walls is None else MazeMap(walls.astype(bool), *geometry)
     may_draw = _near_teleport(env) if getattr(env, "_teleport_info", None) else None
     num_envs = NUM_ENVS if maze is None else None
+    num_tasks = 0 if settings.get("mode") == "data_collection" else env.num_tasks
     return SeededEnv(
-        env, name, spec.max_episode_steps, maze=maze, num_tasks=env.num_tasks, num_envs=num_envs, may_draw=may_draw
+        env, name, spec.max_episode_steps, maze=maze, num_tasks=num_tasks, num_envs=num_envs, may_draw=may_draw
     )
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +26,9 @@ from iel.cluster import Cluster
 from iel.cores import environment_for, usable_cores
 from iel.data.catalogue import data_directory, file_name, set_aside
 from iel.data.make.ant import controller_file, load_controller
-from iel.data.make.episodes import SPLITS, Collector
-from iel.data.make.recipes import VERSION, Recipe, recipe
+from iel.data.make.arms import ArmCollector, arm_signals
+from iel.data.make.episodes import Collector
+from iel.data.make.recipes import ARMS, SPLITS, VERSION, Recipe, recipe
 from iel.data.npz import read_npz
 from iel.data.trajectories import Trajectories
 from iel.envs import require_simulator
@@ -159,7 +160,8 @@ def _join(plan: Recipe, blocks: list[Block]) -> Trajectories:
         if arrays is None:
             raise DataError(f"{block.file} is missing or damaged; run the same command again to collect it anew.")
         episodes.extend(zip(arrays["observations"], arrays["actions"], strict=True))
-    return Trajectories.from_episodes(episodes, plan.name)
+    data = Trajectories.from_episodes(episodes, plan.name)
+    return replace(data, signals=arm_signals(plan)) if plan.body in ARMS else data
 
 
 def _collect(job: Job, blocks: list[Block], workers: int, advance: Callable[[int], None]) -> None:
@@ -215,8 +217,10 @@ def _text(job: Job, blocks: list[Block]) -> str:
     return json.dumps([*job, blocks])
 
 
-def make_collector(plan: Recipe, seed: int, controller: Path | None = None) -> Collector:
-    """The collector of a recipe, with the controller of its body."""
+def make_collector(plan: Recipe, seed: int, controller: Path | None = None) -> Collector | ArmCollector:
+    """The collector of a recipe; `controller` is the file of another ant controller than our own."""
+    if plan.body in ARMS:
+        return ArmCollector(plan, seed)
     return Collector(plan, seed, load_controller(controller) if plan.body == "antmaze" else None)
 
 

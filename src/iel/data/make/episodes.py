@@ -24,14 +24,12 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from iel.data.make.recipes import Recipe
+from iel.data.make.recipes import SPLITS, Recipe
 from iel.envs import MazeMap, make_env
 
 if TYPE_CHECKING:
-    from iel.data.catalogue import Split
     from iel.data.make.ant import AntController
 
-SPLITS: tuple[Split, Split] = ("train", "val")
 STITCH_CELLS = 4
 """`stitch`: the goal is exactly this many cells away from the start."""
 REDRAW_EVERY = 10

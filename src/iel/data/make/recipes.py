@@ -9,15 +9,30 @@ OGBench (`pointmaze-...-v0`, `antmaze-...-v0`), the laws of its `generate_locoma
 D4RL (`antmaze-{umaze,medium,large,ultra}-{play,diverse}`): one goal per episode, drawn from a few marked cells (play)
 or from every free one (diverse), and the episode goes on around it once it is reached. Every waypoint has noise, and
 the controller's action is sampled.
+
+Robot arms (`cube-{single,double,triple,quadruple}`, `scene`, `puzzle-{3x3,4x4,4x5,4x6}`), the laws of OGBench's
+`generate_manipspace.py`: one move after another by scripted controllers, along noisy plans (`play`), or from the state
+alone with noisy and random actions (`noisy`); see `iel.data.make.arms`.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from iel.envs import canonical_name, environment_names
 from iel.envs.registry import ALIASES, D4RL_KINDS
 from iel.errors import unknown_name
 
-ROBOTS = ("pointmaze", "antmaze")
+if TYPE_CHECKING:
+    from iel.data.catalogue import Split
+
+SPLITS: tuple[Split, Split] = ("train", "val")
+ARMS = {"cube": ("single", "double", "triple", "quadruple"), "scene": ("",), "puzzle": ("3x3", "4x4", "4x5", "4x6")}
+"""Robot arms, and what there is of each."""
+LARGE = {"triple": 3000, "4x5": 3000, "quadruple": 5000, "4x6": 5000}
+"""Episodes of the larger data sets of arms; the others have 1000."""
+ROBOTS = ("pointmaze", "antmaze", *ARMS)
 VERSION = 2
 """Rises whenever the same name, seed and number would give another episode. Files carry the version they were made by.
 
@@ -32,7 +47,9 @@ class Recipe:
 
     name: str
     body: str
+    """pointmaze, antmaze, cube, scene or puzzle."""
     maze: str
+    """The maze; of arms the number of cubes, or the size of the puzzle."""
     kind: str
     episodes: int
     steps: int
@@ -43,16 +60,18 @@ class Recipe:
     """A goal counts as reached within this distance: the environment's own tolerance."""
     waypoint_shift: float = 0.0
     """D4RL: a waypoint is the centre of a cell + shift + U(-0.5, 0.5) along each axis, drawn at every step."""
+    random_actions: float = 0.0
+    """`noisy`: probability that an action is drawn at random."""
 
     @property
     def is_d4rl(self) -> bool:
         """Whether goals, starts and noise follow D4RL's script instead of OGBench's, and actions are sampled."""
-        return self.kind in D4RL_KINDS
+        return self.body == "antmaze" and self.kind in D4RL_KINDS
 
 
 def recipe_names() -> list[str]:
     """Every data set we know how to make."""
-    return [name for name in environment_names() if name.split("-")[0] in ROBOTS]
+    return [name for name in environment_names() if name.startswith(ROBOTS) and "octuple" not in name]
 
 
 def recipe(name: str) -> Recipe:
@@ -64,6 +83,9 @@ def recipe(name: str) -> Recipe:
     name = canonical_name(name)
     body, *words, kind, _ = name.split("-")
     maze = "-".join(words)  # large, or large-doors
+    if body in ARMS:
+        random_actions = {"play": 0.0, "noisy": 0.2 if body == "puzzle" else 0.1}[kind]
+        return Recipe(name, body, maze, kind, LARGE.get(maze, 1000), 1000, noise=0.1, random_actions=random_actions)
     if kind in D4RL_KINDS:
         episodes, steps, shift = (500, 2000, 0.0) if maze == "ultra" else (1000, 1000, 0.5)
         return Recipe(name, body, maze, kind, episodes, steps, noise=0.2, waypoint_shift=shift)
