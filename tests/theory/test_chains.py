@@ -10,20 +10,14 @@ import scipy.sparse as sp
 
 from iel.errors import ChainError
 from iel.theory import ControlledProcess, grid, hitting_time_matrix, hitting_times, policy_chain, uniform_policy
-from iel.theory.bounds import approximation_bound
 from iel.theory.builders import corridor, directed_ring, drift_walk, random_policy, random_process
 from iel.theory.chains import (
     eliminate,
-    envelope_size,
     killed_operator,
     poisson_residual,
     simulate,
-    solve_directly,
-    solve_iteratively,
 )
-from iel.theory.identifiability import displacement_isomorphism
 from iel.theory.optimal import optimal_hitting_times
-from iel.theory.representation import hitting_time_representation
 
 
 def gambler(states: int, right: float) -> np.ndarray:
@@ -98,31 +92,6 @@ def test_ninety_thousand_states_are_solved_exactly():
     times = hitting_times(chain, 0)
     assert np.all(np.isfinite(times))
     assert np.abs(poisson_residual(chain, 0, times)).max() < 1e-6
-
-
-def test_chains_that_jump_anywhere_are_solved_iteratively_and_agree_with_the_direct_solver():
-    generator = np.random.default_rng(8)
-    states = 3000
-    chain = jumping(states, generator)
-    system = sp.csc_array(sp.eye_array(states - 1) - killed_operator(chain, 0))
-    assert np.allclose(solve_iteratively(system), solve_directly(system), rtol=1e-8)
-    # A grid has a narrow envelope, jumps fill the matrix: this is what chooses the solver.
-    walk = policy_chain(grid(50, 60), uniform_policy(grid(50, 60)))
-    assert envelope_size(walk) < 0.1 * states**2 < envelope_size(chain)
-
-
-def test_a_hundred_thousand_jumping_states_do_not_fill_the_memory():
-    chain = jumping(100_000, np.random.default_rng(9))
-    times = hitting_times(chain, 0)
-    assert np.abs(poisson_residual(chain, 0, times)).max() < 1e-6
-    assert times[1:].min() > 1
-
-
-def jumping(states: int, generator: np.random.Generator) -> sp.csr_array:
-    """Four uniformly random successors per state, and the next number to keep the chain irreducible."""
-    successors = np.column_stack([generator.integers(0, states, (states, 4)), (np.arange(states) + 1) % states])
-    rows = np.repeat(np.arange(states), 5)
-    return sp.csr_array((np.full(5 * states, 0.2), (rows, successors.ravel())), shape=(states, states))
 
 
 def test_sparse_and_dense_input_are_the_same_chain():
@@ -219,9 +188,3 @@ def test_a_chain_with_one_state_has_an_answer():
     assert np.array_equal(hitting_times(np.eye(1), 0), [0.0])
     process = ControlledProcess.of([np.eye(1)])
     assert optimal_hitting_times(process, 0).values[0] == 0.0
-    with pytest.raises(ChainError, match="one state"):
-        hitting_time_representation(process, np.ones((1, 1)))
-    with pytest.raises(ChainError, match="one state"):
-        approximation_bound(np.eye(1), 0, np.eye(1), np.eye(1))
-    with pytest.raises(ChainError, match="no displacements"):
-        displacement_isomorphism(np.eye(1), np.ones((1, 1)), np.eye(1), np.ones((1, 1)))

@@ -9,7 +9,6 @@ from iel.errors import ChainError
 from iel.theory import hitting_time_matrix, policy_chain
 from iel.theory.builders import random_policy, random_process
 from iel.theory.identifiability import (
-    analysis_operator,
     displacement_basis,
     displacement_isomorphism,
     intertwining_residual,
@@ -99,10 +98,3 @@ def test_corollary_2_4_needs_the_canonical_readout():
     wrong = pullback(found, canonical_omegas + 0.1 * generator.normal(size=canonical_omegas.shape))
     times = hitting_time_matrix(policy_chain(process, policy))
     assert np.abs(predictions(first.features, wrong) - times).max() > 1e-3
-
-
-def test_degenerate_input_is_refused():
-    with pytest.raises(ChainError, match="same features"):
-        displacement_basis(np.ones((3, 2)))
-    with pytest.raises(ChainError, match="one probability per state"):
-        analysis_operator(np.eye(3), np.eye(3), np.ones(3))

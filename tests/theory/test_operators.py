@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from iel.errors import ChainError
-from iel.theory.bounds import compression, goal_projection, transient_basis
+from iel.theory.bounds import goal_projection, transient_basis
 from iel.theory.representation import span_basis
 
 
@@ -26,8 +24,3 @@ def test_definition_orthogonal_projection_and_complement():
 
 def test_a_goal_at_the_origin_spans_nothing_so_nothing_is_projected_away():
     assert np.array_equal(goal_projection(np.zeros((1, 3)), 0), np.eye(3))
-
-
-def test_compressions_need_an_orthonormal_basis():
-    with pytest.raises(ChainError, match="not orthonormal"):
-        compression(np.eye(3), 2 * np.eye(3)[:, :2])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from iel.errors import ChainError
-from iel.theory import ControlledProcess, hitting_time_matrix
+from iel.theory import hitting_time_matrix
 from iel.theory.builders import drift_walk, random_process
 from iel.theory.identifiability import analysis_operator
 from iel.theory.recovery import (
@@ -89,9 +89,3 @@ def test_theorem_3_4_needs_the_population_minimiser():
     elsewhere = oracle_recovery(chain, features, exact, omegas=best + 0.1 * generator.normal(size=best.shape))
     assert at_optimum.distance < 1e-7
     assert elsewhere.distance > 1e-2 > elsewhere.bound
-
-
-def test_recovery_needs_finite_hitting_times():
-    process = ControlledProcess.of([np.array([[0.5, 0.5], [0.0, 1.0]])])
-    with pytest.raises(ChainError, match="irreducible"):
-        oracle_recovery(process.transitions[0], np.eye(2), Reference(np.eye(2), np.eye(2), 0.0))

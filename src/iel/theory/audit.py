@@ -68,30 +68,23 @@ class Progress:
     """What one step of the data does to the predicted distance of an independent goal."""
 
     mean: Interval
-    fastest: Interval
-    """The largest mean over doubling bins of d(x, g): above 1, no policy's times and no fewest steps are like that."""
-    by_distance: list[tuple[float, Interval]]
-    """(Mean d(x, g) of a bin, mean progress there)."""
-    slope: Interval | None
-    """Least-squares slope of predicted on exact progress, where exact steps are known."""
+    fastest: Interval  # largest mean over doubling bins of d(x, g): above 1 for no policy's times, nor fewest steps
+    by_distance: list[tuple[float, Interval]]  # (mean d(x, g) of a bin, mean progress there)
+    slope: Interval | None  # least-squares slope of predicted on exact progress, where exact steps are known
 
 
 @dataclass(frozen=True)
 class CostAudit:
     """What can be measured of any costs, steps or not. `sentences()` for people, `to_dict()` for JSON."""
 
-    data: str
-    """What the figures were computed on, in words."""
+    data: str  # what the figures were computed on, in words
     states: int
     episodes: int
-    against_exact: bool
-    """Whether the reference is exact steps; otherwise it is observed gaps."""
+    against_exact: bool  # whether the reference is exact steps; otherwise it is observed gaps
     order: Interval
     triangle: Interval
-    triangle_excess: float
-    """Median of c(x, z) / (c(x, y) + c(y, z)) - 1 over the violating triples."""
-    asymmetry: float
-    """Median of |d(x, y) - d(y, x)| over the mean of the two: a fact, not a fault."""
+    triangle_excess: float  # median of c(x, z) / (c(x, y) + c(y, z)) - 1 over the violating triples
+    asymmetry: float  # median of |d(x, y) - d(y, x)| over the mean of the two: a fact, not a fault
 
     @property
     def reference(self) -> str:
@@ -133,17 +126,12 @@ class Audit(CostAudit):
     calibration: list[CalibrationBin]
     progress: Progress
     horizon: Interval
-    reach: float
-    """The farthest reference distance that enough pairs have."""
+    reach: float  # the farthest reference distance that enough pairs have
     saturated: Interval
-    ceiling: float
-    """The most steps the model can predict; infinite without discounting."""
-    certificate: ErrorCertificate | None
-    """What may be promised for new pairs, where exact steps are known."""
-    dynamics: LatentDynamics | None
-    """None for models without an embedding."""
-    pairs: dict[str, np.ndarray] = field(repr=False)
-    """Samples for the picture: reference steps and predictions."""
+    ceiling: float  # the most steps the model can predict; infinite without discounting
+    certificate: ErrorCertificate | None  # what may be promised for new pairs, where exact steps are known
+    dynamics: LatentDynamics | None  # None for models without an embedding
+    pairs: dict[str, np.ndarray] = field(repr=False)  # reference steps and predictions, for the picture
 
     def figures(self) -> dict[str, bool]:
         """Each figure, and whether it is what an exact geometry gives, up to rounding and sampling."""

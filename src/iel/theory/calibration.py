@@ -81,15 +81,11 @@ class LatentDynamics(NamedTuple):
     nearly the same: noise^2 = mean |r_i - r_j|^2 / 2. Far neighbours make it too large and epsilon too small.
     """
 
-    predict: PairFunction
-    """(phi, a) -> the predicted next embedding."""
-    errors: np.ndarray
-    """Length of every held-out error."""
-    epsilon: Interval
-    """Root mean square of what is left when the noise is taken out."""
+    predict: PairFunction  # (phi, a) -> the predicted next embedding
+    errors: np.ndarray  # length of every held-out error
+    epsilon: Interval  # root mean square of what is left when the noise is taken out
     noise: Interval
-    step: float
-    """Root mean square length of a held-out latent step, the natural unit of both."""
+    step: float  # root mean square length of a held-out latent step, the unit of both
 
 
 def fit_latent_dynamics(
@@ -148,19 +144,13 @@ class CalibrationBin:
 
     low: float
     high: float
-    farthest: float
-    """Largest reference distance in the bin."""
+    farthest: float  # largest reference distance in the bin
     count: int
-    reference: float
-    """Mean reference distance in the bin."""
-    predicted: tuple[float, float, float]
-    """Quantiles 10 %, 50 % and 90 % of the predictions."""
-    above: float
-    """Share of predictions larger than the reference."""
-    ratio: Interval
-    """Median of predicted / reference."""
-    order: Interval
-    """Probability that a pair of this bin is predicted farther than one of the bin before (half as far); NaN first."""
+    reference: float  # mean reference distance in the bin
+    predicted: tuple[float, float, float]  # quantiles 10 %, 50 % and 90 % of the predictions
+    above: float  # share of predictions larger than the reference
+    ratio: Interval  # median of predicted / reference
+    order: Interval  # P(a pair is predicted farther than one of the bin before, half as far); NaN in the first bin
 
 
 def calibration_table(
@@ -177,18 +167,10 @@ def calibration_table(
             facts = partial(_ratio_and_order, predicted[both], predicted[rows] / reference[rows])
             ratio, order = bootstrap(facts, clusters[both], generator)
             lowest, middle, highest = (_order_statistic(predicted[rows], q) for q in (0.1, 0.5, 0.9))
-            row = CalibrationBin(
-                low=low,
-                high=high,
-                farthest=float(reference[rows].max()),
-                count=len(rows),
-                reference=float(reference[rows].mean()),
-                predicted=(lowest, middle, highest),
-                above=float((predicted[rows] > reference[rows] * (1 + 1e-9)).mean()),
-                ratio=ratio,
-                order=order,
-            )
-            table.append(row)
+            farthest, mean = float(reference[rows].max()), float(reference[rows].mean())
+            above = float((predicted[rows] > reference[rows] * (1 + 1e-9)).mean())
+            row = low, high, farthest, len(rows), mean, (lowest, middle, highest), above, ratio, order
+            table.append(CalibrationBin(*row))
             before = rows
         elif table:
             break
@@ -197,15 +179,12 @@ def calibration_table(
 
 
 def _ratio_and_order(predicted: np.ndarray, ratios: np.ndarray, picked: np.ndarray) -> list[float]:
-    """Median ratio of the picked far rows, which come first and have one, and how often they exceed the near ones."""
+    """Median ratio of the picked far rows, which come first, and P(a far prediction exceeds a near one)."""
     far, near = picked[picked < len(ratios)], picked[picked >= len(ratios)]
     if not len(far):
         return [math.nan, math.nan]
-    order = math.nan
-    if len(near):  # P(a far prediction exceeds a near one), ties counting half
-        ranks = rankdata(predicted[np.concatenate([far, near])])
-        order = float((ranks[: len(far)].sum() - len(far) * (len(far) + 1) / 2) / (len(far) * len(near)))
-    return [_order_statistic(ratios[far], 0.5), order]
+    wins = rankdata(predicted[np.concatenate([far, near])])[: len(far)].sum() - len(far) * (len(far) + 1) / 2
+    return [_order_statistic(ratios[far], 0.5), float(wins / (len(far) * len(near))) if len(near) else math.nan]
 
 
 CONFIDENCE = 0.7
@@ -271,6 +250,7 @@ class ErrorCertificate:
 
     @property
     def sentence(self) -> str:
+        """The promise, or how many pairs it needs."""
         promise = f"With {100 * self.confidence:g} % confidence at least {100 * self.share:g} % of predictions"
         if math.isinf(self.bound):
             needed = math.ceil(math.log(1.0 - self.confidence) / math.log(self.share))

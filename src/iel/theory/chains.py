@@ -18,24 +18,24 @@ confused (the paper's problem statement assumes that the first implies the secon
     can_reach               P(hit the goal | x) > 0
     reached_almost_surely   P(hit the goal | x) = 1; on a finite chain this is the same as E[T] < infinity
 
-Grids and mazes have narrow bands: after a Cuthill-McKee ordering an elimination touches few entries. Chains that jump
-anywhere do not, and their factors would fill the memory; but they mix fast, which is when Krylov iterations converge in
-a few dozen steps. `envelope_size` decides. Either answer is checked against the equation, and since a residual r of the
-equation changes V by at most a factor 1 +- max|r| (the corrected Theorem 3.3), that check bounds the relative error.
-A walk that drifts away from its goal has times beyond 1e16, whose residual no float64 can tell from zero. There
-`eliminate` takes over for small systems: it never subtracts, so every entry has nearly all its digits.
+Systems are factorised directly: grids and mazes have narrow bands, while a chain that jumps anywhere fills its factors
+and needs memory like the square of its states. A residual r of the equation changes V by at most a factor 1 +- max|r|
+(the corrected Theorem 3.3), so checking it bounds the relative error. A walk that drifts away from its goal has times
+beyond 1e16, whose residual no float64 can tell from zero. There `eliminate` takes over for small systems: it never
+subtracts, so every entry has nearly all its digits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
-from scipy.sparse.csgraph import connected_components, dijkstra, reverse_cuthill_mckee
+from scipy.sparse.csgraph import connected_components, dijkstra
 
 from iel.errors import ChainError
 
@@ -43,8 +43,6 @@ Matrix: TypeAlias = np.ndarray | sp.sparray
 """A dense array or any scipy sparse array."""
 Goal = int | Sequence[int] | np.ndarray
 """One state, several states any of which counts as arrived, or a mask with one True or False per state."""
-DIRECT_LIMIT = 3e8
-"""Envelope entries up to which a direct factorisation is used."""
 ELIMINATION_LIMIT = 600
 """States up to which an ill-conditioned system is solved again without subtractions, in cubic time."""
 ROW_TOLERANCE = 1e-9
@@ -275,16 +273,14 @@ def solve_killed(killed: sp.csr_array, leaving: np.ndarray) -> np.ndarray:
     size = killed.shape[0]
     small = size <= ELIMINATION_LIMIT
     system = sp.csc_array(sp.eye_array(size) - killed)
-    direct = size**2 <= DIRECT_LIMIT or envelope_size(killed) <= DIRECT_LIMIT
-    try:
-        solution = solve_directly(system) if direct else solve_iteratively(system)
+    with suppress(RuntimeError):  # exactly singular
+        # The pattern of a walk is close to symmetric: minimum degree on A + A^T fills in far less than COLAMD.
+        factors = spla.splu(system, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.01, options={"SymmetricMode": True})
+        solution = factors.solve(np.ones(size))
         # A residual r means a relative error of at most max |r|; rounding 1 - P_xx alone makes r = 1e-16 V.
         residual = np.abs(system @ solution - 1.0).max() + np.finfo(np.float64).eps * solution.max()
         if np.all(solution > 0) and residual <= (1e-7 if small else 1e-4):
             return solution
-    except ChainError:
-        if not small:
-            raise
     if small:
         solution = eliminate(killed.toarray(), leaving)
         if np.all(np.isfinite(solution)):
@@ -315,37 +311,3 @@ def eliminate(killed: np.ndarray, leaving: np.ndarray) -> np.ndarray:
         for k in range(len(exits)):
             solution[k] = price[k] + moves[k, :k] @ solution[:k]
     return solution
-
-
-def solve_directly(system: sp.csc_array) -> np.ndarray:
-    """Sparse LU."""
-    try:
-        # The pattern of a walk is close to symmetric: minimum degree on A + A^T fills in far less than COLAMD.
-        factors = spla.splu(system, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.01, options={"SymmetricMode": True})
-    except RuntimeError as error:
-        raise ChainError(
-            "The system (I - P_Q) V = 1 is singular: some state never leaves the transient set; mark it infinite."
-        ) from error
-    return factors.solve(np.ones(system.shape[0]))
-
-
-def solve_iteratively(system: sp.csc_array) -> np.ndarray:
-    """Stabilised bi-conjugate gradients; an error when they do not converge."""
-    solution, failed = spla.bicgstab(sp.csr_array(system), np.ones(system.shape[0]), rtol=1e-11, maxiter=5000)
-    if failed or not np.all(np.isfinite(solution)):
-        raise ChainError(
-            f"The iterative solve of {len(solution)} hitting times did not converge: the chain mixes too slowly for "
-            "its size, so coarsen it or renumber its states so that neighbours have near numbers."
-        )
-    return solution
-
-
-def envelope_size(killed: sp.csr_array) -> float:
-    """Entries a banded elimination would touch after a Cuthill-McKee ordering: the cost of solving directly."""
-    pattern = sp.csr_matrix(killed + killed.T)
-    order = reverse_cuthill_mckee(pattern, symmetric_mode=True)
-    position = np.argsort(order)
-    rows = position[np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))]
-    reach = np.zeros(pattern.shape[0])
-    np.maximum.at(reach, rows, np.abs(rows - position[pattern.indices]))
-    return float(reach.sum())

@@ -21,14 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iel.errors import ChainError
 from iel.theory.evidence import INSTANCES, Evidence, statement
 
 
 def deviation_term(bound: float, samples: int, delta: float) -> float:
     """B sqrt(log(1/delta) / (2 N))."""
-    if not 0.0 < delta < 1.0:
-        raise ChainError(f"The failure probability delta is {delta}: choose a number strictly between 0 and 1.")
     return bound * math.sqrt(math.log(1.0 / delta) / (2.0 * samples))
 
 
@@ -72,14 +69,10 @@ def contraction_sides(values: np.ndarray, labels: np.ndarray, bound: float, labe
 class RegressionControl(NamedTuple):
     """The regression lemma on a finite law: what it promises and how often it really fails."""
 
-    failure: float
-    """How often the excess risk exceeds the paper's Gamma_N(delta), with factor 16."""
-    sharp_failure: float
-    """The same with the factor 4 that the one-sided argument gives."""
-    mean_deviation: float
-    """E sup |R - R_N|, the left side of the paper's symmetrisation step."""
-    symmetrised: float
-    """4 Rad_N(loss class), the right side of that step."""
+    failure: float  # how often the excess risk exceeds the paper's Gamma_N(delta), with factor 16
+    sharp_failure: float  # how often it exceeds Gamma_N with the factor 4 of the one-sided argument
+    mean_deviation: float  # E sup |R - R_N|, the left side of the paper's symmetrisation step
+    symmetrised: float  # 4 Rad_N(loss class), the right side of that step
 
 
 def regression_control(

@@ -25,21 +25,23 @@ def held_out_misfit(inputs: np.ndarray, targets: np.ndarray, generator: np.rando
 
 @dataclass(frozen=True)
 class Conditions:
-    """The five conditions as shares that are lost (0 is perfect), the fourth as a ratio; None where not given."""
+    """The five conditions as shares that are lost (0 is perfect), the fourth as a ratio; None where not given.
+
+    (i)    closure   1 - R^2 of phi' = K_a phi, transition noise taken out
+    (ii)   goals     1 - R^2 of the goal's attributes read off phi(g)
+    (iii)  rewards   1 - R^2 of the reward read off phi(x)
+    (iv)   horizon   steps to nine tenths of random goals over the longest episode: above 1 no episode is that long
+    (v)    maximum   1 - R^2 of max_a <K_a phi(x), z> read off phi(x), for random z
+    """
 
     closure: float
-    """(i) 1 - R^2 of phi' = K_a phi, transition noise taken out."""
     goals: float | None
-    """(ii) 1 - R^2 of the goal's attributes read off phi(g)."""
     rewards: float | None
-    """(iii) 1 - R^2 of the reward read off phi(x)."""
     horizon: float | None
-    """(iv) steps to nine tenths of random goals over the longest episode: above 1 no episode shows such a way whole."""
     maximum: float
-    """(v) 1 - R^2 of max_a <K_a phi(x), z> read off phi(x), for random z."""
 
     def sentences(self) -> list[str]:
-        """One line per condition that could be judged."""
+        """One line per condition that could be measured."""
         return [
             text.format(100 * value if "%" in text else value)
             for text, value in zip(SENTENCES, astuple(self), strict=True)
@@ -67,7 +69,7 @@ def when_it_works(
     predicted: PairFunction | None = None,
     rows: int = 4000,
 ) -> Conditions:
-    """Judge the conditions on logged steps; `attributes` (S, k) and `rewards` (S,) belong to the stored states."""
+    """Measure the conditions on logged steps; `attributes` (S, k) and `rewards` (S,) belong to the stored states."""
     phi, bounds = np.asarray(embeddings, np.float64), np.asarray(offsets, np.int64)
     moving = step_rows(bounds)
     moves = np.asarray(actions, np.float64)
@@ -91,8 +93,7 @@ def _maximum_misfit(
     dynamics: LatentDynamics, phi: np.ndarray, actions: np.ndarray, generator: np.random.Generator
 ) -> float:
     """1 - R^2 of x -> max over logged actions of <K_a phi(x), z>: maximising is the step that can leave the span."""
-    kinds = np.unique(actions, axis=0)
-    kinds = kinds[generator.permutation(len(kinds))[:32]]
+    kinds = generator.permutation(np.unique(actions, axis=0))[:32]
     after = np.stack([dynamics.predict(phi, np.repeat(kind[None], len(phi), axis=0)) for kind in kinds])
     z = generator.normal(size=(phi.shape[1], 8)) / np.maximum(phi.std(axis=0), 1e-12)[:, None]
     return held_out_misfit(phi, (after @ z).max(axis=0), generator)

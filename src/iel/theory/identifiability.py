@@ -35,10 +35,7 @@ from iel.theory.representation import (
 
 def displacement_basis(features: np.ndarray) -> np.ndarray:
     """An orthonormal basis (d, k) of span{phi(g) - phi(x0)}; it does not depend on x0."""
-    basis = span_basis(features - features[0])
-    if basis.shape[1] == 0:
-        raise ChainError("All states have the same features: there are no displacements to compare.")
-    return basis
+    return span_basis(features - features[0])
 
 
 class AnalysisOperator(NamedTuple):
@@ -46,17 +43,13 @@ class AnalysisOperator(NamedTuple):
 
     basis: np.ndarray
     matrix: np.ndarray
-    lower: float
-    """m_A with ||A d|| >= m_A ||d||."""
+    lower: float  # m_A with ||A d|| >= m_A ||d||
     upper: float
 
 
 def analysis_operator(features: np.ndarray, omegas: np.ndarray, measure: np.ndarray) -> AnalysisOperator:
-    """The analysis operator of a representation, with its two constants."""
-    weights = np.asarray(measure, dtype=np.float64)
-    if weights.shape != (len(omegas),) or weights.min() < 0 or abs(weights.sum() - 1.0) > 1e-9:
-        raise ChainError("The measure on goals must be one probability per state, summing to 1.")
-    return operator_on(displacement_basis(features), omegas, weights)
+    """The analysis operator of a representation under a measure nu on goals, with its two constants."""
+    return operator_on(displacement_basis(features), omegas, measure)
 
 
 def operator_on(basis: np.ndarray, omegas: np.ndarray, weights: np.ndarray) -> AnalysisOperator:
@@ -67,18 +60,18 @@ def operator_on(basis: np.ndarray, omegas: np.ndarray, weights: np.ndarray) -> A
     return AnalysisOperator(basis, matrix, lower, float(singular.max(initial=0.0)))
 
 
-def require_bounded_below(operator: AnalysisOperator, name: str) -> None:
+def require_bounded_below(operator: AnalysisOperator) -> None:
     """Refuse an analysis operator that is not injective: B^{-1} would not exist."""
     if operator.lower <= 1e-12 * max(operator.upper, 1e-300):
         raise ChainError(
-            f"The analysis operator of the {name} representation is not bounded below: some displacement is invisible "
-            "to every goal with positive weight, so use a measure of full support or drop that direction."
+            "The analysis operator is not bounded below: some displacement is invisible to every goal with positive "
+            "weight, so use a measure of full support or drop that direction."
         )
 
 
-def transport(learned: AnalysisOperator, reference: AnalysisOperator, name: str = "reference") -> np.ndarray:
+def transport(learned: AnalysisOperator, reference: AnalysisOperator) -> np.ndarray:
     """B^{-1} Pi_{range B} A in the coordinates of both bases: the best linear map of displacements."""
-    require_bounded_below(reference, name)
+    require_bounded_below(reference)
     return np.linalg.lstsq(reference.matrix, learned.matrix, rcond=None)[0]
 
 
@@ -86,8 +79,7 @@ class Isomorphism(NamedTuple):
     """M : D -> D* as a matrix (d*, d) that vanishes on the complement of D, and how well it is conditioned."""
 
     matrix: np.ndarray
-    range_gap: float
-    """|| A - B M || / || A ||: zero iff both representations describe the same hitting times (assumption i)."""
+    range_gap: float  # || A - B M || / || A ||: zero iff both describe the same hitting times (assumption i)
     condition: float
 
 
@@ -102,9 +94,9 @@ def displacement_isomorphism(
     weights = np.full(len(features), 1.0 / len(features)) if measure is None else measure
     first = analysis_operator(features, omegas, weights)
     second = analysis_operator(canonical_features, canonical_omegas, weights)
-    require_bounded_below(first, "first")
+    require_bounded_below(first)
     # The range of A equals the range of B under the assumptions; the gap records when it does not.
-    inner = transport(first, second, "canonical")
+    inner = transport(first, second)
     gap = float(np.linalg.norm(first.matrix - second.matrix @ inner) / np.linalg.norm(first.matrix))
     singular = np.linalg.svd(inner, compute_uv=False)
     square = inner.shape[0] == inner.shape[1] and singular[-1] > 0

@@ -31,8 +31,6 @@ from iel.theory.chains import (
 )
 from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, off_diagonal, statement
 
-SWEEPS = 200
-
 
 class OptimalTimes(NamedTuple):
     """V* (n,) and one optimal action per state (n,)."""
@@ -41,9 +39,7 @@ class OptimalTimes(NamedTuple):
     policy: np.ndarray
 
 
-def optimal_hitting_times(
-    process: ControlledProcess, goal: Goal, allowed: np.ndarray | None = None, max_rounds: int = 1000
-) -> OptimalTimes:
+def optimal_hitting_times(process: ControlledProcess, goal: Goal, allowed: np.ndarray | None = None) -> OptimalTimes:
     """Exact V* and an optimal deterministic policy (arbitrary where V* is 0 or infinite)."""
     target = goal_indices(goal, process.states)
     permitted = np.ones((process.states, process.actions), dtype=bool) if allowed is None else np.asarray(allowed, bool)
@@ -57,37 +53,18 @@ def optimal_hitting_times(
     if inside.size == 0:
         return OptimalTimes(values, np.zeros(process.states, dtype=np.int64))
     policy = _proper_policy(process, target, winning, safe)
-    # All actions' moves among the finite states in one tall matrix: row a * len(inside) + i is action a in state i.
-    moves = sp.vstack([chain[inside][:, inside] for chain in process.transitions], format="csr")
-    price = np.where(safe[inside].T, 1.0, np.inf)
-    for _ in range(max_rounds):
+    # Policy iteration: a proper policy's greedy successor is proper and no slower (V >= T V stays true).
+    unsafe = np.where(safe[inside].T, 0.0, np.inf)
+    while True:
         chain = policy_chain(process, policy)[inside]
         values[inside] = solve_killed(chain[:, inside], chain[:, target].sum(axis=1))
-        improved = _improve(moves, price, values[inside], policy[inside])
-        if np.array_equal(improved, policy[inside]):
-            return OptimalTimes(values, policy)
-        policy[inside] = improved
-    raise ChainError(f"Policy iteration did not settle in {max_rounds} rounds: raise max_rounds.")
-
-
-def _improve(moves: sp.csr_array, price: np.ndarray, values: np.ndarray, policy: np.ndarray) -> np.ndarray:
-    """The greedy policy after up to SWEEPS Bellman backups Q(x, a) = price + E[V(x')] of a proper policy's values.
-
-    Starting from V >= T V every backup stays above V* and V >= T V remains true, so the greedy policy's own value is
-    below V: it is finite, and the policy proper. The backups replace dozens of linear solves on large grids.
-    """
-    everywhere = np.arange(len(values))
-    for sweep in range(SWEEPS):
-        costs = price + (moves @ values).reshape(price.shape)
-        chosen, best = costs[policy, everywhere], costs.min(axis=0)
+        moved = np.where(np.isfinite(values), values, 0.0)  # safe actions never lead to an infinite value
+        costs = 1.0 + unsafe + np.stack([(action @ moved)[inside] for action in process.transitions])
         # Change only on a real improvement: equal actions must not make the iteration go round in circles.
-        better = best < chosen - 1e-10 * np.maximum(1.0, chosen)
-        if sweep == 0 and not better.any():
-            return policy
-        if np.abs(best - values).max() < 1e-12 * best.max():
-            break
-        values = best
-    return np.where(better, costs.argmin(axis=0), policy)
+        better = costs.min(axis=0) < values[inside] - 1e-10 * np.maximum(1.0, values[inside])
+        if not better.any():
+            return OptimalTimes(values, policy)
+        policy[inside] = np.where(better, costs.argmin(axis=0), policy[inside])
 
 
 def _proper_policy(process: ControlledProcess, target: np.ndarray, winning: np.ndarray, safe: np.ndarray) -> np.ndarray:

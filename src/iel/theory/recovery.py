@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iel.errors import ChainError
 from iel.theory.bounds import fit_readout
 from iel.theory.builders import random_process
 from iel.theory.chains import Matrix, as_chain, hitting_time_matrix
@@ -62,8 +61,7 @@ class Recovery(NamedTuple):
 
     distance: float
     bound: float
-    sharp_bound: float
-    """The same with sqrt(2) in place of 2."""
+    sharp_bound: float  # with sqrt(2) in place of 2
     class_excess: float
 
 
@@ -76,8 +74,6 @@ def oracle_recovery(
     be given to see that the theorem is about the minimiser.
     """
     times = hitting_time_matrix(chain)
-    if not np.all(np.isfinite(times)):
-        raise ChainError("Recovery needs finite hitting times for all pairs: use an irreducible chain.")
     weights = np.full(len(times), 1.0 / len(times))
     minimiser = fit_predictor(times, features, weights)
     product = np.outer(weights, weights)

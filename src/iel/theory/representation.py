@@ -55,22 +55,6 @@ def predictions(features: np.ndarray, omegas: np.ndarray) -> np.ndarray:
     return np.einsum("gd,gd->g", features, omegas)[None] - features @ omegas.T
 
 
-def check_features(features: np.ndarray, states: int) -> np.ndarray:
-    """Validate a feature table: finite, one row per state, of full column rank (it spans its space)."""
-    table = np.asarray(features, dtype=np.float64)
-    if table.ndim != 2 or len(table) != states:
-        raise ChainError(f"The features have shape {table.shape}: pass one row per state, {states} rows in all.")
-    if not np.all(np.isfinite(table)):
-        raise ChainError("The features hold values that are not finite: remove NaN and infinity.")
-    rank = int(np.linalg.matrix_rank(table))
-    if rank < table.shape[1]:
-        raise ChainError(
-            f"The features have {table.shape[1]} columns but rank {rank}, so operators on them are not unique: "
-            "drop dependent columns."
-        )
-    return table
-
-
 def linear_map(features: np.ndarray, targets: np.ndarray, subject: str, advice: str) -> np.ndarray:
     """The M with features @ M = targets; an error when there is none: "`subject` not linear: `advice`"."""
     solution = np.linalg.lstsq(features, targets, rcond=None)[0]
@@ -82,10 +66,9 @@ def linear_map(features: np.ndarray, targets: np.ndarray, subject: str, advice: 
 
 def fit_representation(process: ControlledProcess, features: np.ndarray) -> Representation:
     """The operators K_a that predict mean next features best in least squares; exact when the process is sufficient."""
-    table = check_features(features, process.states)
-    targets = process.expected(table)
-    operators = np.stack([np.linalg.lstsq(table, target, rcond=None)[0].T for target in targets])
-    return Representation(table, operators)
+    targets = process.expected(features)
+    operators = np.stack([np.linalg.lstsq(features, target, rcond=None)[0].T for target in targets])
+    return Representation(features, operators)
 
 
 def sufficiency_residual(process: ControlledProcess, representation: Representation) -> np.ndarray:
@@ -106,14 +89,12 @@ class RangeCondition(NamedTuple):
     """Whether w_1 lies in range (K_pi - I)^* on the goal's transient feature span, and a solution of least norm."""
 
     omega: np.ndarray
-    residual: float
-    """max over x != g of |<(K_pi - I) phi(x), omega> - 1|."""
-    holds: bool
-    """Whether the residual is what rounding may contribute."""
+    residual: float  # max over x != g of |<(K_pi - I) phi(x), omega> - 1|
+    holds: bool  # the residual is what rounding may contribute
 
 
 def range_condition(features: np.ndarray, operator: np.ndarray, goal: int, everywhere: bool = False) -> RangeCondition:
-    """Solve <(K_pi - I) phi(x), omega> = 1 for x != goal (for all x with `everywhere`, which the theorem does not ask).
+    """Solve <(K_pi - I) phi(x), omega> = 1 for x != goal (for all x with `everywhere`: not needed).
 
     Several omega may solve it; they predict the same hitting times, so the one of least norm is as good as any.
     """
@@ -132,14 +113,11 @@ def range_condition(features: np.ndarray, operator: np.ndarray, goal: int, every
 class Existence(NamedTuple):
     """Both sides of Theorem 2.2, decided independently of each other."""
 
-    epsilon: float
-    """Sufficiency residual of the representation; the theorem needs 0."""
+    epsilon: float  # sufficiency residual; the theorem needs 0
     range_condition: RangeCondition
-    representable: bool
-    """Whether some omega, whatever its origin, gives V = <phi(g) - phi(x), omega>: never if some V(x) is infinite."""
+    representable: bool  # some omega gives V = <phi(g) - phi(x), omega>: never if some V(x) is infinite
     exact: np.ndarray
-    error: float
-    """The largest |V - predicted| with the omega of the range condition: zero when the theorem's assumptions hold."""
+    error: float  # the largest |V - predicted| with the omega of the range condition
 
 
 def existence(process: ControlledProcess, representation: Representation, policy: np.ndarray, goal: int) -> Existence:
@@ -159,16 +137,11 @@ def existence(process: ControlledProcess, representation: Representation, policy
 def readouts(process: ControlledProcess, representation: Representation, policy: np.ndarray) -> np.ndarray:
     """omega_g for every goal, one row each (n, d); an error names the first goal whose range condition fails."""
     operator = policy_operator(process, representation, policy)
-    rows = []
-    for goal in range(process.states):
-        condition = range_condition(representation.features, operator, goal)
-        if not condition.holds:
-            raise ChainError(
-                f"The range condition fails for goal {goal} (residual {condition.residual:.2g}): "
-                "the goal is not reached almost surely from everywhere, or the features are too small."
-            )
-        rows.append(condition.omega)
-    return np.stack(rows)
+    found = [range_condition(representation.features, operator, goal) for goal in range(process.states)]
+    if not all(condition.holds for condition in found):
+        goal = [condition.holds for condition in found].index(False)
+        raise ChainError(f"The range condition fails for goal {goal}: no readout gives its hitting times.")
+    return np.stack([condition.omega for condition in found])
 
 
 def one_hot_representation(process: ControlledProcess) -> Representation:
@@ -178,20 +151,13 @@ def one_hot_representation(process: ControlledProcess) -> Representation:
 
 def hitting_time_representation(process: ControlledProcess, policy: np.ndarray) -> tuple[Representation, np.ndarray]:
     """phi(x) = -V(x, .) with omega_g = e_g: the representation whose coordinates *are* the hitting times."""
-    times = hitting_time_matrix(policy_chain(process, policy))
-    if process.states < 2:
-        raise ChainError("A process with one state has no times to represent: the goal is all there is.")
-    if not np.all(np.isfinite(times)):
-        raise ChainError("Some goal is not reached almost surely from some state: restrict the process to one class.")
-    return fit_representation(process, -times), np.eye(process.states)
+    return fit_representation(process, -hitting_time_matrix(policy_chain(process, policy))), np.eye(process.states)
 
 
 def transform(representation: Representation, matrix: np.ndarray) -> Representation:
     """The representation in other coordinates: phi' = L phi, K' = L K L^{-1} for an invertible L."""
-    if np.linalg.matrix_rank(matrix) < len(matrix):
-        raise ChainError("The change of coordinates is singular: use an invertible matrix.")
-    inverse = np.linalg.inv(matrix)
-    return Representation(representation.features @ matrix.T, matrix @ representation.operators @ inverse)
+    operators = matrix @ representation.operators @ np.linalg.inv(matrix)
+    return Representation(representation.features @ matrix.T, operators)
 
 
 def unit_readouts(features: np.ndarray, omegas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from iel.distances import discounted_steps
-from iel.errors import ChainError
 from iel.theory.builders import corridor, directed_ring, grid, random_process
 from iel.theory.chains import (
     ControlledProcess,
@@ -49,11 +48,6 @@ class TupleLaw(NamedTuple):
     weight: np.ndarray
     mean_gap: np.ndarray
 
-    @classmethod
-    def of(cls, weight: np.ndarray, gaps: np.ndarray) -> TupleLaw:
-        """From the weight and the sum of weighted labels."""
-        return cls(weight, np.divide(gaps, weight, out=np.zeros_like(gaps), where=weight > 0))
-
     @property
     def pairs(self) -> np.ndarray:
         """lambda, the (s, u) marginal."""
@@ -66,10 +60,6 @@ class TupleLaw(NamedTuple):
 
 def tuple_law(chain: Matrix, start: np.ndarray, slots: Sequence[Slot]) -> TupleLaw:
     """The exact law of a uniformly chosen slot's tuple when x_0 ~ start."""
-    if not slots or any(not (0 <= i <= j and k >= 0) for i, j, k in slots):
-        raise ChainError(
-            "Every extraction slot needs 0 <= i <= j and k >= 0: give (start, intermediate, goal) positions."
-        )
     dense = as_chain(chain).toarray()
     weight, gaps = np.zeros((2, *(len(dense),) * 3))
     for slot in slots:
@@ -79,7 +69,7 @@ def tuple_law(chain: Matrix, start: np.ndarray, slots: Sequence[Slot]) -> TupleL
         joint = np.einsum("a,ab,bc->abc", start @ first, *later).transpose(np.argsort(order)) / len(slots)
         weight += joint
         gaps += joint * (slot[1] - slot[0])
-    return TupleLaw.of(weight, gaps)
+    return TupleLaw(weight, np.divide(gaps, weight, out=np.zeros_like(gaps), where=weight > 0))
 
 
 def sample_tuples(
@@ -102,8 +92,6 @@ def predictor(features: np.ndarray, omegas: np.ndarray) -> np.ndarray:
 def ideal_target(chain: Matrix) -> np.ndarray:
     """G(s, u, g) = V(s, g) - V(u, g) as a table (n, n, n)."""
     times = hitting_time_matrix(chain)
-    if not np.all(np.isfinite(times)):
-        raise ChainError("The sample bound needs finite hitting times for all pairs: use an irreducible chain.")
     return times[:, None, :] - times[None, :, :]
 
 
@@ -140,7 +128,7 @@ def empirical_weight(tuples: np.ndarray, states: int) -> TupleLaw:
     counts, gaps = np.zeros((2, states, states, states))
     np.add.at(counts, tuple(position), 1.0)
     np.add.at(gaps, tuple(position), gap.astype(np.float64))
-    return TupleLaw(counts / len(gap), TupleLaw.of(counts, gaps).mean_gap)
+    return TupleLaw(counts / len(gap), np.divide(gaps, counts, out=np.zeros_like(gaps), where=counts > 0))
 
 
 def rademacher_complexity(
@@ -174,13 +162,10 @@ class SampleBound(NamedTuple):
     """Both sides of Theorem 3.5 and what its right side is made of."""
 
     distance: float
-    bound: float
-    """Infinite where some goal is not covered for some pair."""
-    sharp_bound: float
-    """(|| f - G || + 2 eta)^2 / (c_cov m_B^2): the last step of the proof, with the error f really has."""
+    bound: float  # infinite where some goal is not covered for some pair
+    sharp_bound: float  # (|| f - G || + 2 eta)^2 / (c_cov m_B^2): the last step of the proof, with f's own error
     coverage: float
-    target_error: float
-    """|| f - G ||^2 in L^2(mu), the middle of the proof."""
+    target_error: float  # || f - G ||^2 in L^2(mu), the middle of the proof
 
 
 def statistical_term(
@@ -200,15 +185,13 @@ def sample_bound(
     measure: np.ndarray,
     class_error: float,
     statistical: float,
-    label_mismatch: float | None = None,
 ) -> SampleBound:
     """Evaluate Theorem 3.5 for a learned encoder; `class_error` = inf over the class of || f - G ||_{L^2(mu)}.
 
-    Everything but `statistical` (Gamma_N, zero for the population minimiser) and `class_error` is computed here;
-    `label_mismatch` can be overridden to see what happens when it is understated.
+    Everything but `statistical` (Gamma_N, zero for the population minimiser) and `class_error` is computed here.
     """
     ideal, cover = ideal_target(chain), coverage(law, measure)
-    mismatch = law.norm(law.mean_gap - ideal) if label_mismatch is None else label_mismatch
+    mismatch = law.norm(law.mean_gap - ideal)
     second = analysis_operator(reference.features, reference.omegas, measure)
     s, u = np.nonzero(law.pairs)  # A_N on D_N, the span of the learned displacements of pairs that occur
     learned = operator_on(span_basis(encoder[u] - encoder[s]), omegas, measure)

@@ -14,14 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iel.errors import ChainError
 from iel.theory.builders import affine_process, lumpable
 from iel.theory.chains import ControlledProcess, Matrix, as_chain, policy_chain
 from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, coordinates, statement
 from iel.theory.representation import (
     TOLERANCE,
     Representation,
-    check_features,
     fit_representation,
     linear_map,
     policy_operator,
@@ -35,10 +33,7 @@ POINTS = np.array([-1.5, -0.5, 0.5, 1.5])
 
 def region_embedding(features: np.ndarray, distribution: np.ndarray) -> np.ndarray:
     """mu_g = E_{y ~ rho_g} phi(y) for distributions over states (m, n) -> (m, d)."""
-    weights = np.atleast_2d(np.asarray(distribution, dtype=np.float64))
-    if weights.min() < 0 or np.abs(weights.sum(axis=1) - 1).max() > 1e-9:
-        raise ChainError("A goal region must be a probability distribution over states: normalise its weights to 1.")
-    return weights @ features
+    return np.atleast_2d(distribution) @ features
 
 
 def reward_table(features: np.ndarray, operators: np.ndarray, goals: np.ndarray | None = None) -> np.ndarray:
@@ -48,11 +43,9 @@ def reward_table(features: np.ndarray, operators: np.ndarray, goals: np.ndarray 
 
 def fit_reward(features: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, float]:
     """The operators R_a whose reward table (|A|, n, n) is nearest in least squares, and the largest difference."""
-    table = check_features(features, rewards.shape[1])
-    left = np.linalg.lstsq(table, np.moveaxis(rewards, 0, 1).reshape(len(table), -1), rcond=None)[0]
-    left = np.moveaxis(left.reshape(table.shape[1], rewards.shape[0], -1), 1, 0)
-    operators = np.stack([np.linalg.lstsq(table, part.T, rcond=None)[0].T for part in left])
-    return operators, float(np.abs(reward_table(table, operators) - rewards).max())
+    onto = np.linalg.pinv(features)
+    operators = onto @ rewards @ onto.T
+    return operators, float(np.abs(reward_table(features, operators) - rewards).max())
 
 
 def distance_from_span(features: np.ndarray, values: np.ndarray) -> float:
@@ -62,10 +55,7 @@ def distance_from_span(features: np.ndarray, values: np.ndarray) -> float:
 
 def policy_reward_operator(features: np.ndarray, operators: np.ndarray, policy: np.ndarray) -> np.ndarray:
     """R_pi with <phi(x), R_pi mu> = sum_a pi(a | x) <phi(x), R_a mu>; an error when no operator does this."""
-    advice = (
-        "its action probabilities vary between states whose features are dependent, so use a state-independent mixture "
-        "or larger features"
-    )
+    advice = "use a mixture that does not depend on the state, or larger features"
     wanted = np.einsum("xa,xd,ade->xe", policy, features, operators)
     return linear_map(features, wanted, "The policy's reward is not latent-linear", advice)
 
@@ -78,13 +68,7 @@ def discounted_values(chain: Matrix, rewards: np.ndarray) -> np.ndarray:
 
 def evaluation_operator(operator: np.ndarray, reward_operator: np.ndarray) -> np.ndarray:
     """S_pi = (I - gamma K_pi^*)^{-1} R_pi (fixed-policy evaluation span)."""
-    system = np.eye(len(operator)) - DISCOUNT * operator.T
-    if np.linalg.cond(system) > 1e12:
-        raise ChainError(
-            f"I - {DISCOUNT:g} K_pi^* is singular: K_pi has an eigenvalue 1 / {DISCOUNT:g}, which features that span "
-            "their space exclude, so drop dependent columns."
-        )
-    return np.linalg.solve(system, reward_operator)
+    return np.linalg.solve(np.eye(len(operator)) - DISCOUNT * operator.T, reward_operator)
 
 
 def bilinear_values(features: np.ndarray, operator: np.ndarray) -> np.ndarray:
@@ -104,8 +88,6 @@ def action_values(process: ControlledProcess, rewards: np.ndarray, values: np.nd
 
 def optimal_values(process: ControlledProcess, rewards: np.ndarray, discount: float) -> np.ndarray:
     """V* by value iteration, (B* V)(x, g) = max_a Q(x, a, g), to 1e-12, goals side by side."""
-    if not 0.0 < discount < 1.0:
-        raise ChainError(f"The discount is {discount}: choose a number strictly between 0 and 1.")
     values = np.zeros(rewards.shape[1:])
     scale = max(1.0, float(np.abs(rewards).max()) / (1.0 - discount))
     while True:
@@ -130,10 +112,8 @@ def is_lattice(features: np.ndarray) -> bool:
 class Closure(NamedTuple):
     """Latent optimal Bellman closure: proved, refuted, or not decided."""
 
-    closed: bool | None
-    """True: proved. False: a sampled S leaves the class. None: neither."""
-    distance: float
-    """Largest sup-distance of B* V_S from the class over the sampled S, relative to the size of B* V_S."""
+    closed: bool | None  # True: proved. False: a sampled S leaves the class. None: neither
+    distance: float  # largest sup-distance of B* V_S from the class over the sampled S, relative to B* V_S
 
 
 def bellman_closure(
@@ -147,7 +127,7 @@ def bellman_closure(
     With one action the Bellman operator is affine and stays in the span; in a lattice a maximum of latent functions is
     latent.
     """
-    features = check_features(representation.features, process.states)
+    features = representation.features
     rewards = reward_table(features, reward_operators)
     distance = 0.0
     for _ in range(64):

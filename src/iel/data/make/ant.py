@@ -179,8 +179,7 @@ class PublicAntController(AntController):
     def __call__(
         self, observation: NDArray, direction: NDArray, rng: np.random.Generator | None = None
     ) -> NDArray[np.float32]:
-        inputs = np.concatenate([observation[2:], 10.0 * direction]).astype(np.float32)
-        return self.policy(inputs, rng)
+        return self.policy(np.concatenate([observation[2:], 10.0 * direction]).astype(np.float32), rng)
 
 
 def controller_file(path: Path | None = None) -> Path:

@@ -80,7 +80,7 @@ class Driver:
 
 
 class Explorer:
-    """A random heading, redrawn every few steps: the unit vector of a 2-D normal."""
+    """A random heading, redrawn every few steps: the unit vector of a 2-D normal. It has no goal."""
 
     def __init__(self, rng: Generator):
         self.rng, self.reached, self.steps, self.heading = rng, 0, 0, np.zeros(2)
@@ -93,7 +93,7 @@ class Explorer:
         return self.heading
 
     def reach_target(self, xy: NDArray) -> None:
-        """An explorer has no goal."""
+        """Nothing is reached."""
 
 
 class Collector:
