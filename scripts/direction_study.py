@@ -1,12 +1,12 @@
-"""The study of docs/direction.md: what directed distances and witnesses are worth where there is no way back.
+"""The study of docs/direction.md: what directed distances and observed edges are worth behind one-way doors.
 
     python scripts/direction_study.py RUN... [--episodes 10] [--seed 0] [--factor 1000 | --factor 1] [--out study.json]
     python scripts/direction_study.py --pictures docs/images [RUN...]   # also those of docs/directed-maze.md
 
-For every run and each of {sym-graph, asym-graph} x {no witnesses, witnesses}, or without at a factor of 1: success
-over the five tasks, how many of the same episodes' plans lead through a door backwards, and how many of the edges
-across a door do. And once per run, over all ordered pairs of some states of the data: the learned steps against the
-exact ones of the discretised maze (`iel.evaluation.agreement`), by the distance itself and along each graph.
+For every run and each of {sym-graph, asym-graph} x {all edges, unobserved ones penalised} (with --factor 1 the former
+alone): success over the five tasks, how many of the same episodes' plans lead through a door backwards, and how many of
+the edges across a door do. And once per run, over all ordered pairs of some states of the data: the learned steps
+against the exact ones of the discretised maze (`iel.evaluation.agreement`), by the distance itself and by each graph.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def study(run: Run, arena: Arena, factor: float, nodes: int | None) -> dict[str,
             }
             if penalty > 1.0:
                 seen = planner.graph.observed_connectivity(planner._fields[next(reversed(planner._fields))].goal)  # type: ignore[attr-defined]
-                facts |= {"witnessed": seen.observed_connectivity / seen.edges, "components": seen.components}
-            label = f"{name}{'' if penalty == 1.0 else '+witnesses'}"
+                facts |= {"observed": seen.observed_connectivity / seen.edges, "components": seen.components}
+            label = f"{name}{'' if penalty == 1.0 else '+observed'}"
             result[label], planners[label] = facts, planner
             print(run.path.name, name, penalty, json.dumps(facts), flush=True)
     result["agreement"] = json_safe(agreements(model, planners, some, known))
@@ -85,13 +85,13 @@ def study(run: Run, arena: Arena, factor: float, nodes: int | None) -> dict[str,
 
 
 def _route(planner: Planner, start: np.ndarray, goal: np.ndarray) -> np.ndarray:
-    """Places of a plan, start and goal included."""
+    """Positions of a plan, start and goal included."""
     planner.prepare(goal)
     return np.concatenate([start[None, :2], planner.path(start).observations[:, :2], goal[None, :2]])
 
 
 def pictures(folder: Path, runs: list[Path]) -> None:
-    """The worlds with their tasks, the exact steps to a place and from it; and the same as runs learned it."""
+    """The worlds with their tasks, the exact steps to a position and from it; and both as runs learned them."""
     for size, height in (("medium", 5.6), ("large", 4.3)):
         with figure(folder / f"directed-{size}.png", 1, 2, size=(9.0, height)) as axes:
             for panel, kind in zip(axes[0], ("doors", "wind"), strict=True):
@@ -126,12 +126,12 @@ def draw_tasks(panel: Axes, world: str) -> None:
 
 
 def exact_fields(maze: MazeMap, position: np.ndarray) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
-    """Exact steps to a place and from it, as functions of observations."""
+    """Exact steps to a position and from it, as functions of observations."""
     exact = maze_of(maze)
     to_position = shortest_steps(exact, position[None])[0]
     from_position = shortest_steps(exact, exact.positions())[:, exact.nearest_state(position)]
     return {
-        "exact steps to the place": lambda x: to_position[exact.nearest_state(x[:, :2])],
+        "exact steps to the star": lambda x: to_position[exact.nearest_state(x[:, :2])],
         "exact steps from it": lambda x: from_position[exact.nearest_state(x[:, :2])],
     }
 

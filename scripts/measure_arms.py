@@ -2,10 +2,10 @@
 
     python scripts/measure_arms.py [--episodes 4] [--names cube-single-play-v0 ...]
 
-For every data set: finished moves per episode, the share of states in which the gripper touches something (contact above
-one half), the standard deviation of the cubes' x and y (m), button states that change per episode, and steps a second of
-one core's time. "theirs" is OGBench's environment made by Gymnasium and its controllers, seeded by numpy's global
-generator; the loop is theirs in form: draw a move, follow the controller, draw the next one.
+For every data set: finished moves per episode, the share of states in which the gripper touches something (contact
+above one half), the standard deviation of the cubes' x and y (m), button states that change per episode, and steps per
+second of one core's time. "theirs" is OGBench's environment made by Gymnasium and its controllers, seeded by numpy's
+global generator: draw a move, follow the controller, draw the next one.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def test_what_an_environment_does_not_say_is_requested_for(homing, data):
     assert near["direct"].success.all() and np.array_equal(near["direct"].steps, said["direct"].steps)
     with pytest.raises(ConfigError, match="Unknown option of an environment of your own 'tolerence': did you mean tol"):
         iel.evaluate(homing, data, Mute, tolerence=0.6)
-    with pytest.raises(ConfigError, match="tolerance is said of environments of one's own"):
+    with pytest.raises(ConfigError, match="tolerance is an option of your own environments"):
         iel.evaluate(homing, data, "pointmaze-medium-navigate-v0", tolerance=0.6)
 
 

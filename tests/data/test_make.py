@@ -107,9 +107,9 @@ def test_explorers_head_anywhere_for_ten_steps():
     assert np.abs(headings[:, 0].mean(0)).max() < 0.06  # of 2000 headings
 
 
-@pytest.mark.parametrize("body, reach", [("pointmaze", 1.0), ("antmaze", 0.5)])
-def test_navigation_goals_are_vertices_and_are_redrawn_when_reached(body, reach):
-    plan, maze = recipe(f"{body}-large-navigate-v0"), make_env("pointmaze-large-v0").map
+@pytest.mark.parametrize("robot, reach", [("pointmaze", 1.0), ("antmaze", 0.5)])
+def test_navigation_goals_are_vertices_and_are_redrawn_when_reached(robot, reach):
+    plan, maze = recipe(f"{robot}-large-navigate-v0"), make_env("pointmaze-large-v0").map
     driver = Driver(plan, maze, np.random.default_rng(0), start=0)
     cells, offsets, east = set(), [], np.array([1.0, 0.0])
     for count in range(500):
@@ -156,7 +156,7 @@ def test_files_of_another_recipe_are_stored_but_not_used(tmp_path, monkeypatch, 
     old = tmp_path / f"{NAME}-e2-recipe1.npz"
     assert find(NAME, 2) == path and list(stored(NAME, 2)) == [path, old] and len(load(old)) == 1
     np.savez(path, observations=new.observations, actions=new.actions, terminals=np.zeros(402), qpos=np.zeros(402))
-    assert find(NAME, 2) == path  # OGBench's own file, with qpos and qvel, is no recipe of ours
+    assert find(NAME, 2) == path  # OGBench's own file, with qpos and qvel, was not made by a recipe
 
 
 def test_every_recipe_has_ogbenchs_size():

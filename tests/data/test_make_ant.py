@@ -1,4 +1,4 @@
-"""The ant: a controller that walks where it is told, and data sets made with it that survive a kill."""
+"""The ant: a controller that walks in a commanded direction, and data sets made with it that survive a kill."""
 
 import json
 import os
@@ -122,9 +122,9 @@ def test_a_controller_in_the_public_layout_is_read_and_used(tmp_path):
 
 
 def test_bad_controllers_are_refused_by_name(tmp_path):
-    with pytest.raises(DataError, match="no ant controller at"):
+    with pytest.raises(DataError, match="No ant controller at"):
         load_controller(tmp_path / "absent.npz")
-    with pytest.raises(DataError, match="no ant controller at"):
+    with pytest.raises(DataError, match="No ant controller at"):
         make_dataset("antmaze-medium-stitch-v0", episodes=1, directory=tmp_path, controller=tmp_path / "absent.npz")
     np.savez(tmp_path / "other.npz", weights=np.zeros(3))
     with pytest.raises(DataError, match=r"other\.npz lacks fc0\.weight"):

@@ -95,7 +95,7 @@ def test_names_travel_with_the_data_and_are_goals(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name, moved", [("cube-double-play-v0", "block"), ("scene-play-v0", "window_position")])
 def test_controllers_move_the_objects(name, moved):
-    """Within 400 steps an object has left its place, and the hand has closed around something."""
+    """Within 400 steps an object has moved, and the hand has closed around something."""
     collector = make_collector(short(name, 400), seed=0)
     states, _ = collector.episode(0, "train")
     columns = [i for i, column in enumerate(collector.signals.observations) if column.startswith(moved)]

@@ -40,7 +40,7 @@ def drive(env, seed: int, steps: int = 6) -> np.ndarray:
 @pytest.mark.parametrize(("name", "size", "actions", "tasks", "horizon", "mapped"), FAMILIES)
 def test_every_family_keeps_the_contract(name, size, actions, tasks, horizon, mapped):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # nothing is said that a user could do nothing about
+        warnings.simplefilter("error")  # no message that a user could do nothing about
         env = make_env(name)
         assert isinstance(env, GoalEnv) and env.name == name
         assert (env.num_tasks, env.horizon, env.map is not None) == (tasks, horizon, mapped)

@@ -59,7 +59,7 @@ env.close()
 
 
 def test_a_version_fixes_its_worlds():
-    """Whoever changes a door, a wind, a force or a task makes a new version, or results no longer compare."""
+    """A changed door, wind, force or task needs a new version, or results no longer compare."""
     facts = [directed.WORLDS, directed.CLEARANCE, directed.PUSH, directed.DOOR_HALF_WIDTH, directed.DRIFT]
     digest = hashlib.sha256(repr([*facts, directed.ANT_WIND]).encode()).hexdigest()
     assert digest[:16] == "97ab98b5214271c0", "change the names to -v1, and say so in docs/directed-maze.md"

@@ -102,7 +102,7 @@ def test_next_cell_follows_shortest_paths():
     "name, free, vertices", [("medium", 26, 21), ("large", 46, 22), ("giant", 86, 46), ("teleport", 45, 24)]
 )
 def test_vertices_and_ties_are_ogbenchs(name, free, vertices):
-    """Hallways have both neighbours along one axis only; of two shortest ways OGBench's oracle takes a certain one."""
+    """Hallways have both neighbours along one axis only; of two shortest paths OGBench's oracle takes a certain one."""
     env = make_env(f"pointmaze-{name}-v0")
     maze, oracle = env.map, env.unwrapped.get_oracle_subgoal
     assert (len(maze.free), len(maze.vertices)) == (free, vertices)

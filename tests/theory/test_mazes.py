@@ -87,7 +87,7 @@ def test_walking_or_teleporting_equals_the_stochastic_shortest_path(one_way):
     assert np.array_equal(np.isinf(closed_form), np.isinf(solved))
     finite = np.isfinite(solved)
     assert np.allclose(closed_form[finite], solved[finite])
-    # Both ways of travelling occur.
+    # Walks and teleports both occur.
     assert len(np.unique(np.round(solved[finite] % 1, 6))) > 1
 
 

@@ -75,7 +75,7 @@ LAYOUTS = {
         ),
         goal=(7, 9),
     ),
-    # Not D4RL's own: the extension that added it places goals one unit nearer to the origin.
+    # Not D4RL's own: the extension that added it has goals one unit nearer to the origin.
     "ultra": Layout(
         (
             "1111111111111111",

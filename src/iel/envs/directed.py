@@ -1,10 +1,10 @@
-"""Mazes in which there is not the same way back: one-way doors and wind, in OGBench's mazes and their MuJoCo.
+"""Mazes in which the path back is another one: one-way doors and wind, in OGBench's mazes and their MuJoCo.
 
 A door between two cells is a thin wall that yields in one direction. With s the torso's distance behind the door along
 its passing direction,
 
         front   |   back          s < 0            open: walk in
-      A ------> | ------> B       0 <= s <= clear  as it was, and whoever stands here is pushed on: no turning back
+      A ------> | ------> B       0 <= s <= clear  as it was, and the torso is pushed on: no turning back
                s = 0              s > clear        shut: a wall
 
 Without the push the next state would depend on whether the door has fallen shut already, which no observation tells.
@@ -29,7 +29,7 @@ Cell = tuple[int, int]
 CLEARANCE = {"point": 1.0, "ant": 1.7}
 """How far behind a door the torso must be before it shuts: radius, or reach of the legs, and half the door."""
 PUSH = {"point": 1.5, "ant": 2.4}
-"""Strength of a door's push, in units of the wind: more than either body can walk against."""
+"""Strength of a door's push, in units of the wind: more than a point or an ant can walk against."""
 DOOR_HALF_WIDTH = 0.2
 DRIFT = 0.6
 """Speed of the wind as a fraction of the point's own."""
@@ -44,7 +44,7 @@ class World:
     """What is added to one of OGBench's mazes. Cells are (row, column)."""
 
     tasks: tuple[tuple[Cell, Cell], ...]
-    """(start, goal) of the five evaluation tasks: in most the short way is closed, or against the wind."""
+    """(start, goal) of the five evaluation tasks: in most the short path is closed, or against the wind."""
     doors: tuple[tuple[Cell, Cell], ...] = ()
     """(front, back): one may go from the first cell to the second, not back."""
     winds: tuple[tuple[Cell, tuple[float, float]], ...] = ()
@@ -80,14 +80,14 @@ WORLDS = {
 
 def directed_maze(create: Callable[..., Any], world: World, **settings: Any) -> Any:
     """OGBench's maze environment of these settings, with the world's doors, wind and tasks."""
-    body = settings.pop("loco_env_type")
-    return _directed_class(create, body, settings.pop("maze_env_type"))(world, **settings)
+    robot = settings.pop("loco_env_type")
+    return _directed_class(create, robot, settings.pop("maze_env_type"))(world, **settings)
 
 
 @cache
-def _directed_class(create: Callable[..., Any], body: str, kind: str) -> Any:
+def _directed_class(create: Callable[..., Any], robot: str, kind: str) -> Any:
     """OGBench makes its classes inside a function, so one instance is made to learn the class."""
-    return type("DirectedMaze", (_Directed, type(create(body, kind, maze_type="medium"))), {"body": body})
+    return type("DirectedMaze", (_Directed, type(create(robot, kind, maze_type="medium"))), {"robot": robot})
 
 
 _Maze: Any = object
@@ -97,7 +97,7 @@ _Maze: Any = object
 class _Directed(_Maze):
     """What a world adds to a maze of OGBench."""
 
-    body: str
+    robot: str
     _reward_task_id: int | None
 
     def __init__(self, world: World, **settings: Any):
@@ -111,11 +111,11 @@ class _Directed(_Maze):
         self._door_normal = (xy[:, 1] - xy[:, 0]) / self._maze_unit
         self._shut = np.zeros(len(self._doors), bool)
         self._winds = {cell: np.array(wind) for cell, wind in world.winds}
-        self._torso = self.model.body("torso").id
+        self._torso = self.model.robot("torso").id
         # A point starts every step at rest: from F / m = 2 s / t^2 it goes s in t.
         seconds = self.model.opt.timestep * self.frame_skip
         drift = 0.2 * 2.0 * self.model.body_mass[self._torso] / seconds**2
-        self._push = drift if self.body == "point" else ANT_WIND
+        self._push = drift if self.robot == "point" else ANT_WIND
 
     def update_tree(self, tree: Any) -> None:
         super().update_tree(tree)
@@ -155,7 +155,7 @@ class _Directed(_Maze):
     def _move_doors(self, xy: NDArray, placed: bool = False) -> None:
         """Shut the doors behind the torso, open those in front of it; one that is `placed` finds none ajar."""
         behind = self._behind(xy)
-        shut = np.where(behind < 0, False, self._shut | (behind > (0.0 if placed else CLEARANCE[self.body])))
+        shut = np.where(behind < 0, False, self._shut | (behind > (0.0 if placed else CLEARANCE[self.robot])))
         for door in np.flatnonzero((shut != self._shut) | placed):
             geom = self._doors[door]
             self.model.geom_contype[geom] = self.model.geom_conaffinity[geom] = int(shut[door])
@@ -166,6 +166,6 @@ class _Directed(_Maze):
         """The wind of this cell, and the push of a door that one stands in."""
         wind = self._winds.get(self.xy_to_ij(xy), np.zeros(2))
         behind, away = self._behind(xy), np.abs(xy - self._door_middle).max(axis=1)
-        inside = (behind >= 0) & (behind <= CLEARANCE[self.body]) & (away < self._maze_unit / 2)
-        wind = wind + PUSH[self.body] * inside @ self._door_normal
+        inside = (behind >= 0) & (behind <= CLEARANCE[self.robot]) & (away < self._maze_unit / 2)
+        wind = wind + PUSH[self.robot] * inside @ self._door_normal
         self.data.xfrc_applied[self._torso, :2] = self._push * wind

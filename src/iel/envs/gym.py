@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from iel.theory.mazes import Maze
 
 HORIZON = 1000
-NAMES = tuple(f"{body}-{world}-v0" for body in ("pointmaze", "antmaze") for world in WORLDS)
+NAMES = tuple(f"{robot}-{world}-v0" for robot in ("pointmaze", "antmaze") for world in WORLDS)
 Act = Callable[[NDArray], ArrayLike]
 """The action for an observation."""
 

@@ -1,4 +1,4 @@
-"""D4RL's kitchen on gymnasium-robotics' FrankaKitchen: a robot arm, seven things to operate, four of them asked for.
+"""D4RL's kitchen on gymnasium-robotics' FrankaKitchen: a robot arm, seven things to operate, four of them in a task.
 
 State: 9 robot joints and 21 object joints, observed with D4RL's noise. An element is done while its joints are within
 0.3 of their target; an episode ends when all four have been done at some step, or after 280 steps.
@@ -41,7 +41,7 @@ ELEMENTS = {
 
 
 def goal_state(kind: str) -> NDArray[np.float64]:
-    """(30,) D4RL's goal half: targets of the four elements, zero elsewhere (also where zero is no natural state)."""
+    """(30,) D4RL's goal half: targets of the four elements, zero elsewhere (also where objects never are at zero)."""
     goal = np.zeros(STATE)
     for columns, target in map(TARGETS.__getitem__, ELEMENTS[kind]):
         goal[columns] = target
@@ -49,7 +49,7 @@ def goal_state(kind: str) -> NDArray[np.float64]:
 
 
 def distances(states: ArrayLike, kind: str) -> NDArray[np.float64]:
-    """(..., 4) Euclidean distance of each asked-for element from its target, for states (..., 30 or more)."""
+    """(..., 4) Euclidean distance of each element of the task from its target, for states (..., 30 or more)."""
     states = np.asarray(states, np.float64)
     parts = [states[..., columns] - np.array(target) for columns, target in map(TARGETS.__getitem__, ELEMENTS[kind])]
     return np.stack([np.sqrt(np.sum(part**2, axis=-1)) for part in parts], axis=-1)

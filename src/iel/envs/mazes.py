@@ -74,9 +74,7 @@ class MazeMap:
 
     @cached_property
     def vertices(self) -> NDArray[np.int64]:
-        """Numbers of the free cells that are no hallway: one with both neighbours along one axis and none along the
-        other.
-        """
+        """Numbers of the free cells that are not hallways (both neighbours along one axis, none along the other)."""
         above, left, below, right = self._neighbours >= 0
         hallway = (above & below & ~left & ~right) | (left & right & ~above & ~below)
         return np.flatnonzero(~hallway)
@@ -93,7 +91,7 @@ class MazeMap:
     def _durations(self) -> NDArray[np.float64]:
         """(4, cells) time of the moves up, left, below and right, half of it in either cell; 1 where it is calm.
 
-        Walking at speed 1 in a wind of speed w along the way takes 1 / (1 + w).
+        Walking at speed 1 in a wind of speed w along the path takes 1 / (1 + w).
         """
         along = np.zeros((4, len(self.free)))
         for cell, (x, y) in self.winds:
@@ -102,7 +100,7 @@ class MazeMap:
         return (own + np.take_along_axis(own, np.maximum(self._moves, 0), axis=1)) / 2
 
     def _shortest(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(from, to) over all free cells, infinite where there is no way."""
+        """(from, to) over all free cells, infinite where no path leads."""
         from scipy.sparse import csr_array  # a quarter of a second, which names and maps do not need
         from scipy.sparse.csgraph import shortest_path
 
@@ -113,7 +111,7 @@ class MazeMap:
 
     @cached_property
     def cell_distances(self) -> NDArray[np.float64]:
-        """(from, to) number of cell-to-cell moves between free cells, infinite where there is no way."""
+        """(from, to) number of cell-to-cell moves between free cells, infinite where no path leads."""
         return self._shortest(np.ones(self._moves.shape))
 
     @cached_property
@@ -123,7 +121,7 @@ class MazeMap:
 
     @cached_property
     def next_cell(self) -> NDArray[np.int64]:
-        """(goal cell, cell) -> the next cell on the fastest way to the goal; itself at the goal or without a way.
+        """(goal cell, cell) -> the next cell on the fastest path to the goal; itself at the goal or without a path.
 
         Of two equally good ones it is the first of above, left, below, right, as for OGBench's oracle.
         """

@@ -1,4 +1,4 @@
-"""What is asked of an environment (`GoalEnv`), and how anything with Gymnasium's `reset` and `step` becomes one.
+"""What an environment must offer (`GoalEnv`), and how anything with Gymnasium's `reset` and `step` becomes one.
 
     World(lambda: MyRobot())                                  info["goal"] and info["success"] are its own
     World(MyRobot, goal=lambda env, observation, info: env.target, tolerance=0.3, columns=(0, 1), max_steps=400)
@@ -23,7 +23,7 @@ from iel.errors import ConfigError, unknown_name
 from iel.typed import imported
 
 NUM_ENVS = 16
-"""How many of a user's environments are kept at a time."""
+"""How many of a user's environments are held in memory at a time."""
 Info = dict[str, Any]
 """What environments say about a step, by name."""
 
@@ -35,7 +35,7 @@ def episode_seed(seed: int, task: int, episode: int) -> int:
 
 @runtime_checkable
 class GoalEnv(Protocol):
-    """What evaluation, pictures and data makers ask of an environment, besides Gymnasium's `reset` and `step`.
+    """What evaluation, pictures and data makers need of an environment, besides Gymnasium's `reset` and `step`.
 
     `reset(seed=, options={"task_id": k})` returns info["goal"], a full observation; `step` returns info["success"], and
     info["subtasks"], how many of the `subtasks` were completed so far, where a task has several.
@@ -64,7 +64,7 @@ class GoalEnv(Protocol):
 
 @dataclass(frozen=True)
 class World:
-    """How to make a user's environment, and how its goal and its success are told."""
+    """How to make a user's environment, and where its goal and its success come from."""
 
     make: Callable[[], Any]
     goal: Callable[[Any, Any, Info], Any] | None = None
@@ -114,7 +114,9 @@ def arena_of(env: object, **facts: Any) -> str | World:
     if not isinstance(env, str):
         return World.of(env, **facts)
     if facts:
-        raise ConfigError(f"{min(facts)} is said of environments of one's own; '{env}' says everything itself.")
+        raise ConfigError(
+            f"{min(facts)} is an option of your own environments; '{env}' defines it itself, so leave it out."
+        )
     return env
 
 
@@ -124,7 +126,7 @@ class OwnEnv:
     map: MazeMap | None = None
     subtasks = 0
     draws_while_stepping = True
-    """Nobody knows whether it may be stepped in a thread, so it is not."""
+    """Whether it may be stepped in a thread is not known, so it is not."""
 
     def __init__(self, world: World):
         env = world.make()

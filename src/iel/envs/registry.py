@@ -173,7 +173,7 @@ def _near_teleport(env: Any) -> Callable[[], bool]:
 
 def _keep_action_space(environment: Any) -> type:
     """The manipulation environments build a new, unseeded action space at each look and draw the robot's pose in the
-    goal from it; kept, it can be seeded.
+    goal from it; retained, it can be seeded.
     """
 
     class Retained(environment):

@@ -68,7 +68,7 @@ class SeededEnv(gymnasium.Wrapper):
     @contextlib.contextmanager
     def lend_generator(self) -> Iterator[None]:
         """Inside the block numpy's global generator is this environment's own; afterwards it is the caller's again."""
-        everyone = np.random.get_state()  # noqa: NPY002  OGBench leaves no other way in
+        everyone = np.random.get_state()  # noqa: NPY002  OGBench draws from nothing else
         np.random.set_state(self._state)  # noqa: NPY002
         try:
             yield

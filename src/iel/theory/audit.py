@@ -20,11 +20,11 @@ What is measured, each with a 95 % interval (whole episodes or whole goals drawn
                  too large: they are picked because the walk went there. With exact steps known, the slope of predicted
                  on exact progress                                                                              1
     horizon      how far predictions are both in order and calibrated                        as far as the data reach
-    triangle     share of triples whose direct cost exceeds that of the way through a third state, on `cost`       0
+    triangle     share of triples whose direct cost exceeds that of the path through a third state, on `cost`       0
     saturation   share of predictions at the ceiling that discounting puts on them                                 0
     closure      error of a linear latent model phi' = K_a phi per step, transition noise taken out (Definition 2.1) 0
 
-Costs that are no steps (log-odds) have an order, a triangle inequality and an asymmetry, and nothing else of this:
+Costs that are not steps (log-odds) have an order, a triangle inequality and an asymmetry, and nothing else of this:
 `audit_costs` measures those.
 
 No figure multiplies one-step errors by 1 / (1 - spectral radius): docs/theory.md, point 6, says why.
@@ -93,7 +93,7 @@ class CostAudit:
 
     @property
     def verdict(self) -> str:
-        """How well it orders, in words: there is no horizon without steps."""
+        """How well it orders, in words: costs that are not steps have no horizon."""
         return f"orders states like {self.reference} steps to {self.order.value:.2f}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class CostAudit:
         return json_safe({"verdict": self.verdict, **vars(self)})
 
     def facts(self, what: str) -> list[str]:
-        """What is said of every geometry: what was audited, its order, its triangles, its asymmetry."""
+        """The sentences on any geometry: what was audited, its order, its triangles, its asymmetry."""
         return [
             f"Audited {self.states} states of {self.episodes} episodes: {self.data}.",
             f"{what} and {self.reference} steps have rank correlation {self.order:.2f}.",
@@ -169,10 +169,10 @@ class Audit(CostAudit):
         if not self.against_exact:
             lines[-1] += (
                 " An observed gap is the length of a noisy path and bounds the fewest steps only from above, so a "
-                "ratio below 1 is no fault."
+                "ratio below 1 is not an error."
             )
         lines.append(
-            f"One step of the data shortens the predicted way to an independent goal by {progress.mean:.2f} on average"
+            f"One step of the data shortens the predicted distance to an independent goal by {progress.mean:.2f} on average"
             "; it would be 1 for times of the policy that made the data, and at most 1 for fewest steps."
         )
         if progress.slope is not None:

@@ -287,7 +287,9 @@ def reading(generator: np.random.Generator) -> Iterator[Evidence]:
     alone = float(np.linalg.norm(found.omega) * found.epsilon / (1.0 - found.spectral_radius))
     numbers = {"error": found.true_error, "||omega|| epsilon / (1 - rho)": alone, "C_H": found.constant}
     hidden = found.applies and found.true_error > alone and abs(found.constant - 23) < ROUNDING
-    yield Evidence("a corridor of 24 states with rho(T_Q) = 0: the length of the way is hidden in C_H", numbers, hidden)
+    yield Evidence(
+        "a corridor of 24 states with rho(T_Q) = 0: the length of the path is hidden in C_H", numbers, hidden
+    )
     walk = np.array([[0.9, 0, 0, 0.1], [0, 0.95, 0, 0.05], [0, 1.0, 0, 0], [0, 0, 0, 1.0]])
     features = np.linalg.qr(np.column_stack([[0, 0, 0, 1.0], [1, 1, 1, 0], [4.0, -3, -1, 0]]))[0]
     found = approximation_bound(walk, 3, features, invariant_operator(walk, features, 3))

@@ -74,7 +74,7 @@ def episode_of(rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 class LatentDynamics(NamedTuple):
-    """phi' ~ K_a phi fitted by ridge on some episodes and judged on others, with noise told apart from misfit.
+    """phi' ~ K_a phi fitted by ridge on some episodes and tested on others, with noise separated from misfit.
 
     A held-out squared error is epsilon^2 + noise^2: Definition 2.1 is about the mean next embedding, and a single next
     state scatters around it. The scatter is estimated from pairs of nearest neighbours in (phi, a), whose means are
@@ -197,7 +197,7 @@ def trusted_bins(table: list[CalibrationBin], end: str = "value", upper_only: bo
     """Which bins are both calibrated and in order, by the estimates or by the `worse` or `better` ends of intervals.
 
     `upper_only`: the reference is itself only an upper bound, so predictions below it are not held against the model.
-    The order of the first bin cannot be judged.
+    The order of the first bin is not known.
     """
     answer = []
     for number, row in enumerate(table):

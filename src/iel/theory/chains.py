@@ -42,7 +42,7 @@ from iel.errors import ChainError
 Matrix: TypeAlias = np.ndarray | sp.sparray
 """A dense array or any scipy sparse array."""
 Goal = int | Sequence[int] | np.ndarray
-"""One state, several states any of which counts as arrived, or a mask with one True or False per state."""
+"""One state, several states (any of them ends the walk), or a mask with one True or False per state."""
 ELIMINATION_LIMIT = 600
 """States up to which an ill-conditioned system is solved again without subtractions, in cubic time."""
 ROW_TOLERANCE = 1e-9
@@ -61,7 +61,7 @@ def as_chain(matrix: Matrix, name: str = "transition matrix") -> sp.csr_array:
 
 
 def _check_rows(table: sp.csr_array, name: str, over: str) -> None:
-    """Refuse rows that are no probabilities."""
+    """Refuse rows that are not probabilities."""
     if not np.all(np.isfinite(table.data)):
         raise ChainError(f"The {name} holds values that are not finite: replace NaN and infinity by probabilities.")
     if table.nnz and table.data.min() < 0:

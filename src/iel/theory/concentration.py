@@ -30,7 +30,7 @@ def deviation_term(bound: float, samples: int, delta: float) -> float:
 
 
 def multinomial_law(probabilities: np.ndarray, samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """All ways to draw `samples` trajectories, as counts (ways, kinds), and the probability of each."""
+    """All outcomes of `samples` drawn trajectories, as counts (outcomes, kinds), and the probability of each."""
     kinds = len(probabilities)
     bars = np.array(list(itertools.combinations(range(samples + kinds - 1), kinds - 1)), dtype=np.int64)
     counts = np.diff(bars, axis=1, prepend=-1, append=samples + kinds - 1) - 1

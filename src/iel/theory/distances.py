@@ -29,7 +29,7 @@ def triangle_gap(first: np.ndarray, second: np.ndarray, direction: np.ndarray, b
 
 
 def convexity_margin(beta: float) -> float:
-    """min over angles of (N + N'') / N = 1 + beta cos + beta^2 sin^2: negative iff n is no norm."""
+    """min over angles of (N + N'') / N = 1 + beta cos + beta^2 sin^2: negative iff n is not a norm."""
     # Concave in the cosine, so the minimum sits at cos = -1 or cos = +1.
     return min(1.0 - beta, 1.0 + beta)
 

@@ -2,8 +2,8 @@
 
 A check stands beside the equations it is about. It draws its instances from a generator and yields numbers, and whether
 they are what the verdict says. Verdicts: `holds` (an identity to rounding, or a bound never violated), `assumption`,
-`definition`, `sharper` (more is true than is said), `as corrected` (holds after the change docs/theory.md describes),
-`fails` (the counterexample is the evidence).
+`definition`, `sharper` (more is true than the statement says), `as corrected` (holds after the change that
+docs/theory.md describes), `fails` (the counterexample is the evidence).
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -17,7 +17,7 @@ w (as a fraction of `step`, below 1) in a cell lets a move by (a, b) squares, a 
 
     steps = (4 / k / step) * max(a / (sign(a) + w_x), b / (sign(b) + w_y))        (0 for a component that is 0)
 
-with the wind of the cell it leaves. Along a corridor that is exact; slanting ways in the wind are rounded up, because
+with the wind of the cell it leaves. Along a corridor that is exact; slanting paths in the wind are rounded up, because
 king moves cannot use one axis' gain while the other still needs its time.
 """
 
@@ -104,7 +104,7 @@ class Maze:
     def process(self) -> ControlledProcess:
         """The controlled process with the eight king moves, one-way doors and teleports applied."""
         if self.winds:
-            raise ChainError("In the wind moves take different times, so they are no chain: use shortest_steps.")
+            raise ChainError("In the wind moves take different times and do not form a chain: use shortest_steps.")
         walking, (caught, exits) = moving(self.moves()), self.caught()
         if self.teleports is None:
             return walking
@@ -121,7 +121,7 @@ class Maze:
     def moves(self) -> np.ndarray:
         """The state each of the eight moves leads to, (states, 8), one-way doors respected, teleports not applied."""
         nexts, cells = move_table(self.free, KING_MOVES), self._cells()
-        for entry, leave in self.one_way:  # nobody goes from the second cell to the first
+        for entry, leave in self.one_way:  # no move leads from the second cell to the first
             backwards = np.all(cells == leave, axis=1)[:, None] & np.all(cells[nexts] == entry, axis=2)
             nexts = np.where(backwards, np.arange(self.states)[:, None], nexts)
         return nexts
@@ -230,7 +230,7 @@ def steps_between(maze: Maze, starts: np.ndarray, goals: np.ndarray, step: float
     """Fewest steps from starts[m] to goals[m], (m, 2) each; with teleports the best policy's expected steps.
 
     Not rounded to squares: steps are length over `step`. Where the box between both positions is free, its longer side
-    is the answer; elsewhere the way goes over the centre of a square next to each of them, whichever is best. Wind
+    is the answer; elsewhere the path goes over the centre of a square next to each of them, whichever is best. Wind
     counts between those two centres only.
     """
     begin, end = maze.nearest_state(starts), maze.nearest_state(goals)

@@ -243,7 +243,7 @@ def noisy(generator: np.random.Generator) -> Iterator[Evidence]:
     """Moves on a grid slip with probability s. Single steps believe in the slip that helps: V is the open map's.
 
     A mean learned from n samples per (x, a) is unbiased, but the minimum over actions picks the lucky one, so V is too
-    small until n is large. A mean over the data's actions as well is no bound for the best one: its optimum is the
+    small until n is large. A mean over the data's actions as well does not bound the best one: its optimum is the
     hitting time of the data's policy. In d dimensions all constraints must hold at once, and V falls short where V* is
     not of that rank; noise raises it. That the mean is linear in phi (the paper's K_a phi) costs hardly anything more.
     """

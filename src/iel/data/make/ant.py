@@ -11,7 +11,7 @@ axis, numbers the legs from there, and gives every ankle the same sign:
 
 What it learns for one heading therefore holds for all. `scripts/train_ant.py` trains it, docs/ant-controller.md says
 how well it walks. A controller in the public layout of D4RL's own (an npz file with fc0, fc1, last_fc and
-last_fc_log_std, world-frame input) can be used in its place.
+last_fc_log_std, world-frame input) can be used instead.
 """
 
 import cmath
@@ -186,7 +186,7 @@ def controller_file(path: Path | None = None) -> Path:
     """The file of a controller, by default of our own."""
     path = WEIGHTS if path is None else Path(path)
     if not path.is_file():
-        raise DataError(f"There is no ant controller at {path}; give the path of a .safetensors or .npz file.")
+        raise DataError(f"No ant controller at {path}; give the path of a .safetensors or .npz file.")
     return path
 
 

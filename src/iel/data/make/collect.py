@@ -44,7 +44,7 @@ BLOCK_STEPS = 10_000
 
 
 class Block(NamedTuple):
-    """Episodes first .. first + size - 1 of a split, and the file they are kept in."""
+    """Episodes first .. first + size - 1 of a split, and the file that holds them."""
 
     split: str
     first: int
@@ -78,7 +78,7 @@ def make_dataset(
     require_simulator(f"Making '{name}'")
     count = plan.episodes if episodes is None else episodes
     if count < 1:
-        raise ConfigError(f"Asked for {count} episodes of {name}; ask for at least one.")
+        raise ConfigError(f"episodes is {count} for {name}; give at least one.")
     directory = directory or data_directory()
     files: dict[str, Path] = {split: directory / file_name(plan.name, episodes, seed, split) for split in SPLITS}
     parts = directory / f".{files['train'].name}.parts"

@@ -1,7 +1,7 @@
 """One episode at a time: reset, drive, record.
 
-Every draw of episode e comes from the seed sequence (seed, split, e), so an episode is the same whoever collects it,
-and in whatever order.
+Every draw of episode e comes from the seed sequence (seed, split, e), so an episode depends neither on the process that
+collects it nor on the order.
 
 The driver looks one cell ahead on a shortest path of cells: with c the centre of the next cell (of its own in the
 goal's cell), the direction is d = unit(c - xy). So the last metre is left to chance, as with OGBench's oracle; D4RL's
@@ -38,7 +38,7 @@ WAYPOINT_NOISE = 0.5
 
 
 class Driver:
-    """Goes from goal to goal along shortest paths of cells (`navigate`), or to one place and stays there."""
+    """Goes from goal to goal along shortest paths of cells (`navigate`), or to one goal and stays there."""
 
     def __init__(
         self, plan: Recipe, maze: MazeMap, rng: Generator, start: int, goal: tuple[int, NDArray] | None = None
@@ -72,7 +72,7 @@ class Driver:
         return (target - xy) / (np.linalg.norm(target - xy) + 1e-6)
 
     def reach_target(self, xy: NDArray) -> None:
-        """Told after every step where it led, before any teleport."""
+        """Called after every step with its end, before any teleport."""
         if np.linalg.norm(self.goal_xy - xy) <= self.plan.reach:
             self.reached += 1
             if self.plan.kind == "navigate":
@@ -100,7 +100,7 @@ class Collector:
     """Collects single episodes of a recipe; one instance a process."""
 
     def __init__(self, plan: Recipe, seed: int, controller: AntController | None = None):
-        """`controller` moves the legs of an ant; a point goes where it is told."""
+        """`controller` moves the legs of an ant; a point moves by the direction itself."""
         self.plan, self.seed, self.controller = plan, seed, controller
         self.env = make_env(plan.name, terminate_at_goal=False)
         assert self.env.map is not None
@@ -147,7 +147,7 @@ class Collector:
             actions.append(self.act(observation, direction, rng).astype(np.float32))
             observation = self.env.step(actions[-1])[0]
             observations.append(observation)
-            # A step into a teleport returns the state before it, and that is where OGBench judges arrivals.
+            # A step into a teleport returns the state before it; OGBench tests there whether the goal is reached.
             driver.reach_target(observation[:2])
         self.goals_reached = driver.reached
         return np.array(observations, np.float32), np.array(actions)

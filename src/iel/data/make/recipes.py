@@ -2,7 +2,7 @@
 
 OGBench (`pointmaze-...-v0`, `antmaze-...-v0`), the laws of its `generate_locomaze.py`; starts are anywhere:
 
-    navigate   drive to random vertices (free cells that are no hallway), a new one whenever a goal is reached
+    navigate   drive to random vertices (free cells except hallways), a new one whenever a goal is reached
     stitch     short episodes to one cell exactly four moves away, where the agent stays (its own cell if there is none)
     explore    no goal at all: a random heading, redrawn every ten steps
 
