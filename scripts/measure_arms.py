@@ -19,7 +19,7 @@ import numpy as np
 import ogbench  # noqa: F401  registers the environments
 
 from iel.data.make import make_collector, recipe
-from iel.data.make.arms import NOISE_OF_COLUMNS, SCENE_STACKING, STACKING, _controllers, arm_signals
+from iel.data.make.arms import NOISE_OF_COLUMNS, SCENE_STACKING, STACKING, arm_signals, oracles
 from iel.data.make.recipes import Recipe
 
 TASKS = ("cube-single", "cube-double", "cube-triple", "scene", "puzzle-3x3", "puzzle-4x4")
@@ -30,7 +30,7 @@ def theirs(plan: Recipe, episodes: int) -> tuple[list[np.ndarray], int]:
     """(states of each episode, finished moves) of the benchmark's own environment and controllers."""
     name = "-".join(word for word in plan.name.split("-") if word != plan.kind)
     env: Any = gymnasium.make(name, terminate_at_goal=False, mode="data_collection", max_episode_steps=plan.steps + 1)
-    controllers, tables, moves = _controllers(plan, env), [], 0
+    controllers, tables, moves = oracles(plan, env), [], 0
     np.random.seed(1)  # noqa: NPY002  the controllers draw from numpy's global generator
     env.action_space.seed(1)
     for episode in range(episodes):

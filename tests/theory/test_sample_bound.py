@@ -96,9 +96,7 @@ def test_theorem_3_5_on_sampled_trajectories():
         best = fit_encoder(law.weight, law.mean_gap, omegas, radius)
         assert max(np.linalg.norm(phi, axis=1).max() for phi in (encoder, best)) <= radius * (1 + 1e-9)
         risk = [law.norm(predictor(phi, omegas) - law.mean_gap) ** 2 for phi in (encoder, best)]
-        gamma = statistical_term(
-            rademacher_complexity(tuples, omegas, radius, 20, generator), radius, 1.0, 2.0, 30, delta
-        )
+        gamma = statistical_term(rademacher_complexity(tuples, omegas, radius, 20, generator), radius, 2.0, 30, delta)
         ideal = ideal_target(chain)
         within = fit_encoder(law.weight, ideal, omegas, radius)
         capacity = law.norm(predictor(within, omegas) - ideal)
@@ -106,7 +104,7 @@ def test_theorem_3_5_on_sampled_trajectories():
         assert risk[0] >= risk[1] - 1e-9  # the population minimiser is one
         failures += risk[0] - risk[1] > gamma or result.distance > result.bound
         # With bounds understated a hundredfold (C_phi = H_max = 0.02) the promise is broken most of the time.
-        understated += risk[0] - risk[1] > statistical_term(0.0, 0.02, 1.0, 0.02, 30, delta)
+        understated += risk[0] - risk[1] > statistical_term(0.0, 0.02, 0.02, 30, delta)
     assert failures <= delta * 100 and understated > 50
 
 
@@ -130,9 +128,7 @@ def test_the_statistical_term_shrinks_like_the_root_of_the_sample_size():
     small = rademacher_complexity(sample_tuples(chain, start, SLOTS, 50, generator), omegas, 1.0, 200, generator)
     large = rademacher_complexity(sample_tuples(chain, start, SLOTS, 800, generator), omegas, 1.0, 200, generator)
     assert 3.0 < small / large < 5.5
-    assert np.isclose(
-        statistical_term(0.0, 1.0, 1.0, 1.0, 50, 0.1) / statistical_term(0.0, 1.0, 1.0, 1.0, 800, 0.1), 4.0
-    )
+    assert np.isclose(statistical_term(0.0, 1.0, 1.0, 50, 0.1) / statistical_term(0.0, 1.0, 1.0, 800, 0.1), 4.0)
 
 
 def test_rademacher_closed_form_is_the_supremum_over_the_ball():

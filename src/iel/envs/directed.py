@@ -111,7 +111,7 @@ class _Directed(_Maze):
         self._door_normal = (xy[:, 1] - xy[:, 0]) / self._maze_unit
         self._shut = np.zeros(len(self._doors), bool)
         self._winds = {cell: np.array(wind) for cell, wind in world.winds}
-        self._torso = self.model.robot("torso").id
+        self._torso = self.model.body("torso").id
         # A point starts every step at rest: from F / m = 2 s / t^2 it goes s in t.
         seconds = self.model.opt.timestep * self.frame_skip
         drift = 0.2 * 2.0 * self.model.body_mass[self._torso] / seconds**2

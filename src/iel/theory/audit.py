@@ -172,8 +172,8 @@ class Audit(CostAudit):
                 "ratio below 1 is not an error."
             )
         lines.append(
-            f"One step of the data shortens the predicted distance to an independent goal by {progress.mean:.2f} on average"
-            "; it would be 1 for times of the policy that made the data, and at most 1 for fewest steps."
+            f"One step of the data shortens the predicted distance to an independent goal by {progress.mean:.2f} on "
+            "average; it would be 1 for times of the policy that made the data, and at most 1 for fewest steps."
         )
         if progress.slope is not None:
             lines.append(f"Where a step really gains one step, predictions gain {progress.slope:.2f}.")
@@ -349,10 +349,9 @@ def measure_progress(
     gain = np.where(np.isnan(gain), 0.0, gain)  # from infinite to infinite: no progress
     mean = mean_interval(gain, towards, generator)
     level = np.floor(np.log2(before)).astype(np.int64)
-    bins = [level == b for b in np.unique(level)]
     by_distance = [
         (float(before[own].mean()), mean_interval(gain[own], towards[own], generator))
-        for own in bins
+        for own in (level == each for each in np.unique(level))
         if own.sum() >= 50
     ]
     fastest = max((row[1] for row in by_distance), key=lambda interval: interval.low, default=mean)
@@ -374,8 +373,7 @@ def _closure(
     phi, moves = np.asarray(embeddings, dtype=np.float64), np.asarray(actions, dtype=np.float64)
     if phi.ndim != 2 or moves.ndim != 2 or len(phi) != offsets[-1] or len(moves) != offsets[-1]:
         raise ChainError(f"Embeddings {phi.shape} and actions {moves.shape} must be 2-D with one row per stored state.")
-    used = step_rows(offsets)
-    if not np.all(np.isfinite(phi)) or not np.all(np.isfinite(moves[used])):
+    if not (np.isfinite(phi).all() and np.isfinite(moves[step_rows(offsets)]).all()):
         raise ChainError("Embeddings or actions hold values that are not finite: check the model and the data first.")
     return fit_latent_dynamics(phi, moves, offsets, generator)
 

@@ -161,21 +161,16 @@ def goal_indices(goal: Goal, states: int) -> np.ndarray:
 
 
 def leads_into(edges: sp.csr_array, seeds: np.ndarray) -> np.ndarray:
-    """The mask of states with a path along `edges` into `seeds` (a mask); seeds belong to it."""
-    if not seeds.any():
-        return seeds
-    return np.isfinite(dijkstra(edges.T, indices=np.flatnonzero(seeds), unweighted=True, min_only=True))
-
-
-def goal_mask(goal: Goal, states: int) -> np.ndarray:
-    """The goal as a mask."""
-    return np.isin(np.arange(states), goal_indices(goal, states))
+    """The mask of states with a path along `edges` into one of the states `seeds`; seeds belong to it."""
+    if not len(seeds):
+        return np.zeros(edges.shape[0], dtype=bool)
+    return np.isfinite(dijkstra(edges.T, indices=seeds, unweighted=True, min_only=True))
 
 
 def can_reach(chain: Matrix, goal: Goal) -> np.ndarray:
     """States from which the goal has positive probability, as a mask."""
     matrix = sp.csr_array(chain)
-    return leads_into(matrix, goal_mask(goal, matrix.shape[0]))
+    return leads_into(matrix, goal_indices(goal, matrix.shape[0]))
 
 
 def reached_almost_surely(chain: Matrix, goal: Goal) -> np.ndarray:
@@ -184,9 +179,11 @@ def reached_almost_surely(chain: Matrix, goal: Goal) -> np.ndarray:
     A state fails exactly when it can walk, without touching the goal, into a state that cannot reach the goal.
     """
     matrix = sp.csr_array(chain)
-    before_goal = sp.csr_array(sp.diags_array((~goal_mask(goal, matrix.shape[0])).astype(np.float64)) @ matrix)
+    elsewhere = np.ones(matrix.shape[0])
+    elsewhere[goal_indices(goal, len(elsewhere))] = 0.0
+    before_goal = sp.csr_array(sp.diags_array(elsewhere) @ matrix)
     before_goal.eliminate_zeros()
-    return ~leads_into(before_goal, ~can_reach(matrix, goal))
+    return ~leads_into(before_goal, np.flatnonzero(~can_reach(matrix, goal)))
 
 
 def hitting_times(chain: Matrix, goal: Goal) -> np.ndarray:
@@ -215,9 +212,14 @@ def hitting_time_matrix(chain: Matrix) -> np.ndarray:
     """
     matrix = as_chain(chain)
     states = matrix.shape[0]
-    times = np.full((states, states), np.nan)
-    if connected_components(matrix, connection="strong", return_labels=False) == 1:
-        times = _by_fundamental_matrix(matrix.toarray())
+    times, identity = np.full((states, states), np.nan), np.eye(states)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"), suppress(np.linalg.LinAlgError):
+        if connected_components(matrix, connection="strong", return_labels=False) == 1:
+            dense = matrix.toarray()
+            system = np.vstack([dense.T - identity, np.ones(states)])
+            measure = np.linalg.lstsq(system, np.append(np.zeros(states), 1.0), rcond=None)[0]
+            fundamental = np.linalg.inv(identity - dense + measure[None])
+            times = (np.diag(fundamental)[None] - fundamental) / measure[None]
     with np.errstate(invalid="ignore", over="ignore"):
         residual = np.abs(times - matrix @ times - 1.0)
         sound = (times > 0) & (residual <= MATRIX_TOLERANCE)
@@ -226,19 +228,6 @@ def hitting_time_matrix(chain: Matrix) -> np.ndarray:
     for goal in np.flatnonzero(~sound.all(axis=0)):
         times[:, goal] = hitting_times(matrix, int(goal))
     return times
-
-
-def _by_fundamental_matrix(dense: np.ndarray) -> np.ndarray:
-    """(Z_gg - Z_xg) / mu_g for an irreducible chain, as accurate as the chain is well conditioned."""
-    identity = np.eye(len(dense))
-    system = np.vstack([dense.T - identity, np.ones(len(dense))])
-    measure = np.linalg.lstsq(system, np.append(np.zeros(len(dense)), 1.0), rcond=None)[0]
-    try:
-        fundamental = np.linalg.inv(identity - dense + measure[None])
-    except np.linalg.LinAlgError:
-        return np.full(dense.shape, np.nan)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return (np.diag(fundamental)[None] - fundamental) / measure[None]
 
 
 def poisson_residual(chain: Matrix, goal: Goal, values: np.ndarray) -> np.ndarray:

@@ -21,7 +21,6 @@ from iel.theory.chains import (
     Goal,
     can_reach,
     goal_indices,
-    goal_mask,
     hitting_time_matrix,
     hitting_times,
     leads_into,
@@ -94,7 +93,7 @@ def winning_states(
     The greatest set W such that every state of W can reach the goal using only actions that stay in W: states that
     cannot are left out, then the actions that may lead to them, until nothing changes.
     """
-    winning, at_goal = np.ones(len(allowed), dtype=bool), goal_mask(goal, len(allowed))
+    winning, at_goal = np.ones(len(allowed), dtype=bool), goal_indices(goal, len(allowed))
     while True:
         leaves = np.stack([chain @ (~winning).astype(np.float64) for chain in transitions], axis=1) > 0
         safe = allowed & ~leaves

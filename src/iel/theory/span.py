@@ -10,7 +10,6 @@ Values here are discounted rewards to be maximised, (n, m) tables over states an
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,11 +28,6 @@ from iel.theory.representation import (
 
 DISCOUNT = 0.9
 POINTS = np.array([-1.5, -0.5, 0.5, 1.5])
-
-
-def region_embedding(features: np.ndarray, distribution: np.ndarray) -> np.ndarray:
-    """mu_g = E_{y ~ rho_g} phi(y) for distributions over states (m, n) -> (m, d)."""
-    return np.atleast_2d(distribution) @ features
 
 
 def reward_table(features: np.ndarray, operators: np.ndarray, goals: np.ndarray | None = None) -> np.ndarray:
@@ -55,9 +49,8 @@ def distance_from_span(features: np.ndarray, values: np.ndarray) -> float:
 
 def policy_reward_operator(features: np.ndarray, operators: np.ndarray, policy: np.ndarray) -> np.ndarray:
     """R_pi with <phi(x), R_pi mu> = sum_a pi(a | x) <phi(x), R_a mu>; an error when no operator does this."""
-    advice = "use a mixture that does not depend on the state, or larger features"
     wanted = np.einsum("xa,xd,ade->xe", policy, features, operators)
-    return linear_map(features, wanted, "The policy's reward is not latent-linear", advice)
+    return linear_map(features, wanted, "The policy's reward is not latent-linear", "enlarge the features")
 
 
 def discounted_values(chain: Matrix, rewards: np.ndarray) -> np.ndarray:
@@ -109,23 +102,17 @@ def is_lattice(features: np.ndarray) -> bool:
     return rays == int(np.linalg.matrix_rank(features))
 
 
-class Closure(NamedTuple):
-    """Latent optimal Bellman closure: proved, refuted, or not decided."""
-
-    closed: bool | None  # True: proved. False: a sampled S leaves the class. None: neither
-    distance: float  # largest sup-distance of B* V_S from the class over the sampled S, relative to B* V_S
-
-
 def bellman_closure(
     process: ControlledProcess,
     representation: Representation,
     reward_operators: np.ndarray,
     generator: np.random.Generator,
-) -> Closure:
-    """Check B* V_phi inside V_phi. Maximising over actions is the only step that can leave the class.
+) -> tuple[bool | None, float]:
+    """Check B* V_phi inside V_phi: True if proved, False if a sampled S leaves the class, else None; and the largest
+    sup-distance of B* V_S from the class over the sampled S, relative to B* V_S.
 
-    With one action the Bellman operator is affine and stays in the span; in a lattice a maximum of latent functions is
-    latent.
+    Maximising over actions is the only step that can leave the class. With one action the Bellman operator is affine
+    and stays in the span; in a lattice a maximum of latent functions is latent.
     """
     features = representation.features
     rewards = reward_table(features, reward_operators)
@@ -136,8 +123,8 @@ def bellman_closure(
         distance = max(distance, distance_from_span(features, image) / max(1e-12, float(np.abs(image).max())))
     linear = sufficiency_residual(process, representation).max() <= TOLERANCE * max(1.0, np.abs(features).max())
     if linear and (process.actions == 1 or is_lattice(features)):
-        return Closure(True, distance)
-    return Closure(False if distance > TOLERANCE else None, distance)
+        return True, distance
+    return False if distance > TOLERANCE else None, distance
 
 
 def lumped(
@@ -166,7 +153,7 @@ def rewards_in_span(generator: np.random.Generator) -> Iterator[Evidence]:
     inside = fit_reward(features, reward_table(features, operators))[1]
     outside = fit_reward(features, np.eye(6)[None])[1]
     weights = generator.dirichlet(np.ones(6))
-    region = reward_table(features, operators, region_embedding(features, weights))[:, :, 0]
+    region = reward_table(features, operators, weights[None] @ features)[:, :, 0]  # mu_g = E_{y ~ rho_g} phi(y)
     gap = np.abs(region - reward_table(features, operators) @ weights).max()
     numbers = {"residual in the span": inside, "of 1{x = g}": outside, "region against its mean": gap}
     yield Evidence("three features of six states", numbers, max(inside, gap) < ROUNDING < 0.1 < outside)
@@ -210,10 +197,10 @@ def values_of_actions(generator: np.random.Generator) -> Iterator[Evidence]:
 @statement("Definition, optimal Bellman closure", "B* maps the latent value class into itself", "definition")
 def closure(generator: np.random.Generator) -> Iterator[Evidence]:
     process, representation, _ = lumped(generator, 5, 2)
-    closed = bellman_closure(process, representation, generator.normal(size=(2, 3, 3)), generator)
-    left = bellman_closure(*line(generator), generator.normal(size=(2, 2, 2)), generator)
-    numbers = {"distance of groups that move as one": closed.distance, "of (1, f) on a line": left.distance}
-    yield Evidence("64 random members of each class", numbers, closed.closed is True and left.closed is False)
+    closed, inside = bellman_closure(process, representation, generator.normal(size=(2, 3, 3)), generator)
+    left, outside = bellman_closure(*line(generator), generator.normal(size=(2, 2, 2)), generator)
+    numbers = {"distance of groups that move as one": inside, "of (1, f) on a line": outside}
+    yield Evidence("64 random members of each class", numbers, closed is True and left is False)
 
 
 @statement("Proposition, optimal-control span", "under closure V* and Q* are bilinear", "sharper")
@@ -231,12 +218,12 @@ def control(generator: np.random.Generator) -> Iterator[Evidence]:
         process, representation = line(generator)
         rewards = generator.normal(size=(2, 2, 2))
         outside = max(outside, best(process, representation.features, rewards, DISCOUNT))
-        refuted += bellman_closure(process, representation, rewards, generator).closed is False
+        refuted += bellman_closure(process, representation, rewards, generator)[0] is False
     yield Evidence("10 processes without closure", {"largest distance": outside}, outside > 0.05 and refuted == 10)
     dominating = np.zeros((2, 2, 2))
     dominating[0, 0, 0] = 1.0  # action 0 always pays one more than action 1, the constant features' product
     distance = best(process, representation.features, dominating, DISCOUNT)
-    left = bellman_closure(process, representation, dominating, generator)
+    closed, left = bellman_closure(process, representation, dominating, generator)
     text = "a dominating action: not closed, yet V* in the span, so closure is sufficient and not necessary"
-    numbers = {"distance": distance, "distance of the class": left.distance}
-    yield Evidence(text, numbers, distance <= 10 * TOLERANCE and left.closed is False)
+    numbers = {"distance": distance, "distance of the class": left}
+    yield Evidence(text, numbers, distance <= 10 * TOLERANCE and closed is False)

@@ -13,6 +13,7 @@ follows from the seed sequence (seed, split, e). OGBench's controllers draw from
 the environment's own.
 """
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class ArmCollector:
         self.plan, self.seed = plan, seed
         self.env = make_env(plan.name, mode="data_collection", terminate_at_goal=False)
         self.simulator: Any = self.env.unwrapped
-        self.controllers = _controllers(plan, self.env)
+        self.controllers = oracles(plan, self.env)
         self.signals = arm_signals(plan)
         self.moves = 0
         """Moves that were finished in the last episode."""
@@ -90,28 +91,21 @@ class ArmCollector:
         return not ((y >= 0.29) | beside_drawer).any()
 
 
-def _controllers(plan: Recipe, env: Any) -> dict[str, Any]:
+def oracles(plan: Recipe, env: Any) -> dict[str, Any]:
     """OGBench's scripted controller for every kind of move of an environment."""
+    kind, settings = "markov", {"min_norm": SMALLEST_MOVE}
     if plan.kind == "play":
-        from ogbench.manipspace.oracles.plan.button_plan import ButtonPlanOracle as Button
-        from ogbench.manipspace.oracles.plan.cube_plan import CubePlanOracle as Cube
-        from ogbench.manipspace.oracles.plan.drawer_plan import DrawerPlanOracle as Drawer
-        from ogbench.manipspace.oracles.plan.window_plan import WindowPlanOracle as Window
+        kind, settings = "plan", {"noise": PLAN_NOISE, "noise_smoothing": PLAN_SMOOTHING}
 
-        settings: dict[str, float] = {"noise": PLAN_NOISE, "noise_smoothing": PLAN_SMOOTHING}
-    else:
-        from ogbench.manipspace.oracles.markov.button_markov import ButtonMarkovOracle as Button
-        from ogbench.manipspace.oracles.markov.cube_markov import CubeMarkovOracle as Cube
-        from ogbench.manipspace.oracles.markov.drawer_markov import DrawerMarkovOracle as Drawer
-        from ogbench.manipspace.oracles.markov.window_markov import WindowMarkovOracle as Window
+    def oracle(move: str, **further: bool) -> Any:
+        module = import_module(f"ogbench.manipspace.oracles.{kind}.{move}_{kind}")
+        return getattr(module, f"{move.capitalize()}{kind.capitalize()}Oracle")(env=env, **settings, **further)
 
-        settings = {"min_norm": SMALLEST_MOVE}
     if plan.body == "puzzle":
-        return {"button": Button(env=env, gripper_always_closed=True, **settings)}
-    if plan.body == "cube":
-        return {"cube": Cube(env=env, **settings)}
-    kinds = {"cube": Cube, "button": Button, "drawer": Drawer, "window": Window}
-    return {move: controller(env=env, **settings) for move, controller in kinds.items()}
+        return {"button": oracle("button", gripper_always_closed=True)}
+    return {
+        move: oracle(move) for move in (("cube",) if plan.body == "cube" else ("cube", "button", "drawer", "window"))
+    }
 
 
 def arm_signals(plan: Recipe) -> Signals:

@@ -34,11 +34,7 @@ LARGE = {"triple": 3000, "4x5": 3000, "quadruple": 5000, "4x6": 5000}
 """Episodes of the larger data sets of arms; the others have 1000."""
 ROBOTS = ("pointmaze", "antmaze", *ARMS)
 VERSION = 2
-"""Rises whenever the same name, seed and number would give another episode. Files carry the version they were made by.
-
-1: goals of navigate in every free cell, of stitch within four cells and redrawn; D4RL's starts and waypoints centred.
-2: OGBench's laws as above; D4RL's starts and waypoints as its script draws them.
-"""
+"""Rises whenever the same name, seed and number would give another episode. Files carry the version they were made by."""
 
 
 @dataclass(frozen=True)
