@@ -34,7 +34,7 @@ LARGE = {"triple": 3000, "4x5": 3000, "quadruple": 5000, "4x6": 5000}
 """Episodes of the larger data sets of arms; the others have 1000."""
 ROBOTS = ("pointmaze", "antmaze", *ARMS)
 VERSION = 2
-"""Rises whenever the same name, seed and number would give another episode. Files carry the version they were made by."""
+"""Rises whenever the same name, seed and number would give another episode. Files carry theirs."""
 
 
 @dataclass(frozen=True)
