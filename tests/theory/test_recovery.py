@@ -84,7 +84,7 @@ def test_theorem_3_4_needs_the_population_minimiser():
     chain, canonical = process.transitions[0], one_hot_representation(process)
     exact = Reference(canonical.features, readouts(process, canonical, np.ones((5, 1))), 0.0)
     features = generator.normal(size=(5, 5))
-    best = fit_predictor(hitting_time_matrix(chain), features, np.full(5, 0.2))
+    best = fit_predictor(hitting_time_matrix(chain), features)
     at_optimum = oracle_recovery(chain, features, exact, omegas=best)
     elsewhere = oracle_recovery(chain, features, exact, omegas=best + 0.1 * generator.normal(size=best.shape))
     assert at_optimum.distance < 1e-7

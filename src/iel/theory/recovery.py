@@ -46,14 +46,10 @@ def reference_level(chain: Matrix, features: np.ndarray) -> Reference:
     return Reference(features, omegas, float((hitting_time_matrix(matrix).max(axis=0) * miss.max(axis=0)).max()))
 
 
-def fit_predictor(times: np.ndarray, features: np.ndarray, measure: np.ndarray) -> np.ndarray:
-    """The population minimiser over readouts: omega_g = argmin E_{x ~ nu} (V^(x, g) - V(x, g))^2 for fixed features."""
-    root = np.sqrt(measure)
-    fits = [
-        np.linalg.lstsq(root[:, None] * (own - features), root * to_goal, rcond=None)[0]
-        for own, to_goal in zip(features, times.T, strict=True)
-    ]
-    return np.stack(fits)
+def fit_predictor(times: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """The population minimiser over readouts: omega_g = argmin E_x (V^(x, g) - V(x, g))^2, x uniform, phi fixed."""
+    goals = zip(features, times.T, strict=True)
+    return np.stack([np.linalg.lstsq(own - features, to_goal, rcond=None)[0] for own, to_goal in goals])
 
 
 class Recovery(NamedTuple):
@@ -75,15 +71,13 @@ def oracle_recovery(
     """
     times = hitting_time_matrix(chain)
     weights = np.full(len(times), 1.0 / len(times))
-    minimiser = fit_predictor(times, features, weights)
-    product = np.outer(weights, weights)
-    achieved = float(np.sqrt((product * (predictions(features, minimiser) - times) ** 2).sum()))
+    minimiser = fit_predictor(times, features)
+    achieved = float(np.sqrt(((predictions(features, minimiser) - times) ** 2).mean()))
     excess = max(0.0, achieved - reference.level)
     second = analysis_operator(reference.features, reference.omegas, weights)
     learned = analysis_operator(features, minimiser if omegas is None else omegas, weights)
     move = second.basis @ transport(learned, second) @ learned.basis.T
-    missed = missed_displacements(move, features, reference.features)
-    distance = float(np.sqrt((product * missed).sum()))
+    distance = float(np.sqrt(missed_displacements(move, features, reference.features).mean()))
     total = (2.0 * reference.level + excess) / second.lower
     return Recovery(distance, 2.0 * total, float(np.sqrt(2.0)) * total, excess)
 
