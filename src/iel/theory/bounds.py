@@ -22,7 +22,6 @@ import numpy as np
 from iel.theory.builders import absorbing, corridor, drift_walk, random_process
 from iel.theory.chains import (
     Matrix,
-    as_chain,
     hitting_time_matrix,
     hitting_times,
     killed_operator,
@@ -77,13 +76,12 @@ def compress(chain: Matrix, ambient: np.ndarray, basis: np.ndarray) -> Capacity:
 
     The ambient features must carry a transition operator T~ with T~ phi~(x) = E[phi~(x')]: an error otherwise.
     """
-    matrix = as_chain(chain)
-    expected, features = matrix @ ambient, ambient @ basis
+    expected, features = chain @ ambient, ambient @ basis
     advice = "enlarge them (one-hot always does)"
     transition = linear_map(ambient, expected, "The ambient features do not close linearly under this chain", advice).T
     latent = features @ compression(transition, basis).T
     epsilon = np.linalg.norm((ambient @ transition.T) @ basis - latent, axis=1).max()
-    consistency = np.linalg.norm(matrix @ features - latent, axis=1).max()
+    consistency = np.linalg.norm(chain @ features - latent, axis=1).max()
     leakage = np.linalg.norm(expected - (expected @ basis) @ basis.T, axis=1)
     return Capacity(float(epsilon), float(consistency), leakage, np.linalg.norm(expected - latent @ basis.T, axis=1))
 
@@ -94,12 +92,11 @@ def invariant_operator(chain: Matrix, features: np.ndarray, goal: int) -> np.nda
     In the splitting H = H_g + H_Q the goal keeps itself (T phi(g) = phi(g), right for an absorbing goal) and only
     T on H_Q is fitted, to E[phi(x')] - P_g phi(x) over x != g.
     """
-    matrix = as_chain(chain)
     keep = goal_projection(features, goal)
     onto_goal = np.eye(len(keep)) - keep
     transient = np.delete(np.arange(len(features)), goal)
     inputs = features[transient] @ keep
-    targets = (matrix @ features)[transient] - features[transient] @ onto_goal
+    targets = (chain @ features)[transient] - features[transient] @ onto_goal
     fitted = np.linalg.lstsq(inputs, targets, rcond=None)[0].T
     return fitted @ keep + onto_goal
 
@@ -127,7 +124,6 @@ class ApproximationBound(NamedTuple):
 
 def approximation_bound(chain: Matrix, goal: int, features: np.ndarray, operator: np.ndarray) -> ApproximationBound:
     """Evaluate Theorem 3.3 for a compressed representation (features, operator) of a chain."""
-    matrix = as_chain(chain)
     transient = np.delete(np.arange(len(features)), goal)
     keep, splitting = goal_projection(features, goal), transient_basis(features, goal)
     projected, transient_operator = features[transient] @ splitting, splitting.T @ operator @ splitting
@@ -136,8 +132,8 @@ def approximation_bound(chain: Matrix, goal: int, features: np.ndarray, operator
     adjoint = transient_operator.T - np.eye(len(transient_operator))
     inner = np.linalg.lstsq(adjoint, cost, rcond=None)[0]
     omega = splitting @ inner
-    exact, predicted = hitting_times(matrix, goal), (features[goal] - features) @ omega
-    residual = matrix @ features - features @ operator.T
+    exact, predicted = hitting_times(chain, goal), (features[goal] - features) @ omega
+    residual = chain @ features - features @ operator.T
     epsilon = float(np.linalg.norm(residual, axis=1).max())
     radius, resolvent = spectral_radius(transient_operator), float(exact.max())
     constant = max(1.0, resolvent * (1.0 - radius)) if radius < 1.0 else np.nan
@@ -178,17 +174,15 @@ def relative_error_bound(chain: Matrix, goal: int, features: np.ndarray, omega: 
     Proof: e = V^ - V vanishes at g and (I - P_Q) e = r with r(x) = <E[phi(x')] - phi(x), omega> - 1, so
     e = (I - P_Q)^{-1} r, and the rows of that non-negative inverse sum to V(x, g).
     """
-    matrix = as_chain(chain)
-    drift = (matrix @ features - features) @ omega - 1.0
+    drift = (chain @ features - features) @ omega - 1.0
     residual = float(np.abs(np.delete(drift, goal)).max(initial=0.0))
-    exact, predicted = hitting_times(matrix, goal), (features[goal] - features) @ omega
+    exact, predicted = hitting_times(chain, goal), (features[goal] - features) @ omega
     return RelativeBound(exact, predicted, np.abs(predicted - exact), exact * residual)
 
 
 def fit_readout(chain: Matrix, goal: int, features: np.ndarray) -> np.ndarray:
     """The omega whose one-step progress <E[phi(x')] - phi(x), omega> is closest to one in least squares over x != g."""
-    matrix = as_chain(chain)
-    drift = np.delete(matrix @ features - features, goal, axis=0)
+    drift = np.delete(chain @ features - features, goal, axis=0)
     return np.linalg.lstsq(drift, np.ones(len(drift)), rcond=None)[0]
 
 

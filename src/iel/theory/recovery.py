@@ -22,7 +22,7 @@ import numpy as np
 
 from iel.theory.bounds import fit_readout
 from iel.theory.builders import random_process
-from iel.theory.chains import Matrix, as_chain, hitting_time_matrix
+from iel.theory.chains import Matrix, hitting_time_matrix
 from iel.theory.evidence import INSTANCES, ROUNDING, Evidence, statement
 from iel.theory.identifiability import analysis_operator, missed_displacements, transport
 from iel.theory.representation import predictions
@@ -38,12 +38,11 @@ class Reference(NamedTuple):
 
 def reference_level(chain: Matrix, features: np.ndarray) -> Reference:
     """A reference with fitted readouts and the level max_{x,g} V(x, g) * residual_g promised by the corrected bound."""
-    matrix = as_chain(chain)
-    omegas = np.stack([fit_readout(matrix, goal, features) for goal in range(len(features))])
+    omegas = np.stack([fit_readout(chain, goal, features) for goal in range(len(features))])
     # relative_error_bound for all goals at once: |drift - 1| with the goal's own row left out, times max_x V(x, g).
-    miss = np.abs((matrix @ features - features) @ omegas.T - 1.0)
+    miss = np.abs((chain @ features - features) @ omegas.T - 1.0)
     np.fill_diagonal(miss, 0.0)
-    return Reference(features, omegas, float((hitting_time_matrix(matrix).max(axis=0) * miss.max(axis=0)).max()))
+    return Reference(features, omegas, float((hitting_time_matrix(chain).max(axis=0) * miss.max(axis=0)).max()))
 
 
 def fit_predictor(times: np.ndarray, features: np.ndarray) -> np.ndarray:
