@@ -14,7 +14,6 @@ import pytest
 from numpy.testing import assert_allclose
 from safetensors.numpy import save_file
 
-from iel.data import load
 from iel.data.make import make_collector, make_dataset, recipe, recipe_names
 from iel.data.make.ant import FEATURES, AntController, features, load_controller, to_motors, upright
 from iel.data.make.episodes import Driver
@@ -231,16 +230,6 @@ def test_stitch_stays_near_and_explore_turns_often():
     explorer = short("antmaze-medium-explore-v0", 60)
     states, actions = explorer.episode(0, "train")
     assert (np.abs(actions) == 1.0).mean() > 0.3
-
-
-def test_one_or_two_processes_make_the_same_file(tmp_path):
-    name = "antmaze-teleport-stitch-v0"
-    one = make_dataset(name, episodes=2, directory=tmp_path / "one", workers=1, progress=False)
-    two = make_dataset(name, episodes=2, directory=tmp_path / "two", workers=2, progress=False)
-    assert one["train"].read_bytes() == two["train"].read_bytes()
-    data = load(one["train"])
-    assert data.observations.dtype == np.float32 and data.observation_size == 29 and data.action_size == 8
-    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == sorted(path.name for path in one.values())
 
 
 SCRIPT = """

@@ -13,8 +13,7 @@ from iel.data.make.arms import LARGEST_MOVE, arm_signals, oracles
 from iel.envs import make_env
 from iel.planning.goals import as_where, matching_states
 
-TASKS = ("cube-single-play-v0", "cube-double-noisy-v0", "cube-triple-play-v0", "cube-quadruple-noisy-v0",
-         "scene-play-v0", "puzzle-3x3-noisy-v0", "puzzle-4x4-play-v0", "puzzle-4x6-noisy-v0")  # fmt: skip
+TASKS = ("cube-single-play-v0", "cube-triple-noisy-v0", "scene-play-v0", "puzzle-4x4-noisy-v0")
 
 
 def short(name, steps):
@@ -96,12 +95,11 @@ def test_names_travel_with_the_data_and_are_goals(tmp_path, monkeypatch):
     assert_allclose(states[:, column], data.observations[0, column], atol=0.3 * std[column])
 
 
-@pytest.mark.parametrize("name, moved", [("cube-double-play-v0", "block"), ("scene-play-v0", "window_position")])
-def test_controllers_move_the_objects(name, moved):
-    """Within 400 steps an object has moved, and the hand has closed around something."""
-    collector = make_collector(short(name, 400), seed=0)
+def test_controllers_move_the_objects():
+    """Within 300 steps a cube has moved, and the gripper has closed around it."""
+    collector = make_collector(short("cube-double-play-v0", 300), seed=0)
     states, _ = collector.episode(0, "train")
-    columns = [i for i, column in enumerate(collector.signals.observations) if column.startswith(moved)]
+    columns = [i for i, column in enumerate(collector.signals.observations) if column.startswith("block")]
     assert collector.moves >= 3 and np.ptp(states[:, columns], axis=0).max() > 0.5
     assert states[:, collector.signals.column("gripper_contact")].max() > 0.5
 
@@ -113,9 +111,9 @@ def test_a_scene_without_its_cube_is_drawn_again(monkeypatch):
     for y, z, stays in ((0.1, 0.02, True), (0.3, 0.02, False), (-0.31, 0.07, True), (-0.31, 0.02, False)):
         states[2, 20:22] = 10 * y, 10 * z
         assert collector._within_reach(states) == stays
-    attempts = [(states * 0 + 9.0, actions), (states[:3], actions)]
+    attempts = [(states * 0 + 9.0, actions), (states[:2], actions)]
     monkeypatch.setattr(collector, "_attempt", lambda rng: attempts.pop(0))
-    assert len(collector.episode(0, "train")[0]) == 3 and not attempts
+    assert len(collector.episode(0, "train")[0]) == 2 and not attempts
 
 
 def test_success_of_an_arm_is_its_objects_at_their_goals():
