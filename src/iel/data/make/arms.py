@@ -3,8 +3,8 @@
 An episode is a sequence of moves: put a cube somewhere, press a button, pull the drawer, slide the window. When a
 controller is done, the environment draws the next move. With u the action of the controller, of every step
 
-    play     a = clip(u, -1, 1)       the controller follows a plan of key poses drawn at the start of a move, to which
-                                      it has added smoothed noise
+    play     a = clip(u, -1, 1)       the controller follows a path through key poses, drawn at the start of a move, to
+                                      which it has added smoothed noise
     noisy    a = clip(u + xi n, -1, 1) with probability 1 - p, else a ~ U(-1, 1)
              n ~ N(0, diag(1, 1, 1, 3, 10)^2), xi ~ U(0, 0.1) once per episode; the controller looks at the state only
 
@@ -13,6 +13,7 @@ follows from the seed sequence (seed, split, e). OGBench's controllers draw from
 the environment's own.
 """
 
+import math
 from importlib import import_module
 from typing import Any
 
@@ -24,7 +25,7 @@ from iel.envs import make_env
 from iel.signals import Signals
 
 PLAN_NOISE, PLAN_SMOOTHING = 0.1, 0.5
-"""`play`: standard deviation of the noise on key poses (as a share of a step's largest move), and of its filter."""
+"""`play`: standard deviation of the noise on a plan (as a share of a step's largest move); its filter's, in steps."""
 NOISE_OF_COLUMNS = np.array([1.0, 1.0, 1.0, 3.0, 10.0])
 """`noisy`: the noise of an action is xi times this."""
 SMALLEST_MOVE = 0.4
@@ -35,7 +36,7 @@ SCENE_STACKING = 0.5
 LARGEST_MOVE = (0.05, 0.05, 0.05, 0.3, 1.0)
 """What an action of 1 adds in a step: m, m, m, rad, share of the gripper's range."""
 RATE = 20.0
-POSITION, YAW = "0.1 m", "rad"
+POSITION = "0.1 m"
 
 
 class ArmCollector:
@@ -103,9 +104,8 @@ def oracles(plan: Recipe, env: Any) -> dict[str, Any]:
 
     if plan.body == "puzzle":
         return {"button": oracle("button", gripper_always_closed=True)}
-    return {
-        move: oracle(move) for move in (("cube",) if plan.body == "cube" else ("cube", "button", "drawer", "window"))
-    }
+    moves = ("cube",) if plan.body == "cube" else ("cube", "button", "drawer", "window")
+    return {move: oracle(move) for move in moves}
 
 
 def arm_signals(plan: Recipe) -> Signals:
@@ -117,18 +117,18 @@ def arm_signals(plan: Recipe) -> Signals:
     units = {f"joint{i}": "rad" for i in range(6)} | {f"joint{i}_velocity": "rad/s" for i in range(6)}
     units |= dict.fromkeys(("effector_x", "effector_y", "effector_z"), POSITION)
     units |= {"effector_cos": "", "effector_sin": "", "gripper_opening": "1/3 of its range", "gripper_contact": ""}
-    cubes = {"cube": 1 + list(STACKING).index(plan.maze) if plan.body == "cube" else 0, "scene": 1, "puzzle": 0}
-    for i in range(cubes[plan.body]):
+    cubes = 1 + list(STACKING).index(plan.maze) if plan.body == "cube" else int(plan.body == "scene")
+    for i in range(cubes):
         units |= {f"block{i}_{axis}": POSITION for axis in "xyz"}
         units |= {f"block{i}_{part}": "" for part in ("qw", "qx", "qy", "qz", "cos", "sin")}
-    rows, columns = map(int, plan.maze.split("x")) if plan.body == "puzzle" else (1, 2 * (plan.body == "scene"))
-    for i in range(rows * columns):
+    buttons = math.prod(map(int, plan.maze.split("x"))) if plan.body == "puzzle" else 2 * int(plan.body == "scene")
+    for i in range(buttons):
         parts = {"state0": "", "state1": "", "position": "1/120 m", "velocity": "m/s"}
         units |= {f"button{i}_{part}": unit for part, unit in parts.items()}
     if plan.body == "scene":
         units |= {"drawer_position": "1/18 m", "drawer_velocity": "m/s"}
         units |= {"window_position": "1/15 m", "window_velocity": "m/s"}
-    commands = {"move_x": "m", "move_y": "m", "move_z": "m", "turn": YAW, "close": "share of its range"}
+    commands = {"move_x": "m", "move_y": "m", "move_z": "m", "turn": "rad", "close": "share of its range"}
     return Signals(
         tuple(units),
         tuple(commands),

@@ -160,7 +160,7 @@ def _join(plan: Recipe, blocks: list[Block]) -> Trajectories:
         if arrays is None:
             raise DataError(f"{block.file} is missing or damaged; run the same command again to collect it anew.")
         episodes.extend(zip(arrays["observations"], arrays["actions"], strict=True))
-    data = Trajectories.from_episodes(episodes, plan.name)
+    data = Trajectories.from_episodes(episodes, plan.name, trust=True)
     return replace(data, signals=arm_signals(plan)) if plan.body in ARMS else data
 
 
