@@ -157,4 +157,4 @@ def test_names_and_unknown_names(tmp_path, monkeypatch):
     assert examine("mine-v0") == []
     with pytest.raises(DataError, match="not on this machine"):
         examine("pointmaze-large-navigate-v0")
-    assert examine(tmp_path / "none.npz")[0].kind == "missing"
+    assert examine(tmp_path / "none.npz")[0].kind == "unreadable"

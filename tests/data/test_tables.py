@@ -131,7 +131,7 @@ def test_gaps_are_refused_with_counts_and_choices(tmp_path):
     with pytest.raises(DataError, match=rf"line 6, .*'obs_x' \(0\): .*\({counts}.*--gaps cut.*--gaps interpolate"):
         load(path)
     (finding,) = examine(path)
-    assert finding.kind == "non-finite" and "2 in observation column 'obs_x'" in finding.message
+    assert finding.kind == "unreadable" and "2 in observation column 'obs_x'" in finding.message
     assert [found.kind for found in examine(path, columns={"gaps": "cut"}) if found.severity == "error"] == []
     with pytest.raises(DataError, match="choose refuse, cut, interpolate"):
         load(path, columns={"gaps": "fill"})

@@ -1,7 +1,7 @@
-"""`iel data check`: everything that looks wrong with a data set, each finding with its place and what to do.
+"""`iel data check`: what is wrong with a data set, each finding with its episode, step and column and a remedy.
 
 Errors are what training would refuse or learn wrongly; warnings are what a person should look at. Each kind of
-problem has one function, which sees the rows as they stand in the file.
+problem has one function, which sees the rows as they are in the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIMITS: dict[str, tuple[float, Severity, str]] = {
     "action": (
         1.0 + 1e-5,
         "error",
-        "policies act in [-1, 1], so stretch the actions with `iel data convert --unit-actions` (numbered actions "
+        "policies act in [-1, 1], so rescale the actions with `iel data convert --unit-actions` (discrete actions "
         "cannot be used)",
     ),
     "observation": (1e6, "warning", "no network learns from numbers this large, so rescale or drop the column"),
@@ -90,30 +90,29 @@ def examine(source: str | Path, columns: Given | None = None) -> list[Finding]:
 
     `columns` are those of `iel.load`.
     """
-    from iel.data.store import is_store, verify_store  # what it is made of is judged here
+    from iel.data.store import is_store, verify_store  # which imports this module
 
     path = resolve(source) or obtain(str(source), make=False)
     try:
-        if is_store(path):  # its rows were judged when it was written
+        if is_store(path):  # its rows were checked when it was written
             verify_store(path)
             return []
         rows = read_rows(path, str(source) if isinstance(source, str) else None, columns)
     except IELError as problem:
         said = str(problem).removeprefix(f"{path}: ").removeprefix(f"{path} ")  # the finding names the file
-        kind = next((kind for kind, words in REFUSALS.items() if any(word in said for word in words)), "unreadable")
-        return [Finding(kind, "error", str(path), None, None, None, said)]
+        return [Finding("unreadable", "error", str(path), None, None, None, said)]
     return examine_rows(rows, str(path))
 
 
 def validate(data: Trajectories) -> None:
-    """What `iel data check` would say, applied: errors are refused, warnings printed once, unless it is trusted."""
+    """Refuse what `iel data check` calls an error and print its warnings once, unless `data.checked`."""
     if data.checked:
         return
     findings = _findings(data, data.name, CHECKS)  # the others were refused when it was built
-    errors = [finding for finding in findings if finding.severity == "error"]
+    errors = sum(finding.severity == "error" for finding in findings)
     if errors:
-        more = f" ({len(errors) - 1} more, which `iel data check` lists.)" if len(errors) > 1 else ""
-        raise DataError(f"{errors[0].sentence}{more} To use it all the same, say trust=True or --trust.")
+        more = f" ({errors - 1} more, which `iel data check` lists.)" if errors > 1 else ""
+        raise DataError(f"{findings[0].sentence}{more} To use it all the same, say trust=True or --trust.")
     for finding in findings[:SHOWN]:
         notice(str(finding), once=True)
     if len(findings) > SHOWN:
@@ -122,10 +121,10 @@ def validate(data: Trajectories) -> None:
 
 
 def examine_rows(rows: Rows, file: str) -> list[Finding]:
-    """All findings about rows; `file` is what they are called."""
+    """All findings about rows; `file` is their name in the findings."""
     if len(rows.offsets) < 2 or len(rows.observations) == 0:
         return [Finding("empty", "error", file, None, None, None, "there are no episodes; record some.")]
-    with np.errstate(all="ignore"):  # what is too large for the store's float32 is found as not finite
+    with np.errstate(all="ignore"):  # what is too large for float32 is found as not finite
         observations, actions = (np.asarray(array, np.float32) for _, array in _tables(rows))
         rows = rows._replace(observations=observations, actions=actions)
     return _findings(rows, file, (_short, _non_finite, *CHECKS, _delayed))
@@ -152,16 +151,6 @@ def _listed(problem: Problem, table: Table, file: str) -> Iterator[Finding]:
         if left and number + 1 == len(shown):
             said = f"{said[:-1]} ({left} more in this column)." if by_column else f"{said} ({left} more like this)"
         yield Finding(kind, severity, file, episode, None if whole else step, column, said, len(rows))
-
-
-REFUSALS = {
-    "missing": ("does not exist",),
-    "non-finite": ("the cell is empty (", "not a number to learn from"),
-    "truncated": ("cut off", "not a whole", "lacks blocks", "ever written"),
-    "overlapping": ("overlap", "not together"),
-    "misaligned": ("equally many", "do not fit", "must agree", "must be equal", "for 0 rows", "rows;"),
-}
-"""Files that cannot be read at all are told apart by what the reader said."""
 
 
 # -------------------------------------------------------------------------------------------------------- the checks
@@ -240,11 +229,11 @@ def _delayed(rows: Table) -> Iterator[Problem]:
 
 
 def _teleporting(rows: Table) -> Iterator[Problem]:
-    """Jumps of the place, and steps far beyond a column's usual ones: teleports, or episodes glued together."""
+    """Jumps of the position, and steps far beyond a column's usual ones: teleports, or episodes glued together."""
     jumps = rows.jumps
     message = (
-        "the place jumps here, over three times as far as usual steps; if two episodes meet here, mark the boundary, "
-        "and if the world teleports, cut the data at its jumps."
+        "the position jumps here, over three times as far as usual steps; if two episodes meet here, mark the "
+        "boundary; if the world teleports, cut the data at its jumps."
     )
     yield Problem("jumping", "warning", message, jumps)
     steps = np.setdiff1d(pairs(rows.offsets, 1), jumps)
@@ -256,7 +245,7 @@ def _teleporting(rows: Table) -> Iterator[Problem]:
         moving = moves[moves > 1e-6 * deviation] if np.isfinite(deviation) else moves[:0]
         if len(moving) < 20:
             continue
-        # The usual step: of a hundred steps, ninety-nine are smaller. In short logs one teleport must not hide itself.
+        # Ninety-nine of a hundred steps are smaller than the usual one; in short logs nine of ten.
         usual = np.quantile(moving, 0.99) if len(moving) >= 1000 else np.quantile(moving, 0.9)
         found += [(int(steps[i]), column) for i in np.flatnonzero(moves > max(JUMP * usual, JUMP_SHARE * deviation))]
     found.sort()
@@ -272,7 +261,7 @@ def _repeated(rows: Table) -> Iterator[Problem]:
     content = (keys[first:end].tobytes() for first, end in itertools.pairwise(rows.offsets))
     first = [seen.setdefault(part, number) for number, part in enumerate(content)]
     twice = np.flatnonzero(np.array(first) != np.arange(len(first)))
-    few_states = 2 * len(np.unique(keys)) < len(keys)  # a world of few states, where ways naturally meet
+    few_states = 2 * len(np.unique(keys)) < len(keys)  # a world of few states, where routes meet
     message = lambda e: f"it repeats episode {first[e]} state by state; drop one of them."  # noqa: E731
     yield Problem("duplicated-episode", "warning", message, rows.offsets[twice], whole=True)
     episode = np.repeat(np.arange(len(rows.offsets) - 1), np.diff(rows.offsets))
