@@ -183,7 +183,7 @@ FILES = {
     bad_folder_no_actions: r"0\.npz has no actions",
     bad_folder_lengths: r"0\.npz: 5 observations do not fit 7 actions",
     bad_text: "does not say where episodes end",
-    bad_empty: "no npz, HDF5, CSV or Parquet file by its first bytes",
+    bad_empty: "not an npz, HDF5, CSV or Parquet file by its first bytes",
     bad_zip_of_text: "no observations, actions, terminals",
     bad_npz_cut: "not a whole zip archive",
 }

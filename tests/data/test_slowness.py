@@ -1,4 +1,4 @@
-"""Slow columns tell the place of ants and points, and nothing does in a kitchen."""
+"""Slow columns are the positions of ants and points; a kitchen has no position columns."""
 
 import os
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_where_nothing_separates_it_is_refused():
     speeds = np.repeat(rng.standard_normal((200, 6)), 100, axis=0)
     mixed = np.cumsum(speeds, 0) + rng.standard_normal((20_000, 6)) * np.geomspace(0.1, 8, 6)  # from slow to trembling
     with pytest.raises(
-        DataError, match=r"made: nothing separates place from pose \(columns of ratio .* name the columns"
+        DataError, match=r"made: nothing separates position from pose \(columns of ratio .* name the position columns"
     ):
         find_position_columns(store(mixed))
     with pytest.raises(DataError, match="no column goes anywhere in 40 steps"):

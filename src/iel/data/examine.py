@@ -65,7 +65,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """The place, what was found there, and what to do."""
+        """File, episode, step and column, what was found there, and what to do."""
         numbers = (("episode", self.episode), ("step", self.step))
         location = [self.file, *(f"{word} {value}" for word, value in numbers if value is not None), self.column]
         return f"{', '.join(part for part in location if part)}: {self.message}"
@@ -123,7 +123,7 @@ def validate(data: Trajectories) -> None:
 def examine_rows(rows: Rows, file: str) -> list[Finding]:
     """All findings about rows; `file` is their name in the findings."""
     if len(rows.offsets) < 2 or len(rows.observations) == 0:
-        return [Finding("empty", "error", file, None, None, None, "there are no episodes; record some.")]
+        return [Finding("empty", "error", file, None, None, None, "it holds no episodes; record some.")]
     with np.errstate(all="ignore"):  # what is too large for float32 is found as not finite
         observations, actions = (np.asarray(array, np.float32) for _, array in _tables(rows))
         rows = rows._replace(observations=observations, actions=actions)
@@ -131,7 +131,7 @@ def examine_rows(rows: Rows, file: str) -> list[Finding]:
 
 
 def _findings(table: Table, file: str, checks: Iterable[Check]) -> list[Finding]:
-    """What the checks find, errors first; of each problem the first few places, of which the last counts the rest."""
+    """What the checks find, errors first; of each problem the first few rows, of which the last counts the rest."""
     with np.errstate(all="ignore"):
         problems = [problem for check in checks for problem in check(table)]
     findings = [finding for problem in problems for finding in _listed(problem, table, file)]
@@ -270,7 +270,7 @@ def _repeated(rows: Table) -> Iterator[Problem]:
     # Standing still repeats a state honestly; only stretches that move can overlap.
     starts = starts[(keys[starts] != keys[starts + 1]) & (keys[starts + 1] != keys[starts + 2])]
     starts = starts[~np.isin(episode[starts], twice)]
-    action_keys = _row_keys(rows.actions)  # a corner that two drives end in is no overlap: their actions differ
+    action_keys = _row_keys(rows.actions)  # two drives that end in one corner do not overlap: their actions differ
     mixed = keys[starts] * np.uint64(3) + keys[starts + 1] * np.uint64(5) + keys[starts + 2] * np.uint64(7)
     mixed += action_keys[starts] * np.uint64(11) + action_keys[starts + 1] * np.uint64(13)
     order = np.argsort(mixed, kind="stable")

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from iel.data.tables import Columns, Layout
@@ -76,7 +76,7 @@ def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
     whole = {column: values[order] for column, values in whole.items()}
     frames = whole["episode_index"], whole["frame_index"]
     rate, chosen = info.get("fps"), (*wanted.observations, *wanted.actions)
-    layout = replace(
+    layout = structs.replace(
         layout,
         inner={column: _inner_names(features[column]) for column in chosen},
         ticks=float(rate) if isinstance(rate, int | float) and rate > 0 else None,
@@ -130,9 +130,9 @@ def read_parquet(
         layout = Layout.find(columns, names, str(path), one_episode)
         stored = (file.schema_arrow.metadata or {}).get(SIGNALS_KEY)
         if stored and not (columns.observations or columns.actions):
-            layout = replace(layout, signals=parse_signals(stored, f"{path}, {SIGNALS_KEY.decode()}"))
+            layout = structs.replace(layout, signals=parse_signals(stored, f"{path}, {SIGNALS_KEY.decode()}"))
         facts = file.metadata
-        # Not of single columns: asked for one that contradicts the schema, the library ends the whole process.
+        # Not of single columns: for one that contradicts the schema, the library ends the whole process.
         unpacked = sum(facts.row_group(group).total_byte_size for group in range(facts.num_row_groups))
         # Runs and dictionaries make many rows of few bytes: the rows themselves count, too.
         least = 8 * facts.num_rows * len(layout.read)
@@ -148,7 +148,7 @@ def read_parquet(
             raise DataError(f"{path} holds {rows} rows and says {facts.num_rows}; record some, or copy it again.")
         parts = {name: [batch.column(name) for batch in batches] for name in layout.read}
         table = {name: _numbers(own, name, path, layout, text=not quiet) for name, own in parts.items()}
-        return replace(layout, ticks=_ticks(parts.get(layout.step or "", ()))), table
+        return structs.replace(layout, ticks=_ticks(parts.get(layout.step or "", ()))), table
 
 
 def _ticks(parts: Sequence[Array]) -> float | None:

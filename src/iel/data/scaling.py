@@ -38,8 +38,8 @@ def unit_actions(data: Trajectories) -> Trajectories:
 
         a = 2 (u - low) / (high - low) - 1,      u = low + (a + 1) (high - low) / 2
 
-    A robot is sent u, made from the policy's a by the second formula (`Signals.in_units`), so low and high are kept in
-    the data's `signals`. A constant column becomes 0.
+    A robot is sent u, made from the policy's a by the second formula (`Signals.in_units`), so low and high are stored
+    in the data's `signals`. A constant column becomes 0.
     """
     used = data.actions[data.transitions]
     low, high = used.min(axis=0), used.max(axis=0)

@@ -11,7 +11,6 @@ import io
 import re
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from iel.data.tables import Columns, Layout
@@ -46,7 +46,7 @@ def read_csv(path: Path, columns: Columns, one_episode: bool) -> tuple[Layout, P
             with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
                 header, separator = _header(text, path)
                 layout = Layout.find(columns, header, str(path), one_episode)
-                cells = _Cells(path, header, replace(layout, where=partial(_line, path, separator)))
+                cells = _Cells(path, header, structs.replace(layout, where=partial(_line, path, separator)))
                 cells.read(csv.reader(text, delimiter=separator, strict=True))
         except UnicodeDecodeError:
             raise DataError(f"{path} is not UTF-8 text; save it as UTF-8.") from None
@@ -135,7 +135,7 @@ class _Cells:
             return self.layout, table
         self.rows = 0
         table[self.layout.step], dates = self._exact(self.layout.step)
-        return replace(self.layout, ticks=SECOND if dates else None), table
+        return structs.replace(self.layout, ticks=SECOND if dates else None), table
 
     def _exact(self, column: str) -> tuple[NDArray, bool]:
         """Times that differ where the text does; whether they are dates, in nanoseconds."""
