@@ -66,9 +66,6 @@ def test_pairs_stay_within_an_episode_and_jumps_do_not_count():
     "name, episodes",
     [
         ("antmaze-medium-navigate-v0", 4),
-        ("antmaze-medium-stitch-v0", 20),
-        ("antmaze-medium-explore-v0", 6),
-        ("antmaze-teleport-stitch-v0", 20),
         ("antmaze-umaze-diverse-v2", 4),
         ("pointmaze-teleport-stitch-v0", 20),
         ("pointmaze-medium-explore-v0", 4),

@@ -179,7 +179,7 @@ def killed_and_finished(make, lab, trained, root: Path, kills: int, seed: int, c
     }
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_data_whose_making_was_killed_is_made_to_the_same_bits(tmp_path):
     """One kill while it writes; two blocks and one for validation."""
     make = partial(data_make, episodes=11)
