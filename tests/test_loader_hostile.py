@@ -241,8 +241,8 @@ MEASURED = """
         Path("/proc/self/clear_refs").write_text("5")
         before, began = memory("VmRSS"), time.process_time()
         try:
-            place = {"read_npz": iel.data.npz, "read_hdf5": arrays}.get(reader, iel.loader)
-            getattr(place, reader)(path)
+            module = {"read_npz": iel.data.npz, "read_hdf5": arrays}.get(reader, iel.loader)
+            getattr(module, reader)(path)
             print("accepted", 0, 0, path)
         except IELError as error:
             print("refused", time.process_time() - began, memory("VmHWM") - before, error)
@@ -424,7 +424,7 @@ def damage(content: bytes, rng: np.random.Generator, kind: int) -> bytes:
 
 
 def peak_since(reset: bool = True) -> float:
-    """Megabytes: what is in use now (and the peak begins anew), or the peak since then; 0 where nobody tells."""
+    """Megabytes: what is in use now (and the peak begins anew), or the peak since then; 0 where it is not known."""
     status, switch = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not switch.exists():
         return 0.0

@@ -204,8 +204,8 @@ def test_what_the_check_calls_an_error_is_not_loaded(tmp_path, write, capsys):
     assert data.select([0, 1]).checked and data.named("other").checked
 
 
-def test_episodes_from_python_meet_the_same_judgement(capsys):
-    """Also numbered actions, in a column of whole numbers."""
+def test_episodes_from_python_are_checked_too(capsys):
+    """Discrete actions too, in a column of whole numbers."""
     walk = np.cumsum(np.random.default_rng(0).normal(size=(50, 2)), 0)
     for actions in (np.full((49, 2), 5.0), np.arange(49).reshape(-1, 1) % 4):
         with pytest.raises(DataError, match="discrete actions cannot be used"):
@@ -226,7 +226,7 @@ def test_warnings_are_printed_once(tmp_path, capsys):
 
 
 def test_worlds_of_few_states_are_no_overlap():
-    """On a grid, ways naturally share three states in a row."""
+    """On a grid, routes naturally share three states in a row."""
     rng = np.random.default_rng(0)
     episodes = [(np.cumsum(np.eye(2)[rng.integers(0, 2, 9)], 0) % 4, rng.uniform(-1, 1, (8, 1))) for _ in range(40)]
     assert len(Trajectories.from_episodes(episodes)) == 40

@@ -127,7 +127,7 @@ def test_slow_directions_of_a_mixed_process():
 
 
 def test_a_clock_and_a_battery_are_not_positions():
-    """They are as slow as positions, but nobody can be sent back there; `data check` says so."""
+    """They are as slow as positions, but no robot can return there; `data check` warns."""
     rng = np.random.default_rng(0)
     walks = np.cumsum(np.cumsum(rng.normal(size=(6, 400, 2)), axis=1), axis=1)
     clock = np.tile(np.arange(400.0), (6, 1))

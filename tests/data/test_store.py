@@ -29,7 +29,7 @@ def walks(count: int = 9, size: int = 5, actions: int = 2, seed: int = 0) -> lis
 
 
 def flat(episodes: list) -> dict[str, np.ndarray]:
-    """One row a state; the last row's action is noise that nobody may read."""
+    """One row per state; the last row's action is noise that must not be read."""
     ends = np.zeros(sum(len(s) for s, _ in episodes), bool)
     ends[np.cumsum([len(s) for s, _ in episodes]) - 1] = True
     return {

@@ -1,4 +1,4 @@
-"""Directories from strangers and machines that refuse: nothing outside is touched, and every refusal is a sentence."""
+"""Third-party directories and failing systems: nothing outside is changed, and every refusal is one sentence."""
 
 import copy
 import hashlib
@@ -58,7 +58,7 @@ def iel_command(*arguments: object, **options) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
 def test_a_lock_that_is_a_link_is_refused_and_its_target_stored(run, victim, link):
-    """A stranger's RUN/.lock could truncate any file of the user who resumed it."""
+    """A third party's RUN/.lock could truncate any file of the user who resumed it."""
     getattr(run / ".lock", link)(victim)
     with pytest.raises(RunError, match=r"\.lock is .*remove it"), locked(run):
         pass
@@ -196,7 +196,7 @@ def test_run_configs_of_any_content_are_read_or_refused(tmp_path, capsys):
 
 def test_checkpoints_of_any_content_are_read_or_refused(run, capsys):
     """Sealed again after every change, so that only the content is wrong."""
-    directory, stored = run / "checkpoints" / "step_000000040", run / "kept"
+    directory, stored = run / "checkpoints" / "step_000000040", run / "copy"
     shutil.copytree(directory, stored)
     for name in ("state.json", "config.json", MANIFEST):
         for _, _, changed in list(mutations(json.loads((stored / name).read_text())))[::3]:
@@ -306,7 +306,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert done.stderr == "" and done.returncode == 128 + signal.SIGPIPE
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_stdout_is_a_sentence():
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = subprocess.run(
@@ -346,11 +346,11 @@ def test_notices_have_no_need_of_a_reader(monkeypatch):
 
     for stream in (Gone(), None):
         monkeypatch.setattr(sys, "stderr", stream)
-        notice("nobody hears this")
+        notice("lost")
 
 
 def test_what_the_system_refuses_is_a_sentence(tmp_path, capsys, monkeypatch):
-    """Files in the way of directories, missing homes, names that are no text: each was a traceback."""
+    """Files where directories should be, unknown homes, names that are not text: each was a traceback."""
     (tmp_path / "file").write_text("")
     odd = os.fsdecode(b"/tmp/\xff\xfe.npz")
     monkeypatch.setenv("IEL_DATA", str(tmp_path / "file" / "data"))
@@ -359,7 +359,7 @@ def test_what_the_system_refuses_is_a_sentence(tmp_path, capsys, monkeypatch):
         ("data", "check", odd): "does not exist",
         ("data", "info", str(tmp_path / ("a" * 300 + ".npz"))): "too long",
         ("evaluate", str(tmp_path / "file")): "does not exist",
-        ("data", "info", "~nobody-of-this-name/a.npz"): "needs a home directory",
+        ("data", "info", "~unknown-user/a.npz"): "needs a home directory",
     }
     for words, message in cases.items():
         code, out, err = call(capsys, *words)
@@ -412,7 +412,7 @@ def test_a_log_is_a_file_of_its_own(tmp_path, victim):
     assert victim.read_text() == VICTIM
 
 
-# --------------------------------------------------------------------------------------------------------- what is said
+# --------------------------------------------------------------------------------------------------------- notices
 
 
 def test_an_unfinished_run_says_so(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""What an edited table says is what is read, or it is refused with its place (`meaning.py`)."""
+"""An edited table is read as it says, or refused with the location (`meaning.py`)."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def attack(first: int, count: int, directory: Path) -> dict:
-    """What became of so many cases, in a process of its own."""
+    """Outcomes of `count` cases, in a process of its own."""
     command = [sys.executable, str(Path(meaning.__file__)), str(first), str(count), str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
     assert done.returncode == 0, done.stderr[-2000:]
