@@ -53,7 +53,7 @@ def offences(tree: ast.AST) -> list[str]:
 
 
 def test_only_the_loader_opens_data():
-    """Every module is parsed: np.load, h5py, zipfile, tomllib, safetensors and json of files are used in one module each."""
+    """Every module is parsed: np.load, h5py, zipfile, tomllib, safetensors and json of files have one module each."""
     wrong = {}
     for path in SOURCE.rglob("*.py"):
         found = offences(ast.parse(path.read_text()))
