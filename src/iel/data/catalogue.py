@@ -134,11 +134,9 @@ def _folder(path: Path, columns: Columns) -> Iterator[tuple[str, NDArray, NDArra
     return table_episodes(files, columns, read_csv if suffixes == [".csv"] else read_parquet)
 
 
-def _natural(path: Path) -> list[tuple[int, str, str]]:
+def _natural(path: Path) -> list[tuple[int, str]]:
     """episode_2 comes before episode_10."""
-    parts = re.split(r"([0-9]+)", path.stem)
-    numbers = (part.lstrip("0") if number % 2 else "" for number, part in enumerate(parts))
-    return [(len(number), number, part) for number, part in zip(numbers, parts, strict=True)]
+    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"([0-9]+)", path.stem)]
 
 
 def data_directory() -> Path:

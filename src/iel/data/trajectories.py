@@ -132,10 +132,10 @@ class Trajectories:
         Episodes of fewer than two steps are refused, or left out with `short="drop"`. What `iel data check` calls an
         error raises DataError and its warnings are printed, unless `trust` is true.
         """
-        tables = [
-            (f"episode {e}", *(plain_numbers(table, f"{name}, episode {e}") for table in episode))
-            for e, episode in enumerate(episodes)
-        ]
+        tables = []
+        for e, (states, controls) in enumerate(episodes):
+            where = f"{name}, episode {e}"
+            tables.append((f"episode {e}", plain_numbers(states, where), plain_numbers(controls, where)))
         rows = rows_from_episodes(tables, name, equal=False)
         return (rows.without_short() if short == "drop" else rows).trajectories(trust)
 
