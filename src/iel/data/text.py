@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -46,7 +45,7 @@ def read_csv(path: Path, columns: Columns, one_episode: bool) -> tuple[Layout, P
             with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
                 header, separator = _header(text, path)
                 layout = Layout.find(columns, header, str(path), one_episode)
-                cells = _Cells(path, header, structs.replace(layout, where=partial(_line, path, separator)))
+                cells = _Cells(path, header, layout)
                 cells.read(csv.reader(text, delimiter=separator, strict=True))
         except UnicodeDecodeError:
             raise DataError(f"{path} is not UTF-8 text; save it as UTF-8.") from None
@@ -66,21 +65,13 @@ def _header(file: TextIO, path: Path) -> tuple[list[str], str]:
     return names, separator
 
 
-def _line(path: Path, separator: str, row: int) -> str:
-    """Where a row stands; looked for only when something is wrong there."""
-    with path.open(encoding="utf-8-sig", newline="") as text:
-        text.readline()
-        lines = csv.reader(text, delimiter=separator)
-        next(islice((cells for cells in lines if cells), row, None))
-        return f"line {lines.line_num + 1}"
-
-
 class _Cells:
     """The columns that are read, as they grow: numbers, a number for every name of an episode, times as text."""
 
     def __init__(self, path: Path, header: list[str], layout: Layout):
-        self.path, self.header, self.layout = path, header, layout
-        self.rows = 0
+        self.path, self.header = path, header
+        self.layout = structs.replace(layout, where=lambda row: f"line {self.lines[row]}")
+        self.rows, self.lines = 0, array("q")
         self.codes: dict[str, int] = {}
         self.times: list[str] = []
         self.values: dict[str, array[float]] = {name: array("d") for name in layout.read}
@@ -88,8 +79,9 @@ class _Cells:
     def read(self, lines: Any) -> None:
         """All rows, a block at a time."""
         width, seen = len(self.header), 0
-        while block := list(islice(lines, BLOCK)):
-            rows = [cells for cells in block if cells]
+        while block := [(lines.line_num + 1, cells) for cells in islice(lines, BLOCK)]:
+            rows = [cells for _, cells in block if cells]
+            self.lines.extend(line for line, cells in block if cells)
             for number, cells in enumerate(rows):
                 if len(cells) != width:
                     raise self.wrong(number, f"{len(cells)} cells for {width} columns; correct the line")
