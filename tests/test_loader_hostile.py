@@ -434,13 +434,13 @@ def peak_since(reset: bool = True) -> float:
 
 
 def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path):
-    """1,800 seeded damages in one process: no other exception, no growth, no cut file accepted."""
+    """750 seeded damages in one process: no other exception, no growth, no cut file accepted."""
     (tmp_path / "good").mkdir()
     files = originals(tmp_path / "good")
     rng, before = np.random.default_rng(7), peak_since()
     refused = dict.fromkeys(files, 0)
     for name, (read, content) in files.items():
-        for trial in range(300):
+        for trial in range(150):
             path = tmp_path / f"bad-{name}"
             changed = damage(content, rng, trial % 4)
             path.write_bytes(changed)
@@ -452,7 +452,7 @@ def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path):
             else:
                 cut = trial % 4 == 1 and len(changed) < len(content) and not name.endswith("toml")
                 assert not cut, (name, len(changed), len(content))
-    assert min(refused.values()) > 75  # every cut file, and most noise
+    assert min(refused.values()) > 37  # every cut file, and most noise
     assert peak_since(reset=False) - before < 100
 
 

@@ -42,8 +42,8 @@ def fill(location: Path) -> Path:
     return filler
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("look", ["looking first", pytest.param("blind", marks=pytest.mark.faults)])
+@pytest.mark.faults  # `test_files_that_may_not_grow` is its short form
+@pytest.mark.parametrize("look", ["looking first", "blind"])
 def test_a_full_disk(lab, uninterrupted, small_disk, look):
     out = small_disk / "run"
     process = lab.start(out, *(["--blind"] if look == "blind" else []))
