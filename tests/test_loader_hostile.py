@@ -434,7 +434,7 @@ def peak_since(reset: bool = True) -> float:
 
 
 def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path):
-    """750 seeded damages in one process: no other exception, no growth, no cut file accepted."""
+    """900 seeded damages in one process: no other exception, no growth, no cut file accepted."""
     (tmp_path / "good").mkdir()
     files = originals(tmp_path / "good")
     rng, before = np.random.default_rng(7), peak_since()

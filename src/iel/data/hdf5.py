@@ -38,6 +38,7 @@ CHUNK_BYTES = 32 << 20
 DEFLATE, SHUFFLE = 1, 2
 PIPELINES = {(), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE)}
 """The orders of filters that are read."""
+LACKING = "lacks blocks of data; the file was cut off while it was written, get it again."
 
 
 @contextmanager
@@ -161,7 +162,7 @@ class Hdf5Array:
             raise DataError(f"{what} is stored in blocks larger than the array; save it with smaller blocks.")
         blocks = math.prod(map(len, self.corners))
         if blocks > stored:
-            raise DataError(f"{what} lacks blocks of data; the file was cut off while it was written, get it again.")
+            raise DataError(f"{what} {LACKING}")
         if blocks > CHUNKS:
             raise DataError(f"{what} is stored in {blocks:,} blocks, more than {CHUNKS:,}; save it with larger ones.")
         return 500 * blocks + 2 * chunk
@@ -200,9 +201,7 @@ class Hdf5Array:
 
         self.dataset.chunk_iter(collect)
         if twice or any(corner not in found for corner in itertools.product(*self.corners)):
-            raise DataError(
-                f"{self.what} lacks blocks of data; the file was cut off while it was written, get it again."
-            )
+            raise DataError(f"{self.what} {LACKING}")
         if any(not 0 <= block.byte_offset <= size - block.size <= size for block in found.values()):
             raise DataError(f"{self.what} is cut off; get the file again.")
         return found

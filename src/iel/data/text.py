@@ -69,9 +69,9 @@ class _Cells:
     """The columns that are read, as they grow: numbers, a number for every name of an episode, times as text."""
 
     def __init__(self, path: Path, header: list[str], layout: Layout):
-        self.path, self.header = path, header
-        self.layout = structs.replace(layout, where=lambda row: f"line {self.lines[row]}")
-        self.rows, self.lines = 0, array("q")
+        self.path, self.header, self.rows = path, header, 0
+        lines = self.lines = array("q")
+        self.layout = structs.replace(layout, where=lambda row: f"line {lines[row]}")
         self.codes: dict[str, int] = {}
         self.times: list[str] = []
         self.values: dict[str, array[float]] = {name: array("d") for name in layout.read}
