@@ -56,7 +56,7 @@ class Finding:
     step: int | None
     column: str | None
     message: str
-    """What was found, and what to do."""
+    """The fault and the remedy."""
     count: int = 1
     """How many problems of this kind there are, in the whole file or in the column."""
 
@@ -72,12 +72,12 @@ class Finding:
 
 
 class Problem(NamedTuple):
-    """What one check found; its first places become findings."""
+    """One fault that a check found; its first rows become findings."""
 
     kind: str
     severity: Severity
     message: str | Callable[[int], str]
-    """What was found, and what to do; perhaps of an episode."""
+    """The fault and the remedy; a function of the episode where they differ."""
     rows: Sequence[int] | NDArray[np.int64] = ()
     columns: Sequence[str] = ()
     """Columns of the first rows, or one for all of them."""
@@ -131,7 +131,7 @@ def examine_rows(rows: Rows, file: str) -> list[Finding]:
 
 
 def _findings(table: Table, file: str, checks: Iterable[Check]) -> list[Finding]:
-    """What the checks find, errors first; of each problem the first few rows, of which the last counts the rest."""
+    """Findings of all checks, errors first; of each problem the first few rows, of which the last counts the rest."""
     with np.errstate(all="ignore"):
         problems = [problem for check in checks for problem in check(table)]
     findings = [finding for problem in problems for finding in _listed(problem, table, file)]
@@ -184,13 +184,10 @@ def _out_of_range(rows: Table) -> Iterator[Problem]:
 
 
 def _constant(rows: Table) -> Iterator[Problem]:
-    for kind, array in _tables(rows):
-        used = array[pairs(rows.offsets, 1)] if kind == "action" else array
-        if len(used) < 2:
-            continue
-        for column in np.flatnonzero(used.min(0) == used.max(0)):
-            message = f"every value is {used[0, column]:.4g}; drop the column, or check the sensor."
-            yield Problem("constant-column", "warning", message, columns=[rows.signals.label(int(column), kind)])
+    for label, values in _columns(rows):
+        if values.min() == values.max():
+            message = f"every value is {values[0]:.4g}; drop the column, or check the sensor."
+            yield Problem("constant-column", "warning", message, columns=[label])
 
 
 def _clock(rows: Table) -> Iterator[Problem]:
@@ -202,16 +199,13 @@ def _clock(rows: Table) -> Iterator[Problem]:
 
 def _duplicate(rows: Table) -> Iterator[Problem]:
     """Columns that are equal to an earlier one of their table, row by row."""
-    for kind, array in _tables(rows):
-        used = array[pairs(rows.offsets, 1)] if kind == "action" else array
-        seen: dict[bytes, int] = {}
-        for column in range(used.shape[1]):
-            values = np.ascontiguousarray(used[:, column])
-            first = seen.setdefault(sha256(values.data).digest(), column)
-            if first != column and values.min() < values.max():
-                earlier = rows.signals.label(first, kind)
-                message = f"it repeats {earlier} in every row; drop one of them."
-                yield Problem("duplicate-column", "warning", message, columns=[rows.signals.label(column, kind)])
+    seen: dict[bytes, str] = {}
+    for label, values in _columns(rows):
+        kind = label.partition(" ")[0].encode()
+        first = seen.setdefault(kind + sha256(np.ascontiguousarray(values).data).digest(), label)
+        if first != label and values.min() < values.max():
+            message = f"it repeats {first} in every row; drop one of them."
+            yield Problem("duplicate-column", "warning", message, columns=[label])
 
 
 def _delayed(rows: Table) -> Iterator[Problem]:
@@ -297,7 +291,7 @@ def _standing(rows: Table) -> Iterator[Problem]:
 
 Check = Callable[[Table], Iterator[Problem]]
 CHECKS: tuple[Check, ...] = (_out_of_range, _constant, _duplicate, _clock, _teleporting, _repeated, _standing)
-"""What is looked for beyond what no `Trajectories` can have: short episodes, and numbers that are not finite."""
+"""All checks but those for short episodes and numbers that are not finite, which no `Trajectories` has."""
 
 
 # ----------------------------------------------------------------------------------------------------------- helpers
@@ -305,6 +299,14 @@ CHECKS: tuple[Check, ...] = (_out_of_range, _constant, _duplicate, _clock, _tele
 
 def _tables(rows: Table) -> tuple[tuple[Kind, NDArray], ...]:
     return ("observation", rows.observations), ("action", rows.actions)
+
+
+def _columns(rows: Table) -> Iterator[tuple[str, NDArray]]:
+    """(label, values that are read) of every column, where there are at least two values."""
+    for kind, array in _tables(rows):
+        used = array[pairs(rows.offsets, 1)] if kind == "action" else array
+        for column in range(used.shape[1] if len(used) > 1 else 0):
+            yield rows.signals.label(column, kind), used[:, column]
 
 
 def _is_read(rows: Table, where: NDArray, kind: Kind) -> NDArray[np.bool_]:

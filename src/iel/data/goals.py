@@ -222,7 +222,7 @@ class Table:
 
 
 class Facts(NamedTuple):
-    """What the device keeps of data on the disk."""
+    """Arrays on the device for data on the disk."""
 
     offsets: jax.Array
     scale: jax.Array

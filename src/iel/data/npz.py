@@ -58,7 +58,7 @@ def npz_windows(path: Path, name: str, size: int | None) -> Iterator[Rows]:
 
 
 def _signals(path: Path) -> Signals:
-    """What `Trajectories.save` wrote about the columns."""
+    """Names, units and ranges of the columns, as `Trajectories.save` wrote them."""
     stored = read_npz(path, (SIGNALS,))
     return parse_signals(stored[SIGNALS].tobytes(), f"{path}, {SIGNALS}") if stored else UNNAMED
 
@@ -132,7 +132,7 @@ def npz_episodes(files: Sequence[Path]) -> Iterator[tuple[str, NDArray, NDArray]
 
 
 class Header(NamedTuple):
-    """What the first bytes of an npy array say."""
+    """Shape, type, order and length of the header of an npy array."""
 
     field: Field
     fortran: bool

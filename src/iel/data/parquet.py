@@ -39,7 +39,7 @@ INFO = Path("meta") / "info.json"
 SIGNALS_KEY = b"iel.signals"
 """Parquet's metadata that holds names, units and ranges of the columns, in files that `iel.data.writers` made."""
 STATES = ("observation.state", "observation.environment_state")
-"""What LeRobot calls the numbers of an observation: the robot's, and those of the world around it."""
+"""LeRobot's features of an observation: the numbers of the robot and of its environment."""
 
 
 def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
@@ -111,7 +111,7 @@ def _lerobot_columns(columns: Columns, features: dict[str, object], path: Path) 
 
 
 def _inner_names(feature: object) -> tuple[str, ...]:
-    """What meta/info.json calls the numbers of a vector: a list, or a list below some word ("motors", "axes")."""
+    """Names of the numbers of a vector in meta/info.json: a list, or a list below some word ("motors", "axes")."""
     names = feature.get("names") if isinstance(feature, dict) else None
     if isinstance(names, dict) and len(names) == 1:
         (names,) = names.values()
@@ -152,7 +152,7 @@ def read_parquet(
 
 
 def _ticks(parts: Sequence[Array]) -> float | None:
-    """What a second is in a column of moments."""
+    """A second in units of a column of timestamps; None for other columns."""
     unit = str(parts[0].type).partition("[")[2][:2].rstrip(",]") if parts else ""
     return {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}.get(unit)
 

@@ -96,7 +96,7 @@ def _ratio(values: NDArray, near: NDArray[np.int64], far: NDArray[np.int64], lag
 
 
 def step_limit(sizes: NDArray) -> float:
-    """What no usual step exceeds: three times the 99th percentile of the steps that move at all."""
+    """The largest usual step: three times the 99th percentile of the steps that move at all."""
     moving = sizes[sizes > MOVES * sizes.max(initial=0.0)]
     return STEP_LIMIT * float(np.quantile(moving, 0.99)) if len(moving) else 0.0
 
@@ -231,7 +231,7 @@ def cut_at_jumps(data: Trajectories) -> Cut:
 
 
 class Rest(NamedTuple):
-    """What counts as one."""
+    """The definition of a rest."""
 
     window: int
     """w"""

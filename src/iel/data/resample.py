@@ -90,7 +90,7 @@ def runs(there: NDArray[np.bool_], begins: NDArray[np.bool_]) -> NDArray[np.int6
 
 
 class Dropped(NamedTuple):
-    """What resampling left out."""
+    """Counts of what resampling left out."""
 
     late: int
     """Rows out of order (which are sorted) that have the time of another one."""
@@ -106,7 +106,7 @@ class Dropped(NamedTuple):
 def resampled(
     rows: Rows, times: Numbers, rate: float, gap: float | None = None, how: Align = "interpolate"
 ) -> tuple[Rows, Dropped]:
-    """The same trajectories at `rate` rows per second: states by `how`, actions as means; gaps end episodes.
+    """Trajectories resampled to `rate` rows per second: states by `how`, actions as means; gaps end episodes.
 
     Rows may be out of order; of rows with equal times the last counts. The action of an episode's last row is not read.
     """

@@ -44,11 +44,11 @@ WINDOW = 1 << 20
 """Rows that are looked at together while a store is written."""
 FILES = {"observations": "observations.f32", "actions": "actions.f32", "offsets": "offsets.i64"}
 LARGEST, SMALLEST = 3e38, 1e-9
-"""What columns are divided by fits into float32 and is not zero."""
+"""Bounds of means and standard deviations: they fit into float32, and the latter are not zero."""
 
 
 class StoreFacts(Struct, frozen=True):
-    """What the manifest of a store must hold."""
+    """Fields of a store's manifest."""
 
     kind: str
     states: Count

@@ -58,7 +58,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True):
     silence: Positive | None = None
     """Seconds without a row that end an episode then (default: five usual intervals)."""
     gaps: Gaps = "refuse"
-    """What becomes of empty cells."""
+    """How empty cells are treated."""
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class Layout(Columns, frozen=True):
     inner: Mapping[str, Sequence[str]] = {}
     """Names of the numbers of a column that holds vectors, where they are known."""
     signals: Signals | None = None
-    """What the file itself says about its columns."""
+    """Names, units and ranges in the file itself."""
     where: Callable[[int], str] = "row {}".format
     """Names a row in messages: "line 5"."""
     ticks: float | None = None

@@ -121,7 +121,7 @@ class _Cells:
         return values
 
     def table(self) -> tuple[Layout, Piece]:
-        """What the columns are, and their numbers."""
+        """The layout, and the numbers of the columns."""
         table: Piece = {name: np.array(values) for name, values in self.values.items()}
         if self.layout.step is None:
             return self.layout, table

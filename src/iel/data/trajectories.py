@@ -76,7 +76,7 @@ class Trajectories:
     offsets: NDArray[np.int64]
     """(episodes + 1,) first row of every episode, and the number of rows."""
     name: str = "data"
-    """What error messages, tables and pictures call this data set."""
+    """Name of the data set in errors, tables and pictures."""
     checked: bool = False
     """Whether the checks of `iel data check` passed, or were left out on request."""
     source: Path | None = None
