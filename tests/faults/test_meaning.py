@@ -8,6 +8,7 @@ from pathlib import Path
 
 import meaning
 import numpy as np
+import pytest
 
 
 def attack(first: int, count: int, directory: Path) -> dict:
@@ -46,3 +47,8 @@ def test_the_attack_would_notice_a_reader_that_rounds(tmp_path, monkeypatch):
     lab = meaning.Lab(tmp_path)
     outcomes = [meaning.outcome(lab.csv, np.random.default_rng([2, case]))[0] for case in range(20)]
     assert "different" in outcomes and "foreign" not in outcomes
+
+
+@pytest.mark.faults
+def test_five_thousand_edited_tables_are_never_misread(tmp_path):
+    attack(0, 5000, tmp_path / "edited")
