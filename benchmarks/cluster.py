@@ -66,7 +66,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def throughput(nodes: int, only: tuple[str, ...]) -> dict[str, Any]:
-    """Cells a minute of the smoke grid `pointmaze` on a head without cores and so many nodes of one core."""
+    """Cells a minute of the smoke grid `pointmaze` on a head without cores and `nodes` nodes of one core."""
     from ray.cluster_utils import Cluster as Simulated
 
     from iel.compare.execute import execute, summary_of

@@ -30,7 +30,7 @@ KINDS = ("backwards", "reversed", "teleport", "frozen", "noise", "wrong actions"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Output):
-    """How well spoiled episodes are told from others: area under the ROC curve."""
+    """How well scores separate corrupted episodes from others: area under the ROC curve."""
 
     data: Path
     """The clean data set."""
@@ -45,7 +45,7 @@ class Options(Output):
 
 
 def spoil(data: iel.Trajectories, count: int, seed: int) -> tuple[iel.Trajectories, dict[int, str]]:
-    """(the data with `count` episodes spoiled, in turn in every way; what was done to which)."""
+    """(the data with `count` episodes corrupted by each method in turn; method by episode)."""
     generator = np.random.default_rng(seed)
     episodes = [(states.copy(), actions.copy()) for states, actions in data]
     order = generator.permutation(len(episodes)).tolist()

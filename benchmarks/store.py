@@ -3,7 +3,7 @@
     iel bench store
     iel bench store --transitions 100000000 --batches 1000000 --directory /somewhere/large
 
-A store of so many transitions is written (one million of a random walk, repeated), opened, asked for many batches, and
+A store of `transitions` is written (one million of a random walk, repeated), opened, read in many batches, and
 trained on by IEL at the laptop preset, 1,000 steps in all phases; each in a process of its own, whose peak of resident
 memory is reported. Then chunks of the same training take turns in one process: on a million
 transitions in memory, on the same million on the disk, and on the large store.
@@ -60,7 +60,7 @@ class Options(Output):
 
 
 def walk(count: int) -> Rows:
-    """A random walk of so many transitions in a box, in episodes."""
+    """A random walk of `transitions` in a box, in episodes."""
     rng = np.random.default_rng(0)
     episodes = max(1, count // EPISODE)
     actions = rng.uniform(-1, 1, (episodes, EPISODE + 1, COLUMNS[1])).astype(np.float32)
@@ -77,7 +77,7 @@ def windows(transitions: int) -> Iterator[Rows]:
 
 
 def write_case(transitions: int, directory: str) -> dict[str, Any]:
-    """Write a store; its rows are not judged, as they are known."""
+    """Write a store; its rows are not checked, as they are known."""
     started = time.perf_counter()
     data = write_store(windows(transitions), Path(directory), "walk", trust=True)
     seconds = time.perf_counter() - started

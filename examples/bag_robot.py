@@ -57,7 +57,7 @@ class Rover(gymnasium.Env):
 
 
 def operator(rover, aim, rng):
-    """The command of a person who drives to a place, through the gap, and not too well."""
+    """The command of a person who drives to `aim`, through the gap, with errors."""
     near = abs(rover.position[1] - WALL) < 0.7
     other_side = (rover.position[0] - WALL) * (aim[0] - WALL) < 0
     through = np.array([WALL + (0.8 if near else -0.8) * np.sign(aim[0] - WALL), WALL])
@@ -72,7 +72,7 @@ def somewhere(side, rng):
 
 
 def record(path: Path, minutes: float = 25.0, seed: int = 0) -> None:
-    """Drives of a rover, between which somebody carries it elsewhere; now and then odometry is lost for two seconds."""
+    """Drives of a rover that is carried elsewhere in between; now and then odometry is lost for two seconds."""
     rng, rover, store = np.random.default_rng(seed), Rover(), get_typestore(Stores.ROS2_HUMBLE)
     rover.reset(seed=seed)
     with Writer(path, version=9) as bag:

@@ -4,7 +4,7 @@ python examples/control_loop.py                          # trains an agent on lo
 python examples/control_loop.py AGENT                    # an export or a saved agent
 python examples/control_loop.py http://127.0.0.1:8420    # `iel serve AGENT`, the robot here and the policy there
 
-Whatever goes wrong, the cart is told to stop at once: no new observation, one that is not a number or outside of the
+On any fault the cart is stopped at once: no new observation, one that is not a number or outside of the
 data, an answer that comes too late, a server that is gone, an exception. If it stays wrong for `patience` steps, the
 loop ends and says why. The last command is always the stop.
 """
@@ -24,7 +24,7 @@ RATE = 20.0
 STOP = (0.0, 0.0)
 """The action that stops this robot. Where 0 is half speed, it is another one."""
 WATCHDOG = {"stop": STOP, "max_age": 0.5, "repeats": None}
-"""A cart that stands still is no broken sensor, so observations may repeat."""
+"""Observations may repeat, because a cart may stand still."""
 GOAL = {0: 8.0, 1: 8.0}
 """Columns 0 and 1: the position."""
 
@@ -123,7 +123,7 @@ class Ending(NamedTuple):
     steps: int
     reason: str
     stops: int
-    """Steps at which the stop was commanded on the way."""
+    """Steps at which the stop was commanded."""
 
 
 def drive(
@@ -136,7 +136,7 @@ def drive(
     patience: int = 20,
     most: int = 400,
 ) -> Ending:
-    """Drive until `arrived(observation)`, until something was wrong for `patience` steps, or for `most` steps."""
+    """Drive until `reached(observation)`, until something was wrong for `patience` steps, or for `most` steps."""
     wrong = stops = 0
     reason: str | None = None
     try:
@@ -145,7 +145,7 @@ def drive(
             begun = time.monotonic()
             observation, stamp = robot.observe()
             if np.isfinite(observation).all() and reached(observation):
-                return Ending(True, step, "arrived", stops)
+                return Ending(True, step, "reached the goal", stops)
             action, reason = act(observation, stamp)
             if reason is None and time.monotonic() - begun > deadline:
                 reason = f"late: the answer took {time.monotonic() - begun:.2f} s"

@@ -44,7 +44,7 @@ class Cart(gymnasium.Env):
 
 
 def write_logs(path: Path, episodes: int = 60, steps: int = 200) -> None:
-    """What a person with a joystick would leave behind: the cart is driven from place to place, through the gap."""
+    """Logs of a person with a joystick, who drives the cart from one position to the next, through the gap."""
     rng, cart = np.random.default_rng(0), Cart()
     with path.open("w", newline="") as file:
         table = csv.writer(file)
@@ -53,7 +53,7 @@ def write_logs(path: Path, episodes: int = 60, steps: int = 200) -> None:
             cart.reset(seed=episode)
             aim = rng.uniform((5.5, 0.5), (9.5, 9.5))
             for step in range(steps):
-                if np.linalg.norm(cart.position - aim) < 0.4:  # there: now a place on the other side
+                if np.linalg.norm(cart.position - aim) < 0.4:  # reached: now a position on the other side
                     aim = rng.uniform(*(((0.5, 0.5), (4.5, 9.5)) if aim[0] > 5 else ((5.5, 0.5), (9.5, 9.5))))
                 other_side = (cart.position[0] - 5.0) * (aim[0] - 5.0) < 0
                 near = abs(cart.position[1] - 5.0) < 0.7

@@ -70,7 +70,7 @@ class GoToGoal:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("agent")
-    parser.add_argument("--stop", type=float, nargs="+", required=True, help="the action that stops the robot")
+    parser.add_argument("--stop", type=float, nargs="+", required=True, help="the stop action, in --units")
     parser.add_argument("--rate", type=float, required=True, help="actions per second: that of the logs")
     parser.add_argument("--units", choices=("unit", "robot"), default="unit")
     given = parser.parse_args(arguments)

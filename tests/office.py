@@ -53,7 +53,7 @@ def crossings(route: np.ndarray) -> int:
 
 
 def somewhere(rng: np.random.Generator) -> np.ndarray:
-    """A place in one of the rooms, 0.5 m from its walls."""
+    """A position in one of the rooms, 0.5 m from its walls."""
     column, row = rng.integers(3), rng.integers(2)
     return np.array([rng.uniform(4 * column + 0.5, 4 * column + 3.5), rng.uniform(0.5, 2.5) + 5 * row])
 

@@ -53,7 +53,7 @@ def offences(tree: ast.AST) -> list[str]:
 
 
 def test_only_the_loader_opens_data():
-    """Every module is parsed: np.load, h5py, zipfile, tomllib, safetensors and json of files have a place each."""
+    """Every module is parsed: np.load, h5py, zipfile, tomllib, safetensors and json of files have one module each."""
     wrong = {}
     for path in SOURCE.rglob("*.py"):
         found = offences(ast.parse(path.read_text()))
@@ -100,15 +100,13 @@ def table(rows: int = 50) -> np.ndarray:
 
 
 def test_hdf5_is_read_as_h5py_reads_it(tmp_path):
-    """Every storage we accept: contiguous, blocks that do not divide, gzip, shuffle, checksum, lzf, compact, bools."""
+    """Every storage we accept: contiguous, blocks that do not divide, gzip, shuffle, compact, bools."""
     x, path = table(1001), tmp_path / "all.hdf5"
     with h5py.File(path, "w") as file:
         file["plain"], file["big_endian"], file["group/deeper/x"] = x, x.astype(">f8"), x
         file.create_dataset("gzip", data=x, compression="gzip")
-        file.create_dataset("all", data=x, compression="gzip", shuffle=True, fletcher32=True, chunks=(100, 3))
-        file.create_dataset("checked", data=x[:, :3], fletcher32=True, chunks=(77, 3))
-        file.create_dataset("odd", data=(x[:, 0] > 0).astype("u1"), fletcher32=True, chunks=(333,))
-        file.create_dataset("lzf", data=x, compression="lzf", shuffle=True)
+        file.create_dataset("all", data=x, compression="gzip", shuffle=True, chunks=(100, 3))
+        file.create_dataset("odd", data=(x[:, 0] > 0).astype("u1"), chunks=(333,))
         file.create_dataset("bools", data=x[:, 0] > 0, compression="gzip")
         file["half"], file["whole"], file["none"] = x.astype("f2"), (x * 9).astype("i8"), np.zeros((0, 3))
         file.create_dataset("growing", data=x, maxshape=(None, 5), chunks=True)
@@ -120,7 +118,7 @@ def test_hdf5_is_read_as_h5py_reads_it(tmp_path):
         file["text"] = "not numbers"
     with h5py.File(path) as file:
         arrays = read_hdf5(path, [*file.keys() - {"text", "group"}, "group/deeper/x"])
-        assert len(arrays) == 14
+        assert len(arrays) == 12
         for name, array in arrays.items():
             assert array.dtype == file[name].dtype and np.array_equal(array, file[name][()]), name
     with opened_hdf5(path) as opened_file:

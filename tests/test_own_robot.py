@@ -1,4 +1,4 @@
-"""A robot of one's own: logs in a CSV file, a Gymnasium environment nobody here knows, and every command on the run."""
+"""A robot of one's own: logs in a CSV file, an unregistered Gymnasium environment, and every command on the run."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ Box = gymnasium.spaces.Box
 
 
 class Room(gymnasium.Env):
-    """A point in a room: x, y and a battery; it moves as it is told."""
+    """A point in a room: x, y and a battery; it moves as commanded."""
 
     observation_space = Box(-np.inf, np.inf, (3,), np.float32)
     action_space = Box(-1.0, 1.0, (2,), np.float32)
@@ -109,7 +109,7 @@ def in_memory(data, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def homing(in_memory):
-    """A model whose actions lead straight to the target's place: only the environment is on trial."""
+    """A model whose actions head straight for the target's position, to test the environment alone."""
     model = iel.open_run(in_memory).model
     model.mean_action = lambda rows, condition: np.clip(condition[:, :2] - rows[:, :2], -1, 1)
     return model
@@ -123,7 +123,7 @@ def test_any_environment_is_evaluated_side_by_side_or_in_turns(homing, data):
     for one, other in zip(several.paths, alone.paths, strict=True):
         np.testing.assert_array_equal(one, other)
     assert np.isnan(several.goals[:, 2]).all() and np.isfinite(several.goals[:, :2]).all()
-    whole = {"goal": lambda env, observation, info: [*env.goal, 1.0]}  # there is no data to fill in the rest
+    whole = {"goal": lambda env, observation, info: [*env.goal, 1.0]}  # without data the rest is unknown
     without_data = iel.evaluate(homing, env=Room, protocol=protocol, progress=False, **whole)
     assert list(without_data) == ["direct"]
 
@@ -209,7 +209,7 @@ def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path, drawn):
     drawn = []
     monkeypatch.setattr("iel.viz.draw_graph", lambda *given, **_: drawn.append(given[4]))
     call(capsys, "plan", run, "--nodes", 64, "--goal", "0=5", "1=5")
-    np.testing.assert_array_equal(drawn[0][-1], [5, 5])  # the star is where it was asked for, not at the last node
+    np.testing.assert_array_equal(drawn[0][-1], [5, 5])  # the star is at the requested goal, not at the last node
     monkeypatch.undo()
     assert call(capsys, "audit", run, "--json")[0] == 0
     code, out, _ = call(capsys, "export", run, "--nodes", 64, "--no-onnx", "--out", tmp_path / "export", "--json")
@@ -295,7 +295,7 @@ def test_fates(data):
 
 
 class Plane(PlanningModel):
-    """A model whose embedding is the place itself."""
+    """A model whose embedding is the position itself."""
 
     metric = Displacement(0.0, 1.0)
 
@@ -383,7 +383,7 @@ def test_diagnose_needs_no_graph(data, homing):
 
 
 def test_costs_that_are_no_steps_should_fall_as_well(data):
-    """A critic's log-odds: nobody says where they begin, but on the way to a later state they fall."""
+    """A critic's log-odds: their origin is arbitrary, but towards a later state they fall."""
     algo = METHODS["crl"].preset("smoke", steps=1, hidden=(16,), batch_size=16)
     model = iel.train(data, algo, [0], progress=False).model
     found = {finding.topic: finding for finding in diagnose(model, data, model.support).findings}
@@ -420,7 +420,7 @@ def corridors(thin):
 
 @pytest.mark.parametrize("thin", [False, True])
 def test_hops_that_no_trajectory_made_are_found_without_a_map(thin):
-    """In an embedding in which the wall is thin, plans lead through it; nobody has to know that there is a wall."""
+    """In an embedding in which the wall is thin, routes lead through it; the check needs no map of the wall."""
     from iel.evaluation.diagnosis import hops_finding
     from iel.planning.hops import Hops, route_states
 
@@ -432,7 +432,7 @@ def test_hops_that_no_trajectory_made_are_found_without_a_map(thin):
     assert hops.fastest == pytest.approx(1.0, abs=0.1)
     np.testing.assert_array_equal(line[[0, -1]], [start, goal])
     assert hops.doubted(line, route.steps).any() == thin
-    # A step of a trajectory is never doubted; one that is twice as fast as ever, or that nobody made, is.
+    # A step of a trajectory is never doubted; one that is twice as fast as ever, or that was never logged, is.
     rows = np.arange(0, 80, 10)
     assert not hops.doubted(data.observations[rows], np.full(7, 20.0)).any()
     assert hops.doubted(data.observations[[0, 60]], np.array([5.0])).all()

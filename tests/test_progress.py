@@ -1,4 +1,4 @@
-"""What is left is told from the pace of late."""
+"""The time that is left is predicted from the recent pace."""
 
 from iel.progress import Progress
 

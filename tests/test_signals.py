@@ -84,11 +84,8 @@ def test_files_keep_them(tmp_path):
     assert convert(tmp_path / "cart.npz", tmp_path / "store").signals == CART
     assert open_store(tmp_path / "store").signals == CART
     assert load(tmp_path / "cart.npz").cut([5]).signals == CART and data.select([0, 1]).signals == CART
-    # Versions before 0.3 kept the range alone; damaged ones are refused.
     plain = {"observations": data.observations, "actions": data.actions, "terminals": np.zeros(360, bool)}
     plain["terminals"][59::60] = True
-    np.savez(tmp_path / "old.npz", **plain, action_low=[0.0, -1.0], action_high=[2.0, 1.0])
-    assert load(tmp_path / "old.npz").signals == Signals(action_low=(0.0, -1.0), action_high=(2.0, 1.0))
     for content, sentence in ((b"{", "not JSON"), (b'{"rate": "x"}', "rate"), (b'{"rate": -1}', "the rate is")):
         np.savez(tmp_path / "bad.npz", **plain, **{"signals.json": np.frombuffer(content, np.uint8)})
         with pytest.raises(DataError, match=sentence):

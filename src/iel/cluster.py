@@ -1,8 +1,8 @@
-"""Ray as a place where processes run: a module of ours is started with arguments on some node, and its code comes back.
+"""Processes on a Ray cluster: `python -m MODULE ...` is started on some node, and its exit code is returned.
 
-What is run is the same process that this machine would start (`python -m MODULE ...`), with as many threads as it has
-declared cores, so a result does not depend on where it was computed. Everything a process reads and writes is in
-directories that all nodes share. A task whose node is lost is started again on another one; what it had saved it finds.
+It is the process that this machine would start, with as many threads as it has declared cores, so a result does not
+depend on where it was computed. Everything a process reads and writes is in directories that all nodes share. A task
+whose node is lost is started again on another one, where it finds what it had saved.
 
 Ray is an extra (`pip install '.[ray]'` in a clone), and nothing here is imported without `--on ray`.
 """
@@ -25,15 +25,15 @@ from iel.files import open_in_place
 RETRIES = 20
 """How often a task is started again because its node was lost."""
 PATIENCE = 30.0
-"""Seconds a process has to save its state after it was asked to stop."""
+"""Seconds a process has to save its state after SIGTERM."""
 CARRIED = ("IEL_", "JAX_", "XLA_")
-"""Variables of the driver that its processes get, wherever they run."""
+"""Prefixes of the driver's variables that its processes get."""
 Ticket = Any
-"""What Ray calls a process that was submitted."""
+"""Ray's reference to a submitted process."""
 
 
 class Needs(NamedTuple):
-    """What one process may use; Ray starts no more of them on a node than fit."""
+    """Resources of one process; Ray starts no more of them on a node than fit."""
 
     cores: int = 1
     memory_gb: float | None = None
@@ -63,7 +63,9 @@ class Cluster:
                 self.ray.init(address="local", num_cpus=len(usable_cores()), include_dashboard=False, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as problem:
             reason = (str(problem).splitlines() or [""])[0][:200]
-            raise RunError(f"There is no Ray cluster at {self.address or 'this machine'} ({reason}).") from None
+            raise RunError(
+                f"No Ray cluster answers at {self.address or 'this machine'} ({reason}); start one, or correct --on."
+            ) from None
         cores, memory, accelerators = self.needs
         room = {"num_cpus": cores, "num_gpus": accelerators, "memory": None if memory is None else int(memory * 1e9)}
         self._task = self.ray.remote(run_process).options(**room, max_retries=RETRIES)
@@ -74,7 +76,7 @@ class Cluster:
 
     @property
     def slots(self) -> int:
-        """How many of our processes fit at a time, as of now."""
+        """Number of processes that fit at a time, as of now."""
         return max(1, int(self.ray.cluster_resources().get("CPU", 1) // self.needs.cores))
 
     def submit(self, module: str, arguments: Sequence[str], *, stdin: str = "", log: str | None = None) -> Ticket:
@@ -85,20 +87,20 @@ class Cluster:
         return self._task.remote(module, list(arguments), stdin, log, carried, self.needs.cores)
 
     def ended(self, tickets: Sequence[Ticket], patience: float) -> list[Ticket]:
-        """Those of the tickets whose processes have ended, after waiting for at most so many seconds."""
+        """Those of the tickets whose processes have ended, after waiting for at most `patience` seconds."""
         ready, _ = self.ray.wait(list(tickets), num_returns=1, timeout=patience)
         more, _ = self.ray.wait(list(tickets), num_returns=len(tickets), timeout=0) if ready else ([], [])
         return more or ready
 
     def result(self, ticket: Ticket) -> tuple[int, str]:
-        """(exit code, the last of what it said where it has no log); of one that Ray could not run the code is -9."""
+        """(exit code, last line of the output where it has no log); the code is -9 if Ray could not run it."""
         try:
             return self.ray.get(ticket)
         except self.ray.exceptions.RayError as problem:
             return -signal.SIGKILL, (str(problem).splitlines() or ["Ray lost it."])[0][:300]
 
     def stop(self, tickets: Sequence[Ticket]) -> None:
-        """Ask processes to save and end; those that have not begun never will."""
+        """Tell processes to save and end; those that have not begun never will."""
         for ticket in tickets:
             self.ray.cancel(ticket, force=False)
         if tickets:
@@ -116,7 +118,7 @@ def address_of(on: str) -> str | None:
 def run_process(
     module: str, arguments: list[str], stdin: str, log: str | None, variables: dict[str, str], cores: int
 ) -> tuple[int, str]:
-    """What runs on a node: the process, with its output in `log`; asked to stop, it may save first."""
+    """Run on a node: the process, with its output in `log`; when it is cancelled, it may save first."""
     os.environ.update(variables)
     environment = environment_for(range(cores))
     environment.pop("RAY_ADDRESS", None)

@@ -1,10 +1,10 @@
-"""The processor's cores: which ones this process may use, and how a child is kept to some of them."""
+"""The processor's cores: which ones this process may use, and how a child is limited to some of them."""
 
 import os
 from collections.abc import Sequence
 
 CAN_PIN = hasattr(os, "sched_setaffinity")
-"""Whether this system lets a process be kept to chosen cores (Linux does, macOS does not)."""
+"""Whether this system can limit a process to chosen cores (Linux can, macOS cannot)."""
 
 
 def usable_cores() -> list[int]:

@@ -1,10 +1,9 @@
-"""The door out: files that are whole or not there, seals that travel with them, and one writer per directory.
+"""How files are written: whole or not at all, sealed by manifests, by one process per directory.
 
-Everything is written beside its final name, flushed to the disk and renamed. A rename is the only moment at which
-anything changes for a reader, so a process that is killed, or a machine that loses its power, leaves the old content or
-the new one and never a mixture. A rename also replaces a symbolic link instead of following it; where a file is written
-in place (a lock, a log) it is opened without following one. So nothing in a directory that came from a stranger can
-make us write anywhere else.
+Everything is written beside its final name, flushed to the disk and renamed. Readers see only the rename, so a process
+that is killed, or a machine that loses its power, leaves the old content or the new one and never a mixture. A rename
+also replaces a symbolic link instead of following it, and files that are written in place (locks, logs) are opened
+without following links. So nothing in a third-party directory can make us write anywhere else.
 
 A seal is `manifest.json`: size and sha256 of every file of a directory, and of itself.
 """
@@ -41,7 +40,7 @@ NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 def partial_name(parent: Path) -> Path:
-    """A name beside the final one that nobody else uses."""
+    """A unique name for an unfinished file or directory beside the final one."""
     return parent / f"{PARTIAL}{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -49,7 +48,7 @@ def partial_name(parent: Path) -> Path:
 def writing(path: Path | str) -> Iterator[BinaryIO]:
     """`with writing(path) as file:` the file gets its name when the block ends well; else nothing has changed.
 
-    A file that was there keeps its permissions; a new one can be read by everybody the umask allows.
+    A file that is replaced keeps its permissions; those of a new one follow from the umask.
     """
     path = Path(path)
     partial = partial_name(path.parent)
@@ -66,18 +65,18 @@ def writing(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def write_bytes(path: Path | str, content: bytes) -> None:
-    """A file, whole or not at all."""
+    """Write a file, whole or not at all."""
     with writing(path) as file:
         file.write(content)
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """A text file with the line ends the text has, whole or not at all."""
+    """Write a text file as UTF-8 with the line ends of the text, whole or not at all."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path | str, value: object) -> None:
-    """JSON with a final newline, whole or not at all."""
+    """Write JSON with a final newline, whole or not at all."""
     write_text(path, _json_text(value))
 
 
@@ -86,7 +85,7 @@ def _json_text(value: object) -> str:
 
 
 def open_in_place(path: Path, *, append: bool = False) -> BinaryIO:
-    """An unbuffered file that grows while others read it; a link, or a file with a second name, is refused."""
+    """An unbuffered file that others may read while it grows; a link, or a file with a second name, is refused."""
     flags = os.O_RDWR | os.O_CREAT | (os.O_APPEND if append else 0) | NO_LINKS
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -111,8 +110,8 @@ def open_in_place(path: Path, *, append: bool = False) -> BinaryIO:
 
 @contextmanager
 def new_directory(final: Path) -> Iterator[Path]:
-    """`with new_directory(final) as partial:` what is put into `partial` gets the name `final` when all of it is on the
-    disk; what had that name is removed last. If the block fails, nothing has changed.
+    """`with new_directory(final) as partial:` renames `partial` to `final` when all of its files are on the disk and
+    removes the directory that had that name. If the block fails, nothing has changed.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_name(final.parent)
@@ -127,7 +126,7 @@ def new_directory(final: Path) -> Iterator[Path]:
 
 
 def replace_directory(partial: Path, final: Path) -> None:
-    """Give a finished directory its name; what had the name before is moved aside first and removed last."""
+    """Rename a finished directory to `final`; a directory of that name is moved aside first and removed last."""
     old = partial_name(final.parent) if os.path.lexists(final) else None
     if old is not None:
         final.rename(old)
@@ -138,14 +137,14 @@ def replace_directory(partial: Path, final: Path) -> None:
 
 
 def remove_directory(directory: Path) -> None:
-    """Remove a directory that others may look at: its name goes first, its content afterwards. A link goes alone."""
+    """Remove a directory that others may read: first its name, then its content. Of a link, only the link."""
     doomed = partial_name(directory.parent)
     directory.rename(doomed)
     _remove(doomed)
 
 
 def remove_partials(directory: Path) -> None:
-    """Remove what a killed process left unfinished. Only for the holder of the lock: nobody else writes here then."""
+    """Remove unfinished files and directories of killed processes. Call it only while holding the directory's lock."""
     for path in directory.glob(f"{PARTIAL}*"):
         _remove(path)
 
@@ -167,7 +166,7 @@ def flush(path: Path) -> None:
 
 
 def require_space(directory: Path, needed: int, purpose: str) -> None:
-    """Refuse to start writing what will not fit."""
+    """Refuse to start writing `needed` bytes that do not fit on the disk."""
     free = shutil.disk_usage(directory).free
     if free < needed + SLACK:
         raise RunError(
@@ -177,7 +176,7 @@ def require_space(directory: Path, needed: int, purpose: str) -> None:
 
 
 def require_writable(directory: Path, error: ErrorType = RunError) -> None:
-    """Refuse to start something long whose result could not be written: make the directory, and a file in it."""
+    """Refuse a directory that cannot be written, before work begins: create it, and a file in it."""
     with os_errors(error, directory, writing=True):
         directory.mkdir(parents=True, exist_ok=True)
         probe = partial_name(directory)
@@ -187,7 +186,7 @@ def require_writable(directory: Path, error: ErrorType = RunError) -> None:
 
 @contextmanager
 def write_errors(what: str, location: Path) -> Iterator[None]:
-    """What the disk refuses of a training inside of the block becomes one sentence."""
+    """Raise RunError with a remedy for any OSError of a training inside of the block."""
     try:
         yield
     except OSError as error:
@@ -202,14 +201,14 @@ def write_errors(what: str, location: Path) -> Iterator[None]:
 
 
 class FileFacts(Struct, frozen=True):
-    """What a manifest says of a file."""
+    """Digest and size of a file, in a manifest."""
 
     sha256: str
     size: int
 
 
 class Manifest(Struct, frozen=True):
-    """What every manifest must hold, besides its format and digest."""
+    """Fields of every manifest, besides its format and digest."""
 
     files: dict[str, FileFacts]
     versions: dict[str, str] = {}
@@ -222,7 +221,7 @@ def file_facts(path: Path, error: ErrorType = RunError) -> FileFacts:
 
 
 def seal(directory: Path, version: int, versions: Mapping[str, str], **facts: object) -> None:
-    """Write the manifest of all files of a directory, flush everything, and read it back."""
+    """Write the manifest of all files of a directory, flush all of them, and verify them."""
     names = sorted(path.name for path in directory.iterdir() if path.name != MANIFEST)
     content = {
         "format": version,
@@ -244,7 +243,7 @@ def verify_seal(
     remedy: str = "copy the directory again",
     error: ErrorType = RunError,
 ) -> dict[str, Any]:
-    """Refuse files that are not the ones the manifest lists (all, or those in `names`); returns the manifest."""
+    """Refuse files that differ from the manifest (all that it lists, or `names`); returns the manifest."""
     manifest, listed = read_manifest(directory / MANIFEST, version, remedy=remedy, error=error)
     for name in listed if names is None else names:
         if name not in listed:
@@ -257,9 +256,9 @@ def verify_seal(
 def read_manifest(
     source: Path, version: int, *, remedy: str = "copy the directory again", error: ErrorType = RunError
 ) -> tuple[dict[str, Any], dict[str, FileFacts]]:
-    """(a manifest that matches its own sha256, what it says of every file); each name is that of a file beside it.
+    """(a manifest that matches its own sha256, digest and size of every file it lists, by name).
 
-    Keys and versions of packages that this version does not know are left alone.
+    Unknown keys and versions of packages are ignored.
     """
     text = read_limited(source, JSON_BYTES, error)
     manifest = parse_json(text, str(source), error)
@@ -288,9 +287,9 @@ def _digest(content: dict[str, object]) -> str:
 
 
 def guarded(action: Callable[[], int]) -> int:
-    """The exit code of a command, all of whose output has been taken; what the system refuses becomes a sentence.
+    """The exit code of a command after its output is flushed; an OSError becomes a notice and code 2.
 
-    A reader of stdout that has seen enough (`| head`) ends the command quietly, with the code of SIGPIPE.
+    A reader of stdout that closes it (`| head`) ends the command quietly, with the code of SIGPIPE.
     """
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
@@ -315,19 +314,18 @@ _said: set[str] = set()
 
 
 def notice(message: str, once: bool = False) -> None:
-    """Something the user should know, on stderr; with `once`, not a second time in this process."""
-    if once:
-        if message in _said:
-            return
-        _said.add(message)
+    """Print a message for the user on stderr; with `once`, not a second time in this process."""
+    if once and message in _said:
+        return
+    _said.add(message)
     print(f"iel: {message}", file=STDERR, flush=True)
 
 
 @contextmanager
 def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
-    """Be the only process that works in `directory` (made if need be), after waiting for at most `patience` seconds.
+    """Hold the lock of `directory` (created if need be), after waiting for at most `patience` seconds.
 
-    The kernel frees the lock of a killed process, so there are no stale ones.
+    The kernel frees the lock of a killed process, so no lock is ever stale.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -349,7 +347,7 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
 
 
 def _acquire(file: BinaryIO, directory: Path) -> bool:
-    """Whether the file is ours now; on a file system without locks it is, which is said."""
+    """Whether the lock is ours now; true with a notice on a file system without locks."""
     import fcntl
 
     try:

@@ -1,15 +1,14 @@
-"""The door for files: what a name stands for, how much memory it may ask for, and JSON, TOML and safetensors.
+"""How files are opened: regular files only, within the memory budget; JSON, TOML, safetensors and zip archives.
 
-A file is believed only after it has been checked: what kind of file it is (a regular one, never a pipe or a link), how
-large it says its arrays are, whether that fits the bytes that are there, and whether it fits the memory budget. No
-format that can hold code is read, no data set is unpacked to the disk, and no file can make another be read. Data sets
-are read by `iel.data.npz`, `hdf5`, `tables` and `parquet`, which open their files here; `tests/test_loader.py` checks
-that no other module of the package opens one.
+Before a file is read, its kind is checked (a regular file, never a pipe or a link), and the size that its arrays claim
+is compared with the bytes that are there and with the memory budget. No format that can hold code is read, no data set
+is unpacked to the disk, and no file can make another be read. `iel.data.npz`, `hdf5`, `text` and `parquet` open their
+files here; `tests/test_loader.py` checks that no other module of the package opens one.
 
     read_json, read_toml      text, small, read whole and strictly
     read_safetensors          weights
-    open_zip                  archives, after a look at their directory
-    open_regular, kind_of     any regular file, and what it is by its first bytes
+    open_zip                  archives whose directory has been checked
+    open_regular, kind_of     any regular file, and its format by its first bytes
 """
 
 import errno
@@ -39,7 +38,7 @@ ErrorType = type[IELError]
 Kind = Literal["npz", "hdf5", "parquet", "text", "folder", "unknown"]
 
 SMALL = 64 << 20
-"""Bytes below which a highly compressible array is nobody's bomb: a million `False` flags shrink a thousandfold."""
+"""Bytes below which any compression is accepted: a million `False` flags shrink a thousandfold."""
 EXPANSION = 200
 """Above `SMALL`, arrays may be at most this many times larger than the bytes that hold them."""
 JSON_BYTES = 16 << 20
@@ -65,7 +64,7 @@ def open_regular(path: Path | str, error: ErrorType) -> Iterator[tuple[BufferedR
             raise error(f"{path} is a directory; give a file.")
         if not stat.S_ISREG(facts.st_mode):
             raise error(f"{path} is not a regular file (a pipe, a socket or a device); copy its content to a file.")
-        # Between the look and the opening the name may have changed hands, so the opened file is looked at again.
+        # The name may have been replaced since it was checked, so the opened file is checked again.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
         with os.fdopen(descriptor, "rb") as file:
             opened = os.fstat(descriptor)
@@ -82,7 +81,7 @@ def refuse_partial(path: Path, error: ErrorType = RunError) -> None:
 
 @contextmanager
 def os_errors(error: ErrorType, path: Path | str | None = None, writing: bool | None = False) -> Iterator[None]:
-    """What the system refuses inside of the block becomes one sentence with the path and the remedy."""
+    """Raise `error` with the path and a remedy for any OSError inside of the block."""
     try:
         yield
     except OSError as problem:
@@ -92,14 +91,14 @@ def os_errors(error: ErrorType, path: Path | str | None = None, writing: bool | 
 SENTENCES = {
     errno.ENOENT: "does not exist; check the path, or whether the directory is complete.",
     errno.ENOTDIR: "does not exist, as a part of the path is a file; check the path.",
-    errno.EROFS: "is on a disk that cannot be written; choose another place.",
+    errno.EROFS: "is on a disk that cannot be written; choose another directory.",
     errno.ELOOP: "is a symbolic link that is not followed; give the file it leads to, or remove the link.",
     errno.ENAMETOOLONG: "is too long for the name of a file; use a shorter one.",
 }
 
 
 def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool | None = None) -> str:
-    """One sentence for whatever the system said about a file; `writing` is None where nobody knows."""
+    """One sentence for an OSError about a file; `writing` is None where it is not known."""
     done = {True: "written", False: "read", None: "used"}[writing]
     location = path if path is not None else problem.filename
     named = "A file" if location is None else str(location) if len(str(location)) < 300 else f"{str(location)[:80]}..."
@@ -107,15 +106,15 @@ def os_sentence(problem: OSError, path: Path | str | None = None, writing: bool 
     if code in SENTENCES:
         return f"{named} {SENTENCES[code]}"
     if code in (errno.EACCES, errno.EPERM):
-        remedy = "change its permissions" + ("" if writing is False else ", or choose another place")
+        remedy = "change its permissions" + ("" if writing is False else ", or choose another directory")
         return f"{named} may not be {done} by this user; {remedy}."
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"{named} could not be written ({reason}); free some space, or choose another place."
+        return f"{named} could not be written ({reason}); free some space, or choose another disk."
     return f"{named} cannot be {done} ({reason}); check the path and the disk."
 
 
 def first_line(problem: Exception) -> str:
-    """What an exception of a library says, no longer than fits into a sentence."""
+    """The first line of a library's exception, at most 120 characters."""
     return (str(problem).splitlines() or [""])[0][:120]
 
 
@@ -128,7 +127,7 @@ def read_limited(path: Path | str, limit: int, error: ErrorType) -> bytes:
 
 
 def kind_of(path: Path | str, error: ErrorType = DataError) -> Kind:
-    """What a path holds, by its content: the suffix is only a name."""
+    """The format of a path by its content, whatever its suffix."""
     if Path(path).is_dir():
         return "folder"
     with open_regular(path, error) as (file, _):
@@ -155,11 +154,11 @@ def _is_table_of_text(start: bytes) -> bool:
 
 
 class Field(NamedTuple):
-    """What a file says about one of its arrays."""
+    """Shape and type that a file claims for one of its arrays."""
 
     shape: tuple[int, ...]
     dtype: np.dtype | None
-    """None when it is not an array of numbers, which only matters to those who want it."""
+    """None if it is not an array of numbers."""
 
     @property
     def nbytes(self) -> int:
@@ -167,7 +166,7 @@ class Field(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """Bytes of memory that reading takes: the numbers as they are stored, and once more as float32."""
+        """Bytes of memory that reading takes: the numbers as stored, and as float32."""
         return self.nbytes + 4 * math.prod(self.shape)
 
 
@@ -190,7 +189,7 @@ def _machine_memory() -> int:
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        physical = 8 << 30  # a system that does not tell; the variable above says otherwise
+        physical = 8 << 30  # not known: IEL_MEMORY_BUDGET says otherwise
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     except OSError:
@@ -199,7 +198,7 @@ def _machine_memory() -> int:
 
 
 def check_size(what: str, logical: int, stored: int, error: ErrorType) -> None:
-    """Refuse arrays of `logical` bytes kept in `stored` bytes when no honest compression explains the difference."""
+    """Refuse arrays of `logical` bytes in `stored` bytes that no honest compression explains."""
     if logical > SMALL and logical > EXPANSION * stored:
         raise error(
             f"{what} claims {logical:,} bytes but {stored:,} are stored; the file is damaged or a decompression bomb, "
@@ -219,21 +218,19 @@ def check_budget(path: Path | str, total: int, error: ErrorType = DataError) -> 
 
 # --------------------------------------------------------------------------------------------------------------- zip
 
-DIRECTORY_BYTES = 4 << 20
-"""Longest directory of an archive that is parsed: some 40,000 members."""
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, struct.error, NotImplementedError,
               KeyError, RuntimeError, IndexError, OverflowError)  # fmt: skip
 
 
 @contextmanager
 def open_zip(path: Path | str, error: ErrorType) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
-    """(archive, {name: entry}) after its directory has been checked; damage found later becomes a sentence as well.
+    """(archive, {name: entry}) after its directory has been checked; damage that is found later raises `error` too.
 
-    The library itself refuses members that are encrypted, or not where the directory says they are.
+    Refused are members that overlap, share a name or are packed unusually; the library itself refuses encrypted members
+    and those that are not where the directory says they are.
     """
-    with open_regular(path, error) as (file, size):
+    with open_regular(path, error) as (file, _):
         try:
-            _check_directory_size(file, size)
             with zipfile.ZipFile(file) as archive:
                 yield archive, _entries(archive)
         except ZIP_ERRORS as problem:
@@ -241,30 +238,13 @@ def open_zip(path: Path | str, error: ErrorType) -> Iterator[tuple[zipfile.ZipFi
             raise error(f"{path} is not a whole zip archive ({reason}); remove it and make or copy it again.") from None
 
 
-def _check_directory_size(file: BufferedReader, size: int) -> None:
-    """Python parses the whole directory at once, so a directory of millions of members is refused before that."""
-    file.seek(max(0, size - 22 - 65535))
-    tail = file.read()
-    file.seek(0)
-    location = tail.rfind(b"PK\x05\x06")
-    if location < 0 or len(tail) - location < 22:
-        raise ValueError("it has no directory; it is cut off or no zip file")
-    length = int.from_bytes(tail[location + 12 : location + 16], "little")
-    if length == 0xFFFFFFFF:
-        record = tail.rfind(b"PK\x06\x06")
-        length = int.from_bytes(tail[record + 40 : record + 48], "little") if record >= 0 else length
-    if length > DIRECTORY_BYTES:
-        raise ValueError("its directory is too large")
-
-
 def _entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The entries of an archive by name; refused where they overlap, share a name or are packed unusually."""
     entries: dict[str, zipfile.ZipInfo] = {}
     if sum(entry.compress_size for entry in archive.infolist()) > archive.start_dir:
         raise ValueError("its members overlap")
     for entry in archive.infolist():
         if entry.filename in entries:
-            raise ValueError(f"'{entry.filename[:80]}' is there twice")
+            raise ValueError(f"'{entry.filename[:80]}' occurs twice")
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"'{entry.filename[:80]}' is compressed unusually; store or deflate it")
         entries[entry.filename] = entry
@@ -275,7 +255,7 @@ def _entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def read_json(path: Path | str, error: ErrorType = RunError) -> dict[str, Any]:
-    """A JSON object. Refused: anything else, a key given twice, NaN and infinities, endless nesting, huge files."""
+    """A JSON object. Refused: other values, a key given twice, NaN, infinities, deep nesting, files over 16 MB."""
     return parse_json(read_limited(path, JSON_BYTES, error), str(path), error)
 
 
@@ -304,7 +284,7 @@ def read_toml(path: Path | str, error: ErrorType = ConfigError) -> dict[str, Any
     except RecursionError:
         raise error(f"{path} is nested too deeply; write it flatter.") from None
     except ValueError as problem:  # includes TOMLDecodeError
-        raise error(f"{path} is not TOML ({first_line(problem)}); correct that place.") from None
+        raise error(f"{path} is not TOML ({first_line(problem)}); correct that line.") from None
 
 
 def _no_constant(name: str) -> float:

@@ -1,4 +1,4 @@
-"""Progress on stderr, so that stdout stays for results. Plain lines where there is no terminal."""
+"""Progress on stderr, because stdout is for results. Plain lines where stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 QUIET_SECONDS = 20.0
-"""Without a terminal, print a line this often."""
+"""Between two lines, where stderr is not a terminal."""
 PACE_SECONDS, PACE_MARKS = 60.0, 2000
-"""The time that is left follows from the pace of this long."""
+"""Seconds, and updates at most, from which the time that is left is predicted."""
 
 
 class SafeStream:
-    """A stream whose reader may go away: what is written after that is lost, and nobody else is troubled by it."""
+    """A stream whose reader may close it: later output is lost, without an exception."""
 
     def __init__(self, name: str):
         self._name = name
@@ -39,7 +39,7 @@ class SafeStream:
 
 
 def silence(name: str) -> None:
-    """Lead a stream without a reader to nowhere, so that what is still in its buffer cannot fail again at the end."""
+    """Redirect a stream without a reader to nowhere, so that flushing its buffer at exit cannot fail."""
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, getattr(sys, name).fileno())
@@ -56,7 +56,7 @@ class Progress:
         self.title, self.total, self.unit = title, total, unit
         self.done, self._said = 0, time.monotonic()
         self._pace: list[tuple[float, int]] = []
-        """(time, done) of the last minute or so: earlier work says nothing about what is left."""
+        """(time, done) of the last minute or so."""
         self._bar: Bar | None = None
         self._plain = False
         if show:
@@ -83,7 +83,7 @@ class Progress:
             self._say("")
 
     def advance(self, count: int, note: str = "", usual: bool = True) -> None:
-        """`count` more are done; not at the `usual` pace if something was compiled first, so the pace starts anew."""
+        """Count `count` more as done. Without `usual` (something was compiled first) the pace is measured anew."""
         self.done += count
         now = time.monotonic()
         self._pace = [mark for mark in self._pace if usual and now - mark[0] < PACE_SECONDS][-PACE_MARKS:]
@@ -101,7 +101,7 @@ class Progress:
         print("  ".join(word for word in words if word), file=STDERR, flush=True)
 
     def remaining(self) -> str:
-        """How long the rest will take at the pace of the last minute: `40 s`, `12 min`; empty where it is unknown."""
+        """Predicted time for the rest at the pace of the last minute: `40 s`, `12 min`; empty where it is not known."""
         if len(self._pace) < 2 or self.done >= self.total:
             return ""
         (then, before), (now, done) = self._pace[0], self._pace[-1]
@@ -111,7 +111,7 @@ class Progress:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as people say them: `40 s`, `12 min`, `3.1 h`; empty below one."""
+    """A time as `40 s`, `12 min` or `3.1 h`; empty below one second."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 1 else ""
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

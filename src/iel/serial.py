@@ -34,7 +34,7 @@ def fill(like: Tree, arrays: Mapping[str, np.ndarray], source: str) -> Tree:
     for name, leaf in expected.items():
         if arrays[name].shape != leaf.shape or arrays[name].dtype != leaf.dtype:
             raise RunError(
-                f"{source}: {name} is {arrays[name].dtype}{list(arrays[name].shape)}, but the configuration asks for "
+                f"{source}: {name} is {arrays[name].dtype}{list(arrays[name].shape)}, but the configuration has "
                 f"{leaf.dtype}{list(leaf.shape)}; config and weights come from different runs."
             )
     return jax.tree_util.tree_unflatten(structure, [arrays[_name(path)] for path, _ in leaves])

@@ -1,10 +1,10 @@
-"""What the columns of a robot are called and measured in, and how often it is driven.
+"""Names, units and ranges of a robot's columns, and its control rate.
 
     Signals(observations=("x", "y"), actions=("v", "w"), units={"x": "m", "v": "m/s"},
             action_low=(0.0, -1.6), action_high=(0.6, 1.6), rate=10.0)
 
-It is read with the data, stays with a run's model and is exported with it, so that names can be given wherever column
-numbers can, and actions can be answered in the robot's own units:
+Signals are read with the data, stored with a run's model and exported with it, so names are accepted wherever column
+numbers are, and actions can be returned in the robot's own units:
 
     u = low + (a + 1) (high - low) / 2,      a within [-1, 1]
 """
@@ -40,16 +40,16 @@ class Signals(Struct, frozen=True, omit_defaults=True):
     units: dict[str, str] = {}
     """Free text by the name of a column."""
     action_low: tuple[float, ...] = ()
-    """What an action of -1 is in the robot's units,"""
+    """An action of -1 in the robot's units."""
     action_high: tuple[float, ...] = ()
-    """and what one of 1 is."""
+    """An action of 1 in the robot's units."""
     rate: float | None = None
     """Rows per second (Hz)."""
     conversion: int = 0
     """`CONVERSION` when the data was read; 0: not known."""
 
     def violation(self, observation_size: int, action_size: int) -> str | None:
-        """Where it contradicts itself, or sizes; None if nowhere."""
+        """The first contradiction, within itself or with the sizes; None if there is none."""
         named = (("observation", self.observations, observation_size), ("action", self.actions, action_size))
         for kind, names, size in named:
             if names and (len(names) != size or len(set(names)) != size or not all(names)):
@@ -65,25 +65,25 @@ class Signals(Struct, frozen=True, omit_defaults=True):
         return None
 
     def require(self, observation_size: int, action_size: int, source: str, error: type[IELError]) -> Signals:
-        """The same, refused where it does not fit."""
+        """These signals; `error` is raised where they do not fit the sizes, or contradict themselves."""
         if wrong := self.violation(observation_size, action_size):
             raise error(f"{source}: {wrong}; correct the names, units, ranges or rate.")
         return self
 
     def replace(self, **changes: object) -> Signals:
-        """The same with other entries."""
+        """These signals with other entries."""
         return structs.replace(self, **changes)
 
     # ---------------------------------------------------------------- columns
 
     def label(self, column: int, kind: Kind | None = None) -> str:
-        """What messages call a column: "column 'x' (0)", or "column 0" where it has no name."""
+        """The column in messages: "column 'x' (0)", or "column 0" where it has no name."""
         names = self.actions if kind == "action" else self.observations
         what = f"{kind} column" if kind else "column"
         return f"{what} '{names[column]}' ({column})" if names else f"{what} {column}"
 
     def axis(self, column: int) -> str:
-        """What pictures call a column of the observation: "x [m]"."""
+        """The observation column in pictures: "x [m]"."""
         if not self.observations:
             return f"column {column}"
         name = self.observations[column]
@@ -103,7 +103,7 @@ class Signals(Struct, frozen=True, omit_defaults=True):
         raise ConfigError(f"Column {name!r} does not exist; observations have columns 0 to {size - 1}{reason}.")
 
     def columns(self, wanted: Mapping[Any, Value], size: int = LARGEST) -> dict[int, Value]:
-        """What is wanted of some columns, by their numbers."""
+        """Values of some columns, by column number."""
         found = {self.column(name, size): value for name, value in wanted.items()}
         if len(found) != len(wanted):
             raise ConfigError(f"A column is given twice, by name and by number, among {', '.join(map(str, wanted))}.")

@@ -37,7 +37,7 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 def as_struct(value: object, kind: type[T], source: str, error: type[IELError] = ConfigError) -> T:
-    """A value of JSON or TOML as a `kind` (a `msgspec.Struct`); what does not fit is said with its path in `source`."""
+    """A value of JSON or TOML as a `kind` (a `msgspec.Struct`); `error` names what does not fit and its path."""
     try:
         return msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as problem:
@@ -46,7 +46,7 @@ def as_struct(value: object, kind: type[T], source: str, error: type[IELError] =
 
 
 def violation(value: object, kind: Any) -> str | None:
-    """What is wrong with a value that should be of a type, such as "expected `int`, got `str`"; None if it is that."""
+    """Why a value is not of a type, such as "expected `int`, got `str`"; None if it is."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as problem:
@@ -64,7 +64,7 @@ def _parts(problem: msgspec.ValidationError) -> tuple[str, str]:
 
 
 def imported(text: str, option: str) -> Any:
-    """What `package.module:name` names, looked for in the current directory too; `option` is where it was given."""
+    """The object `package.module:name`, also from the current directory; `option` names its source in errors."""
     if not all(text.partition(":")):
         raise ConfigError(f"{option} is '{text}'; give package.module:name.")
     here = str(Path.cwd())
@@ -77,7 +77,7 @@ def imported(text: str, option: str) -> Any:
 
 
 def shown(value: object) -> str:
-    """A value as it is quoted in a message: never longer than a line."""
+    """A value as messages quote it: at most 60 characters."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a whole number too long to be printed, a list that contains itself
@@ -86,26 +86,26 @@ def shown(value: object) -> str:
 
 
 def check_settings(config: Any) -> None:
-    """Refuse a configuration (a dataclass) whose values are not of their declared types and ranges, finite and sane."""
+    """Refuse a configuration (a dataclass) whose values are not of their declared types and ranges, or not finite."""
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             check_settings(value)
             continue
-        check_numbers({field.name: value}, "settings")
+        _check_numbers(field.name, value)
         if wrong := violation(float(value) if isinstance(value, float) else value, hints[field.name]):
             raise ConfigError(f"{field.name} is {shown(value)}; {wrong}.")
 
 
-def check_numbers(settings: Mapping[str, object], source: str, error: type[IELError] = ConfigError) -> None:
-    """Refuse numbers no computer can work with, wherever they stand in a table: NaN, infinities, huge whole ones."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            check_numbers(value, f"{source}, {name}", error)
-            continue
-        for item in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(item, float) and not math.isfinite(item):
-                raise error(f"{source}: {name} must be a finite number, but is {shown(value)}.")
-            if type(item) is int and abs(item) > LARGEST:
-                raise error(f"{source}: {name} must be at most {LARGEST:,} in size, but is {shown(value)}.")
+def _check_numbers(name: str, value: object) -> None:
+    """Refuse NaN, infinities and whole numbers of 2^31 and more, inside of tables and lists too."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_numbers(f"{name}, {key}", item)
+        return
+    for item in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(item, float) and not math.isfinite(item):
+            raise ConfigError(f"settings: {name} must be a finite number, but is {shown(value)}.")
+        if type(item) is int and abs(item) > LARGEST:
+            raise ConfigError(f"settings: {name} must be at most {LARGEST:,} in size, but is {shown(value)}.")

@@ -42,53 +42,24 @@ def hdf5(path: Path, options: dict | None = None, **changes) -> Path:
     return path
 
 
-# ------------------------------------------------------------------------------------------------------------- LZF
+# ------------------------------------------------------------------------------------------------------------- HDF5
 
 
-LZF = {"compression": "lzf", "chunks": (50, WIDTH)}
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("kind", ["walk", "zeros", "steps", "noise"])
-def test_lzf_is_unpacked_as_the_library_does(tmp_path, kind, shuffle):
-    rng = np.random.default_rng(1)
-    tables = {
-        "walk": np.cumsum(rng.normal(size=(ROWS, WIDTH)), 0),
-        "zeros": np.zeros((ROWS, WIDTH)) + (np.arange(ROWS) == 7)[:, None],
-        "steps": np.repeat(np.arange(ROWS // 4), 4)[:, None] % 11 * np.ones(WIDTH),
-        "noise": rng.normal(size=(ROWS, WIDTH)),
-    }
-    table = tables[kind].astype(np.float32)
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        file.create_dataset("x", data=table, shuffle=shuffle, **LZF)
-    from arrays import read_hdf5
-
-    assert np.array_equal(read_hdf5(tmp_path / "a.hdf5")["x"], table)
-
-
-def test_half_written_lzf_data_are_refused(tmp_path):
+def test_half_written_data_are_refused(tmp_path):
     """A recorder that was killed leaves blocks that were never written; the library would read them as zeros."""
     with h5py.File(tmp_path / "half.hdf5", "w") as file:
         for name, array in arrays().items():
             shape = (50, *array.shape[1:])
-            stored = file.create_dataset(name, array.shape, array.dtype, compression="lzf", chunks=shape)
+            stored = file.create_dataset(name, array.shape, array.dtype, compression="gzip", chunks=shape)
             stored[: ROWS if name != "observations" else 200] = array[: ROWS if name != "observations" else 200]
     with pytest.raises(DataError, match="lacks blocks"):
         iel.load(tmp_path / "half.hdf5")
-    assert examine(tmp_path / "half.hdf5")[0].kind == "truncated"
 
 
-@pytest.mark.parametrize("stream", [b"\x00", b"\x1f" + b"a" * 5, b"\xe0\xff\xff" * 400, b"\xff" * 900, b"\x20\x05"])
-def test_a_broken_lzf_stream_is_refused(tmp_path, stream):
-    """Too short, cut off, reaching back before the beginning, or swelling beyond its block."""
-    hdf5(tmp_path / "a.hdf5")
-    with h5py.File(tmp_path / "a.hdf5", "a") as file:
-        table = file["observations"][()]
-        del file["observations"]
-        stored = file.create_dataset("observations", data=table, **LZF)
-        stored.id.write_direct_chunk((100, 0), stream)
-    with pytest.raises(DataError, match=r"damaged block|lacks blocks|cut off"):
-        iel.load(tmp_path / "a.hdf5")
+@pytest.mark.parametrize("options", [{"compression": "lzf"}, {"fletcher32": True}])
+def test_other_filters_are_refused_with_the_remedy(tmp_path, options):
+    with pytest.raises(DataError, match="uses a filter that is not read; save it with gzip compression or none"):
+        iel.load(hdf5(tmp_path / "a.hdf5", {"chunks": True, **options}))
 
 
 # ------------------------------------------------------------------------------------------- nothing without a word
@@ -233,11 +204,11 @@ def test_what_the_check_calls_an_error_is_not_loaded(tmp_path, write, capsys):
     assert data.select([0, 1]).checked and data.named("other").checked
 
 
-def test_episodes_from_python_meet_the_same_judgement(capsys):
-    """Also numbered actions, in a column of whole numbers."""
+def test_episodes_from_python_are_checked_too(capsys):
+    """Discrete actions too, in a column of whole numbers."""
     walk = np.cumsum(np.random.default_rng(0).normal(size=(50, 2)), 0)
     for actions in (np.full((49, 2), 5.0), np.arange(49).reshape(-1, 1) % 4):
-        with pytest.raises(DataError, match="numbered actions cannot be used"):
+        with pytest.raises(DataError, match="discrete actions cannot be used"):
             Trajectories.from_episodes([(walk, actions)])
         assert Trajectories.from_episodes([(walk, actions)], trust=True).num_transitions == 49
     with pytest.raises(DataError, match="action column"):
@@ -255,7 +226,7 @@ def test_warnings_are_printed_once(tmp_path, capsys):
 
 
 def test_worlds_of_few_states_are_no_overlap():
-    """On a grid, ways naturally share three states in a row."""
+    """On a grid, routes naturally share three states in a row."""
     rng = np.random.default_rng(0)
     episodes = [(np.cumsum(np.eye(2)[rng.integers(0, 2, 9)], 0) % 4, rng.uniform(-1, 1, (8, 1))) for _ in range(40)]
     assert len(Trajectories.from_episodes(episodes)) == 40
@@ -287,7 +258,7 @@ def test_saved_data_are_loaded_to_the_same_bits(tmp_path):
 
 
 def bytes_that_become_floats(path: Path) -> None:
-    table = np.random.default_rng(0).integers(0, 2, (400_000, 60), np.int8)
+    table = np.random.default_rng(0).integers(0, 2, (40_000, 60), np.int8)
     ends = np.arange(len(table)) == len(table) - 1
     np.savez_compressed(path, observations=table, actions=table, terminals=ends)
 
@@ -299,8 +270,8 @@ def zeros_in_many_arrays(path: Path) -> None:
 
 def one_array_under_many_names(path: Path) -> None:
     with h5py.File(path, "w") as file:
-        states = file.create_dataset("episode_0/observations", data=np.zeros((300_000, 4), "f4"), compression="gzip")
-        actions = file.create_dataset("episode_0/actions", data=np.zeros((299_999, 1), "f4"), compression="gzip")
+        states = file.create_dataset("episode_0/observations", data=np.zeros((30_000, 4), "f4"), compression="gzip")
+        actions = file.create_dataset("episode_0/actions", data=np.zeros((29_999, 1), "f4"), compression="gzip")
         for number in range(1, 150):
             file[f"episode_{number}/observations"], file[f"episode_{number}/actions"] = states, actions
 
@@ -309,23 +280,23 @@ def one_group_under_many_names(path: Path) -> None:
     with h5py.File(path, "w", libver="latest") as file:
         group = file.create_group("episode_0")
         group["observations"], group["actions"] = np.zeros((5, 4)), np.zeros((4, 1))
-        for number in range(1, 120_000):
+        for number in range(1, 10_000):
             file[f"episode_{number}"] = group
 
 
 def tiny_blocks(path: Path) -> None:
-    table = np.random.default_rng(0).normal(size=(250_000, 2)).astype("f4")
+    table = np.random.default_rng(0).normal(size=(201_000, 2)).astype("f4")
     with h5py.File(path, "w", libver="latest") as file:
         file.create_dataset("observations", data=table, chunks=(1, 2))
         file["actions"], file["terminals"] = np.zeros((len(table), 1)), np.arange(len(table)) == len(table) - 1
 
 
 COSTLY = {
-    bytes_that_become_floats: "budget is 0.20 GB",
+    bytes_that_become_floats: "budget is 0.02 GB",
     zeros_in_many_arrays: "decompression bomb",
     one_array_under_many_names: "another name of an array",
-    one_group_under_many_names: "more than 100,000 entries",
-    tiny_blocks: "250,000 blocks",
+    one_group_under_many_names: "another name of an array",
+    tiny_blocks: "201,000 blocks",
 }
 
 MEASURED = """
@@ -355,7 +326,7 @@ def test_small_files_cost_little(tmp_path):
     for make in COSTLY:
         paths.append(tmp_path / (make.__name__ + (".npz" if make.__code__.co_names[0] == "np" else ".hdf5")))
         make(paths[-1])
-    done = _measured(paths, "200MB")
+    done = _measured(paths, "20MB")
     for (make, message), (seconds, megabytes, said) in zip(COSTLY.items(), done, strict=True):
         assert message in said and make.__name__ in said, said
         assert seconds < 2.0 and megabytes < 50.0, (make, seconds, megabytes)
@@ -363,11 +334,11 @@ def test_small_files_cost_little(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the peak of memory")
 def test_what_is_read_stays_within_the_budget(tmp_path):
-    """120,000 rows of 30 columns of every type, in the layout that copies most."""
+    """60,000 rows of 30 columns of every type, in the layout that copies most."""
     paths, rng = [], np.random.default_rng(0)
     for dtype in ("i1", "f4", "f8"):
-        table = (rng.normal(size=(120_001, 30)) * 50).astype(dtype)
-        ends = np.arange(120_000) % 1000 == 999
+        table = (rng.normal(size=(60_001, 30)) * 50).astype(dtype)
+        ends = np.arange(60_000) % 1000 == 999
         for path in (tmp_path / f"{dtype}.npz", tmp_path / f"{dtype}.hdf5"):
             fields = {"observations": table[:-1], "next_observations": table[1:], "timeouts": ends,
                       "actions": np.clip(table[:-1], -1, 1)}  # fmt: skip
@@ -379,7 +350,7 @@ def test_what_is_read_stays_within_the_budget(tmp_path):
                         file.create_dataset(name, data=array, compression="gzip", compression_opts=1)
             paths.append(path)
     for path, (_, megabytes, said) in zip(paths, _measured(paths, "4GB"), strict=True):
-        table = 120_000 * 30 * (int(path.stem[1]) + 4) / 2**20
+        table = 60_000 * 30 * (int(path.stem[1]) + 4) / 2**20
         assert said.startswith("Trajectories("), said
         assert megabytes < 3 * table + 40, (path.name, megabytes, 3 * table)
 

@@ -41,7 +41,7 @@ def test_non_finite():
     assert (finding.episode, finding.step, finding.column) == (1, 7, "observation column 2")
     assert str(finding).startswith("error: non-finite: walk.npz, episode 1, step 7, observation column 2: ")
     rows = walk()
-    rows.actions[59, 0] = np.inf  # the action of a last row, which nobody reads
+    rows.actions[59, 0] = np.inf  # the action of a last row, which is not read
     assert examine_rows(rows, "walk.npz") == []
 
 
@@ -100,7 +100,7 @@ def test_overlapping_episodes():
 
 
 def test_sliding_windows_overlap():
-    """The usual mistake: episodes cut as windows that share rows."""
+    """Episodes that were cut as windows that share rows."""
     rows = walk(1, 100)
     pieces = [np.arange(start, start + 40) for start in range(0, 61, 20)]
     index = np.concatenate(pieces)
@@ -157,4 +157,4 @@ def test_names_and_unknown_names(tmp_path, monkeypatch):
     assert examine("mine-v0") == []
     with pytest.raises(DataError, match="not on this machine"):
         examine("pointmaze-large-navigate-v0")
-    assert examine(tmp_path / "none.npz")[0].kind == "missing"
+    assert examine(tmp_path / "none.npz")[0].kind == "unreadable"

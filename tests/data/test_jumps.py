@@ -26,16 +26,18 @@ def moved(data: Trajectories) -> np.ndarray:
     return np.linalg.norm(np.diff(data.observations[:, :2], axis=0)[data.transitions], axis=1)
 
 
-@pytest.mark.parametrize("name, step", [("pointmaze-teleport-stitch-v0", 0.5), ("antmaze-teleport-stitch-v0", 1.5)])
-def test_teleports_are_found_and_cut(name, step):
-    data = collect(name, 60)
-    teleports = data.transitions[moved(data) > step]  # no body moves that far in a step
-    assert len(teleports) > 5
+@pytest.mark.parametrize(
+    "name, episodes, step", [("pointmaze-teleport-stitch-v0", 60, 0.5), ("antmaze-teleport-stitch-v0", 30, 1.5)]
+)
+def test_teleports_are_found_and_cut(name, episodes, step):
+    data = collect(name, episodes)
+    teleports = data.transitions[moved(data) > step]  # neither robot moves that far in a step
+    assert len(teleports) > 2
     assert np.array_equal(jump_rows(data), teleports) and np.array_equal(data.jumps, teleports)
     assert data.position_columns == data.require_position() == (0, 1)
     assert data.named("other").jumps is data.jumps  # found once
     cut = cut_at_jumps(data)
-    assert cut.jumps == len(teleports) and len(cut.data) == 60 + cut.jumps - cut.dropped
+    assert cut.jumps == len(teleports) and len(cut.data) == episodes + cut.jumps - cut.dropped
     assert moved(cut.data).max() <= step
     assert len(jump_rows(cut.data)) == 0
 

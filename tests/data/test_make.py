@@ -145,14 +145,14 @@ def test_files_of_another_recipe_are_stored_but_not_used(tmp_path, monkeypatch, 
     new = load(NAME, episodes=2, progress=False)
     path = find(NAME, 2)
     assert recipe_version(path) == VERSION
-    new.select([0]).save(path)  # as recipe 1 left it: nothing but the three arrays
+    new.select([0]).save(path, recipe=1)
     assert recipe_version(path) == 1 and find(NAME, 2) is None and list(stored(NAME, 2)) == [path]
     with pytest.raises(DataError, match=rf"e2\.npz was made by recipe 1 of '{NAME}', which has changed"):
         load(NAME, episodes=2, make=False)
     assert len(load(path)) == 1  # by its path it is read
     assert "kept" not in capsys.readouterr().err
     assert load(NAME, episodes=2, progress=False).fingerprint == new.fingerprint
-    assert "the old one is kept" in capsys.readouterr().err
+    assert "the old one is renamed" in capsys.readouterr().err
     old = tmp_path / f"{NAME}-e2-recipe1.npz"
     assert find(NAME, 2) == path and list(stored(NAME, 2)) == [path, old] and len(load(old)) == 1
     np.savez(path, observations=new.observations, actions=new.actions, terminals=np.zeros(402), qpos=np.zeros(402))

@@ -28,7 +28,7 @@ def walks(count: int = 4, steps: int = 12, size: int = 29, actions: int = 8, see
 
 
 def flat(episodes: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One row a state; the last row's action is noise that nobody may read."""
+    """One row per state; the last row's action is noise that must not be read."""
     states = np.concatenate([s for s, _ in episodes])
     actions = np.concatenate([np.concatenate([a, np.full((1, a.shape[1]), 0.5, np.float32)]) for _, a in episodes])
     ends = np.zeros(len(states), bool)

@@ -142,7 +142,7 @@ def test_a_csv_file_with_times_becomes_rows_at_a_rate(tmp_path, capsys):
     assert len(load(folder, columns=columns, trust=True)) == 4
     assert "at 10 per second; dropped: 0 rows of equal times" in capsys.readouterr().err
     assert len(load(whole, columns={**columns, "episode": "run", "silence": 100.0}, trust=True)) == 1
-    with pytest.raises(DataError, match="rate is 0; give a number above 0"):
+    with pytest.raises(DataError, match=r"columns: expected `float` > 0\.0 at rate"):
         load(whole, columns={**columns, "rate": 0})
     with pytest.raises(DataError, match="no column of time"):
         load(whole, columns={"episode": "run", "rate": 10.0})

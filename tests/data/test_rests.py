@@ -8,7 +8,7 @@ from iel.data.positions import LONG, SHORT, Rest
 
 
 def walk(*parts: tuple[int, float]) -> np.ndarray:
-    """(rows, 1) places: so many rows at such a speed, one part after another."""
+    """(rows, 1) positions: parts of given lengths and speeds, one after another."""
     return np.cumsum(np.concatenate([np.full(rows, speed) for rows, speed in parts]))[:, None]
 
 

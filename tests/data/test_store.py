@@ -29,7 +29,7 @@ def walks(count: int = 9, size: int = 5, actions: int = 2, seed: int = 0) -> lis
 
 
 def flat(episodes: list) -> dict[str, np.ndarray]:
-    """One row a state; the last row's action is noise that nobody may read."""
+    """One row per state; the last row's action is noise that must not be read."""
     ends = np.zeros(sum(len(s) for s, _ in episodes), bool)
     ends[np.cumsum([len(s) for s, _ in episodes]) - 1] = True
     return {
@@ -188,3 +188,13 @@ def test_damage_is_refused(tmp_path, file):
     (tmp_path / "s" / file).write_bytes(content)  # one bit: seen when all of it is read
     with pytest.raises(DataError, match=r"damaged|sha256"):
         verify_store(tmp_path / "s")
+
+
+def test_a_store_that_is_shortened_while_it_is_read_is_refused(tmp_path):
+    (tmp_path / "observations.f32").write_bytes(np.arange(24, dtype="<f4").tobytes())
+    reader = RowReader(tmp_path / "observations.f32", 3)
+    np.testing.assert_array_equal(reader(np.array([7, 0])), [[21, 22, 23], [0, 1, 2]])
+    (tmp_path / "observations.f32").write_bytes(bytes(24))
+    for rows in (np.array([7]), slice(5, 8)):
+        with pytest.raises(DataError, match="became shorter while it was read; copy the store again"):
+            reader(rows) if isinstance(rows, np.ndarray) else reader[rows]

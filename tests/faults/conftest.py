@@ -18,7 +18,7 @@ def lab(maze_data, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def uninterrupted(lab):
-    """The run nobody disturbed."""
+    """A run that is never killed."""
     out = lab.root / "uninterrupted"
     lab.finish(out)
     return out

@@ -4,10 +4,10 @@ Case i is drawn from its own generator. A strict, slow reader of our own decides
 says of it must be one of
 
     same        the same episodes, to the last bit of float32
-    refused     one sentence that names the place: a line, a row, an episode, a column or a file
+    refused     one sentence that names the location: a line, a row, an episode, a column or a file
 
 Anything else is a fault: `different` (read, and the reference reads something else or refuses it), `foreign` (an error
-that is none of ours), `vague` (a sentence without a place).
+that is none of ours), `vague` (a sentence without a location).
 """
 
 import itertools
@@ -192,7 +192,7 @@ def edit(table: Table, rng: np.random.Generator) -> Table:
             line[0] = new if line[0] == old else line[0]
     elif kind == 7:  # decimal comma
         table[row][column] = table[row][column].replace(".", ",") or ","
-    elif kind == 8:  # a line is gone, is there twice, or has changed its place
+    elif kind == 8:  # a line is gone, doubled or moved
         line = table.pop(row)
         table[row:row] = [[], [line, line], []][n := int(rng.integers(3))]
         if n == 2:
@@ -210,7 +210,7 @@ def edit(table: Table, rng: np.random.Generator) -> Table:
     elif kind == 12:  # times in seconds, to the nanosecond
         for line in table[1:]:
             line[1] = str(Decimal(line[1]).scaleb(-9))
-    elif kind == 13:  # two cells of a row change places
+    elif kind == 13:  # two cells of a row are swapped
         table[row][column], table[row][other] = table[row][other], table[row][column]
     elif kind == 14:  # everything from here on is gone
         del table[row:]

@@ -1,4 +1,4 @@
-"""Tables with named columns for `fuzz.py`: written as programs write them, and spoilt in ways to be noticed."""
+"""Tables with named columns for `fuzz.py`: written as programs write them, and corrupted as readers must notice."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ def table(store: Trajectories, episodes: bool) -> dict[str, list]:
 
 
 def as_csv(columns: dict[str, list], rng: np.random.Generator) -> str:
-    """One of the ways in which programs write a table: separators, quotes, line ends, a mark at the beginning."""
+    """A table as one of many programs writes it: separators, quotes, line ends, a mark at the beginning."""
     file = io.StringIO()
     style = {
         "delimiter": str(rng.choice([",", ";", "\t"])),
@@ -37,7 +37,7 @@ def as_csv(columns: dict[str, list], rng: np.random.Generator) -> str:
 
 
 def as_parquet(columns: dict[str, Any], rng: np.random.Generator) -> bytes:
-    """Pages with checksums, as LeRobot's writer makes them if it is asked to."""
+    """Pages with checksums, as LeRobot's writer makes them on request."""
     file = io.BytesIO()
     compression = str(rng.choice(["none", "snappy", "gzip", "zstd"]))
     mixed = {name: any(isinstance(value, str) for value in values) for name, values in columns.items()}
@@ -70,7 +70,7 @@ def misplace(columns: dict[str, list], rng: np.random.Generator) -> dict[str, li
     name = str(rng.choice(list(changed)))
     row = int(rng.integers(1, len(changed[name]) - 1))
     kind = rng.integers(8)
-    if kind == 0:  # two rows have changed places
+    if kind == 0:  # two rows are swapped
         for values in changed.values():
             values[row], values[row - 1] = values[row - 1], values[row]
     elif kind == 1:  # a row is there twice
@@ -86,7 +86,7 @@ def misplace(columns: dict[str, list], rng: np.random.Generator) -> dict[str, li
         del changed[str(rng.choice([name for name in changed if "." not in name]))]
     elif kind == 6:  # a name is there twice, but for a space
         changed[f" {name}"] = changed[name]
-    else:  # episodes whose rows are not together, flags that are no flags
+    else:  # episodes whose rows are not together, flags that are neither 0 nor 1
         last = "episode" if "episode" in changed else "terminals"
         changed[last][row] = [0.5, -1, 2][int(rng.integers(3))] if last == "terminals" else 7 if row % 2 else 0
     return changed

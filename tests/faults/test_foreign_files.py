@@ -1,4 +1,4 @@
-"""Directories from strangers and machines that refuse: nothing outside is touched, and every refusal is a sentence."""
+"""Third-party directories and failing systems: nothing outside is changed, and every refusal is one sentence."""
 
 import copy
 import hashlib
@@ -31,6 +31,7 @@ from iel.training.loop import check_seeds
 from iel.training.run import nothing_left
 from iel.training.trackers import CSVTracker, MetricsFacts
 from iel.typed import check_settings
+from tests.test_cli import call
 
 VICTIM = "what the user would miss\n"
 
@@ -57,7 +58,7 @@ def iel_command(*arguments: object, **options) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
 def test_a_lock_that_is_a_link_is_refused_and_its_target_stored(run, victim, link):
-    """A stranger's RUN/.lock could truncate any file of the user who resumed it."""
+    """A third party's RUN/.lock could truncate any file of the user who resumed it."""
     getattr(run / ".lock", link)(victim)
     with pytest.raises(RunError, match=r"\.lock is .*remove it"), locked(run):
         pass
@@ -195,10 +196,10 @@ def test_run_configs_of_any_content_are_read_or_refused(tmp_path, capsys):
 
 def test_checkpoints_of_any_content_are_read_or_refused(run, capsys):
     """Sealed again after every change, so that only the content is wrong."""
-    directory, stored = run / "checkpoints" / "step_000000040", run / "kept"
+    directory, stored = run / "checkpoints" / "step_000000040", run / "copy"
     shutil.copytree(directory, stored)
     for name in ("state.json", "config.json", MANIFEST):
-        for _, _, changed in mutations(json.loads((stored / name).read_text())):
+        for _, _, changed in list(mutations(json.loads((stored / name).read_text())))[::3]:
             for left in run.glob("checkpoints/*step_000000040"):
                 shutil.rmtree(left)
             shutil.copytree(stored, directory)
@@ -305,7 +306,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert done.stderr == "" and done.returncode == 128 + signal.SIGPIPE
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_stdout_is_a_sentence():
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = subprocess.run(
@@ -315,8 +316,10 @@ def test_a_full_stdout_is_a_sentence():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", ["stderr", "both", "closed"])
-def test_training_survives_the_end_of_a_reader_that_responded(lab, tmp_path, stream):
+@pytest.mark.parametrize(
+    "stream", ["both", *(pytest.param(stream, marks=pytest.mark.faults) for stream in ("stderr", "closed"))]
+)
+def test_training_survives_the_end_of_its_reader(lab, tmp_path, stream):
     """All steps were done and nothing was saved, because a progress line had no reader."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -343,26 +346,24 @@ def test_notices_have_no_need_of_a_reader(monkeypatch):
 
     for stream in (Gone(), None):
         monkeypatch.setattr(sys, "stderr", stream)
-        notice("nobody hears this")
+        notice("lost")
 
 
-def test_what_the_system_refuses_is_a_sentence(tmp_path):
-    """Files in the way of directories, missing homes, names that are no text: each was a traceback."""
+def test_what_the_system_refuses_is_a_sentence(tmp_path, capsys, monkeypatch):
+    """Files where directories should be, unknown homes, names that are not text: each was a traceback."""
     (tmp_path / "file").write_text("")
     odd = os.fsdecode(b"/tmp/\xff\xfe.npz")
-    nowhere = {**os.environ, "IEL_DATA": str(tmp_path / "file" / "data")}
-    homeless = {name: value for name, value in os.environ.items() if name not in ("HOME", "IEL_DATA", "XDG_CACHE_HOME")}
+    monkeypatch.setenv("IEL_DATA", str(tmp_path / "file" / "data"))
     cases = {
-        ("data", "make", "pointmaze-medium-navigate-v0", "--episodes", "2"): (nowhere, "file/data"),
-        ("data", "check", odd): (os.environ, "does not exist"),
-        ("data", "info", str(tmp_path / ("a" * 300 + ".npz"))): (os.environ, "too long"),
-        ("evaluate", str(tmp_path / "file")): (os.environ, "does not exist"),
-        ("data", "info", "~nobody-of-this-name/a.npz"): (homeless, "no home directory"),
+        ("data", "make", "pointmaze-medium-navigate-v0", "--episodes", "2"): "file/data",
+        ("data", "check", odd): "does not exist",
+        ("data", "info", str(tmp_path / ("a" * 300 + ".npz"))): "too long",
+        ("evaluate", str(tmp_path / "file")): "does not exist",
+        ("data", "info", "~unknown-user/a.npz"): "needs a home directory",
     }
-    for words, (environment, message) in cases.items():
-        done = iel_command(*words, env=environment)
-        assert done.returncode in (1, 2) and "Traceback" not in done.stderr, done.stderr
-        assert message in done.stderr + done.stdout, (words, done.stderr)
+    for words, message in cases.items():
+        code, out, err = call(capsys, *words)
+        assert code in (1, 2) and message in out + err, (words, err)
 
 
 @pytest.mark.slow
@@ -411,7 +412,7 @@ def test_a_log_is_a_file_of_its_own(tmp_path, victim):
     assert victim.read_text() == VICTIM
 
 
-# --------------------------------------------------------------------------------------------------------- what is said
+# --------------------------------------------------------------------------------------------------------- notices
 
 
 def test_an_unfinished_run_says_so(tmp_path, capsys):

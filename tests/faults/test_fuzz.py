@@ -13,7 +13,7 @@ FUZZ = Path(__file__).with_name("fuzz.py")
 
 
 def attack(first: int, count: int, directory: Path) -> dict:
-    """What became of so many cases; a process that dies (a crash inside of a library) is told with its case."""
+    """Outcomes of `count` cases; a process that crashes (inside of a library) is reported with its case."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "IEL_MEMORY_BUDGET": "500MB"}
     command = [sys.executable, str(FUZZ), str(first), str(count), str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600, env=environment)

@@ -107,7 +107,7 @@ def compare(lab, trained, root):
         found = digests(location, *ours)
         found.pop("sessions.json", None)  # every start has a line there
         for name in [name for name in found if "step_" in name and "step_000000200" not in name]:
-            found.pop(name)  # saves on the way, which the next ones replace
+            found.pop(name)  # earlier saves, which later ones replace
         return found
 
     return Command(lambda location: [*words, str(location)], results), Path.mkdir
@@ -135,7 +135,7 @@ def check_leftovers(command: Command, location: Path) -> int:
 
 
 def stored(location: Path) -> dict[Path, int]:
-    """Blocks of data and evaluations that are whole, and which files they are: nobody needs to make them again."""
+    """Whole blocks of data and evaluations, by inode: they must not be made again."""
     paths = [*location.glob(".*.parts/*.npz"), *location.glob("cells/*/evaluations/*.json")]
     return {path: path.stat().st_ino for path in paths}
 
@@ -149,7 +149,7 @@ def killed_and_finished(make, lab, trained, root: Path, kills: int, seed: int, c
     order = rng.permutation(kills)
     unfinished = locations = 0
     while len(moments) < kills:
-        location, locations = root / f"place{locations}", locations + 1
+        location, locations = root / f"location{locations}", locations + 1
         prepare(location)
         ended_early = False
         for turn in range(min(IN_TURN, kills - len(moments))):
@@ -179,7 +179,7 @@ def killed_and_finished(make, lab, trained, root: Path, kills: int, seed: int, c
     }
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_data_whose_making_was_killed_is_made_to_the_same_bits(tmp_path):
     """One kill while it writes; two blocks and one for validation."""
     make = partial(data_make, episodes=11)

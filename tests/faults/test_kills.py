@@ -108,7 +108,7 @@ def test_every_moment_of_a_save(lab, uninterrupted, tmp_path, part, save):
 
 @pytest.mark.faults
 def test_several_seeds_killed_between_their_saves(lab, tmp_path):
-    """Seed 1 has step 60, seed 0 does not yet, or the other way round: both continue from step 40."""
+    """One of two seeds has step 60, the other does not yet: both continue from step 40."""
     seeds = ["--seeds", 1, 0]
     lab.finish(tmp_path / "whole", *seeds)
     for number in (7, 8):  # the saves of step 60: the seventh is the first seed's, the eighth the second's

@@ -1,4 +1,4 @@
-"""What an edited table says is what is read, or it is refused with its place (`meaning.py`)."""
+"""An edited table is read as it says, or refused with the location (`meaning.py`)."""
 
 import json
 import os
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import meaning
 import numpy as np
+import pytest
 
 
 def attack(first: int, count: int, directory: Path) -> dict:
-    """What became of so many cases, in a process of its own."""
+    """Outcomes of `count` cases, in a process of its own."""
     command = [sys.executable, str(Path(meaning.__file__)), str(first), str(count), str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
     assert done.returncode == 0, done.stderr[-2000:]
@@ -46,3 +47,8 @@ def test_the_attack_would_notice_a_reader_that_rounds(tmp_path, monkeypatch):
     lab = meaning.Lab(tmp_path)
     outcomes = [meaning.outcome(lab.csv, np.random.default_rng([2, case]))[0] for case in range(20)]
     assert "different" in outcomes and "foreign" not in outcomes
+
+
+@pytest.mark.faults
+def test_five_thousand_edited_tables_are_never_misread(tmp_path):
+    attack(0, 5000, tmp_path / "edited")

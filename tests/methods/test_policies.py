@@ -285,7 +285,7 @@ def test_position_columns_are_found_given_or_refused():
     assert paired("iel", Directions()).spec(data).position == () == paired("gcivl", None).spec(data).position
     rng = np.random.default_rng(0)
     noise = Trajectories.from_episodes([(rng.normal(size=(101, 3)), rng.uniform(-1, 1, (100, 2)))], "noise")
-    with pytest.raises(DataError, match="nothing separates place from pose"):
+    with pytest.raises(DataError, match="nothing separates position from pose"):
         paired("iel", Waypoints()).spec(noise)
     for columns in ((0, 9), (1, 1)):
         with pytest.raises(ConfigError, match="different columns from 0 to 3"):

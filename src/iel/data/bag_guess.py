@@ -1,8 +1,9 @@
-"""The first guess at a mapping, from a bag itself: what moves is an observation, what commands is an action.
+"""A first mapping for a bag, made from the bag: fields that change are observations, topics named as commands actions.
 
-The file is meant to be edited: everything that was found is in it, what was left out as comments with the reason.
+The file is meant to be edited: fields that were left out are comments with the reason.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -14,18 +15,20 @@ from iel.data.bags import bags_in, open_bag, stamp
 from iel.errors import DataError
 
 SAMPLE = 4000
-"""Messages of a topic whose values are looked at."""
+"""Messages of a topic whose values are compared."""
 LONGEST = 16
 """Arrays of more numbers (scans, pictures, covariances) are left to the user."""
 RATE = 10.0
+"""Rows per second, unless commands come more seldom."""
 COMMAND = re.compile(r"(^|[/_])(cmd|command|control|action|setpoint|target|ctrl)", re.IGNORECASE)
 ANGLE = re.compile(r"(yaw|heading|theta|bearing|angle)$", re.IGNORECASE)
 SKIPPED = re.compile(r"(^|\.)(header|stamp|covariance|seq)(\.|$)|covariance$")
+PREFIX = re.compile(r"^(pose|twist|data|msg)[.](pose|twist)[.]")
 
 
 @dataclass
 class Topic:
-    """What was seen of one topic."""
+    """What the messages of one topic hold."""
 
     name: str
     kind: str
@@ -36,47 +39,43 @@ class Topic:
     high: dict[str, float] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
     """Fields that are true or false."""
-    left: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
     """Fields that are not read, and why."""
 
-    def see(self, time: int, message: object) -> None:
-        """Count a message, and look at its values if not enough were seen."""
+    def add(self, time: int, message: object) -> None:
+        """Count a message; of the first `SAMPLE` the values are compared."""
         self.times.append(time)
         if (sent := stamp(message)) is not None:
             self.behind.append(time - sent)
-        if len(self.times) > SAMPLE:
-            return
-        for path, value in leaves(message):
+        for path, value in leaves(message) if len(self.times) <= SAMPLE else ():
             if SKIPPED.search(path):
                 continue
             if isinstance(value, str):
-                self.left[path] = value
-                continue
-            self.flags |= {path} if isinstance(value, bool) else set()
-            if np.isfinite(value):
+                self.unread[path] = value
+            elif np.isfinite(value):
+                self.flags |= {path} if isinstance(value, bool) else set()
                 self.low[path] = min(self.low.get(path, value), value)
                 self.high[path] = max(self.high.get(path, value), value)
 
     @property
     def rate(self) -> float:
-        """Messages per second where it is not silent: by the mean of intervals up to three usual ones."""
+        """Messages per second outside of silences: from the mean of the intervals up to three medians."""
         between = np.diff(np.sort(self.times))
         between = between[between <= 3 * np.median(between)] if len(between) else between
         return 1e9 / float(between.mean()) if len(between) and between.mean() > 0 else 0.0
-
-    @property
-    def silence(self) -> float:
-        """The longest silence, in seconds."""
-        return float(np.max(np.diff(np.sort(self.times)), initial=0)) / 1e9
 
     @property
     def moving(self) -> list[str]:
         """Fields that change."""
         return [path for path in self.low if self.low[path] < self.high[path]]
 
+    def __str__(self) -> str:
+        silence = float(np.max(np.diff(np.sort(self.times)), initial=0)) / 1e9
+        return f"{self.kind}, {len(self.times)} messages, {self.rate:.1f} Hz, longest silence {silence:.2f} s"
+
 
 def leaves(message: object, path: str = "") -> Iterator[tuple[str, float | bool | str]]:
-    """(path, number) of every number of a message; (path, reason) of what is not read."""
+    """(path, number) of every number of a message; (path, reason) of every field that is not read."""
     inside = path and f"{path}."
     if isinstance(message, bool | int | float | np.bool_ | np.number):
         yield path, bool(message) if isinstance(message, bool | np.bool_) else float(message)
@@ -96,23 +95,16 @@ def leaves(message: object, path: str = "") -> Iterator[tuple[str, float | bool 
                 yield from leaves(value, f"{path}[{index}]")
 
 
-def look_at(path: Path) -> list[Topic]:
-    """All topics of a bag, or of the first in a folder."""
-    with open_bag(bags_in(path)[0]) as bag:
-        topics = {name: Topic(name, kind) for name, kind in sorted(bag.topics.items())}
-        for name, time, message in bag.messages(topics):
-            topics[name].see(time, message)
-    return [topic for topic in topics.values() if topic.times]
-
-
 def guess(path: Path) -> str:
-    """The text of a mapping for a bag."""
-    topics = look_at(path)
+    """The text of a mapping for a bag, or for the first bag in a folder."""
+    with open_bag(bags_in(path)[0]) as bag:
+        found = {name: Topic(name, kind) for name, kind in sorted(bag.topics.items())}
+        for name, time, message in bag.messages(found):
+            found[name].add(time, message)
+    topics = [topic for topic in found.values() if topic.times]
     if not topics:
         raise DataError(f"{path} holds no messages; record some.")
     commands = [t for t in topics if (COMMAND.search(t.name) or "Twist" in t.kind.rpartition("/")[2]) and t.moving]
-    observed = [t for t in topics if t not in commands and set(t.moving) - t.flags]
-    flags = [t for t in topics if t not in commands and set(t.moving) & t.flags]
     rate = min([RATE, *(t.rate for t in commands if t.rate)])
     lines = [
         f"# A first guess from {path.name}. Edit it, then: iel data convert BAG --map THIS_FILE --out FILE.npz",
@@ -126,12 +118,18 @@ def guess(path: Path) -> str:
         "shortest = 1.0  # seconds; shorter ones are dropped",
         "",
     ]
-    for topic in flags:
-        lines += _trigger(topic)
-    for topic in observed:
-        lines += _entry(topic, "observations", rate)
+    others = [topic for topic in topics if topic not in commands]
+    for topic in others:
+        if flags := sorted(topic.flags.intersection(topic.moving)):  # a comment: a flag may also be a sensor
+            trigger = f'topic = "{topic.name}"', f'field = "{flags[0]}"', 'when = "true"  # change, message'
+            lines += [f"# {topic}", *(f"# {line}" for line in ("[episodes.trigger]", *trigger)), ""]
+    for topic in others:
+        if topic.flags.issuperset(topic.moving):
+            lines += [] if topic.moving else [f"# {topic.name}: {topic}; nothing in it changes, or it has no numbers"]
+        else:
+            lines += _sources(topic, "observations", rate)
     for topic in commands:
-        lines += _entry(topic, "actions", rate)
+        lines += _sources(topic, "actions", rate)
     if not commands:
         lines += [
             "# No topic is called a command; name yours:",
@@ -139,56 +137,40 @@ def guess(path: Path) -> str:
             '# topic = "..."',
             '# fields = ["..."]',
         ]
-    rest = [t for t in topics if t not in (*commands, *observed, *flags)]
-    lines += [
-        f"# {t.name}: {t.kind}, {len(t.times)} messages; nothing in it changes, or it holds no numbers." for t in rest
-    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _seen(topic: Topic) -> str:
-    return f"# {topic.kind}, {len(topic.times)} messages, {topic.rate:.1f} Hz, longest silence {topic.silence:.2f} s"
-
-
-def _trigger(topic: Topic) -> list[str]:
-    """A flag is proposed as what says where episodes are, as a comment: it may also be a sensor."""
-    name = sorted(set(topic.moving) & topic.flags)[0]
-    lines = ["[episodes.trigger]", f'topic = "{topic.name}"', f'field = "{name}"', 'when = "true"  # change, message']
-    return [_seen(topic), *(f"# {line}" for line in lines), ""]
-
-
-def _entry(topic: Topic, table: str, rate: float) -> list[str]:
-    """One or several sources for one topic: headings and angles apart from plain values."""
-    moving = topic.moving
-    turned = sorted(
-        {m[1] for path in topic.low if (m := re.fullmatch(r"(.*)\.[xyzw]", path)) and _is_quaternion(m[1], topic)}
-    )
-    turned = [stem for stem in turned if any(path.startswith(f"{stem}.") for path in moving)]
-    rest = [path for path in moving if not any(path.startswith(f"{stem}.") for stem in turned)]
-    angles = [path for path in rest if ANGLE.search(path)]
-    plain = [path for path in rest if path not in angles]
-    align = "mean" if table == "actions" else "interpolate" if topic.rate > 2 * rate else "hold"
-    lines = [f"# {topic.name}", _seen(topic)]
-    fixed = [path for path in topic.low if path not in moving]
+def _sources(topic: Topic, table: str, rate: float) -> list[str]:
+    """The entries of one topic: plain values, angles and headings apart."""
+    quaternions = {path[:-2] for path in topic.low if all(f"{path[:-2]}.{axis}" in topic.low for axis in "xyzw")}
+    parent = {path: path.rpartition(".")[0] for path in topic.moving}
+    rest = [path for path in topic.moving if parent[path] not in quaternions]
+    chosen = {
+        "value": [path for path in rest if not ANGLE.search(path)],
+        "angle": [path for path in rest if ANGLE.search(path)],
+        "yaw": sorted(quaternions.intersection(parent.values())),
+    }
+    fixed = [path for path in topic.low if path not in topic.moving]
+    lines = [f"# {topic.name}", f"# {topic}"]
     lines += [f"# constant: {', '.join(fixed)}"] if fixed else []
-    lines += [f"# not read: {path} ({reason})" for path, reason in topic.left.items()]
-    for kind, chosen in (("value", plain), ("angle", angles), ("yaw", turned)):
-        if chosen:
-            lines += [f"[[{table}]]", f'topic = "{topic.name}"', f"fields = {_listed(chosen)}"]
-            lines += [f"names = {_listed(_short(chosen, topic))}"]
+    lines += [f"# not read: {path} ({reason})" for path, reason in topic.unread.items()]
+    align = "mean" if table == "actions" else "interpolate" if topic.rate > 2 * rate else "hold"
+    stem = topic.name.strip("/").replace("/", "_")
+    for kind, paths in chosen.items():
+        if paths:
+            names = [f"{stem}.{PREFIX.sub('', path)}" for path in paths]
+            lines += [f"[[{table}]]", f'topic = "{topic.name}"', f"fields = {json.dumps(paths)}"]
+            lines += [f"names = {json.dumps(names)}"]
             lines += [f'kind = "{kind}"  # sine and cosine'] if kind != "value" else []
             lines += [f'align = "{align}"', *_clock(topic)]
-            lines += (
-                [f"gap = {max(2.0 / rate, 5.0 / topic.rate):.3g}  # seconds of silence that end an episode"]
-                if topic.rate
-                else []
-            )
-            lines.append("")
+            gap = max(2.0 / rate, 5.0 / topic.rate) if topic.rate else 0.0
+            lines += [f"gap = {gap:.3g}  # seconds of silence that end an episode"] if gap else []
+            lines += [""]
     return lines
 
 
 def _clock(topic: Topic) -> list[str]:
-    """Stamps are better times than those of the recording, if they are there and run like it."""
+    """The header's clock, if all messages have a stamp and it runs like the clock of the recording."""
     if len(topic.behind) < len(topic.times):
         return []
     behind = np.array(topic.behind) / 1e9
@@ -200,17 +182,3 @@ def _clock(topic: Topic) -> list[str]:
         'clock = "header"',
         f"offset = {least:.3f}  # seconds from a stamp to its recording: at least this, usually {usual:.3f}",
     ]
-
-
-def _is_quaternion(stem: str, topic: Topic) -> bool:
-    return all(f"{stem}.{axis}" in topic.low for axis in "xyzw")
-
-
-def _short(paths: list[str], topic: Topic) -> list[str]:
-    """The last parts of paths, as few as tell them apart among all of the topic."""
-    stem = topic.name.strip("/").replace("/", "_")
-    return [f"{stem}.{re.sub(r'^(pose|twist|data|msg)[.](pose|twist)[.]', '', path)}" for path in paths]
-
-
-def _listed(names: list[str]) -> str:
-    return "[" + ", ".join(f'"{name}"' for name in names) + "]"

@@ -12,9 +12,9 @@
     [[observations]]
     topic = "/odom"
     fields = ["pose.pose.orientation"]
-    kind = "yaw"                            # value, angle (sine, cosine), yaw (the same of a quaternion)
+    kind = "yaw"                            # value, angle (sine, cosine), yaw (sine, cosine of a quaternion's heading)
     align = "interpolate"                   # hold, nearest, interpolate, mean (iel.data.resample)
-    clock = "header"                        # log: when it was recorded; header: its stamp, plus `offset` seconds
+    clock = "header"                        # log: time of recording; header: its stamp, plus `offset` seconds
 
     [[actions]]
     topic = "/cmd_vel"
@@ -29,10 +29,12 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, NamedTuple
 
 import msgspec
@@ -50,39 +52,40 @@ from iel.typed import Amount, Positive, as_struct
 if TYPE_CHECKING:
     from mcap.records import Schema
 
-Kind = Literal["value", "angle", "yaw"]
-Clock = Literal["log", "header"]
-Seconds = Annotated[float, Meta(ge=-1e10, le=1e10)]
 SUFFIXES = (".bag", ".mcap", ".db3")
 METADATA = "metadata.yaml"
+ENCODINGS = {("cdr", "ros2msg"), ("cdr", "ros2idl"), ("ros1", "ros1msg")}
+"""Of messages and of their schemas, in MCAP files."""
 
 
-class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields of one topic that become columns."""
+class Clocked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic and its clock."""
 
     topic: str
+    clock: Literal["log", "header"] = "log"
+    offset: Annotated[float, Meta(ge=-1e10, le=1e10)] = 0.0
+    """Seconds that are added to its times."""
+
+
+class Source(Clocked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of one topic that become columns."""
+
     fields: Annotated[list[str], Meta(min_length=1)]
     names: list[str] = []
     """One per field (default: `topic.field`); those of angles get `.sin` and `.cos`, those of vectors `[0]`..."""
     units: list[str] = []
     """One per field."""
-    kind: Kind = "value"
+    kind: Literal["value", "angle", "yaw"] = "value"
     align: Align = "hold"
-    clock: Clock = "log"
-    offset: Seconds = 0.0
-    """Seconds that are added to its times."""
     gap: Positive | None = None
-    """Seconds of silence that end an episode (default: that of all)."""
+    """Seconds of silence that end an episode (default: `Episodes.gap`)."""
 
 
-class Trigger(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What says where episodes are."""
+class Trigger(Clocked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic that says where episodes are."""
 
-    topic: str
     field: str = ""
     when: Literal["true", "change", "message"] = "true"
-    clock: Clock = "log"
-    offset: Seconds = 0.0
 
 
 class Episodes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,56 +108,38 @@ class BagMap(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 @dataclass
-class Signal:
-    """A source as it stands in a bag: one row of numbers per message, in the order of its clock."""
-
-    source: Source
-    times: Numbers
-    values: Numbers
-    names: list[str]
-    units: dict[str, str]
-
-
-@dataclass
 class Report:
-    """What became of a bag."""
+    """What was read from a bag, and what was left out."""
 
     file: str
     seconds: float = 0.0
     rows: int = 0
     episodes: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Reason -> rows (of the grid) or messages; a row is counted under the first reason that holds."""
-
-    def messages(self, reason: str, count: int) -> None:
-        """Messages that were left out; of sources that share a topic, the most."""
-        self.dropped[reason] = max(count, self.dropped.get(reason, 0))
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Rows of the grid or messages, by reason; a row is counted under the first reason that holds."""
 
     def __str__(self) -> str:
         reasons = "".join(f"\n  {count:>8} {reason}" for reason, count in self.dropped.items() if count)
-        retained = f"{self.file}: {self.seconds:.1f} s, {self.rows} rows kept in {self.episodes} episodes"
+        retained = f"{self.file}: {self.seconds:.1f} s, {self.rows} rows in {self.episodes} episodes"
         return retained + (f"; dropped:{reasons}" if reasons else "; nothing dropped")
 
 
 def read_mapping(path: Path) -> BagMap:
-    """A mapping file, checked."""
+    """A mapping file; DataError where it does not fit `BagMap`."""
     return as_struct(read_toml(path, DataError), BagMap, str(path), DataError)
 
 
 def is_bag(path: Path) -> bool:
-    """Whether a path is a bag, or a folder of them."""
+    """Whether a path is a bag, or a folder of bags."""
     return bool(bags_in(path))
 
 
 def bags_in(path: Path) -> list[Path]:
-    """The bags that a path means: itself, or those in the folder, in the order of their names."""
-    if path.suffix in SUFFIXES and path.is_file():
+    """The bag at a path, or the bags in a folder in the order of their names."""
+    if (path.suffix in SUFFIXES and path.is_file()) or (path / METADATA).exists():
         return [path]
-    if not path.is_dir():
-        return []
-    if (path / METADATA).exists():
-        return [path]
-    return sorted(item for item in path.iterdir() if item.suffix in SUFFIXES or (item / METADATA).exists())
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    return [item for item in inside if item.suffix in SUFFIXES or (item / METADATA).exists()]
 
 
 # ------------------------------------------------------------------------------------------------------- messages
@@ -166,12 +151,12 @@ class Bag(NamedTuple):
     topics: dict[str, str]
     """Type of the messages of every topic."""
     messages: Callable[[Iterable[str]], Iterator[tuple[str, int, object]]]
-    """(topic, time in ns when it was recorded, message) of the messages of these topics."""
+    """(topic, time of recording in ns, message) of the messages of these topics."""
 
 
 @contextmanager
 def open_bag(path: Path) -> Iterator[Bag]:
-    """A bag of ROS 1 (.bag) or ROS 2 (a directory, .db3), or an MCAP file; what is wrong with it becomes a sentence."""
+    """A bag of ROS 1 (.bag) or ROS 2 (a directory, .db3), or an MCAP file; DataError where it is damaged."""
     try:
         if path.suffix == ".mcap":
             with open_regular(path, DataError) as (stream, size):
@@ -211,42 +196,33 @@ def _mcap(stream: BinaryIO, path: Path) -> Bag:
     summary = reader.get_summary()
     if summary is None or summary.statistics is None:
         raise DataError(f"{path} has no summary, so it was not closed; repair it with `mcap recover`.")
-    decoders = {}
-    for number, channel in summary.channels.items():
-        schema = summary.schemas.get(channel.schema_id)
-        decoders[number] = _decoder(channel.message_encoding, schema, f"{path}, {channel.topic}")
     topics = {c.topic: s.name if (s := summary.schemas.get(c.schema_id)) else "" for c in summary.channels.values()}
 
     def messages(wanted: Iterable[str]) -> Iterator[tuple[str, int, object]]:
-        for _, channel, message in reader.iter_messages(topics=list(wanted)):
+        decoders: dict[int, Callable[[bytes], object]] = {}
+        for schema, channel, message in reader.iter_messages(topics=list(wanted)):
+            if channel.id not in decoders:
+                decoders[channel.id] = _decoder(channel.message_encoding, schema, f"{path}, {channel.topic}")
             yield channel.topic, message.log_time, decoders[channel.id](message.data)
 
     return Bag(topics, messages)
 
 
 def _decoder(encoding: str, schema: Schema | None, what: str) -> Callable[[bytes], object]:
-    """What turns the bytes of a channel into messages."""
+    """The function that turns the bytes of a channel into messages."""
     from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
     if encoding == "json":
         return msgspec.json.decode
-    if schema is not None and (encoding, schema.encoding) in (
-        ("cdr", "ros2msg"),
-        ("cdr", "ros2idl"),
-        ("ros1", "ros1msg"),
-    ):
-        store, text, kind = get_typestore(Stores.EMPTY), schema.data.decode(), schema.name
-        kind = kind if "/msg/" in kind else kind.replace("/", "/msg/")
-        store.register(get_types_from_idl(text) if schema.encoding == "ros2idl" else get_types_from_msg(text, kind))
-        read = store.deserialize_cdr if encoding == "cdr" else store.deserialize_ros1
-        return lambda data: read(data, kind)
-
-    def refuse(data: bytes) -> object:
+    if schema is None or (encoding, schema.encoding) not in ENCODINGS:
         raise DataError(
             f"{what}: messages in '{encoding}' are not read, only ROS 1, ROS 2 (cdr) and JSON; convert them."
         )
-
-    return refuse
+    store, text, kind = get_typestore(Stores.EMPTY), schema.data.decode(), schema.name
+    kind = kind if "/msg/" in kind else kind.replace("/", "/msg/")
+    store.register(get_types_from_idl(text) if schema.encoding == "ros2idl" else get_types_from_msg(text, kind))
+    read = store.deserialize_cdr if encoding == "cdr" else store.deserialize_ros1
+    return lambda data: read(data, kind)
 
 
 def part(message: object, path: str) -> object:
@@ -271,105 +247,24 @@ def stamp(message: object) -> int | None:
     return None
 
 
-# ----------------------------------------------------------------------------------------------------------- rows
+class Signal:
+    """The messages of one source: `add` collects them, `finish` makes columns of them."""
 
+    times: Numbers
+    """(messages,) seconds by the clock of the source, strictly rising."""
+    values: Numbers
+    """(messages, columns)"""
+    names: list[str]
+    units: Mapping[str, str] = MappingProxyType({})
+    """By the name of a column; sines and cosines have none."""
 
-def bag_rows(path: Path, mapping: BagMap) -> tuple[Rows, Report]:
-    """The rows of a bag, named as the mapping says, and what was left out."""
-    report = Report(path.name)
-    signals, trigger = _signals(path, mapping, report)
-    count = len(mapping.observations)
-    gaps = [signal.source.gap or mapping.episodes.gap for signal in signals]
-    start, end = max(s.times[0] for s in signals), min(s.times[-1] for s in signals)
-    width = sum(s.values.shape[1] for s in signals)
-    grid = time_grid(start, end, mapping.rate, width, str(path))
-    columns, there = [], np.ones(len(grid), bool)
-    for signal, gap in zip(signals, gaps, strict=True):
-        values, present = align(signal.times, signal.values, grid, signal.source.align, gap)
-        reason = f"rows while {signal.source.topic} was silent for over {gap:g} s"
-        report.dropped[reason] = report.dropped.get(reason, 0) + int((there & ~present).sum())
-        there &= present
-        columns.append(values)
-    begins = np.zeros(len(grid), bool)
-    if trigger is not None and mapping.episodes.trigger is not None:
-        on, begins = _triggered(trigger, mapping.episodes.trigger, grid)
-        report.dropped[f"rows while {mapping.episodes.trigger.topic} was off"] = int((there & ~on).sum())
-        there &= on
-    pieces = runs(there, begins)
-    least = max(MINIMUM_STEPS, mapping.episodes.shortest * mapping.rate)
-    long = pieces[pieces[:, 1] - pieces[:, 0] - 1 >= least]
-    retained = long[:, 1] - long[:, 0]
-    report.dropped[f"rows of episodes shorter than {least:g} steps"] = int(np.diff(pieces).sum() - retained.sum())
-    report.seconds, report.rows, report.episodes = float(end - start), int(retained.sum()), len(long)
-    if len(long) == 0:
-        raise DataError(f"{report}\nNo episode is left; correct gap, shortest, the trigger, or clocks and offsets.")
-    rows = np.concatenate([np.arange(first, stop) for first, stop in long])
-    observations, actions = (np.concatenate(part, axis=1)[rows] for part in (columns[:count], columns[count:]))
-    names = [tuple(name for s in part for name in s.names) for part in (signals[:count], signals[count:])]
-    offsets = np.concatenate([[0], np.cumsum(retained)])
-    units = {name: unit for s in signals for name, unit in s.units.items()}
-    described = Signals(names[0], names[1], units=units, rate=mapping.rate, conversion=CONVERSION)
-    return Rows(observations, actions, offsets, path.stem, described), report
-
-
-def read_bags(path: Path, mapping: BagMap) -> tuple[Rows, list[Report]]:
-    """The episodes of a bag, or of all bags in a folder."""
-    found = [bag_rows(bag, mapping) for bag in bags_in(path)]
-    parts = [rows for rows, _ in found]
-    if len({(part.observations.shape[1], part.actions.shape[1]) for part in parts}) > 1:
-        raise DataError(f"{path}: its bags give different numbers of columns; name entries, as in position[0].")
-    ends = np.cumsum([0, *(len(part.observations) for part in parts)])
-    offsets = np.concatenate([[0], *(part.offsets[1:] + end for part, end in zip(parts, ends[:-1], strict=True))])
-    observations, actions = (np.concatenate([part[kind] for part in parts]) for kind in (0, 1))
-    return parts[0]._replace(observations=observations, actions=actions, offsets=offsets, name=path.stem), [
-        r for _, r in found
-    ]
-
-
-def _triggered(trigger: Signal, rule: Trigger, grid: Numbers) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(rows that count, rows that begin an episode)."""
-    everywhere = np.ones(len(grid), bool)
-    if rule.when == "message":
-        return everywhere, np.bincount(np.searchsorted(grid, trigger.times - TICK), minlength=len(grid) + 1)[:-1] > 0
-    held, there = align(trigger.times, trigger.values, grid, "hold", np.inf)
-    if rule.when == "true":
-        return there & (held != 0).any(axis=1), ~everywhere
-    return everywhere, np.append(False, (held[1:] != held[:-1]).any(axis=1))
-
-
-def _signals(path: Path, mapping: BagMap, report: Report) -> tuple[list[Signal], Signal | None]:
-    """All sources of a mapping, and its trigger."""
-    sources = [*mapping.observations, *mapping.actions]
-    rule = mapping.episodes.trigger
-    if rule is not None:
-        fields = [rule.field] if rule.field else []
-        sources.append(Source(topic=rule.topic, fields=fields, clock=rule.clock, offset=rule.offset))
-    with open_bag(path) as bag:
-        for source in sources:
-            if source.topic not in bag.topics:
-                raise DataError(f"{path} has no topic '{source.topic}'; it has {', '.join(sorted(bag.topics))}.")
-        collected = [_Collected(source, str(path)) for source in sources]
-        cost, origin = 0, None
-        for topic, time, message in bag.messages({source.topic for source in sources}):
-            origin = time if origin is None else origin
-            for part in collected:
-                if part.source.topic == topic:
-                    cost += part.add(time, origin, message)
-            check_budget(path, cost)
-    signals = [part.signal(report) for part in collected]
-    return (signals[:-1], signals[-1]) if rule is not None else (signals, None)
-
-
-class _Collected:
-    """The messages of one source, as they come."""
-
-    def __init__(self, source: Source, path: str):
+    def __init__(self, source: Source, path: Path):
         self.source, self.path = source, path
-        self.times, self.numbers = array("d"), array("d")
-        self.widths: list[int] = []
+        self._times, self._numbers = array("d"), array("d")
+        self._widths: list[int] = []
 
     def add(self, time: int, origin: int, message: object) -> int:
-        """Keep a message; returns the bytes that it takes."""
+        """Store a message; returns the bytes of memory that it takes."""
         source = self.source
         if source.clock == "header":
             found = stamp(message)
@@ -381,61 +276,151 @@ class _Collected:
             fields = [f"{quaternion}.{axis}" for quaternion in fields for axis in "xyzw"]
         widths = []
         for name in fields:
-            values = self._number(message, name)
+            try:
+                values = np.asarray(part(message, name), np.float64).reshape(-1)
+            except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+                raise DataError(
+                    f"{self.path}: messages of {source.topic} have no numbers at '{name}'; "
+                    "`iel data convert BAG` lists the fields."
+                ) from None
             widths.append(len(values))
-            self.numbers.extend(values)
-        if self.widths and widths != self.widths:
+            self._numbers.extend(values)
+        if self._times and widths != self._widths:
             raise DataError(
-                f"{self.path}: {source.topic} changes its length from {self.widths} to {widths}; name entries, as in "
+                f"{self.path}: {source.topic} changes its length from {self._widths} to {widths}; name entries, as in "
                 "position[0]."
             )
-        self.widths = widths
-        self.times.append((time - origin) / 1e9 + source.offset)
+        self._widths = widths
+        self._times.append((time - origin) / 1e9 + source.offset)
         return 24 * (1 + sum(widths))
 
-    def _number(self, message: object, name: str) -> list[float]:
-        try:
-            return [float(value) for value in np.asarray(part(message, name), np.float64).reshape(-1)]
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError):
-            raise DataError(
-                f"{self.path}: messages of {self.source.topic} have no numbers at '{name}'; "
-                "`iel data convert BAG` lists the fields."
-            ) from None
-
-    def signal(self, report: Report) -> Signal:
-        """All of them, in order, as columns."""
+    def finish(self, dropped: Counter[str]) -> None:
+        """Set `times`, `values`, `names` and `units`, and count the messages that were left out."""
         source, topic = self.source, self.source.topic
-        if not self.times:
+        if not self._times:
             raise DataError(f"{self.path}: {topic} has no messages; take it out of the mapping.")
-        times = np.array(self.times)
-        values = np.array(self.numbers).reshape(len(times), sum(self.widths))
+        times = np.array(self._times)
+        values = np.array(self._numbers).reshape(len(times), sum(self._widths))
         if source.kind == "angle":
             values = sin_cos(values)
         elif source.kind == "yaw":
             values = np.concatenate([yaw_sin_cos(values[:, i : i + 4]) for i in range(0, values.shape[1], 4)], axis=1)
         finite = np.isfinite(values).all(axis=1) & np.isfinite(times)
-        times, values, late = in_order(times[finite], values[finite])
-        report.messages(f"messages of {topic} with numbers that are not finite, or no heading", int((~finite).sum()))
-        report.messages(f"messages of {topic} with the time of another one", late)
-        if len(times) == 0:
+        self.times, self.values, late = in_order(times[finite], values[finite])
+        if len(self.times) == 0:
             raise DataError(f"{self.path}: {topic} has no message with finite numbers; take it out of the mapping.")
-        given = source.names or [f"{topic.strip('/')}.{name}" for name in source.fields]
-        names = self._columns(given, (".sin", ".cos"))
-        units = dict(zip(names, self._columns(source.units, ("", "")), strict=True)) if source.units else {}
-        return Signal(source, times, values, names, {} if source.kind != "value" else units)
-
-    def _columns(self, given: list[str], suffixes: tuple[str, str]) -> list[str]:
-        """One text a column from one a field."""
-        source = self.source
-        widths = [1] * len(source.fields) if source.kind == "yaw" else self.widths
-        if len(given) != len(source.fields):
-            raise DataError(
-                f"{self.path}: the mapping has {len(given)} names or units for {len(source.fields)} fields of "
-                f"{source.topic}; give one per field."
-            )
-        stems = [
-            name if width == 1 else f"{name}[{index}]"
-            for name, width in zip(given, widths, strict=True)
-            for index in range(width)
+        for reason, count in (
+            ("numbers that are not finite, or no heading", (~finite).sum()),
+            ("a repeated time", late),
+        ):
+            key = f"messages of {topic} with {reason}"
+            dropped[key] = max(int(count), dropped[key])  # of sources that share a topic, the most
+        for given in (source.names, source.units):
+            if given and len(given) != len(source.fields):
+                raise DataError(
+                    f"{self.path}: the mapping has {len(given)} names or units for {len(source.fields)} fields of "
+                    f"{topic}; give one per field."
+                )
+        widths = [1] * len(source.fields) if source.kind == "yaw" else self._widths
+        stems = source.names or [f"{topic.strip('/')}.{name}" for name in source.fields]
+        indices = [[""] if width == 1 else [f"[{index}]" for index in range(width)] for width in widths]
+        suffixes = [""] if source.kind == "value" else [".sin", ".cos"]
+        self.names = [
+            stem + index + suffix
+            for stem, own in zip(stems, indices, strict=True)
+            for index in own
+            for suffix in suffixes
         ]
-        return stems if source.kind == "value" else [stem + suffix for stem in stems for suffix in suffixes]
+        if source.units and source.kind == "value":
+            units = [unit for unit, width in zip(source.units, widths, strict=True) for _ in range(width)]
+            self.units = dict(zip(self.names, units, strict=True))
+
+
+# ----------------------------------------------------------------------------------------------------------- rows
+
+
+def bag_rows(path: Path, mapping: BagMap) -> tuple[Rows, Report]:
+    """The rows of a bag, named as the mapping says, and what was left out."""
+    report = Report(path.name)
+    signals, trigger = _signals(path, mapping, report.dropped)
+    start, end = max(s.times[0] for s in signals), min(s.times[-1] for s in signals)
+    grid = time_grid(start, end, mapping.rate, sum(s.values.shape[1] for s in signals), str(path))
+    columns, there = [], np.ones(len(grid), bool)
+    for signal in signals:
+        gap = signal.source.gap or mapping.episodes.gap
+        values, present = align(signal.times, signal.values, grid, signal.source.align, gap)
+        report.dropped[f"rows while {signal.source.topic} was silent for over {gap:g} s"] += int(
+            (there & ~present).sum()
+        )
+        there &= present
+        columns.append(values)
+    on, begins = _triggered(trigger, mapping.episodes.trigger, grid)
+    if trigger is not None:
+        report.dropped[f"rows while {trigger.source.topic} was off"] = int((there & ~on).sum())
+    pieces = runs(there & on, begins)
+    least = max(MINIMUM_STEPS, mapping.episodes.shortest * mapping.rate)
+    long = pieces[pieces[:, 1] - pieces[:, 0] - 1 >= least]
+    retained = long[:, 1] - long[:, 0]
+    report.dropped[f"rows of episodes shorter than {least:g} steps"] = int(np.diff(pieces).sum() - retained.sum())
+    report.seconds, report.rows, report.episodes = float(end - start), int(retained.sum()), len(long)
+    if len(long) == 0:
+        raise DataError(f"{report}\nNo episode is left; correct gap, shortest, the trigger, or clocks and offsets.")
+    rows = np.concatenate([np.arange(first, stop) for first, stop in long])
+    count = len(mapping.observations)
+    observations, actions = (np.concatenate(own, axis=1)[rows] for own in (columns[:count], columns[count:]))
+    names = [tuple(name for s in own for name in s.names) for own in (signals[:count], signals[count:])]
+    units = {name: unit for s in signals for name, unit in s.units.items()}
+    described = Signals(names[0], names[1], units=units, rate=mapping.rate, conversion=CONVERSION)
+    return Rows(observations, actions, np.append(0, np.cumsum(retained)), path.stem, described), report
+
+
+def read_bags(path: Path, mapping: BagMap) -> tuple[Rows, list[Report]]:
+    """The episodes of a bag, or of all bags in a folder, and a report per bag."""
+    found = [bag_rows(bag, mapping) for bag in bags_in(path)]
+    parts = [rows for rows, _ in found]
+    if len({(part.observations.shape[1], part.actions.shape[1]) for part in parts}) > 1:
+        raise DataError(f"{path}: its bags give different numbers of columns; name entries, as in position[0].")
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    observations, actions = (np.concatenate([part[kind] for part in parts]) for kind in (0, 1))
+    rows = Rows(observations, actions, np.append(0, np.cumsum(lengths)), path.stem, parts[0].signals)
+    return rows, [report for _, report in found]
+
+
+def _triggered(
+    trigger: Signal | None, rule: Trigger | None, grid: Numbers
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(rows that count, rows that begin an episode)."""
+    on, begins = np.ones(len(grid), bool), np.zeros(len(grid), bool)
+    if trigger is None or rule is None:
+        return on, begins
+    if rule.when == "message":
+        rows = np.searchsorted(grid, trigger.times - TICK)
+        begins[rows[rows < len(grid)]] = True
+        return on, begins
+    held, there = align(trigger.times, trigger.values, grid, "hold", np.inf)
+    if rule.when == "true":
+        return there & (held != 0).any(axis=1), begins
+    begins[1:] = (held[1:] != held[:-1]).any(axis=1)
+    return on, begins
+
+
+def _signals(path: Path, mapping: BagMap, dropped: Counter[str]) -> tuple[list[Signal], Signal | None]:
+    """The signals of a mapping, observations first, and its trigger."""
+    sources = [*mapping.observations, *mapping.actions]
+    rule = mapping.episodes.trigger
+    if rule is not None:
+        fields = [rule.field] if rule.field else []
+        sources.append(Source(topic=rule.topic, fields=fields, clock=rule.clock, offset=rule.offset))
+    signals = [Signal(source, path) for source in sources]
+    with open_bag(path) as bag:
+        for source in sources:
+            if source.topic not in bag.topics:
+                raise DataError(f"{path} has no topic '{source.topic}'; it has {', '.join(sorted(bag.topics))}.")
+        cost, origin = 0, None
+        for topic, time, message in bag.messages({source.topic for source in sources}):
+            origin = time if origin is None else origin
+            cost += sum(signal.add(time, origin, message) for signal in signals if signal.source.topic == topic)
+            check_budget(path, cost)
+    for signal in signals:
+        signal.finish(dropped)
+    return (signals, None) if rule is None else (signals[:-1], signals[-1])

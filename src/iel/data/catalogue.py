@@ -6,8 +6,8 @@ A name is looked for in the data directory ($IEL_DATA, else the user's cache), t
 keep theirs. What is not there is collected in the simulator if there is a recipe, else downloaded by the benchmark's
 own package (`iel.data.download`).
 
-A file of ours carries the version of the recipe it was made by. One of another version is not the data set its name
-means today: it is not found by name, and moves aside (`NAME-recipe1.npz`) when the name is made again.
+Files that are collected here hold the version of their recipe. A file of another version is not found by name, and is
+renamed (`NAME-recipe1.npz`) when the data set is made again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from iel.data.bags import is_bag
 from iel.data.d4rl import MINARI_FILE, hdf5_windows
-from iel.data.npz import npz_episodes, npz_windows, opened
+from iel.data.npz import npz_episodes, npz_windows, read_npz
 from iel.data.parquet import INFO, lerobot_rows, read_parquet
 from iel.data.tables import Columns, Given, table_episodes, table_rows
 from iel.data.text import read_csv
@@ -50,11 +50,12 @@ def load(
     """Trajectories by data set name, or by path: npz, HDF5, CSV or Parquet, a data set of Minari or LeRobot, a folder
     with one file per episode, or a store, whose rows stay on the disk.
 
-    A set that is not on this machine is collected in the simulator, or downloaded, and kept (`make=False` refuses
-    instead). `episodes` asks for a smaller or larger set than the benchmark's own. `env` is the environment that a file
-    stands for, whose name the data then has. What `iel data check` calls an error is refused, and its warnings are
-    printed, unless `trust` says that you know. `columns` names the columns of CSV and Parquet files whose own names do
-    not say what they are: {"observations": ["x", "y"], "actions": ["vx", "vy"], "episode": "run"}.
+    A set that is not on this machine is collected in the simulator or downloaded, and stored (`make=False` refuses
+    instead); `episodes` is its size, if not the benchmark's own. `env` is the environment that a file stands for, whose
+    name the data then has. What `iel data check` calls an error raises DataError and its warnings are printed, unless
+    `trust` is true. `columns` names the columns of CSV and Parquet files where their names do not tell their roles:
+
+        load("log.csv", columns={"observations": ["x", "y"], "actions": ["vx", "vy"], "episode": "run"})
     """
     with os_errors(DataError):
         path = resolve(name, episodes=episodes, seed=seed, split=split)
@@ -73,12 +74,12 @@ def read(path: Path | str, name: str | None = None, trust: bool = False, columns
             if is_store(path):
                 return open_store(path, name)._set(source=path.absolute())
         data = read_rows(path, name, columns).trajectories(trust)
-        # Which columns were meant is known to nobody but the caller: such a file cannot be read again by its path.
+        # With columns that only the caller knows, the file cannot be read again by its path alone.
         return data if columns else data._set(source=path.absolute())
 
 
 def read_rows(path: Path | str, name: str | None = None, columns: Given | None = None) -> Rows:
-    """The rows of a file, told by its content, before they are checked."""
+    """The rows of a file, whose format its content tells, before they are checked."""
     with os_errors(DataError, path):
         (rows,) = windows(path, name, None, columns)
     return rows
@@ -110,7 +111,7 @@ def windows(source: Path | str, name: str | None, size: int | None, columns: Giv
         return iter([table_rows(path, name, chosen, read_parquet)])
     if kind == "unknown":
         raise DataError(
-            f"{path} is no npz, HDF5, CSV or Parquet file by its first bytes; it is cut off or of another kind, "
+            f"{path} is not an npz, HDF5, CSV or Parquet file by its first bytes; it is cut off or of another kind, "
             "give a data set."
         )
     for location in (path / "data" / MINARI_FILE, path / MINARI_FILE):
@@ -133,11 +134,9 @@ def _folder(path: Path, columns: Columns) -> Iterator[tuple[str, NDArray, NDArra
     return table_episodes(files, columns, read_csv if suffixes == [".csv"] else read_parquet)
 
 
-def _natural(path: Path) -> list[tuple[int, str, str]]:
+def _natural(path: Path) -> list[tuple[int, str]]:
     """episode_2 comes before episode_10."""
-    parts = re.split(r"([0-9]+)", path.stem)
-    numbers = (part.lstrip("0") if number % 2 else "" for number, part in enumerate(parts))
-    return [(len(number), number, part) for number, part in zip(numbers, parts, strict=True)]
+    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"([0-9]+)", path.stem)]
 
 
 def data_directory() -> Path:
@@ -154,7 +153,7 @@ def _at_home(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise ConfigError(f"There is no home directory to look for {path} in; set HOME, or IEL_DATA.") from None
+        raise ConfigError(f"{path} needs a home directory, and none is known; set HOME, or IEL_DATA.") from None
 
 
 def file_name(name: str, episodes: int | None = None, seed: int = 0, split: Split = "train") -> str:
@@ -182,19 +181,12 @@ def stored(name: str, episodes: int | None = None, seed: int = 0, split: Split =
 
 
 def recipe_version(path: Path) -> int | None:
-    """The version of the recipe one of our files was made by; None for files that are not ours.
-
-    Version 1 did not say so: its files hold nothing but the three arrays, while OGBench's own also have qpos and qvel.
-    """
-    if path.suffix != ".npz":
-        return None
+    """The version of the recipe that a file was collected by; None for files that were not collected here."""
     try:
-        with opened(path) as archive:
-            if (version := archive.read(("recipe",)).get("recipe")) is not None:
-                return int(version) if version.ndim == 0 and version.dtype.kind in "iu" else None
-            return 1 if archive.members.keys() == {"observations", "actions", "terminals"} else None
+        version = read_npz(path, ("recipe",)).get("recipe") if path.suffix == ".npz" else None
     except DataError:
-        return None  # whoever reads it will say what is wrong
+        return None  # the error is raised when its rows are read
+    return None if version is None or version.ndim or version.dtype.kind not in "iu" else int(version)
 
 
 def _outdated(path: Path) -> bool:
@@ -204,13 +196,13 @@ def _outdated(path: Path) -> bool:
 
 
 def set_aside(path: Path) -> None:
-    """Keep a file of another recipe under a name of its own, because a new one is about to take its name."""
+    """Rename a file of another recipe, because a new one is about to take its name."""
     if path.is_file() and _outdated(path):
         path.rename(path.with_name(f"{path.stem}-recipe{recipe_version(path)}.npz"))
 
 
 def _locations(name: str, episodes: int | None, seed: int, split: Split) -> Iterator[Path]:
-    """Where the file of a data set would be: ours, and where the benchmarks' own packages keep theirs."""
+    """Paths that the file of a data set may have: ours, and those of the benchmarks' own packages."""
     wanted, ours = Path(file_name(name, episodes, seed, split)), data_directory()
     if ".." in wanted.parts:
         return
@@ -239,7 +231,7 @@ def obtain(
     make: bool = True,
     progress: bool = True,
 ) -> Path:
-    """Make or download a data set that is not on this machine, and say where it is; refused without `make`."""
+    """The path of a data set that was not on this machine, after making or downloading it; refused without `make`."""
     from iel.data.download import download, has_source  # these two reach for simulators and the network
     from iel.data.make import make_dataset, recipe
     from iel.envs.registry import ALIASES
@@ -260,7 +252,7 @@ def obtain(
                 f"or copy its file to {data_directory()}."
             ) from None
         if episodes is not None:
-            raise DataError(f"Data set '{name}' has its own size; ask for it without a number of episodes.") from None
+            raise DataError(f"Data set '{name}' has its own size; leave the number of episodes out.") from None
         if (path := download(name).get(split)) is None:
             raise DataError(f"Data set '{name}' has no validation part; give a file of your own.") from None
         return path
@@ -271,5 +263,5 @@ def obtain(
     if not make:
         raise DataError(f"{reason}; run `iel data make {name}` first.")
     if old is not None:
-        notice(f"{reason}; a new one is made, and the old one is kept.")
+        notice(f"{reason}; a new one is made, and the old one is renamed.")
     return make_dataset(name, episodes=episodes, seed=seed, progress=progress)[split]

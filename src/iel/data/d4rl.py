@@ -90,7 +90,7 @@ def _state_of_kitchen(rows: Rows) -> Rows:
     if shapes != (KITCHEN_COLUMNS, KITCHEN_ACTIONS) or "kitchen" not in rows.name.lower():
         return rows
     notice(
-        f"{rows.name}: the first 30 of 60 columns are kept, the state; the others are the kitchen's goal.", once=True
+        f"{rows.name}: the first 30 of 60 columns are read, the state; the others are the kitchen's goal.", once=True
     )
     return rows._replace(observations=np.ascontiguousarray(rows.observations[:, :KITCHEN_STATE]))
 

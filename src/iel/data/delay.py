@@ -22,17 +22,17 @@ from iel.errors import DataError
 LONGEST = 8
 """k that are tried: 0 to this."""
 FEWEST, ROWS = 300, 6000
-"""Rows without which nothing is said, and rows that are looked at."""
+"""Fewest rows for an estimate, and most rows that it uses."""
 COLUMNS = 24
 """Observation columns that are used: those that move most between rows, for their size."""
 RIDGE = 1e-3
 GAIN, CLEAR = 0.05, 5.0
-"""A delay counts if its R is larger than that of no delay by this much, and by so many standard errors."""
+"""A delay counts if its R exceeds that of no delay by `GAIN`, and by `CLEAR` standard errors."""
 Numbers = NDArray[np.float64]
 
 
 class Delay(NamedTuple):
-    """What was found."""
+    """An estimated delay."""
 
     steps: int
     """The delay k."""
@@ -80,7 +80,7 @@ def estimate_delay(data: Table, longest: int = LONGEST, seed: int = 0) -> Delay 
 
 
 def shift_actions(rows: Rows, steps: int) -> Rows:
-    """Rows whose actions act when they stand there: row t gets the action of row t - k, and the first k rows of every
+    """Rows with actions shifted by k = `steps`: row t gets the action of row t - k, and the first k rows of every
     episode, whose actions were not logged, are left out."""
     if steps == 0:
         return rows

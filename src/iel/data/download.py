@@ -1,8 +1,8 @@
 """Fetches data sets with the benchmarks' own packages; the final name is only ever given to a whole file.
 
-A package downloads into a directory of its own beside the final place. What arrived is read completely there (which
-compares sizes and checksums, and finds every end that is missing) and only then renamed. A server that hangs up early
-leaves nothing behind: some downloaders take that for the end of the file.
+A package downloads into a temporary directory beside the final one. The files are read completely there, which compares
+sizes and checksums and finds every missing end, and only then renamed. A connection that breaks off leaves nothing
+behind, although some downloaders take it for the end of the file.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def fetch_ogbench(name: str, directory: Path) -> None:
 
 
 def fetch_minari(name: str, directory: Path) -> None:
-    """Minari's own downloader, told to use this directory."""
+    """Minari's own downloader, writing to this directory."""
     try:
         from minari import download_dataset
     except ImportError:
@@ -76,7 +76,7 @@ def fetch_minari(name: str, directory: Path) -> None:
 
 
 def _settle(name: str, scratch: Path, directory: Path, minari: bool) -> dict[str, Path]:
-    """Rename what arrived, after all of it has been read."""
+    """Rename the downloaded files after all of them have been read."""
     if minari:
         downloaded, final = {"train": scratch / name}, directory / "minari" / name
         needed = scratch / name / "data" / MINARI_FILE
@@ -94,7 +94,7 @@ def _settle(name: str, scratch: Path, directory: Path, minari: bool) -> dict[str
     final.parent.mkdir(parents=True, exist_ok=True)
     files = {split: final.parent / path.name for split, path in downloaded.items()}
     for split, path in downloaded.items():
-        # Somebody else was quicker with the directory: theirs is whole, too.
+        # Another process may have been quicker with the directory: its files are whole, too.
         with contextlib.suppress(OSError) if minari else contextlib.nullcontext():
             path.replace(files[split])
     return files

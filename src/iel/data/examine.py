@@ -1,7 +1,7 @@
-"""`iel data check`: everything that looks wrong with a data set, each finding with its place and what to do.
+"""`iel data check`: what is wrong with a data set, each finding with its episode, step and column and a remedy.
 
 Errors are what training would refuse or learn wrongly; warnings are what a person should look at. Each kind of
-problem has one function, which sees the rows as they stand in the file.
+problem has one function, which sees the rows as they are in the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIMITS: dict[str, tuple[float, Severity, str]] = {
     "action": (
         1.0 + 1e-5,
         "error",
-        "policies act in [-1, 1], so stretch the actions with `iel data convert --unit-actions` (numbered actions "
+        "policies act in [-1, 1], so rescale the actions with `iel data convert --unit-actions` (discrete actions "
         "cannot be used)",
     ),
     "observation": (1e6, "warning", "no network learns from numbers this large, so rescale or drop the column"),
@@ -56,7 +56,7 @@ class Finding:
     step: int | None
     column: str | None
     message: str
-    """What was found, and what to do."""
+    """The fault and the remedy."""
     count: int = 1
     """How many problems of this kind there are, in the whole file or in the column."""
 
@@ -65,19 +65,19 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """The place, what was found there, and what to do."""
+        """File, episode, step and column, what was found there, and what to do."""
         numbers = (("episode", self.episode), ("step", self.step))
         location = [self.file, *(f"{word} {value}" for word, value in numbers if value is not None), self.column]
         return f"{', '.join(part for part in location if part)}: {self.message}"
 
 
 class Problem(NamedTuple):
-    """What one check found; its first places become findings."""
+    """One fault that a check found; its first rows become findings."""
 
     kind: str
     severity: Severity
     message: str | Callable[[int], str]
-    """What was found, and what to do; perhaps of an episode."""
+    """The fault and the remedy; a function of the episode where they differ."""
     rows: Sequence[int] | NDArray[np.int64] = ()
     columns: Sequence[str] = ()
     """Columns of the first rows, or one for all of them."""
@@ -90,30 +90,29 @@ def examine(source: str | Path, columns: Given | None = None) -> list[Finding]:
 
     `columns` are those of `iel.load`.
     """
-    from iel.data.store import is_store, verify_store  # what it is made of is judged here
+    from iel.data.store import is_store, verify_store  # which imports this module
 
     path = resolve(source) or obtain(str(source), make=False)
     try:
-        if is_store(path):  # its rows were judged when it was written
+        if is_store(path):  # its rows were checked when it was written
             verify_store(path)
             return []
         rows = read_rows(path, str(source) if isinstance(source, str) else None, columns)
     except IELError as problem:
         said = str(problem).removeprefix(f"{path}: ").removeprefix(f"{path} ")  # the finding names the file
-        kind = next((kind for kind, words in REFUSALS.items() if any(word in said for word in words)), "unreadable")
-        return [Finding(kind, "error", str(path), None, None, None, said)]
+        return [Finding("unreadable", "error", str(path), None, None, None, said)]
     return examine_rows(rows, str(path))
 
 
 def validate(data: Trajectories) -> None:
-    """What `iel data check` would say, applied: errors are refused, warnings printed once, unless it is trusted."""
+    """Refuse what `iel data check` calls an error and print its warnings once, unless `data.checked`."""
     if data.checked:
         return
     findings = _findings(data, data.name, CHECKS)  # the others were refused when it was built
-    errors = [finding for finding in findings if finding.severity == "error"]
+    errors = sum(finding.severity == "error" for finding in findings)
     if errors:
-        more = f" ({len(errors) - 1} more, which `iel data check` lists.)" if len(errors) > 1 else ""
-        raise DataError(f"{errors[0].sentence}{more} To use it all the same, say trust=True or --trust.")
+        more = f" ({errors - 1} more, which `iel data check` lists.)" if errors > 1 else ""
+        raise DataError(f"{findings[0].sentence}{more} To use it all the same, say trust=True or --trust.")
     for finding in findings[:SHOWN]:
         notice(str(finding), once=True)
     if len(findings) > SHOWN:
@@ -122,17 +121,17 @@ def validate(data: Trajectories) -> None:
 
 
 def examine_rows(rows: Rows, file: str) -> list[Finding]:
-    """All findings about rows; `file` is what they are called."""
+    """All findings about rows; `file` is their name in the findings."""
     if len(rows.offsets) < 2 or len(rows.observations) == 0:
-        return [Finding("empty", "error", file, None, None, None, "there are no episodes; record some.")]
-    with np.errstate(all="ignore"):  # what is too large for the store's float32 is found as not finite
+        return [Finding("empty", "error", file, None, None, None, "it holds no episodes; record some.")]
+    with np.errstate(all="ignore"):  # what is too large for float32 is found as not finite
         observations, actions = (np.asarray(array, np.float32) for _, array in _tables(rows))
         rows = rows._replace(observations=observations, actions=actions)
     return _findings(rows, file, (_short, _non_finite, *CHECKS, _delayed))
 
 
 def _findings(table: Table, file: str, checks: Iterable[Check]) -> list[Finding]:
-    """What the checks find, errors first; of each problem the first few places, of which the last counts the rest."""
+    """Findings of all checks, errors first; of each problem the first few rows, of which the last counts the rest."""
     with np.errstate(all="ignore"):
         problems = [problem for check in checks for problem in check(table)]
     findings = [finding for problem in problems for finding in _listed(problem, table, file)]
@@ -152,16 +151,6 @@ def _listed(problem: Problem, table: Table, file: str) -> Iterator[Finding]:
         if left and number + 1 == len(shown):
             said = f"{said[:-1]} ({left} more in this column)." if by_column else f"{said} ({left} more like this)"
         yield Finding(kind, severity, file, episode, None if whole else step, column, said, len(rows))
-
-
-REFUSALS = {
-    "missing": ("does not exist",),
-    "non-finite": ("the cell is empty (", "not a number to learn from"),
-    "truncated": ("cut off", "not a whole", "lacks blocks", "ever written"),
-    "overlapping": ("overlap", "not together"),
-    "misaligned": ("equally many", "do not fit", "must agree", "must be equal", "for 0 rows", "rows;"),
-}
-"""Files that cannot be read at all are told apart by what the reader said."""
 
 
 # -------------------------------------------------------------------------------------------------------- the checks
@@ -195,13 +184,10 @@ def _out_of_range(rows: Table) -> Iterator[Problem]:
 
 
 def _constant(rows: Table) -> Iterator[Problem]:
-    for kind, array in _tables(rows):
-        used = array[pairs(rows.offsets, 1)] if kind == "action" else array
-        if len(used) < 2:
-            continue
-        for column in np.flatnonzero(used.min(0) == used.max(0)):
-            message = f"every value is {used[0, column]:.4g}; drop the column, or check the sensor."
-            yield Problem("constant-column", "warning", message, columns=[rows.signals.label(int(column), kind)])
+    for label, values in _columns(rows):
+        if values.min() == values.max():
+            message = f"every value is {values[0]:.4g}; drop the column, or check the sensor."
+            yield Problem("constant-column", "warning", message, columns=[label])
 
 
 def _clock(rows: Table) -> Iterator[Problem]:
@@ -213,16 +199,13 @@ def _clock(rows: Table) -> Iterator[Problem]:
 
 def _duplicate(rows: Table) -> Iterator[Problem]:
     """Columns that are equal to an earlier one of their table, row by row."""
-    for kind, array in _tables(rows):
-        used = array[pairs(rows.offsets, 1)] if kind == "action" else array
-        seen: dict[bytes, int] = {}
-        for column in range(used.shape[1]):
-            values = np.ascontiguousarray(used[:, column])
-            first = seen.setdefault(sha256(values.data).digest(), column)
-            if first != column and values.min() < values.max():
-                earlier = rows.signals.label(first, kind)
-                message = f"it repeats {earlier} in every row; drop one of them."
-                yield Problem("duplicate-column", "warning", message, columns=[rows.signals.label(column, kind)])
+    seen: dict[bytes, str] = {}
+    for label, values in _columns(rows):
+        kind = label.partition(" ")[0].encode()
+        first = seen.setdefault(kind + sha256(np.ascontiguousarray(values).data).digest(), label)
+        if first != label and values.min() < values.max():
+            message = f"it repeats {first} in every row; drop one of them."
+            yield Problem("duplicate-column", "warning", message, columns=[label])
 
 
 def _delayed(rows: Table) -> Iterator[Problem]:
@@ -240,11 +223,11 @@ def _delayed(rows: Table) -> Iterator[Problem]:
 
 
 def _teleporting(rows: Table) -> Iterator[Problem]:
-    """Jumps of the place, and steps far beyond a column's usual ones: teleports, or episodes glued together."""
+    """Jumps of the position, and steps far beyond a column's usual ones: teleports, or episodes glued together."""
     jumps = rows.jumps
     message = (
-        "the place jumps here, over three times as far as usual steps; if two episodes meet here, mark the boundary, "
-        "and if the world teleports, cut the data at its jumps."
+        "the position jumps here, over three times as far as usual steps; if two episodes meet here, mark the "
+        "boundary; if the world teleports, cut the data at its jumps."
     )
     yield Problem("jumping", "warning", message, jumps)
     steps = np.setdiff1d(pairs(rows.offsets, 1), jumps)
@@ -256,7 +239,7 @@ def _teleporting(rows: Table) -> Iterator[Problem]:
         moving = moves[moves > 1e-6 * deviation] if np.isfinite(deviation) else moves[:0]
         if len(moving) < 20:
             continue
-        # The usual step: of a hundred steps, ninety-nine are smaller. In short logs one teleport must not hide itself.
+        # Ninety-nine of a hundred steps are smaller than the usual one; in short logs nine of ten.
         usual = np.quantile(moving, 0.99) if len(moving) >= 1000 else np.quantile(moving, 0.9)
         found += [(int(steps[i]), column) for i in np.flatnonzero(moves > max(JUMP * usual, JUMP_SHARE * deviation))]
     found.sort()
@@ -272,7 +255,7 @@ def _repeated(rows: Table) -> Iterator[Problem]:
     content = (keys[first:end].tobytes() for first, end in itertools.pairwise(rows.offsets))
     first = [seen.setdefault(part, number) for number, part in enumerate(content)]
     twice = np.flatnonzero(np.array(first) != np.arange(len(first)))
-    few_states = 2 * len(np.unique(keys)) < len(keys)  # a world of few states, where ways naturally meet
+    few_states = 2 * len(np.unique(keys)) < len(keys)  # a world of few states, where routes meet
     message = lambda e: f"it repeats episode {first[e]} state by state; drop one of them."  # noqa: E731
     yield Problem("duplicated-episode", "warning", message, rows.offsets[twice], whole=True)
     episode = np.repeat(np.arange(len(rows.offsets) - 1), np.diff(rows.offsets))
@@ -281,7 +264,7 @@ def _repeated(rows: Table) -> Iterator[Problem]:
     # Standing still repeats a state honestly; only stretches that move can overlap.
     starts = starts[(keys[starts] != keys[starts + 1]) & (keys[starts + 1] != keys[starts + 2])]
     starts = starts[~np.isin(episode[starts], twice)]
-    action_keys = _row_keys(rows.actions)  # a corner that two drives end in is no overlap: their actions differ
+    action_keys = _row_keys(rows.actions)  # two drives that end in one corner do not overlap: their actions differ
     mixed = keys[starts] * np.uint64(3) + keys[starts + 1] * np.uint64(5) + keys[starts + 2] * np.uint64(7)
     mixed += action_keys[starts] * np.uint64(11) + action_keys[starts + 1] * np.uint64(13)
     order = np.argsort(mixed, kind="stable")
@@ -308,7 +291,7 @@ def _standing(rows: Table) -> Iterator[Problem]:
 
 Check = Callable[[Table], Iterator[Problem]]
 CHECKS: tuple[Check, ...] = (_out_of_range, _constant, _duplicate, _clock, _teleporting, _repeated, _standing)
-"""What is looked for beyond what no `Trajectories` can have: short episodes, and numbers that are not finite."""
+"""All checks but those for short episodes and numbers that are not finite, which no `Trajectories` has."""
 
 
 # ----------------------------------------------------------------------------------------------------------- helpers
@@ -316,6 +299,14 @@ CHECKS: tuple[Check, ...] = (_out_of_range, _constant, _duplicate, _clock, _tele
 
 def _tables(rows: Table) -> tuple[tuple[Kind, NDArray], ...]:
     return ("observation", rows.observations), ("action", rows.actions)
+
+
+def _columns(rows: Table) -> Iterator[tuple[str, NDArray]]:
+    """(label, values that are read) of every column, where there are at least two values."""
+    for kind, array in _tables(rows):
+        used = array[pairs(rows.offsets, 1)] if kind == "action" else array
+        for column in range(used.shape[1] if len(used) > 1 else 0):
+            yield rows.signals.label(column, kind), used[:, column]
 
 
 def _is_read(rows: Table, where: NDArray, kind: Kind) -> NDArray[np.bool_]:

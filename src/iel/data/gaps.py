@@ -14,7 +14,7 @@ known ones of the same episode; an action is never made up. What is left is cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +25,15 @@ from iel.files import notice
 from iel.signals import Kind
 
 Gaps = Literal["refuse", "cut", "interpolate"]
-GAPS: tuple[Gaps, ...] = get_args(Gaps)
 FLOAT32 = float(np.finfo(np.float32).max)
 LONGEST = 5
-"""Consecutive empty cells that are filled: a guess for half a second is none for a minute."""
+"""Consecutive empty cells that are filled at most."""
 
 
 def mend(
     rows: Rows, gaps: Gaps, times: NDArray | None, where: Callable[[int], str], source: str
 ) -> tuple[Rows, NDArray | None]:
-    """The rows without their gaps, and their times; `place` says where a row stands in the file."""
+    """The rows without their gaps, and their times; `where` names a row of the file in messages."""
     last = rows.offsets[1:] - 1
     states, idle = _empty(rows, "observation", where, source), _empty(rows, "action", where, source)
     idle[last] = False  # not read

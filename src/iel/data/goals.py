@@ -10,7 +10,7 @@
 
 Nothing drawn for x_i ever leaves the episode of x_i, except a random goal, which is meant to.
 
-Data that stays on the disk are tables that are asked for rows by number. `DeviceData` made of them has what a method's
+Data that stays on the disk are tables that return rows by number. `DeviceData` made of them has what a method's
 `sample` and `tables` use: lengths, rows by number, chosen columns, and `nn.in_blocks`. Where a state's episode ends,
 and which rows have a next one, follows from the offsets alone:
 
@@ -82,13 +82,13 @@ class GoalSampler:
     p_current: float = 0.0
     future: Literal["geometric", "uniform"] = "geometric"
     furthest: int = 0
-    """Uniform goals ahead are at most so many steps ahead (0: up to the end of the trajectory)."""
+    """Largest number of steps to uniform goals ahead (0: up to the end of the trajectory)."""
     strays: Literal["walk", "step"] = "walk"
     """The intermediate state of a goal that is not ahead on the same episode: any of the next `max_steps` states, or,
     as in the authors' code, the next one where the goal's row number is lower."""
     p_behind: float = 0.0
-    """Share of goals, of whatever kind, in whose place one of the `BEHIND` states that the episode just left is taken:
-    the pair "just behind, just before" is hardly ever drawn otherwise, and makes one-way doors sharp."""
+    """Share of goals, of any kind, that are replaced by one of the `BEHIND` states that the episode just left: such
+    pairs are hardly ever drawn otherwise, and they make one-way doors sharp."""
 
     def __post_init__(self) -> None:
         shares = (self.p_trajectory, self.p_random, self.p_current)
@@ -109,7 +109,7 @@ class GoalSampler:
         last = data.final[state]
         goal = self._goals(kind_key, ahead_key, random_key, data, state)
 
-        # An intermediate state lies on the way: when the goal is ahead on the same episode, never beyond it.
+        # Where the goal is ahead on the same episode, an intermediate state never lies beyond it.
         if self.strays == "walk":
             furthest = jnp.minimum(jnp.where(ahead(data, state, goal), goal, last), state + self.max_steps)
         else:  # row numbers are compared whatever the episode, and the goal and the last state are left out
@@ -198,7 +198,7 @@ def to_device(data: Trajectories, position: Sequence[int] = ()) -> DeviceData:
 
 
 class Table:
-    """A table that is not there: `table[rows]` asks for rows, and whoever made it answers."""
+    """A table on the disk: `table[rows]` calls the function it was made with."""
 
     ndim = 2
 
@@ -212,17 +212,17 @@ class Table:
         if isinstance(index, tuple) and len(index) == 2 and index[0] == slice(None):
             return self.through(lambda rows: rows[..., index[1]])
         if not jnp.issubdtype(getattr(index, "dtype", np.float32), jnp.integer):
-            raise ContractError("Of data on the disk, sample() can ask for rows by an array of row numbers only.")
+            raise ContractError("Of data on the disk, sample() reads rows by an array of row numbers only; pass one.")
         return self._answer(index)
 
     def through(self, function: Callable[[jax.Array], jax.Array]) -> Table:
-        """The table of function(row), computed for those rows that are asked for."""
+        """The table of function(row), computed for the rows that are read."""
         one = jax.eval_shape(function, jax.ShapeDtypeStruct((1, *self.shape[1:]), jnp.float32))
         return Table((len(self), *one.shape[1:]), lambda rows: function(self[rows]))
 
 
 class Facts(NamedTuple):
-    """What the device keeps of data on the disk."""
+    """Arrays on the device for data on the disk."""
 
     offsets: jax.Array
     scale: jax.Array
@@ -231,7 +231,7 @@ class Facts(NamedTuple):
 
 
 def seen_from_disk(data: Trajectories, facts: Facts, answer: Callable[[str, jax.Array], jax.Array]) -> DeviceData:
-    """The data as methods see it, its sizes fixed; `answer` is asked for rows of `observations` or `actions`."""
+    """The data as methods see it, with fixed sizes; `answer` returns rows of `observations` or `actions`."""
     episode = partial(jnp.searchsorted, side="right")
     starts = facts.offsets[:-1]
     before = starts - jnp.arange(len(data), dtype=starts.dtype)  # transitions before each episode

@@ -1,14 +1,11 @@
 """HDF5 files: which arrays they hold, and their numbers, whole or some rows at a time.
 
-An HDF5 file can lead to other files (external and soft links, external and virtual storage), claim terabytes in two
-kilobytes, name filters that have to be loaded as programs, list one array under thousands of names, or hold a block
-that swells while it is unpacked. So the library only reads what the file says about its arrays. Only hard links inside
-of the file are followed, each array once; only plain numbers are read; their size is compared with what is stored and
-with the memory budget; and every block is unpacked here into exactly the room it may take.
-
-Blocks are packed by gzip, LZF, shuffle and Fletcher's checksum. The library's own filters grow a buffer for as long as
-a stream goes on, and of a stream that is too short they return whatever is in memory (h5py 3.16: 506 of 506 LZF streams
-that were damaged that way, and gzip likewise). Here a block that does not come out at exactly its size is refused.
+An HDF5 file can refer to other files (external and soft links, external and virtual storage), claim terabytes in two
+kilobytes, name filters that are loaded as programs, or hold a block that swells while it is unpacked. So the library
+only reads what the file says about its arrays: hard links inside of the file are followed, each array once, and its
+size is compared with what is stored and with the memory budget. Every block is unpacked here into exactly the room it
+may take: the library's own filters return uninitialised memory for a stream that is too short (h5py 3.16). Filters that
+are read are gzip, with or without shuffle.
 """
 
 from __future__ import annotations
@@ -34,27 +31,21 @@ if TYPE_CHECKING:
     from h5py.h5d import DatasetID, StoreInfo
     from h5py.h5g import GroupID
 
-LINKS = 100_000
-"""Most names in one file."""
 CHUNKS = 200_000
-"""Most blocks of one array: tables of smaller blocks take longer to look through than their numbers to read."""
+"""Most blocks of one array: listing smaller blocks takes longer than reading their numbers."""
 CHUNK_BYTES = 32 << 20
-"""Largest compressed block of an array that is itself smaller than that."""
-DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000
-PIPELINES = {(), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE), (LZF,), (SHUFFLE, LZF)}
-"""The orders of filters that are read; a checksum may come after any of them."""
-CHECKSUM = 4
-"""Bytes of a checksum, which may stand inside of what is compressed."""
-DAMAGED = (ValueError, IndexError, zlib.error)
+"""Largest unpacked block of an array that is itself smaller than that."""
+DEFLATE, SHUFFLE = 1, 2
+PIPELINES = {(), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE)}
+"""The orders of filters that are read."""
+LACKING = "lacks blocks of data; the file was cut off while it was written, get it again."
 
 
 @contextmanager
 def opened_hdf5(path: Path | str) -> Iterator[Hdf5File]:
     """An open file. The library reads through our own open file and never opens one by itself."""
-    try:
-        import h5py
-    except ImportError:
-        raise DataError("Reading HDF5 files needs h5py; install it with `pip install h5py`.") from None
+    import h5py
+
     with open_regular(path, DataError) as (file, size):
         try:
             with h5py.File(file, "r") as root:
@@ -71,25 +62,23 @@ class Hdf5File:
     def __init__(self, root: GroupID, file: BufferedReader, size: int, path: Path | str):
         self.root, self.file, self.size, self.path = root, file, size, path
         self._read: set[int] = set()
-        """Where arrays that were read begin: one that is there under many names is read once."""
+        """Addresses of the arrays that were read: an array with many names is read once."""
 
     def names(self) -> list[str]:
         """The names at the top of the file."""
-        if self.root.get_num_objs() > LINKS:
-            raise DataError(f"{self.path} has more than {LINKS:,} entries; split the file.")
         names: list[bytes] = []
         self.root.links.iterate(names.append)
         return [name.decode("utf-8", "replace") for name in names]
 
     def arrays(self, wanted: Sequence[str]) -> dict[str, Hdf5Array]:
-        """Those of `wanted` that are there, none of their numbers read."""
+        """The arrays of `wanted` that the file holds; no number is read."""
         from h5py import h5d
 
         found = ((name, self._follow(name)) for name in wanted)
         return {name: Hdf5Array(entry, name, self) for name, entry in found if isinstance(entry, h5d.DatasetID)}
 
     def _follow(self, name: str) -> object:
-        """What a name stands for; None if there is no such name."""
+        """The object of a name; None if the file has no such name."""
         from h5py import h5g, h5l, h5o
 
         here: object = self.root
@@ -98,36 +87,31 @@ class Hdf5File:
                 return None
             if here.links.get_info(part).type != h5l.TYPE_HARD:
                 raise DataError(
-                    f"{self.path}: '{name[:80]}' is a link to another place or file, which is not followed; "
+                    f"{self.path}: '{name[:80]}' is a link to another object or file, which is not followed; "
                     "copy the data into the file."
                 )
             here = h5o.open(here, part)
         return here
 
     def read(self, wanted: Sequence[str]) -> dict[str, NDArray]:
-        """Whole arrays by name; room is made when all of them fit."""
+        """Whole arrays by name; memory is allocated after all of them were checked."""
         from h5py import h5o
 
         arrays = self.arrays(wanted)
-        cost = logical = stored = 0
+        cost = logical = 0
         for array in arrays.values():
             cost += array.field.cost + array.check()
             logical += array.field.nbytes
-            stored += min(array.dataset.get_storage_size(), array.field.nbytes)
-            offset = h5o.get_info(array.dataset).addr
-            if offset in self._read:
-                raise DataError(
-                    f"{array.what} is another name of an array that is there already; copy the data, or drop it."
-                )
-            self._read.add(offset)
-        if stored > self.size:
-            raise DataError(f"{self.path}: its arrays claim more bytes than the file has; it is damaged, get it again.")
+            address = h5o.get_info(array.dataset).addr
+            if address in self._read:
+                raise DataError(f"{array.what} is another name of an array that was read; copy the data, or drop it.")
+            self._read.add(address)
         check_size(str(self.path), logical, self.size, DataError)
         check_budget(self.path, cost)
         return {name: array.rows(0, array.length) for name, array in arrays.items()}
 
     def pieces(self, wanted: Sequence[str], size: int | None) -> Iterator[tuple[Piece, bool]]:
-        """(the next `size` rows of those arrays that are there, or all; whether they are the last)."""
+        """(the next `size` rows of the arrays of `wanted`, or all rows; whether they are the last ones)."""
         arrays = self.arrays(wanted)
         rows = equally_many({name: array.length for name, array in arrays.items()}, self.path)
         if size is None:
@@ -152,20 +136,19 @@ class Hdf5Array:
         self.filters = tuple(self.plan.get_filter(i)[0] for i in range(self.plan.get_nfilters()))
 
     def check(self) -> int:
-        """Refuse an array that is not what it claims, before room is made for it; returns its blocks' cost."""
+        """Refuse an array that is not what it claims, before memory is allocated; returns what its blocks cost."""
         from h5py import h5d
 
-        field, what, size = self.field, self.what, self.file.size
+        field, what = self.field, self.what
         if field.dtype is None:
             raise DataError(f"{what} does not hold plain numbers, so it is not read; save it as numbers.")
         if self.layout == h5d.VIRTUAL or self.plan.get_external_count():
-            raise DataError(f"{what} is kept in other files, which are not opened; copy the data into the file.")
-        packed = tuple(code for code in self.filters if code != FLETCHER32)
-        if packed not in PIPELINES or len(self.filters) > len(packed) + 1:
+            raise DataError(f"{what} is stored in other files, which are not opened; copy the data into the file.")
+        if self.filters not in PIPELINES:
             raise DataError(f"{what} uses a filter that is not read; save it with gzip compression or none.")
         if field.nbytes == 0:
             return 0
-        stored = min(self.dataset.get_storage_size(), size)
+        stored = min(self.dataset.get_storage_size(), self.file.size)
         claim = f"{what} claims {field.nbytes:,} bytes"
         if stored == 0:
             raise DataError(f"{claim}, but none were ever written; the file is incomplete, get it again.")
@@ -179,7 +162,7 @@ class Hdf5Array:
             raise DataError(f"{what} is stored in blocks larger than the array; save it with smaller blocks.")
         blocks = math.prod(map(len, self.corners))
         if blocks > stored:
-            raise DataError(f"{what} lacks blocks of data; the file was cut off while it was written, get it again.")
+            raise DataError(f"{what} {LACKING}")
         if blocks > CHUNKS:
             raise DataError(f"{what} is stored in {blocks:,} blocks, more than {CHUNKS:,}; save it with larger ones.")
         return 500 * blocks + 2 * chunk
@@ -193,7 +176,7 @@ class Hdf5Array:
             return array
         if self.layout == h5d.CHUNKED:
             self._fill(array, first)
-        else:  # in one piece, which the library compares with the length of the file
+        else:  # contiguous: the library compares its extent with the length of the file
             space = self.dataset.get_space()
             space.select_hyperslab((first, *(0 for _ in array.shape[1:])), array.shape)
             self.dataset.read(h5s.create_simple(array.shape), space, array)
@@ -201,7 +184,7 @@ class Hdf5Array:
 
     @cached_property
     def corners(self) -> list[range]:
-        """Along every axis, where blocks begin."""
+        """Along every axis, the first indices of blocks."""
         return [range(0, n, width) for n, width in zip(self.field.shape, self.plan.get_chunk(), strict=True)]
 
     @cached_property
@@ -218,9 +201,7 @@ class Hdf5Array:
 
         self.dataset.chunk_iter(collect)
         if twice or any(corner not in found for corner in itertools.product(*self.corners)):
-            raise DataError(
-                f"{self.what} lacks blocks of data; the file was cut off while it was written, get it again."
-            )
+            raise DataError(f"{self.what} {LACKING}")
         if any(not 0 <= block.byte_offset <= size - block.size <= size for block in found.values()):
             raise DataError(f"{self.what} is cut off; get the file again.")
         return found
@@ -236,7 +217,7 @@ class Hdf5Array:
             packed = file.read(block.size)
             try:
                 content = unfilter(packed, block.filter_mask, self.filters, array.dtype.itemsize, room)
-            except DAMAGED:
+            except (ValueError, zlib.error):
                 raise DataError(f"{self.what} has a damaged block at row {top}; get the file again.") from None
             rows = np.frombuffer(content, array.dtype).reshape(shape)[max(0, first - top) :]
             corner = max(0, top - first), *others
@@ -253,88 +234,30 @@ def _field(dataset: DatasetID) -> Field:
     if simple and kind.get_class() in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM):
         with suppress(TypeError, ValueError):
             plain = np.dtype(np.dtype(dataset.dtype).str)
-            # A bool is an enumeration of bytes; of other enumerations the numbers are kept.
+            # A bool is an enumeration of bytes; other enumerations are read as numbers.
             stored = kind.get_super() if kind.get_class() == h5t.ENUM else kind
             if numeric(plain) and stored.equal(h5t.py_create(np.dtype(np.int8) if plain.kind == "b" else plain)):
                 return Field(field.shape, plain)
     return field
 
 
-# ------------------------------------------------------------------------------------------------------ packed blocks
-
-
 def unfilter(content: bytes, mask: int, filters: tuple[int, ...], itemsize: int, room: int) -> bytes:
-    """Undo the filters of a block in reverse order; one of `DAMAGED` when it is not a whole block of `room` bytes.
+    """Undo the filters of a block in reverse order; ValueError or zlib.error unless it has exactly `room` bytes.
 
-    Bit i of `mask` says that filter i was left out of this block, as it did not make it smaller.
+    Bit i of `mask` says that filter i was left out of this block, because it did not make the block smaller.
     """
     for position, code in reversed(list(enumerate(filters))):
-        if not mask >> position & 1:
-            content = _undo(code, content, itemsize, room + CHECKSUM)
+        if mask >> position & 1:
+            continue
+        if code == DEFLATE:
+            machine = zlib.decompressobj()
+            content = machine.decompress(content, room + 1)
+            if not machine.eof:
+                raise ValueError("a stream without its end, or longer than the room")
+        elif itemsize > 1:
+            whole = len(content) // itemsize * itemsize
+            columns = np.frombuffer(content, np.uint8, whole).reshape(itemsize, -1)
+            content = columns.T.tobytes() + content[whole:]
     if len(content) != room or mask >> len(filters):
         raise ValueError("a block of another size")
     return content
-
-
-def _undo(code: int, content: bytes, itemsize: int, room: int) -> bytes:
-    if code == DEFLATE:
-        machine = zlib.decompressobj()
-        result = machine.decompress(content, room + 1)
-        if not machine.eof:
-            raise ValueError("a stream without its end, or longer than the room")
-        return result
-    if code == LZF:
-        return unlzf(content, room)
-    if code == FLETCHER32:
-        return without_checksum(content)
-    if itemsize == 1:
-        return content
-    whole = len(content) // itemsize * itemsize
-    columns = np.frombuffer(content, np.uint8, whole).reshape(itemsize, -1)
-    return columns.T.tobytes() + content[whole:]
-
-
-def unlzf(content: bytes, room: int) -> bytes:
-    """At most `room` bytes from an LZF stream.
-
-    A byte c < 32 stands for c + 1 literal bytes that follow. Otherwise its upper three bits are the length - 2 of a
-    stretch to be copied (7: add the next byte) and its lower five, with the byte after, the distance - 1 to it.
-    """
-    result, position = bytearray(), 0
-    while position < len(content) and len(result) <= room:
-        control = content[position]
-        position += 1
-        if control < 32:
-            result += content[position : position + control + 1]
-            position += control + 1
-            continue
-        length = control >> 5
-        if length == 7:
-            length += content[position]
-            position += 1
-        distance = ((control & 31) << 8) + content[position] + 1
-        position += 1
-        length += 2
-        if distance > len(result):
-            raise ValueError("a stretch before the first byte")
-        stretch = result[-distance:][:length]  # one that is longer than the distance to it repeats
-        result += stretch if length <= distance else (stretch * (length // distance + 1))[:length]
-    if position != len(content) or len(result) > room:
-        raise ValueError("a stream without its end, or longer than the room")
-    return bytes(result)
-
-
-def without_checksum(content: bytes) -> bytes:
-    """What stands before Fletcher's checksum: over big-endian 16-bit words, s1 = sum w_i and s2 = sum (n - i) w_i
-    modulo 65535.
-    """
-    body, digest = content[:-CHECKSUM], int.from_bytes(content[-CHECKSUM:], "little")
-    words = np.frombuffer(body + b"\0" * (len(body) % 2), ">u2").astype(np.uint64)
-    first, second = 0, 0
-    for start in range(0, len(words), 1 << 16):
-        part = words[start : start + (1 << 16)]
-        second += first * len(part) + int((part * np.arange(len(part), 0, -1, dtype=np.uint64)).sum())
-        first += int(part.sum())
-    if len(content) < CHECKSUM or (digest % 65536 % 65535, (digest >> 16) % 65535) != (first % 65535, second % 65535):
-        raise ValueError("another checksum")
-    return body

@@ -7,9 +7,9 @@
 
 Other arrays (qpos, qvel, button_states, rewards...) are not read. A folder of npz files is one episode per file.
 
-An npz file is a zip archive of npy arrays. What it says about itself can be a lie in many ways (a kilobyte that unpacks
-to terabytes, members that overlap or have one name, a header that asks for an object to be built). Each is looked at in
-the directory of the archive and in the first bytes of a member; only then is room made, as much as the array needs.
+An npz file is a zip archive of npy arrays. It may lie: a kilobyte can unpack to terabytes, members can overlap or share
+a name, a header can name a Python object. The directory of the archive and the first bytes of each member are checked
+before memory is allocated.
 """
 
 from __future__ import annotations
@@ -58,17 +58,13 @@ def npz_windows(path: Path, name: str, size: int | None) -> Iterator[Rows]:
 
 
 def _signals(path: Path) -> Signals:
-    """What `Trajectories.save` wrote about the columns; versions before 0.3 kept the range of the actions alone."""
-    with opened(path) as archive:
-        stored = archive.read((SIGNALS, "action_low", "action_high"))
-    if SIGNALS in stored:
-        return parse_signals(stored[SIGNALS].tobytes(), f"{path}, {SIGNALS}")
-    ends = {name: tuple(values.astype(float).tolist()) for name, values in stored.items() if values.ndim == 1}
-    return UNNAMED.replace(**ends) if len(ends) == 2 else UNNAMED
+    """Names, units and ranges of the columns, as `Trajectories.save` wrote them."""
+    stored = read_npz(path, (SIGNALS,))
+    return parse_signals(stored[SIGNALS].tobytes(), f"{path}, {SIGNALS}") if stored else UNNAMED
 
 
 def _pieces(path: Path, size: int | None) -> Iterator[tuple[Piece, bool]]:
-    """The arrays piece by piece. What says something about all rows together is read first and becomes flags."""
+    """The arrays piece by piece; `offsets` and `episode_ids` describe all rows, so they are read first, as flags."""
     with opened(path) as archive:
         names = archive.members
         misspelt(names, FIELDS, str(path))
@@ -91,7 +87,7 @@ def _pieces(path: Path, size: int | None) -> Iterator[tuple[Piece, bool]]:
 
 
 def _marked(arrays: Piece, source: str) -> NDArray[np.bool_]:
-    """Flags on last rows, by whichever flags a file has."""
+    """(rows,) flags on the last rows of episodes."""
     rows = len(arrays["observations"])
     if "valids" in arrays and "next_observations" not in arrays:
         # Compact: terminals are true on the last two rows of an episode, valids false on the last.
@@ -100,9 +96,7 @@ def _marked(arrays: Piece, source: str) -> NDArray[np.bool_]:
 
 
 def _ends(about: Piece, rows: int, source: str) -> NDArray[np.bool_]:
-    """Flags on last rows, from a number per row, or from `offsets`: the first rows of the episodes, with or without the
-    number of rows at the end.
-    """
+    """(rows,) flags on last rows, from `episode_ids`, one per row, or `offsets`, the first row of every episode."""
     if "offsets" not in about:
         ids = about["episode_ids"].reshape(-1)
         if len(ids) != rows:
@@ -138,7 +132,7 @@ def npz_episodes(files: Sequence[Path]) -> Iterator[tuple[str, NDArray, NDArray]
 
 
 class Header(NamedTuple):
-    """What the first bytes of an npy array say."""
+    """Shape, type, order and length of the header of an npy array."""
 
     field: Field
     fortran: bool
@@ -147,20 +141,20 @@ class Header(NamedTuple):
 
 
 def read_npz(path: Path | str, wanted: Iterable[str] | None = None) -> dict[str, NDArray]:
-    """The arrays of an npz file: all of them, or those of `wanted` that are there; others are not even looked at."""
+    """The arrays of an npz file: all of them, or those of `wanted` that it holds; no other array is checked or read."""
     with opened(path) as archive:
         return archive.read(archive.members if wanted is None else wanted)
 
 
 @contextmanager
 def opened(path: Path | str) -> Iterator[Archive]:
-    """An archive whose directory has been checked; whatever is wrong with it later becomes a sentence as well."""
+    """An archive whose directory has been checked; damage that is found later becomes a DataError too."""
     with open_zip(path, DataError) as (archive, entries):
         yield Archive(archive, entries, path)
 
 
 class Archive:
-    """A zip archive of arrays, each looked at when it is asked for."""
+    """A zip archive of arrays; an array is checked when it is read."""
 
     def __init__(self, archive: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], path: Path | str):
         self.archive, self.path = archive, path
@@ -169,11 +163,11 @@ class Archive:
         for name, entry in entries.items():
             array = name.removesuffix(".npy")
             if array in self.members:
-                raise DataError(f"{path}: '{array[:80]}' is there twice; the file is damaged, make or copy it again.")
+                raise DataError(f"{path}: '{array[:80]}' occurs twice; the file is damaged, make or copy it again.")
             self.members[array] = entry
 
     def read(self, wanted: Iterable[str]) -> dict[str, NDArray]:
-        """Those arrays of `wanted` that are there; room is made when all of them fit."""
+        """The arrays of `wanted` that the archive holds; memory is allocated after all of them were checked."""
         headers = {name: self.header(name) for name in wanted if name in self.members}
         total = sum(header.field.cost for header in headers.values())
         check_size(str(self.path), total, sum(self.members[name].compress_size for name in headers), DataError)
@@ -189,12 +183,14 @@ class Archive:
         return arrays
 
     def pieces(self, wanted: Sequence[str], size: int | None) -> Iterator[tuple[Piece, bool]]:
-        """(the next `size` rows of those arrays that are there, or all; whether they are the last)."""
+        """(the next `size` rows of the arrays of `wanted`, or all rows; whether they are the last ones)."""
         headers = {name: self.header(name) for name in wanted if name in self.members}
         for name, header in headers.items():
             flat = header.fortran and len(header.field.shape) > 1 and size is not None
             if not header.field.shape or flat:
-                raise DataError(f"{self.path}: '{name}' is not kept row by row; save it with numpy.savez, in C order.")
+                raise DataError(
+                    f"{self.path}: '{name}' is not stored row by row; save it with numpy.savez, in C order."
+                )
         rows = equally_many({name: header.field.shape[0] for name, header in headers.items()}, self.path)
         if size is None:
             yield self.read(wanted), True
@@ -210,7 +206,7 @@ class Archive:
                 yield piece, last == rows
 
     def _take(self, stream: IO[bytes], header: Header, shape: tuple[int, ...]) -> NDArray:
-        """The next numbers of an array that is being unpacked, read straight into their place."""
+        """The next numbers of an array, unpacked straight into the result."""
         array = np.empty(shape, header.field.dtype)
         target, position = array.reshape(-1).view(np.uint8).data, 0
         while position < len(target):
@@ -230,7 +226,7 @@ class Archive:
             parse = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0}[npy.read_magic(start)[0]]
             shape, fortran, dtype = parse(start, HEADER_BYTES)
             reason = "" if numeric(dtype) else str(dtype)
-        except Exception as problem:  # numpy's parser of text from a stranger
+        except Exception as problem:  # numpy evaluates the header as Python literals
             reason = f"its header is damaged, {first_line(problem)}"
         if reason:
             raise DataError(f"{what} does not hold plain numbers ({reason}), so it is not read; save it as numbers.")

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from iel.data.tables import Columns, Layout
@@ -39,7 +39,7 @@ INFO = Path("meta") / "info.json"
 SIGNALS_KEY = b"iel.signals"
 """Parquet's metadata that holds names, units and ranges of the columns, in files that `iel.data.writers` made."""
 STATES = ("observation.state", "observation.environment_state")
-"""What LeRobot calls the numbers of an observation: the robot's, and those of the world around it."""
+"""LeRobot's features of an observation: the numbers of the robot and of its environment."""
 
 
 def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
@@ -76,7 +76,7 @@ def lerobot_rows(path: Path, name: str, columns: Columns) -> Rows:
     whole = {column: values[order] for column, values in whole.items()}
     frames = whole["episode_index"], whole["frame_index"]
     rate, chosen = info.get("fps"), (*wanted.observations, *wanted.actions)
-    layout = replace(
+    layout = structs.replace(
         layout,
         inner={column: _inner_names(features[column]) for column in chosen},
         ticks=float(rate) if isinstance(rate, int | float) and rate > 0 else None,
@@ -111,7 +111,7 @@ def _lerobot_columns(columns: Columns, features: dict[str, object], path: Path) 
 
 
 def _inner_names(feature: object) -> tuple[str, ...]:
-    """What meta/info.json calls the numbers of a vector: a list, or a list below some word ("motors", "axes")."""
+    """Names of the numbers of a vector in meta/info.json: a list, or a list below some word ("motors", "axes")."""
     names = feature.get("names") if isinstance(feature, dict) else None
     if isinstance(names, dict) and len(names) == 1:
         (names,) = names.values()
@@ -130,9 +130,9 @@ def read_parquet(
         layout = Layout.find(columns, names, str(path), one_episode)
         stored = (file.schema_arrow.metadata or {}).get(SIGNALS_KEY)
         if stored and not (columns.observations or columns.actions):
-            layout = replace(layout, signals=parse_signals(stored, f"{path}, {SIGNALS_KEY.decode()}"))
+            layout = structs.replace(layout, signals=parse_signals(stored, f"{path}, {SIGNALS_KEY.decode()}"))
         facts = file.metadata
-        # Not of single columns: asked for one that contradicts the schema, the library ends the whole process.
+        # Not of single columns: for one that contradicts the schema, the library ends the whole process.
         unpacked = sum(facts.row_group(group).total_byte_size for group in range(facts.num_row_groups))
         # Runs and dictionaries make many rows of few bytes: the rows themselves count, too.
         least = 8 * facts.num_rows * len(layout.read)
@@ -148,11 +148,11 @@ def read_parquet(
             raise DataError(f"{path} holds {rows} rows and says {facts.num_rows}; record some, or copy it again.")
         parts = {name: [batch.column(name) for batch in batches] for name in layout.read}
         table = {name: _numbers(own, name, path, layout, text=not quiet) for name, own in parts.items()}
-        return replace(layout, ticks=_ticks(parts.get(layout.step or "", ()))), table
+        return structs.replace(layout, ticks=_ticks(parts.get(layout.step or "", ()))), table
 
 
 def _ticks(parts: Sequence[Array]) -> float | None:
-    """What a second is in a column of moments."""
+    """A second in units of a column of timestamps; None for other columns."""
     unit = str(parts[0].type).partition("[")[2][:2].rstrip(",]") if parts else ""
     return {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}.get(unit)
 

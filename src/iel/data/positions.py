@@ -1,26 +1,25 @@
-"""Where a body is, told from how it moves, without a label: position columns, jumps, rests and slow directions.
+"""Position columns, found from how columns move; jumps, rests and slow directions.
 
-**Slow columns.** A pose swings to and fro, a place is left and stays left. For a column c of the observations let
+**Slow columns.** A pose oscillates, a position drifts. For a column c of the observations let
 
     r(c) = E (c_{t + 40} - c_t)^2 / E (c_{t + 1} - c_t)^2
 
 over pairs within an episode. Independent noise has r = 1, a random walk r = 40, constant speed r = 1600; units cancel.
 In an ant's 29 columns x and y have 200 to 1000, everything else has less than 15, except for its heading: 130 to 330,
-more than x and y where it spends its time turning on the spot. An orientation is no place, so columns that lie on a
-unit sphere together (quaternions, cosine and sine of an angle) are never place columns. Neither is a column that only
-rises or only falls within episodes, such as a clock or a battery: nobody can be sent back there. A column's own jumps
-(`STEP_LIMIT` times its 99th percentile: teleports, glitches) are left out of both means, or one teleport in a thousand
-steps would outweigh all walking.
+more than x and y where it spends its time turning on the spot. So columns that lie on a unit sphere together
+(quaternions, cosine and sine of an angle) are never position columns. Neither is a column that only rises or only falls
+within episodes, such as a clock or a battery. A column's own jumps (`STEP_LIMIT` times its 99th percentile: teleports,
+glitches) are left out of both means, or one teleport in a thousand steps would outweigh all walking.
 
-**Jumps** are transitions that no motion explains: teleports, resets in mid-episode, glued episodes. With u_t the place
-columns, each divided by its standard deviation, the step from t to t + 1 is a jump if
+**Jumps** are transitions that no motion explains: teleports, resets in mid-episode, glued episodes. With u_t the
+position columns, each divided by its standard deviation, the step from t to t + 1 is a jump if
 
     |u_{t + 1} - u_t| > 3 q,      q = the 99th percentile of |u_{t + 1} - u_t| over the steps that move at all.
 
-So legs that kick, an ant that falls and a sensor that trembles are no jumps, and where nothing separates place from
-pose (arms, kitchens with objects that snap) there are none.
+So legs that kick, an ant that falls and a sensor that trembles do not jump, and where nothing separates position from
+pose (arms, kitchens with objects that snap) nothing does.
 
-**Rests** are stretches in which a body goes nowhere, such as an ant that waits at its goal until the episode ends. With
+**Rests** are stretches without progress, such as an ant that waits at its goal until the episode ends. With
 m_t = |u_{t + w} - u_t|,
 
     a row rests if   m_t < q / 4,     q = the 99th percentile of m,
@@ -34,8 +33,8 @@ from there is missing elsewhere. Two kinds count:
 In D4RL's recipe an ant in the ultra maze rests for nine tenths of its time; there long rests are left out. In short
 episodes that end at their goal (`antmaze-large-stitch`) long ones are 28 % and short ones 59 %; there short ones are
 left out, and goals reached rise from 11 to 14 % to 72 to 76 (docs/results.md). Rests of less than half of the data
-stay: an ant that works its way out of a corner shows how to do that. With them (a sixth of `antmaze-large-navigate`) a
-policy reached 40 of 40 goals, without them 37.
+stay: an ant that gets out of a corner shows how to do that. With them (a sixth of `antmaze-large-navigate`) a policy
+reached 40 of 40 goals, without them 37.
 
 **Slow directions** of an embedding phi are the generalised eigenvectors of
 
@@ -55,7 +54,7 @@ from iel.errors import DataError
 Table = Rows | Trajectories
 LAG = 40
 GAP = 3.0
-"""Place columns are those within this factor of the slowest, if the next one is this factor below all of them."""
+"""Position columns are those within this factor of the slowest, if the next one is this factor below all of them."""
 PERSISTENT = 0.25
 """A column goes somewhere, instead of trembling around a value, if r is at least this share of the lag."""
 STEP_LIMIT = 3.0
@@ -66,7 +65,7 @@ them have a standard deviation of this much.
 MOVES = 1e-6
 """Steps smaller than this share of the largest one are standing still; they say nothing about usual steps."""
 FEWEST = 1000
-"""Of fewer steps the 99th percentile may itself be a jump: then nothing is said."""
+"""Fewest steps for jumps: of fewer, the 99th percentile may itself be a jump."""
 SHARE, MOST = 0.25, 0.5
 """q / 4, and the share of the data from which on rests are left out."""
 
@@ -77,7 +76,7 @@ def slowness(data: Table, lag: int = LAG) -> NDArray[np.float64]:
     near, far = pairs(data.offsets, 1), pairs(data.offsets, lag)
     if len(far) == 0:
         raise DataError(
-            f"{data.name}: no episode is longer than {lag} steps, so slow columns cannot be told; give a smaller lag."
+            f"{data.name}: no episode is longer than {lag} steps, so slow columns cannot be found; give a smaller lag."
         )
     return np.array([_ratio(values.astype(np.float64), near, far, lag) for values in data.observations.T])
 
@@ -97,7 +96,7 @@ def _ratio(values: NDArray, near: NDArray[np.int64], far: NDArray[np.int64], lag
 
 
 def step_limit(sizes: NDArray) -> float:
-    """What no usual step exceeds: three times the 99th percentile of the steps that move at all."""
+    """The largest usual step: three times the 99th percentile of the steps that move at all."""
     moving = sizes[sizes > MOVES * sizes.max(initial=0.0)]
     return STEP_LIMIT * float(np.quantile(moving, 0.99)) if len(moving) else 0.0
 
@@ -130,7 +129,7 @@ def monotone_columns(data: Table) -> dict[int, bool]:
 
 
 def find_position_columns(data: Table, lag: int = LAG) -> list[int]:
-    """The columns that tell the place: a group of equally slow ones, clearly slower than all others."""
+    """The position columns: a group of equally slow ones, clearly slower than all others; DataError if none is."""
     r = slowness(data, lag)
     r[[*orientation_columns(data.observations), *monotone_columns(data)]] = 0.0
     group = r >= max(r.max() / GAP, PERSISTENT * lag)
@@ -142,7 +141,7 @@ def find_position_columns(data: Table, lag: int = LAG) -> list[int]:
             return [int(column) for column in np.flatnonzero(group)]
         reason = f"columns of ratio {r.max():.3g} to {least:.3g} are followed by one of {rest:.3g}"
     raise DataError(
-        f"{data.name}: nothing separates place from pose ({reason}); name the columns that tell the place, or use all."
+        f"{data.name}: nothing separates position from pose ({reason}); name the position columns, or use all."
     )
 
 
@@ -152,7 +151,7 @@ def usual_lag(data: Table) -> int:
 
 
 def position_columns(data: Table) -> tuple[int, ...]:
-    """The columns that tell the position, over half of the longest episode if all are short; () if none do."""
+    """The position columns, with a lag of half the longest episode if all are short; () if there are none."""
     data.require_memory("tell its slow columns")
     try:
         return tuple(find_position_columns(data, usual_lag(data)))
@@ -161,10 +160,9 @@ def position_columns(data: Table) -> tuple[int, ...]:
 
 
 def typical_reach(data: Table, columns: list[int], steps: int, deviation: ArrayLike = 1.0) -> float:
-    """E ||p(x_{t+k}) - p(x_t)||, k uniform on 1..`steps` but not beyond the episode, p the columns over their spread.
+    """E ||p(x_{t+k}) - p(x_t)||, k uniform on 1..`steps` but not beyond the episode, p the columns over `deviation`.
 
-    From up to 10,000 states that are spread evenly over the data (no last ones: nothing is learned there), and up to 20
-    values of k.
+    Over up to 10,000 evenly chosen states (no last ones: nothing is learned there), and up to 20 values of k.
     """
     total = int(data.offsets[-1])
     rows = np.linspace(0, total - 1, min(total, 10_000)).astype(np.int64)
@@ -198,7 +196,7 @@ class Cut(NamedTuple):
 
 
 def jump_rows(data: Table, columns: list[int] | None = None) -> NDArray[np.int64]:
-    """Rows t whose transition to t + 1 is a jump of these columns, by default of those that tell the place."""
+    """Rows t whose transition to t + 1 is a jump of these columns (default: the position columns)."""
     data.require_memory("look for jumps")
     steps = pairs(data.offsets, 1)
     if len(steps) < FEWEST:
@@ -213,7 +211,7 @@ def jump_rows(data: Table, columns: list[int] | None = None) -> NDArray[np.int64
 
 
 def same_entrance(positions: NDArray, radius: float) -> NDArray[np.int64]:
-    """(m,) labels of places, (m, columns): those that a chain of others, each within the radius, joins are one."""
+    """(m,) labels of positions (m, columns): equal where a chain of positions, each within the radius, joins them."""
     from scipy.sparse import coo_array  # a robot that only acts needs no scipy
     from scipy.sparse.csgraph import connected_components
     from scipy.spatial import cKDTree
@@ -233,7 +231,7 @@ def cut_at_jumps(data: Trajectories) -> Cut:
 
 
 class Rest(NamedTuple):
-    """What counts as one."""
+    """The definition of a rest."""
 
     window: int
     """w"""
@@ -247,7 +245,7 @@ LONG, SHORT = Rest(40, 80, 40), Rest(20, 20, 0)
 
 
 def rest_rows(data: Table, columns: list[int] | None = None, kind: Rest = LONG) -> NDArray[np.int64]:
-    """Rows inside rests of these columns, or of those that tell the place; none where nothing tells it."""
+    """Rows inside rests of these columns (default: the position columns, of which there may be none)."""
     data.require_memory("look for rests")
     columns = list(position_columns(data)) if columns is None else columns
     if not columns:
@@ -261,7 +259,7 @@ def rest_rows(data: Table, columns: list[int] | None = None, kind: Rest = LONG) 
     whole = moved[ahead == kind.window]
     if len(whole) == 0:
         return rows[:0]
-    left = np.maximum(ahead, 1) / kind.window if kind.edge == 0 else 1.0  # the edges of long ones are kept anyway
+    left = np.maximum(ahead, 1) / kind.window if kind.edge == 0 else 1.0  # the edges of long ones do not count
     resting = moved < SHARE * np.quantile(whole, 0.99) * left
     # Runs of equal rows within one episode, as first rows and ends.
     changes = np.flatnonzero(np.diff(resting)) + 1

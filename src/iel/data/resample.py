@@ -28,7 +28,7 @@ Numbers = NDArray[np.float64]
 TICK = 1e-6
 """Seconds by which a time of the grid may come before a message of the same time, by rounding."""
 SILENCE = 5
-"""A gap, unless one is given: so many usual intervals, of the rows or of the grid, whichever is longer."""
+"""A gap, unless one is given, in usual intervals of the rows or of the grid, whichever is longer."""
 
 
 def align(times: Numbers, values: Numbers, grid: Numbers, how: Align, gap: float) -> tuple[Numbers, NDArray[np.bool_]]:
@@ -80,7 +80,7 @@ def time_grid(start: float, end: float, rate: float, columns: int, source: str) 
 
 
 def runs(there: NDArray[np.bool_], begins: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(episodes, 2): first row and one past the last of every stretch that is there; one `begins` where it is said."""
+    """(episodes, 2) first row and one past the last of every stretch that is there; a new one starts at `begins`."""
     rows = np.flatnonzero(there)
     if len(rows) == 0:
         return np.zeros((0, 2), np.int64)
@@ -90,7 +90,7 @@ def runs(there: NDArray[np.bool_], begins: NDArray[np.bool_]) -> NDArray[np.int6
 
 
 class Dropped(NamedTuple):
-    """What resampling left out."""
+    """Counts of what resampling left out."""
 
     late: int
     """Rows out of order (which are sorted) that have the time of another one."""
@@ -106,7 +106,7 @@ class Dropped(NamedTuple):
 def resampled(
     rows: Rows, times: Numbers, rate: float, gap: float | None = None, how: Align = "interpolate"
 ) -> tuple[Rows, Dropped]:
-    """The same trajectories at `rate` rows per second: states by `how`, actions as means; gaps end episodes.
+    """Trajectories resampled to `rate` rows per second: states by `how`, actions as means; gaps end episodes.
 
     Rows may be out of order; of rows with equal times the last counts. The action of an episode's last row is not read.
     """
@@ -159,7 +159,7 @@ def yaw_sin_cos(quaternions: Numbers) -> Numbers:
 
         s = 2 (w z + x y),   c = w^2 + x^2 - y^2 - z^2,   (s, c) / |(s, c)|
 
-    NaN where there is no heading: the zero quaternion, or straight up.
+    NaN where the heading is undefined: the zero quaternion, or straight up.
     """
     x, y, z, w = quaternions.T
     found = np.stack([2.0 * (w * z + x * y), w * w + x * x - y * y - z * z], axis=1)

@@ -29,17 +29,17 @@ def scaling_of(data: Trajectories) -> Scaling:
 
 
 def standardised(data: Trajectories, scaling: Scaling) -> Trajectories:
-    """The same trajectories with observations (x - m) / s."""
+    """Trajectories with observations (x - m) / s."""
     return Trajectories(scaling(data.observations), data.actions, data.offsets, data.name, signals=data.signals)
 
 
 def unit_actions(data: Trajectories) -> Trajectories:
-    """The same data with every action column rescaled to [-1, 1], for logs in other units:
+    """Trajectories with every action column rescaled to [-1, 1], for logs in other units:
 
         a = 2 (u - low) / (high - low) - 1,      u = low + (a + 1) (high - low) / 2
 
-    A robot is sent u, made from the policy's a by the second formula (`Signals.in_units`), so low and high are kept in
-    the data's `signals`. A constant column becomes 0.
+    A robot is sent u, made from the policy's a by the second formula (`Signals.in_units`), so low and high are stored
+    in the data's `signals`. A constant column becomes 0.
     """
     used = data.actions[data.transitions]
     low, high = used.min(axis=0), used.max(axis=0)

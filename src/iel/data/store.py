@@ -4,15 +4,15 @@
       observations.f32   (states, columns) little-endian float32, row after row, no header
       actions.f32        (states, columns) likewise; rows at episode ends are zero
       offsets.i64        (episodes + 1,) little-endian int64
-      manifest.json      shapes, mean and spread of every column, fingerprint; sha256 and size of the three files
+      manifest.json      shapes, mean and standard deviation of every column, fingerprint; sha256 and size of the files
 
-These are the arrays of `Trajectories` byte for byte, so a row is one read at a place that is known, and any program can
-map the files. Compressed and chunked formats (Parquet, Zarr) unpack a block of thousands of rows for each row of a
-random batch.
+These are the arrays of `Trajectories` byte for byte, so a row is one read at a known offset, and any program can map
+the files. Compressed and chunked formats (Parquet, Zarr) unpack a block of thousands of rows for each row of a random
+batch.
 
-`write_store` takes any data set a window of whole episodes at a time. Each window is judged as `iel data check` judges
+`write_store` takes any data set a window of whole episodes at a time, and checks each window as `iel data check` checks
 a file; repeats between windows are not looked for. `open_store` reads the manifest, the offsets and the sizes of the
-files, and no rows; `verify_store` compares all of them with their sha256.
+files, and no rows; `verify_store` compares all files with their sha256.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ WINDOW = 1 << 20
 """Rows that are looked at together while a store is written."""
 FILES = {"observations": "observations.f32", "actions": "actions.f32", "offsets": "offsets.i64"}
 LARGEST, SMALLEST = 3e38, 1e-9
-"""What columns are divided by fits into float32 and is not zero."""
+"""Bounds of means and standard deviations: they fit into float32, and the latter are not zero."""
 
 
 class StoreFacts(Struct, frozen=True):
-    """What the manifest of a store must hold."""
+    """Fields of a store's manifest."""
 
     kind: str
     states: Count
@@ -162,7 +162,7 @@ def is_store(path: Path) -> bool:
 
 
 def open_store(path: Path, name: str | None = None) -> Trajectories:
-    """The trajectories of a store; no rows are read until someone asks for them."""
+    """The trajectories of a store; rows are read when they are used."""
     refuse_partial(path, DataError)
     manifest = verify_seal(path, FORMAT, [FILES["offsets"]], remedy=REMEDY, error=DataError)
     facts = as_struct(manifest, StoreFacts, str(path / "manifest.json"), DataError)
@@ -200,8 +200,8 @@ def _map(path: Path, shape: tuple[int, int]) -> FloatArray:
 class RowReader:
     """Rows of a store by number, read instead of mapped: pages of a map would stay in this process's memory.
 
-    Rows are read in the order of the file, neighbours together. Where the store is larger than the memory budget, the
-    system is told of all of them first, so that the disk works on many at a time.
+    Rows are read in the order of the file, neighbours together. Where the store is larger than the memory budget, all
+    of them are announced to the system first, so that the disk works on many at a time.
     """
 
     def __init__(self, path: Path, columns: int):

@@ -1,4 +1,4 @@
-"""Tables with named columns (CSV, Parquet, LeRobot): which columns are what, and how rows become episodes.
+"""Tables with named columns (CSV, Parquet, LeRobot): roles of the columns, and how rows become episodes.
 
     episode  step  observation.x  observation.y  action.vx  action.vy  battery
     0        0     1.0            2.0            0.3        0.0        0.98
@@ -20,18 +20,20 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from iel.data.gaps import GAPS, Gaps, mend
+from iel.data.gaps import Gaps, mend
 from iel.data.resample import resampled
 from iel.data.trajectories import Piece, Rows, ends_of_ids, marked, misspelt, rows_from_ends
 from iel.errors import DataError
 from iel.files import notice
 from iel.signals import CONVERSION, Signals
+from iel.typed import Positive, violation
 
 EPISODE = ("episode", "episode_index", "episode_id", "episode_ids", "episode_number")
 STEP = ("step", "frame_index", "step_index", "timestamp", "time", "t")
@@ -41,23 +43,22 @@ SHOWN = 12
 EVEN = 0.1
 """Logs have a rate if nine of ten steps take as long as the usual one, give or take this share."""
 Given = Mapping[str, str | Sequence[str] | float]
-"""Columns as people give them."""
+"""`Columns` as a mapping, which is how `iel.load` takes them."""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which columns of a table are what; what is left out is told by the names."""
+class Columns(Struct, frozen=True, forbid_unknown_fields=True):
+    """Roles of the columns of a table; those that are not given are found by their names."""
 
     observations: tuple[str, ...] = ()
     actions: tuple[str, ...] = ()
     episode: str | None = None
     step: str | None = None
-    rate: float | None = None
-    """Rows per second that are made of the rows of the file, by their times (dates or seconds) in the column `step`."""
-    silence: float | None = None
+    rate: Positive | None = None
+    """Rows per second to resample to, by the times (dates or seconds) in the column `step`."""
+    silence: Positive | None = None
     """Seconds without a row that end an episode then (default: five usual intervals)."""
     gaps: Gaps = "refuse"
-    """What becomes of empty cells."""
+    """How empty cells are treated."""
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -67,43 +68,24 @@ class Columns:
     @classmethod
     def of(cls, given: Given) -> Columns:
         """From `{"observations": ["x", "y"], "actions": ["vx", "vy"], "episode": "run", "gaps": "cut"}`."""
-        known = [field.name for field in fields(Columns)]
-        if wrong := [name for name in given if name not in known]:
-            raise DataError(f"columns has no entry '{wrong[0]}'; it takes {', '.join(known)}.")
-        numbers = {name: float(value) for name, value in given.items() if isinstance(value, int | float)}
-        if wrong := [name for name in ("rate", "silence") if name in given and not numbers.get(name, 0.0) > 0.0]:
-            raise DataError(f"columns: {wrong[0]} is {given[wrong[0]]!r}; give a number above 0.")
-        lists = {
-            name: (value,) if isinstance(value, str) else tuple(map(str, value))
-            for name, value in given.items()
-            if not isinstance(value, int | float)
-        }
-        gaps = next((how for how in GAPS if (how,) == lists.get("gaps", GAPS[:1])), None)
-        if gaps is None:
-            raise DataError(f"gaps is '{' '.join(lists['gaps'])[:40]}'; choose {', '.join(GAPS)}.")
-        return cls(
-            lists.get("observations", ()),
-            lists.get("actions", ()),
-            next(iter(lists.get("episode", ())), None),
-            next(iter(lists.get("step", ())), None),
-            gaps=gaps,
-            **numbers,
-        )
+        lists = {name: (given[name],) for name in ("observations", "actions") if isinstance(given.get(name), str)}
+        if wrong := violation({**given, **lists}, cls):
+            raise DataError(f"columns: {wrong}; it takes {', '.join(cls.__struct_fields__)}.")
+        return msgspec.convert({**given, **lists}, cls)
 
 
-@dataclass(frozen=True)
-class Layout(Columns):
+class Layout(Columns, frozen=True):
     """The columns that were found: all names are in the file."""
 
     flags: tuple[str, ...] = ()
-    inner: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    inner: Mapping[str, Sequence[str]] = {}
     """Names of the numbers of a column that holds vectors, where they are known."""
     signals: Signals | None = None
-    """What the file itself says about its columns."""
+    """Names, units and ranges in the file itself."""
     where: Callable[[int], str] = "row {}".format
-    """Where in the file a row stands."""
+    """Names a row in messages: "line 5"."""
     ticks: float | None = None
-    """What a second is in the step column, if that is known."""
+    """A second in units of the step column, if it is known."""
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -111,10 +93,9 @@ class Layout(Columns):
 
     @classmethod
     def find(cls, columns: Columns, names: Sequence[str], source: str, one_episode: bool = False) -> Layout:
-        """`one_episode` says that the file is a single episode, as in a folder of files."""
-        repeated = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
-        if repeated:
-            raise DataError(f"{source} has two columns called '{repeated[0]}'; rename one of them.")
+        """The layout of a file with columns of these names; with `one_episode` the whole file is one episode."""
+        if repeated := next((name for name in names if list(names).count(name) > 1), None):
+            raise DataError(f"{source} has two columns called '{repeated}'; rename one of them.")
         for name in columns.read:
             if name not in names:
                 raise DataError(f"{source} has no column '{name}'; it has {_listed(names)}.")
@@ -138,16 +119,14 @@ class Layout(Columns):
         step = columns.step or next((name for name in STEP if name in names), None)
         if columns.rate is not None and step is None:
             raise DataError(f"{source} has no column of time; name it with --time, it has {_listed(names)}.")
-        found = cls(
-            tuple(observations), tuple(actions), episode, step, columns.rate, columns.silence, columns.gaps, flags
-        )
+        found = cls(observations, actions, episode, step, columns.rate, columns.silence, columns.gaps, flags)
         rest = [name for name in names if name not in found.read]
         if rest:
             notice(f"{source}: not read: {_listed(rest)}.", once=True)
         return found
 
     def rows(self, table: Piece, name: str, source: str) -> Rows:
-        """Rows of the store, from the columns by name: (n,), or (n, k) where one column holds vectors."""
+        """Rows, from the columns by name: (n,), or (n, k) where one column holds vectors."""
         if len(table[self.observations[0]]) == 0:
             raise DataError(f"{source} has no rows below its header; record some.")
         observations, actions = (
@@ -183,7 +162,7 @@ class Layout(Columns):
         return found
 
     def _names(self, table: Piece, columns: Sequence[str]) -> Iterator[str]:
-        """Names of the columns, and of the numbers of those that hold vectors: as they are given, else `name[0]`."""
+        """Names of the columns, and of the numbers of those that hold vectors: `inner` if it fits, else `name[0]`."""
         given = [name for column in columns for name in self.inner.get(column, (column,))]
         for column in columns:
             width = table[column].shape[1] if table[column].ndim > 1 else 0

@@ -11,15 +11,14 @@ import io
 import re
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from iel.data.tables import Columns, Layout
@@ -46,7 +45,7 @@ def read_csv(path: Path, columns: Columns, one_episode: bool) -> tuple[Layout, P
             with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
                 header, separator = _header(text, path)
                 layout = Layout.find(columns, header, str(path), one_episode)
-                cells = _Cells(path, header, replace(layout, where=partial(_line, path, separator)))
+                cells = _Cells(path, header, layout)
                 cells.read(csv.reader(text, delimiter=separator, strict=True))
         except UnicodeDecodeError:
             raise DataError(f"{path} is not UTF-8 text; save it as UTF-8.") from None
@@ -66,21 +65,13 @@ def _header(file: TextIO, path: Path) -> tuple[list[str], str]:
     return names, separator
 
 
-def _line(path: Path, separator: str, row: int) -> str:
-    """Where a row stands; looked for only when something is wrong there."""
-    with path.open(encoding="utf-8-sig", newline="") as text:
-        text.readline()
-        lines = csv.reader(text, delimiter=separator)
-        next(islice((cells for cells in lines if cells), row, None))
-        return f"line {lines.line_num + 1}"
-
-
 class _Cells:
     """The columns that are read, as they grow: numbers, a number for every name of an episode, times as text."""
 
     def __init__(self, path: Path, header: list[str], layout: Layout):
-        self.path, self.header, self.layout = path, header, layout
-        self.rows = 0
+        self.path, self.header, self.rows = path, header, 0
+        lines = self.lines = array("q")
+        self.layout = structs.replace(layout, where=lambda row: f"line {lines[row]}")
         self.codes: dict[str, int] = {}
         self.times: list[str] = []
         self.values: dict[str, array[float]] = {name: array("d") for name in layout.read}
@@ -88,8 +79,9 @@ class _Cells:
     def read(self, lines: Any) -> None:
         """All rows, a block at a time."""
         width, seen = len(self.header), 0
-        while block := list(islice(lines, BLOCK)):
-            rows = [cells for cells in block if cells]
+        while block := [(lines.line_num + 1, cells) for cells in islice(lines, BLOCK)]:
+            rows = [cells for _, cells in block if cells]
+            self.lines.extend(line for line, cells in block if cells)
             for number, cells in enumerate(rows):
                 if len(cells) != width:
                     raise self.wrong(number, f"{len(cells)} cells for {width} columns; correct the line")
@@ -129,13 +121,13 @@ class _Cells:
         return values
 
     def table(self) -> tuple[Layout, Piece]:
-        """What the columns are, and their numbers."""
+        """The layout, and the numbers of the columns."""
         table: Piece = {name: np.array(values) for name, values in self.values.items()}
         if self.layout.step is None:
             return self.layout, table
         self.rows = 0
         table[self.layout.step], dates = self._exact(self.layout.step)
-        return replace(self.layout, ticks=SECOND if dates else None), table
+        return structs.replace(self.layout, ticks=SECOND if dates else None), table
 
     def _exact(self, column: str) -> tuple[NDArray, bool]:
         """Times that differ where the text does; whether they are dates, in nanoseconds."""

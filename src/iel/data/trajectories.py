@@ -7,10 +7,10 @@ Layout, for two episodes with three and two transitions (T transitions have T + 
     actions        a0   a1   a2   0  |  a0'  a1'  0        the last row of an episode holds no action
     offsets        0                    4                  7      episode e = rows offsets[e] .. offsets[e + 1] - 1
 
-Row i and row i + 1 are a transition unless i is the last row of its episode. Boundaries are given by whoever
-builds the store and are never guessed from the numbers.
+Row i and row i + 1 are a transition unless i is the last row of its episode. Boundaries are given, never guessed from
+the numbers.
 
-`Rows` are the same as they stand in a file, not yet checked. Layouts of files become rows by
+`Rows` have this layout too and are not checked yet. Layouts of files become rows by
 
     rows_from_ends        flat arrays with flags on last rows
     rows_from_pairs       transitions (s, a, s')
@@ -76,15 +76,15 @@ class Trajectories:
     offsets: NDArray[np.int64]
     """(episodes + 1,) first row of every episode, and the number of rows."""
     name: str = "data"
-    """What error messages, tables and pictures call this data set."""
+    """Name of the data set in errors, tables and pictures."""
     checked: bool = False
-    """Whether it was found in order by the checks of `iel data check`, or its maker asked to leave them out."""
+    """Whether the checks of `iel data check` passed, or were left out on request."""
     source: Path | None = None
     """The file or folder that `iel.load` read it from; None for what was built in memory."""
     stored: Path | None = None
-    """The store on the disk whose files observations and actions are maps of; they were checked when it was written."""
+    """The store on the disk that observations and actions are maps of; its rows were checked when it was written."""
     signals: Signals = UNNAMED
-    """Names, units and ranges of the columns, and the rate at which they were recorded, as far as they are known."""
+    """Names, units and ranges of the columns and the recording rate, as far as they are known."""
 
     def __post_init__(self) -> None:
         if self.stored is not None:
@@ -127,9 +127,10 @@ class Trajectories:
         short: Literal["refuse", "drop"] = "refuse",
         trust: bool = False,
     ) -> Trajectories:
-        """From a list of (T + 1 observations, T actions); `short="drop"` skips episodes of fewer than two steps.
+        """Trajectories of a list of (T + 1 observations, T actions), each a table (steps, columns).
 
-        What `iel data check` calls an error is refused, and its warnings are printed, unless `trust` says you know.
+        Episodes of fewer than two steps are refused, or left out with `short="drop"`. What `iel data check` calls an
+        error raises DataError and its warnings are printed, unless `trust` is true.
         """
         tables = []
         for e, (states, controls) in enumerate(episodes):
@@ -142,15 +143,14 @@ class Trajectories:
     def from_flat(
         cls, observations: ArrayLike, actions: ArrayLike, terminals: ArrayLike, name: str = "data", trust: bool = False
     ) -> Trajectories:
-        """From flat arrays with T + 1 rows per episode, `terminals` true on the last row of each (OGBench's layout)."""
+        """Trajectories of flat arrays with T + 1 rows per episode; `terminals` is true on the last row of each."""
         states, controls, ends = (plain_numbers(array, name) for array in (observations, actions, terminals))
         return rows_from_ends(states, controls, ends, name).trajectories(trust)
 
     def save(self, path: Path | str, **facts: ArrayLike) -> Path:
         """Write an npz file in OGBench's layout, whole or not at all; `iel.load` reads it back to the same bits.
 
-        `signals` are kept as JSON in an array of bytes; `facts` as further arrays, such as the version of the recipe it
-        was made by, which are not read back.
+        `signals` are written as JSON in an array of bytes, `facts` as further arrays, which are not read back.
         """
         path = Path(path)
         if path.suffix != ".npz":
@@ -159,12 +159,11 @@ class Trajectories:
         terminals[self.offsets[1:] - 1] = True
         with os_errors(DataError, path, writing=True):
             path.parent.mkdir(parents=True, exist_ok=True)
+            if self.signals != UNNAMED:
+                facts[SIGNALS] = np.frombuffer(msgspec.json.encode(self.signals), np.uint8)
+            facts |= {"observations": self.observations, "actions": self.actions, "terminals": terminals}
             with writing(path) as file:
-                tables = {"observations": self.observations, "actions": self.actions, "terminals": terminals}
-                if self.signals != UNNAMED:
-                    facts[SIGNALS] = np.frombuffer(msgspec.json.encode(self.signals), np.uint8)
-                further = {name: np.asarray(value) for name, value in facts.items()}
-                np.savez_compressed(file, **{**further, **tables})  # type: ignore[arg-type]
+                np.savez_compressed(file, **{name: np.asarray(value) for name, value in facts.items()})  # type: ignore[arg-type]
         return path
 
     # ---------------------------------------------------------------- reading
@@ -193,11 +192,11 @@ class Trajectories:
         return Trajectories.from_episodes(chosen, name or self.name, trust=self.checked)._set(signals=self.signals)
 
     def named(self, name: str) -> Trajectories:
-        """The same store under another name."""
+        """These trajectories under another name."""
         return copy(self)._set(name=name)
 
     def described(self, **changes: Any) -> Trajectories:
-        """The same store with other entries of its `signals`: `data.described(units={"x": "m"}, rate=10.0)`."""
+        """These trajectories with other entries of `signals`: `data.described(units={"x": "m"}, rate=10.0)`."""
         signals = self.signals.replace(**changes)
         return copy(self)._set(signals=signals.require(self.observation_size, self.action_size, self.name, DataError))
 
@@ -241,7 +240,7 @@ class Trajectories:
         rows = np.arange(self.num_states)
         return rows[rows != self.final]
 
-    # Stores know the next four already, and `open_store` sets them.
+    # The next four are in the manifest of a store, and `open_store` sets them.
 
     @cached_property
     def scale(self) -> FloatArray:
@@ -265,13 +264,13 @@ class Trajectories:
 
     @cached_property
     def position_columns(self) -> tuple[int, ...]:
-        """The columns that tell the position (`iel.data.positions`); none where nothing separates it from the pose."""
+        """The position columns (`iel.data.positions`); none where nothing separates position from pose."""
         from iel.data.positions import position_columns
 
         return position_columns(self)
 
     def require_position(self) -> tuple[int, ...]:
-        """The columns that tell the position; refused, with the reason, where there are none."""
+        """The position columns; DataError with the reason where there are none."""
         from iel.data.positions import find_position_columns
 
         return self.position_columns or tuple(find_position_columns(self))
@@ -284,7 +283,7 @@ class Trajectories:
         return jump_rows(self, list(self.position_columns))
 
     def require_memory(self, purpose: str) -> None:
-        """Refuse to look at all rows of a store at once where they do not fit into memory."""
+        """Refuse to read all rows of a store at once where they do not fit into the memory budget."""
         if self.stored is not None:
             needed = self.observations.nbytes + self.actions.nbytes + 40 * self.num_states
             check_budget(f"{self.stored}, to {purpose},", needed)
@@ -319,7 +318,7 @@ def short_episodes(offsets: NDArray) -> NDArray:
 
 
 def check_offsets(offsets: NDArray, states: int, name: str) -> None:
-    """Refuse boundaries that do not divide the states into episodes of two steps and more."""
+    """Refuse boundaries that do not divide the states into episodes of at least two steps."""
     if offsets[0] != 0 or offsets[-1] != states or np.any(np.diff(offsets) <= 0):
         raise DataError(f"{name}: episode offsets must rise from 0 to the number of states, {states}.")
     short = short_episodes(offsets)
@@ -345,7 +344,7 @@ def non_finite(table: NDArray) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 class Rows(NamedTuple):
-    """One row per state; the action of an episode's last row is not read. `iel data check` sees rows as they are."""
+    """One row per state, as in a file and not checked; the action of an episode's last row is not read."""
 
     observations: NDArray
     actions: NDArray
@@ -354,7 +353,7 @@ class Rows(NamedTuple):
     signals: Signals = UNNAMED
 
     def trajectories(self, trust: bool = False) -> Trajectories:
-        """The immutable store. Without `trust`, what `iel data check` calls an error is refused."""
+        """Immutable trajectories. Without `trust`, what `iel data check` calls an error is refused."""
         from iel.data.examine import validate
 
         with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
@@ -373,10 +372,10 @@ class Rows(NamedTuple):
         return jump_rows(self) if np.isfinite(self.observations).all() else np.zeros(0, np.int64)
 
     def require_memory(self, purpose: str) -> None:
-        """They are in memory."""
+        """Nothing: rows are in memory."""
 
     def without_short(self) -> Rows:
-        """Without episodes of fewer than two steps, which the public files contain; a notice says how many."""
+        """The rows without episodes of fewer than two steps, which public files contain; a notice counts them."""
         short = short_episodes(self.offsets)
         if len(short) == 0 or len(short) == len(self.offsets) - 1:
             return self
@@ -389,18 +388,18 @@ class Rows(NamedTuple):
 
 
 def parse_signals(text: bytes, where: str) -> Signals:
-    """What is known of the columns, from JSON that came with the rows."""
+    """Names, units, ranges and rate of the columns, from JSON."""
     return as_struct(parse_json(text, where, DataError), Signals, where, DataError)
 
 
 def signals_beside(folder: Path) -> Signals | None:
-    """The same, in a directory that `iel.data.writers` made; None in others."""
+    """Names, units, ranges and rate from a directory that `iel.data.writers` made; None in others."""
     file = folder / SIGNALS_FILE
     return parse_signals(read_limited(file, JSON_BYTES, DataError), str(file)) if file.exists() else None
 
 
 def rows_from_ends(observations: NDArray, actions: NDArray, ends: ArrayLike, name: str) -> Rows:
-    """From flat arrays and a flag a row, true on the last row of every episode."""
+    """Rows of flat arrays, with flags that are true on the last row of every episode."""
     check_tables(observations, actions, name)
     flags = check_flags(ends, len(observations), name)
     if len(flags) and not flags[-1]:
@@ -409,7 +408,7 @@ def rows_from_ends(observations: NDArray, actions: NDArray, ends: ArrayLike, nam
 
 
 def rows_from_pairs(observations: NDArray, actions: NDArray, following: NDArray, ends: ArrayLike, name: str) -> Rows:
-    """From transitions (s, a, s'): an episode ends where s' is not the next row's s, or where it is said to end.
+    """Rows of transitions (s, a, s'): an episode ends where s' is not the next row's s, or where `ends` is true.
 
     Every episode gets one row more than it has transitions: its last s'.
     """
@@ -423,7 +422,7 @@ def rows_from_pairs(observations: NDArray, actions: NDArray, following: NDArray,
         return Rows(observations, actions, np.zeros(1, np.int64), name)
     flags = check_flags(ends, len(observations), name) | breaks(observations, following)
     last = np.flatnonzero(flags)
-    # Where row i of the transitions goes: one place further for every episode that ended before it.
+    # The row of transition i: one further for every episode that ended before it.
     where = np.arange(len(flags)) + np.concatenate([[0], np.cumsum(flags)[:-1]])
     states = np.empty((len(flags) + len(last), observations.shape[1]), np.float32)
     controls = np.zeros((len(states), actions.shape[1]), np.float32)
@@ -436,9 +435,9 @@ def rows_from_pairs(observations: NDArray, actions: NDArray, following: NDArray,
 def rows_in_windows(
     pieces: Iterable[tuple[Piece, bool]], ends: Callable[[Piece], NDArray[np.bool_]], name: str, closed: bool = False
 ) -> Iterator[Rows]:
-    """The rows of arrays that are given in consecutive pieces, in windows of whole episodes; leftovers are carried.
+    """Rows of arrays that come in consecutive pieces, in windows of whole episodes; leftovers are carried.
 
-    `ends` tells the last rows; `closed` says that the end of all (a piece with a true second value) is one, too.
+    `ends` flags last rows; with `closed`, the end of the last piece (its second value is true) ends an episode too.
     """
     carried: Piece = {}
     for piece, last in pieces:
@@ -446,7 +445,7 @@ def rows_in_windows(
         flags, pairs = ends(arrays), "next_observations" in arrays
         stop = len(flags)
         if not last:
-            # Of a transition the next row tells whether it is the last one, so that of the last row is not known yet.
+            # The row after a transition decides whether the transition is the last one; the last row is still open.
             known = (flags | breaks(arrays["observations"], arrays["next_observations"]))[:-1] if pairs else flags
             stop = int(np.flatnonzero(known)[-1]) + 1 if known.any() else 0
         elif closed:
@@ -471,13 +470,13 @@ def equally_many(lengths: Mapping[str, int], source: Path | str) -> int:
 def episodes_in_windows(
     episodes: Iterable[tuple[str, NDArray, NDArray]], name: str, size: int | None
 ) -> Iterator[Rows]:
-    """From (label, observations, actions) of every episode: of all, or of as many as have `size` rows together."""
+    """Rows of (label, observations, actions) per episode: of all, or in windows of at least `size` rows."""
     window: list[tuple[str, NDArray, NDArray]] = []
     rows = cost = 0
     for episode in episodes:
         window.append(episode)
         rows += len(episode[1]) if episode[1].ndim else 0
-        cost += sum(array.nbytes + 4 * array.size for array in episode[1:])  # as it is, and once more as float32
+        cost += sum(array.nbytes + 4 * array.size for array in episode[1:])  # as stored, and as float32
         check_budget(name, cost)
         if size is not None and rows >= size:
             yield rows_from_episodes(window, name)
@@ -487,7 +486,7 @@ def episodes_in_windows(
 
 
 def rows_from_episodes(episodes: Sequence[tuple[str, NDArray, NDArray]], name: str, equal: bool = True) -> Rows:
-    """From (label, observations, actions) of every episode, T + 1 observations (if `equal`, or T) for T actions."""
+    """Rows of (label, observations, actions) per episode: T + 1 observations for T actions, or T with `equal`."""
     if not episodes:
         raise DataError(f"{name} has no episodes; give at least one with two or more steps.")
     for label, states, controls in episodes:
@@ -516,7 +515,7 @@ def rows_from_episodes(episodes: Sequence[tuple[str, NDArray, NDArray]], name: s
 
 
 def check_tables(observations: NDArray, actions: NDArray, name: str) -> None:
-    """Refuse arrays that are no tables of equally many rows."""
+    """Refuse arrays that are not tables with equally many rows."""
     for kind, array in (("observations", observations), ("actions", actions)):
         if array.ndim != 2 or array.shape[1] == 0:
             raise DataError(not_a_table(name, kind, array))
@@ -528,7 +527,7 @@ def check_tables(observations: NDArray, actions: NDArray, name: str) -> None:
 
 
 def not_a_table(where: str, kind: str, array: NDArray) -> str:
-    """The sentence about observations or actions that are no table (steps, columns)."""
+    """The error for observations or actions that are not a table (steps, columns)."""
     if array.ndim > 2:
         remedy = "pictures and other arrays per step are not supported, so turn each step into a row of numbers first"
     elif kind == "actions" and array.ndim == 1 and array.dtype.kind in "iub":
@@ -539,7 +538,7 @@ def not_a_table(where: str, kind: str, array: NDArray) -> str:
 
 
 def check_flags(values: ArrayLike, rows: int, source: str) -> NDArray[np.bool_]:
-    """End-of-episode flags as bools, one a row; whatever is neither 0 nor 1 is refused."""
+    """(rows,) end-of-episode flags; values other than 0 and 1 are refused."""
     flags = np.asarray(values)
     if flags.size != rows:
         raise DataError(f"{source}: {flags.size} end-of-episode flags for {rows} rows; give one per row.")
@@ -549,7 +548,7 @@ def check_flags(values: ArrayLike, rows: int, source: str) -> NDArray[np.bool_]:
 
 
 def marked(arrays: Piece, fields: Iterable[str], rows: int, source: str) -> NDArray[np.bool_]:
-    """Flags on last rows, by those of these arrays of flags that there are."""
+    """(rows,) the union of those arrays of flags among `fields` that there are."""
     flags = [check_flags(arrays[field], rows, source) for field in fields if field in arrays]
     return np.any(flags, axis=0) if flags else np.zeros(rows, bool)
 
@@ -557,7 +556,7 @@ def marked(arrays: Piece, fields: Iterable[str], rows: int, source: str) -> NDAr
 def ends_of_ids(
     ids: NDArray, column: str, source: str, where: Callable[[int], str] = "row {}".format
 ) -> NDArray[np.bool_]:
-    """Flags on last rows, from the number of every row's episode."""
+    """(rows,) flags on last rows, from the number of every row's episode."""
     if ids.dtype.kind == "f":  # beyond 2^53 (of float64) two numbers may have become one
         vague = np.flatnonzero(~(np.abs(ids) < 2.0 ** (1 + np.finfo(ids.dtype).nmant)))
         if len(vague):
@@ -578,7 +577,7 @@ def ends_of_ids(
 
 
 def misspelt(present: Iterable[str], known: Sequence[str], source: str) -> None:
-    """Refuse a name that is nearly one of those that say where episodes end: a damaged one would glue them together."""
+    """Refuse a name that is nearly a known one: without a damaged `timeouts`, episodes would be glued together."""
     names = set(present)
     absent = [name for name in known if name not in names]
     for name in sorted(names - set(known)):
@@ -589,7 +588,7 @@ def misspelt(present: Iterable[str], known: Sequence[str], source: str) -> None:
 
 
 def breaks(observations: NDArray, following: NDArray) -> NDArray[np.bool_]:
-    """Whether the transition of each row is not continued by the next row; a NaN is no continuation."""
+    """(rows,) whether s' of a transition differs from s of the next row; NaN differs."""
     broken = np.ones(len(observations), bool)
     with np.errstate(all="ignore"):
         for start in range(0, len(observations) - 1, BLOCK):

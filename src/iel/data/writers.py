@@ -4,8 +4,8 @@
     OUT/meta, OUT/data              LeRobot v3: observation.state, action, one frame per state
     OUT/data/main_data.hdf5         Minari: groups episode_0, ..., T + 1 observations and T actions
 
-The action of an episode's last row is zero, where a format has a place for it. Names, units and ranges of the columns
-are kept beside the rows (`Trajectories.signals`): in Parquet's own metadata, else in a file `iel.json`.
+The action of an episode's last row is zero, where a format has one. Names, units and ranges of the columns
+(`Trajectories.signals`) are in Parquet's own metadata, else in a file `iel.json`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Format = Literal["npz", "parquet", "lerobot", "minari"]
 SUFFIXES: Mapping[str, Format] = {".npz": "npz", ".parquet": "parquet"}
 FRAMES = 10
-"""Frames per second that LeRobot is told where the rate is not known."""
+"""Frames per second in LeRobot's metadata where the rate is not known."""
 GROUP = 1 << 16
 """Rows of a group of Parquet."""
 
@@ -102,7 +102,7 @@ def _write_lerobot(data: Trajectories, root: Path, name: str) -> None:
 
     rate = data.signals.rate
     if rate is None:
-        notice(f"{data.name}: its rate is not known, so LeRobot is told {FRAMES} frames per second; --rate says it.")
+        notice(f"{data.name}: its rate is not known, so LeRobot gets {FRAMES} frames per second; --rate sets it.")
     rate = rate or float(FRAMES)
     episode, frame = _counted(data)
     tables = {
