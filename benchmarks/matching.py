@@ -58,7 +58,7 @@ def measure(planner: AsymGraph, data: Trajectories, options: Options) -> dict[st
     for step in range(options.steps):
         states = np.asarray(planner.model.embed(data.observations[starts + step]), np.float64)
         began = time.perf_counter()
-        cheapest, least = pursuit.matcher.match_rows(states, wanted)
+        cheapest, least = pursuit.matcher.match_all(states, wanted)
         between = time.perf_counter()
         memory, costs = pursuit.matcher.match(states, wanted, memory)
         if step:

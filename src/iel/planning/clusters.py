@@ -29,7 +29,7 @@ from iel.distances import (
 )
 from iel.errors import ConfigError, GeometryError
 from iel.model.atlas import Atlas, Source
-from iel.planning.coreset import euclidean_tree, nearest_pairs
+from iel.planning.coreset import euclidean_tree
 from iel.planning.graph import NO_HOP, Edges, Field, search
 from iel.planning.planner import Aim, Planner, PlanningModel, Pursuit
 
@@ -133,7 +133,7 @@ class ClusterGraph:
             costs.append(table[row, column])
         self._edges = Edges(np.concatenate(sources), np.concatenate(targets), np.concatenate(costs))
         if self.count > 1:  # the tree's edges that are longer than the reach join the pieces by the shortest gaps
-            tree = euclidean_tree(points, *nearest_pairs(points, min(10, self.count - 1), 1.0, np.inf))
+            tree = euclidean_tree(points)
             first, second = np.append(tree.first, tree.second), np.append(tree.second, tree.first)
             lengths = distances_of_rows(metric, points[first], points[second])
             far = lengths > reach

@@ -13,7 +13,6 @@ goals there is one graph for all of them, and a new goal is one search.
 from __future__ import annotations
 
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from iel.distances import (
 )
 from iel.errors import ConfigError, GeometryError
 from iel.model.atlas import ObservedEdges, ObservedTeleports
-from iel.planning.coreset import Pairs, euclidean_tree, nearest_pairs
+from iel.planning.coreset import euclidean_tree
 from iel.planning.landmarks import SupportCosts
 from iel.planning.node_costs import DisplacementCosts, Matcher, NodeCosts
 from iel.planning.observed import LONGEST
@@ -240,22 +239,21 @@ class Connectivity:
     """Nodes in the largest of them."""
 
 
-def node_costs(points: Floats, metric: Metric, neighbours: int, path: str) -> NodeCosts:
-    """The costs between nodes that fit the metric; `path` is for displacements."""
+def node_costs(points: Floats, metric: Metric, neighbours: int) -> NodeCosts:
+    """The costs between nodes that fit the metric."""
     if len(points) > 1 and isinstance(metric, SupportFunction):
         return SupportCosts(points, metric, neighbours)
     if isinstance(metric, Displacement):
-        return DisplacementCosts(points, metric, neighbours, path)
+        return DisplacementCosts(points, metric, neighbours)
     return NodeCosts(points, metric, neighbours)
 
 
 class PlanningGraph:
     """A coreset's points, ready to be planned over for any goal.
 
-    `path` forces the "pruned" or the "dense" computation of a `Displacement`; "auto" prunes while that is cheaper.
-    `symmetric` adds the reverse of every kept edge (Sym-Graph). The Euclidean tree that keeps the graph connected is
-    that of `tree_points`, where the points themselves are no space. The cost of every edge that is not among the
-    `observed_edges` is multiplied by `unobserved_cost`; an infinite factor removes it.
+    `symmetric` adds the reverse of every edge (Sym-Graph). The Euclidean tree that keeps the graph connected is that of
+    `tree_points`, where distances between the points themselves mean nothing. The cost of every edge that is not among
+    the `observed_edges` is multiplied by `unobserved_cost`; an infinite factor removes it.
     """
 
     def __init__(
@@ -265,7 +263,6 @@ class PlanningGraph:
         *,
         neighbours: int = 10,
         symmetric: bool = False,
-        path: str = "auto",
         tree_points: Floats | None = None,
         observed_edges: ObservedEdges | None = None,
         unobserved_cost: float = math.inf,
@@ -275,24 +272,16 @@ class PlanningGraph:
         """Number of nodes, and of numbers in an embedding."""
         if neighbours < 1:
             raise ConfigError(f"neighbours is {neighbours}; every node needs at least 1.")
-        if path not in ("auto", "pruned", "dense"):
-            raise ConfigError(f"path is '{path}'; choose auto, pruned or dense.")
         self.neighbours, self.symmetric = min(neighbours, self.count - 1), symmetric
         self.observed_edges, self.unobserved_cost = observed_edges, unobserved_cost
         self.teleports: ObservedTeleports | None = None
         self.teleport_points: Floats = np.empty((0, self.dimension))
         """Embeddings of the aims of teleports."""
-        self.seconds: dict[str, float] = {}
-        """How long the parts of the last search took."""
         self._recent: OrderedDict[bytes, Edges] = OrderedDict()
         self._common: Edges | None = None
         self._sources = np.repeat(np.arange(self.count), self.neighbours)
-        self.costs = node_costs(self.points, metric, self.neighbours, path)
-        self.tree = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-        if self.count > 1:
-            dispersion = self.points if tree_points is None else checked_points(tree_points, "tree points")
-            near, radii = self.costs.near or nearest_pairs(dispersion, self.neighbours, 1.0, math.inf)
-            self.tree = euclidean_tree(dispersion, near, radii)
+        self.costs = node_costs(self.points, metric, self.neighbours)
+        self.tree = euclidean_tree(self.points if tree_points is None else checked_points(tree_points, "tree points"))
 
     @cached_property
     def vicinity(self) -> Integers:
@@ -366,9 +355,7 @@ class PlanningGraph:
         """Top-k out-edges, then the tree edges that are not among them, both ways; an edge in both appears once."""
         if self.count == 1:
             return Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-        started = time.perf_counter()
         nearest, costs = self.costs.cheapest(goal)
-        self.seconds["neighbours"] = time.perf_counter() - started
         sources = np.concatenate([self.tree.first, self.tree.second])
         targets = np.concatenate([self.tree.second, self.tree.first])
         new = (nearest[sources] != targets[:, None]).all(axis=1)
@@ -380,7 +367,6 @@ class PlanningGraph:
             code = np.setdiff1d(edges.target * self.count + edges.source, edges.source * self.count + edges.target)
             sources, targets = code // self.count, code % self.count
             edges = edges.more(sources, targets, self.costs.pair_costs(sources, targets, goal))
-        self.seconds["join"] = time.perf_counter() - started - self.seconds["neighbours"]
         return edges
 
     def field(
@@ -400,7 +386,6 @@ class PlanningGraph:
             raise GeometryError(f"The goal is {goal.point.shape}; it and its direction must be ({self.dimension},).")
         goal = goal._replace(off=None)
         edges = self.edges(goal)
-        started = time.perf_counter()
         edges = without(edges, self.count, nodes_off, edges_off)
         to_goal = self.costs.costs_to(goal)
         node = int(np.argmin(to_goal))
@@ -418,7 +403,6 @@ class PlanningGraph:
                 distance, next_hop = self._search(edges, self.count, node, goal, nodes_off)
             if nodes_off is not None:
                 distance[nodes_off], next_hop[nodes_off] = np.inf, NO_HOP
-        self.seconds["search"] = time.perf_counter() - started
         hops = None if self.observed_edges is None else self._hops(distance, next_hop, goal, last)
         return Field(goal, node, 0.0 if joins > 1 else float(to_goal[node]), distance, next_hop, hops=hops)
 

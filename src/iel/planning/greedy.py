@@ -44,7 +44,7 @@ class Downhill(Pursuit):
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
         """The next node of the matched one, or the goal; the cost is the distance to the goal."""
-        nodes, _ = self.matcher.match(states, goals, memory)
+        nodes, _ = self.matcher.match(self.matcher.lifted(states), goals, memory)
         ahead = self.next_nodes[goals, nodes]
         last = ahead == NO_HOP
         points = np.where(last[:, None], self.points[goals], self.planner.points[ahead])
@@ -53,7 +53,8 @@ class Downhill(Pursuit):
 
     def route(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """The next nodes one after the other, and what each part costs; from the last one straight to the goal."""
-        node = int(self.matcher.match(state[None, :], np.array([goal]), np.array([-1]))[0][0])
+        lifted = self.matcher.lifted(state[None, :])
+        node = int(self.matcher.match(lifted, np.array([goal]), np.array([-1]))[0][0])
         nodes: list[int] = []
         while (node := int(self.next_nodes[goal, node])) != NO_HOP:
             nodes.append(node)
@@ -93,7 +94,7 @@ class Greedy(Planner):
         method = "all" if self.atlas.chosen else "farthest"
         coreset = select_coreset(embedded, nodes, method=method, default=NODES)
         self.states, self.points, self.reach, self.backups = rows[coreset.indices], coreset.points, reach, backups
-        self.costs = node_costs(self.points, metric, 1, "auto")
+        self.costs = node_costs(self.points, metric, 1)
         self.sources, self.candidates, self.steps = self._within_reach()
 
     def _within_reach(self) -> tuple[Integers, Integers, Floats]:

@@ -84,8 +84,9 @@ class AlongGraph(Pursuit):
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
         """The next hop from the matched node, or the goal from the goal's own node; or that node, to collect there."""
-        matched, costs = self.matcher.match(states, goals, memory)
-        nodes, costs = self._enter(states, goals, matched, costs)
+        lifted = self.matcher.lifted(states)
+        matched, costs = self.matcher.match(lifted, goals, memory)
+        nodes, costs = self._enter(lifted, goals, matched, costs)
         slot = goals * self.graph.count + nodes
         hops = self.next_hops.take(slot)
         if self.lookahead == 0.0:  # the next node is the one at which the path begins, unless that is the matched one
@@ -108,9 +109,7 @@ class AlongGraph(Pursuit):
         ends, penalties = self.entries
         slot = (goals % len(ends), matched)  # one table for all goals, or one per goal
         listed, penalty = ends[slot], penalties[slot]
-        rows = np.repeat(np.arange(len(states)), listed.shape[1])
-        table = self.matcher.costs(states, goals, rows, listed.ravel()).reshape(listed.shape)
-        table = np.column_stack([costs, table])
+        table = np.column_stack([costs, self.matcher.listed_costs(states, goals, listed)])
         listed = np.column_stack([matched, listed])
         totals = table * np.column_stack([np.ones(len(states)), penalty]) + self.distances[goals[:, None], listed]
         totals[self.collects[goals], 1:] = np.inf  # where a reward is collected, its distance is not what matters
@@ -121,15 +120,15 @@ class AlongGraph(Pursuit):
         """Steps to the node where the path begins, along it, and from its end to the goal; straight from beside it."""
         there = self.graph.metric.steps(aim.costs)
         onward = np.flatnonzero(np.isfinite(aim.costs) & ~self.final[goals, aim.nodes])
-        first = self.matcher.costs(states, goals, onward, aim.nodes[onward])
+        first = self.matcher.costs(self.matcher.lifted(states), goals, onward, aim.nodes[onward])
         there[onward] = self.graph.metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
         return there
 
     def route(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """From the state to its node, hop by hop to the last node, and on to the goal; or to a portal, with what is
         expected of it as the last cost."""
-        goals = np.array([goal])
-        entered, cost = self._enter(state[None, :], goals, *self.matcher.match(state[None, :], goals, np.array([-1])))
+        goals, lifted = np.array([goal]), self.matcher.lifted(state[None, :])
+        entered, cost = self._enter(lifted, goals, *self.matcher.match(lifted, goals, np.array([-1])))
         field = self.fields[goal]
         nodes = [int(entered[0])]
         if self.final[goal, nodes[0]]:
@@ -178,8 +177,6 @@ class GraphSettings:
     where they lead (`iel.planning.teleports`); needs a model that is steered by places."""
     unreachable: str = "error"
     """Where switched-off nodes leave no way, "error" raises `NoPath` and "direct" heads straight for the goal."""
-    path: str = "auto"
-    """How the cheapest edges of a displacement are found: "pruned", "dense", or whatever is cheaper."""
     seed: int = 0
     """Of the states that are drawn."""
 
@@ -216,7 +213,6 @@ class AsymGraph(Planner):
             costs,
             neighbours=chosen.neighbours,
             symmetric=self.symmetric,
-            path=chosen.path,
             tree_points=self.coreset.points,
             unobserved_cost=unobserved_cost,
         )
