@@ -158,10 +158,10 @@ def test_positions_decide_how_far_ahead_a_target_is_where_the_policy_is_conditio
     assert planner.lookahead == 0.5 and blunt.lookahead == 0.0
     pursuit, plain = (one.plan(states[:1]).pursuit for one in (planner, blunt))
     node_positions = model.target_spec.positions(states[planner.states])
-    for node, (target, hop) in enumerate(zip(pursuit.next_hops[0], plain.next_hops[0], strict=True)):
+    for node, (target, hop) in enumerate(zip(pursuit.heads[0], plain.heads[0], strict=True)):
         route = [hop]
         while route[-1] != target:
-            route.append(int(plain.next_hops[0, route[-1]]))
+            route.append(int(plain.heads[0, route[-1]]))
         gaps = np.linalg.norm(node_positions[route] - node_positions[node], axis=1) if -1 not in route else None
         assert gaps is None or (gaps[-1] >= 0.5 and (gaps[:-1] < 0.5).all())
 

@@ -11,7 +11,7 @@ What a method ships, what a planner needs of it and what its policy is told are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
@@ -223,6 +223,13 @@ class PlanningModel(Protocol):
     def act(self, observations: Floats, commands: Floats, generator: np.random.Generator | None = None, /) -> Floats:
         """The policy's mean action for each observation and command, or a sample of it: (n, act_dim)."""
 
+    def drive(
+        self, observations: Floats, target: Callable[[Floats], Target], generator: np.random.Generator | None = None
+    ) -> Floats:
+        """Actions (n, act_dim) towards the targets that a plan returns for the embeddings of these observations."""
+        embeddings = self.embed(observations)
+        return self.act(observations, self.command(observations, target(embeddings), embeddings), generator)
+
 
 class Model:
     """A frozen model that acts, measures and plans with numpy alone."""
@@ -273,8 +280,9 @@ class Model:
             self.metric = ValueCost(self, discount)
         self.conditioning = conditioning
         columns = set(conditioning.columns) if isinstance(conditioning, Waypoint) else set()
-        self.elsewhere = [column for column in range(self.observation_size) if column not in columns]
+        self.elsewhere = [column for column in range(observation_size) if column not in columns]
         """Columns that a policy without positions receives: all but those it is conditioned on."""
+        self._elsewhere = np.array(self.elsewhere, np.int64)
         policy = self.networks["policy"]
         seen = self.observation_size if "observation" in policy.inputs else len(self.elsewhere)
         self.command_size = policy.heads[0].kernels[0].shape[0] - seen
@@ -350,7 +358,9 @@ class Model:
 
     def embed(self, observations: ArrayLike) -> FloatArray:
         """phi(x): (n, observation size) -> (n, dimension); the observation itself where none was learned."""
-        rows = self._rows(observations, "observations")
+        return self._embedded(self._rows(observations, "observations"))
+
+    def _embedded(self, rows: FloatArray) -> FloatArray:
         network = self.networks.get("embedding")
         return rows if network is None else in_blocks(network, "embeddings", rows)
 
@@ -379,7 +389,7 @@ class Model:
         `embeddings` are those of the observations, if they are known already.
         """
         rows = self._rows(observations, "observations")
-        known = self.embed(rows) if embeddings is None else embeddings
+        known = self._embedded(rows) if embeddings is None else embeddings
         return np.asarray(self.conditioning.command(self, rows, target, known), np.float32)
 
     def act(
@@ -395,10 +405,26 @@ class Model:
             )
         if not np.isfinite(conditions).all():
             raise GeometryError("The commands hold a number that is not finite; act needs finite commands.")
+        return self._acted(rows, conditions, generator)
+
+    def _acted(self, rows: FloatArray, commands: FloatArray, generator: np.random.Generator | None) -> FloatArray:
         if generator is None:
-            return in_blocks(self.mean_action, "actions", rows, conditions)
+            return in_blocks(self.mean_action, "actions", rows, commands)
         noise = generator.standard_normal((len(rows), self.action_size), np.float32)
-        return in_blocks(self._sample, "actions", rows, conditions, noise)
+        return in_blocks(self._sample, "actions", rows, commands, noise)
+
+    def drive(
+        self,
+        observations: ArrayLike,
+        target: Callable[[Floats], Target],
+        generator: np.random.Generator | None = None,
+    ) -> FloatArray:
+        """Actions (n, action size) towards the targets that a plan returns for the embeddings of these observations,
+        which are checked once."""
+        rows = self._rows(observations, "observations")
+        embeddings = self._embedded(rows)
+        commands = np.asarray(self.conditioning.command(self, rows, target(embeddings), embeddings), np.float32)
+        return self._acted(rows, commands, generator)
 
     def reward_command(self, states: ArrayLike, rewards: ArrayLike) -> FloatArray:
         """The command for a reward, (command size,): z = E[r B(x)], scaled to length sqrt(d).
@@ -455,7 +481,7 @@ class Model:
     def inputs(self, network: Network, **known: FloatArray) -> FloatArray:
         """A network's inputs side by side, in the order its description lists them."""
         if network.inputs[0] == "without_position":
-            known["without_position"] = known["observation"][:, self.elsewhere]
+            known["without_position"] = known["observation"].take(self._elsewhere, axis=1)
         if "representation" in network.inputs:
             inner = self.networks["representation"]
             known["representation"] = on_sphere(inner(self.inputs(inner, **known)))
@@ -467,7 +493,7 @@ class Model:
         mean = policy.mean(self.inputs(policy, observation=rows, command=commands, goal=commands))
         if policy.squash:
             mean = np.tanh(mean[:, : self.action_size])
-        return np.clip(mean, -1.0, 1.0, out=mean)
+        return np.minimum(np.maximum(mean, -1.0, out=mean), 1.0, out=mean)
 
     def _sample(self, rows: FloatArray, commands: FloatArray, noise: FloatArray) -> FloatArray:
         policy = self.networks["policy"]

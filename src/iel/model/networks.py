@@ -169,11 +169,18 @@ def gelu(x: FloatArray) -> FloatArray:
 
 def normalise(x: FloatArray) -> FloatArray:
     """(x - mean) / sqrt(variance + 1e-6) over the last axis."""
-    centred = x - x.mean(-1, keepdims=True)
-    variance = np.square(centred).mean(-1, keepdims=True)
+    centred = x - _mean(x)
+    variance = _mean(np.square(centred))
     variance += LAYER_NORM_EPSILON
-    centred /= np.sqrt(variance)
+    centred /= np.sqrt(variance, out=variance)
     return centred
+
+
+def _mean(x: FloatArray) -> FloatArray:
+    """`x.mean(-1, keepdims=True)`, which takes three times as long for one row."""
+    total = np.add.reduce(x, axis=-1, keepdims=True)
+    total /= x.shape[-1]
+    return total
 
 
 def unit(x: FloatArray) -> FloatArray:

@@ -13,6 +13,7 @@ pass, and a goal behind the outer wall does not. Nobody can promise that a state
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -56,8 +57,9 @@ class View:
 
     def distances(self, rows: FloatArray) -> FloatArray:
         """d of standardised rows of all columns, (n,)."""
-        here = rows[:, self.columns]
-        squares = (self.norms - 2.0 * (here @ self.states.T)).min(axis=1) + np.einsum("nc,nc->n", here, here)
+        here = rows.take(self.columns, axis=1)
+        squares = np.minimum.reduce(self.norms - 2.0 * (here @ self.states.T), axis=1)
+        squares += np.einsum("nc,nc->n", here, here)
         return np.sqrt(np.maximum(squares, 0.0) / len(self.columns))
 
 
@@ -72,7 +74,7 @@ class Support:
     def excess(self, observations: ArrayLike) -> FloatArray:
         """(n,) distance to the data over the limit, the larger of all views; above 1 is outside. Rows are finite."""
         rows = (np.atleast_2d(np.asarray(observations, np.float32)) - self.mean) / self.std
-        return np.max([view.distances(rows) / view.limit for view in self.views], axis=0)
+        return reduce(np.maximum, (view.distances(rows) / view.limit for view in self.views))
 
     def violation(self, observation: ArrayLike, what: str, signals: Signals = UNNAMED) -> str | None:
         """One sentence if this observation is outside of the data: which column, how far, and what to do."""

@@ -124,16 +124,13 @@ Goal: TypeAlias = "Region | Mixture | Sequence | Where | Avoid | Reward | Weight
 """An observation (obs_dim,), a dictionary of columns, or one of the classes above."""
 
 
-@dataclass(frozen=True)
-class StagedGoal:
-    """Stages, each a list of alternatives, and the predicted steps at which a stage is done."""
-
-    stages: list[list[LatentGoal]]
-    within: float
+Stages = list[list[LatentGoal]]
+"""The stages of a goal, each a list of alternatives."""
 
 
-def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[StagedGoal]:
-    """Embed all goals together, with one call of each network."""
+def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[tuple[Stages, float]]:
+    """The stages of each goal, and the predicted steps at which one of its stages is done; every network is called once
+    for all goals."""
     if len(goals) == 0:
         raise GeometryError("There are no goals; give at least one.")
     rewards: dict[int, LatentGoal] = {}
@@ -143,7 +140,7 @@ def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[StagedGoa
         notice(distant[0] + (f" ({len(distant) - 1} more of {len(goals)} goals.)" if len(distant) > 1 else ""))
     states = np.concatenate([stage.states for stages, _ in shapes for stage in stages])
     phi, omega = _embedded(planner.model, states) if len(states) else (states, states)
-    goal_specs, start = [], 0
+    staged, start = [], 0
     for stages, within in shapes:
         built = []
         for stage in stages:
@@ -151,9 +148,9 @@ def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[StagedGoa
             start = part.stop
             found = [stage.ready] if stage.ready else _alternatives(phi[part], omega[part], states[part], stage.weights)
             built.append([goal._replace(off=stage.off) for goal in found])
-        goal_specs.append(StagedGoal(built, within))
-    _refuse_what_the_metric_lacks(goal_specs, planner.metric)
-    return goal_specs
+        _refuse_what_the_metric_lacks(built, planner.metric)
+        staged.append((built, within))
+    return staged
 
 
 def _embedded(model: PlanningModel, states: Floats) -> tuple[Floats, Floats]:
@@ -162,21 +159,17 @@ def _embedded(model: PlanningModel, states: Floats) -> tuple[Floats, Floats]:
     return phi, unit(_finite(np.asarray(directions, dtype=np.float64), "direction"))
 
 
-def _refuse_what_the_metric_lacks(goal_specs: list[StagedGoal], metric: Metric | None) -> None:
-    if metric is None and any(len(goal_spec.stages) > 1 or len(goal_spec.stages[0]) > 1 for goal_spec in goal_specs):
+def _refuse_what_the_metric_lacks(stages: Stages, metric: Metric | None) -> None:
+    if metric is None and (len(stages) > 1 or len(stages[0]) > 1):
         raise GeometryError("This model has no distances to choose or to pass by; give it single states as goals.")
-    if metric is not None and metric.discount is None and any(len(goal_spec.stages) > 1 for goal_spec in goal_specs):
+    if metric is not None and metric.discount is None and len(stages) > 1:
         raise GeometryError("The costs of this metric are not in steps, so a sequence cannot tell when to move on.")
-    if (metric is None or not metric.spatial) and any(
-        goal.observation is None and goal.rewards is None
-        for goal_spec in goal_specs
-        for s in goal_spec.stages
-        for goal in s
-    ):
+    mixed = any(goal.observation is None and goal.rewards is None for stage in stages for goal in stage)
+    if mixed and (metric is None or not metric.spatial):
         raise GeometryError(
             "A mixture is a mean of embeddings, and this model has none to average; give it states or a Region."
         )
-    if any(stage[0].rewards is not None for goal_spec in goal_specs for stage in goal_spec.stages[:-1]):
+    if any(stage[0].rewards is not None for stage in stages[:-1]):
         raise GeometryError("A reward is never finished, so in a sequence it can only be the last goal.")
 
 

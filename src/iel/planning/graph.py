@@ -44,6 +44,8 @@ from iel.planning.observed import LONGEST
 from iel.planning.teleports import expectations
 
 NO_HOP = -1
+LOOKED_AT = 64
+"""Nodes of a path whose distances are computed together."""
 RECENT = 4
 """Goals whose edges are remembered."""
 K = TypeVar("K", bound=Hashable)
@@ -190,26 +192,28 @@ class Field:
             hop[known] = metric.steps(self.hops[known])
         return along(hop, self.next_hop)
 
-    def beyond(self, lookahead: float, node_positions: Floats | None = None) -> Integers:
-        """From every node, the first node on its way that is at least `lookahead` away; -1 if the goal comes before.
+    def beyond(self, node: int, lookahead: float, positions: Floats | None = None) -> int:
+        """The first node on the path from `node` that is at least `lookahead` away; -1 if the goal comes before it.
 
-        Away is meant in the nodes' `places`, if they have some, else in costs. What a reward is collected from is not
-        passed by: there it is the next hop.
+        Distances are between the nodes' `positions` if they have some, else in costs. A teleport on the path, and what a
+        reward is collected from, are not passed by.
         """
-        ahead = self.next_hop.copy()
-        if lookahead <= 0.0 or self.goal.rewards is not None:
-            return ahead
-        count = len(ahead)
-        near = np.flatnonzero((ahead != NO_HOP) & (ahead < count))
-        while len(near):
-            if node_positions is None:
-                away = self.distance[near] - self.distance[ahead[near]]
+        path = [int(self.next_hop[node])]
+        if self.goal.rewards is not None:
+            return path[0]
+        while True:
+            while len(path) % LOOKED_AT and 0 <= path[-1] < len(self.next_hop):
+                path.append(int(self.next_hop[path[-1]]))
+            ends = not 0 <= path[-1] < len(self.next_hop)
+            passed = np.array(path[:-1] if ends else path, dtype=np.int64)
+            if positions is None:
+                away = self.distance[node] - self.distance[passed]
             else:
-                away = np.linalg.norm(node_positions[ahead[near]] - node_positions[near], axis=1)
-            near = near[away < lookahead]
-            ahead[near] = self.next_hop[ahead[near]]
-            near = near[(ahead[near] != NO_HOP) & (ahead[near] < count)]
-        return ahead
+                away = np.linalg.norm(positions[passed] - positions[node], axis=1)
+            far = np.flatnonzero(away >= lookahead)
+            if len(far) or ends:
+                return path[far[0]] if len(far) else path[-1]
+            path.append(int(self.next_hop[path[-1]]))
 
 
 def along(cost: Floats, next_hop: Integers) -> Floats:
@@ -336,19 +340,19 @@ class PlanningGraph:
         return self._common
 
     def entries(self, goals: list[LatentGoal]) -> tuple[Integers, Floats]:
-        """Where paths may begin from every node, the ends of its cheapest out-edges, and the factors by which these
-        edges are penalised: both (m, N, neighbours), with m = 1 where costs are the same for all goals.
+        """Where paths may begin from every node, itself and the ends of its cheapest out-edges, and the factors by which
+        these edges are penalised: both (m, N, 1 + neighbours), with m = 1 where costs are the same for all goals.
 
         A metric that tells one-way steps by itself needs no penalty here: some nodes have few observed edges, and an
         agent that keeps to those turns back and forth between such nodes.
         """
-        shape, ends, factors = (self.count, self.neighbours), [], []
+        itself, ends, factors = np.arange(self.count)[:, None], [], []
         for goal in goals[:1] if self.metric.for_every_goal else goals:
             edges = self.geometric(goal).chosen(slice(self.count * self.neighbours))
             trusted = self.observed_edges is None or self.metric.one_way
             factor = np.ones(len(edges)) if trusted else np.where(self.seen(edges), 1.0, self.unobserved_cost)
-            ends.append(edges.target.reshape(shape))
-            factors.append(factor.reshape(shape))
+            ends.append(np.hstack([itself, edges.target.reshape(self.count, -1)]))
+            factors.append(np.hstack([np.ones_like(itself), factor.reshape(self.count, -1)]))
         return np.stack(ends), np.stack(factors)
 
     def _geometric(self, goal: LatentGoal) -> Edges:
@@ -396,7 +400,8 @@ class PlanningGraph:
         else:
             if joins > 1:
                 last = to_goal
-                near = np.argsort(to_goal, kind="stable")[:joins]
+                near = np.flatnonzero(to_goal <= np.partition(to_goal, min(joins, self.count) - 1)[min(joins, self.count) - 1])
+                near = near[np.argsort(to_goal[near], kind="stable")][:joins]
                 extra = near, np.full(len(near), self.count), self._penalised(near, node, to_goal[near])
                 distance, next_hop = self._search(edges.more(*extra), self.count + 1, self.count, goal, nodes_off)
             else:

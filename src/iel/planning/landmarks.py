@@ -46,9 +46,12 @@ class SupportMatcher(ListedMatcher):
         return self.nodes.metric.heights(states)
 
     def back(self, nodes: Integers, states: Floats) -> Floats:
-        return largest_rises(self.nodes.heights[nodes], states)
+        return np.maximum.reduce(states - self.nodes.heights.take(nodes, axis=0, mode="wrap"), axis=-1)
 
     def listed_costs(self, states: Floats, goals: Integers, listed: Integers) -> Floats:
+        if len(states) <= FEW:  # no blocks are needed
+            rises = np.maximum.reduce(self.nodes.heights.take(listed, axis=0) - states[:, None], axis=-1)
+            return np.maximum(rises.astype(np.float64), FLOOR)
         return np.maximum(largest_rises(states[:, None], self.nodes.heights[listed]), FLOOR)
 
     def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:

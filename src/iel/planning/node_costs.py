@@ -141,15 +141,16 @@ class ListedMatcher(Matcher):
         """l(v, x) row by row."""
 
     def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
-        listed = self.listed[memory]
+        if self.nodes_off is not None or memory.max() < 0:
+            return self.match_all(states, goals)
+        listed = self.listed.take(memory, axis=0, mode="wrap")
         table = self.listed_costs(states, goals, listed)
-        row, best = np.arange(len(states)), table.argmin(axis=1)
-        nodes, costs = listed[row, best], table[row, best]
-        certain = (self.back(memory, states) + costs) * (1.0 + SLACK) < self.radii[memory]
-        certain &= memory >= 0 if self.nodes_off is None else False
-        if not certain.all():
-            rest = np.flatnonzero(~certain)
-            nodes[rest], costs[rest] = self.match_all(states[rest], goals[rest])
+        best = np.arange(len(states)) * listed.shape[1] + table.argmin(axis=1)
+        nodes, costs = listed.take(best), table.take(best)
+        near = (self.back(memory, states) + costs) * (1.0 + SLACK) < self.radii.take(memory, mode="wrap")
+        doubtful = np.flatnonzero(~near | (memory < 0))
+        if len(doubtful):
+            nodes[doubtful], costs[doubtful] = self.match_all(states[doubtful], goals[doubtful])
         return nodes, costs
 
 

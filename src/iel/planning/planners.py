@@ -45,6 +45,7 @@ witnesses are asked: of near nodes few pairs were passed by the same trajectory.
 
 REMEMBERED = 64
 """Recent goals whose searches are remembered."""
+NOT_FOUND = -2
 SAMPLED = 1024
 """Pairs of the data that tell what a number of steps costs."""
 
@@ -67,14 +68,18 @@ class AlongGraph(Pursuit):
         super().__init__([field.goal for field in fields], graph.metric)
         self.graph, self.hop_states, self.fields = graph, states, fields
         self.matcher = graph.matcher(self.goals, nodes_off)
-        self.next_hops = np.stack([field.beyond(lookahead, node_positions) for field in fields])
+        self.lookahead, self.node_positions = lookahead, node_positions
+        self.heads = np.stack([field.next_hop for field in fields])
+        """The next hop from every node, or further ahead, which is found when a path begins there; (m, N)."""
+        if lookahead > 0.0:
+            self.heads[:] = NOT_FOUND
         self.hop_points = np.concatenate([graph.points, graph.teleport_points])
         self.distances = np.stack([field.distance for field in fields])
         ends = [(field.next_hop == NO_HOP) & np.isfinite(field.distance) & (field.node >= 0) for field in fields]
         self.final = np.stack(ends)
         """Nodes from which the goal is next, (m, N)."""
         self.last_costs = np.array([field.last_cost for field in fields])
-        self.entries, self.lookahead = entries, lookahead
+        self.entries = entries
 
     @cached_property
     def node_steps(self) -> Floats:
@@ -88,17 +93,22 @@ class AlongGraph(Pursuit):
         matched, costs = self.matcher.match(lifted, goals, memory)
         nodes, costs = self._enter(lifted, goals, matched, costs)
         slot = goals * self.graph.count + nodes
-        hops = self.next_hops.take(slot)
+        hops = self.heads.take(slot)
         if self.lookahead == 0.0:  # the next node is the one at which the path begins, unless that is the matched one
             hops = np.where(nodes != matched, nodes, hops)
-        hops = np.where((hops == NO_HOP) & self.collects[goals], nodes, hops)  # a reward is best collected right here
+        for row in np.flatnonzero(hops == NOT_FOUND):
+            hops[row] = self.fields[goals[row]].beyond(nodes[row], self.lookahead, self.node_positions)
+            self.heads[goals[row], nodes[row]] = hops[row]
+        if self.any_reward:  # a reward is best collected right here
+            hops = np.where((hops == NO_HOP) & self.collects[goals], nodes, hops)
         targets = self.hop_points.take(hops, axis=0, mode="wrap")
-        rows = np.where(hops == NO_HOP, -1, self.hop_states.take(hops, mode="wrap"))
-        totals = costs + self.distances.take(slot) + self.last_costs[goals]
-        last = np.flatnonzero(hops == NO_HOP)
-        targets[last] = self.points[goals[last]]
-        beside = np.flatnonzero(self.final.take(slot) & np.isfinite(totals))
-        if len(beside):  # there is no detour over a node
+        rows = self.hop_states.take(hops, mode="wrap")
+        totals = costs + self.distances.take(slot) + self.last_costs.take(goals)
+        last = hops == NO_HOP
+        if last.any():
+            targets[last], rows[last] = self.points[goals[last]], -1
+        beside = self.final.take(slot) & np.isfinite(totals)
+        if beside.any():  # the straight line is no detour over a node
             totals[beside] = self.direct_costs(states[beside], goals[beside])
         return Aim(targets, rows, totals, nodes, matched)
 
@@ -107,14 +117,15 @@ class AlongGraph(Pursuit):
         if self.entries is None:
             return matched, costs
         ends, penalties = self.entries
-        slot = (goals % len(ends), matched)  # one table for all goals, or one per goal
-        listed, penalty = ends[slot], penalties[slot]
-        table = np.column_stack([costs, self.matcher.listed_costs(states, goals, listed)])
-        listed = np.column_stack([matched, listed])
-        totals = table * np.column_stack([np.ones(len(states)), penalty]) + self.distances[goals[:, None], listed]
-        totals[self.collects[goals], 1:] = np.inf  # where a reward is collected, its distance is not what matters
-        best = (np.arange(len(states)), totals.argmin(axis=1))
-        return listed[best], table[best]
+        slot = goals % len(ends) * self.graph.count + matched  # one table for all goals, or one per goal
+        listed = ends.reshape(-1, ends.shape[2]).take(slot, axis=0)
+        table = self.matcher.listed_costs(states, goals, listed)
+        totals = table * penalties.reshape(-1, ends.shape[2]).take(slot, axis=0)
+        totals += self.distances.take((goals * self.graph.count)[:, None] + listed)
+        if self.any_reward:  # where a reward is collected, its distance is not what matters
+            totals[self.collects[goals], 1:] = np.inf
+        best = np.arange(len(states)) * ends.shape[2] + totals.argmin(axis=1)
+        return listed.take(best), table.take(best)
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
         """Steps to the node where the path begins, along it, and from its end to the goal; straight from beside it."""
