@@ -103,13 +103,13 @@ def test_many_goals_prepared_together_are_the_same_goals_prepared_alone(model: L
         assert np.allclose(np.linalg.norm(model.command(states[50:75], targets, here), axis=1), 1.0)
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.sampled_from(["pruned", "dense"]))
-@settings(max_examples=40, deadline=None)
-def test_matching_from_memory_is_matching_from_scratch(seed: int, beta: float, path: str) -> None:
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+@settings(max_examples=25, deadline=None)
+def test_matching_from_memory_is_matching_from_scratch(seed: int, beta: float) -> None:
     """Along random walks with jumps, the node is always argmin_i d(x, x_i; g)."""
     generator = np.random.default_rng(seed)
     model = LinearModel(beta=beta)
-    planner = AsymGraph(model, corridor(150, seed=seed % 1000), nodes=50, neighbours=5, path=path)
+    planner = AsymGraph(model, corridor(150, seed=seed % 1000), nodes=50, neighbours=5)
     plan = planner.plan(corridor(5, seed=seed % 997).observations)
     pursuit, memory = plan.pursuit, Memory(len(plan))
     assert isinstance(pursuit, AlongGraph)
@@ -158,8 +158,8 @@ def test_positions_decide_how_far_ahead_a_target_is_where_the_policy_is_conditio
     assert planner.lookahead == 0.5 and blunt.lookahead == 0.0
     pursuit, plain = (one.plan(states[:1]).pursuit for one in (planner, blunt))
     node_positions = model.target_spec.positions(states[planner.states])
-    for node, (target, hop) in enumerate(zip(pursuit.heads[0], plain.heads[0], strict=True)):
-        route = [hop]
+    for node, hop in enumerate(plain.heads[0]):
+        target, route = pursuit.fields[0].beyond(node, 0.5, node_positions), [hop]
         while route[-1] != target:
             route.append(int(plain.heads[0, route[-1]]))
         gaps = np.linalg.norm(node_positions[route] - node_positions[node], axis=1) if -1 not in route else None

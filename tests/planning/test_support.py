@@ -166,7 +166,7 @@ def test_damaged_files_are_refused(data, tmp_path):
     path = tmp_path / "support.safetensors"
     good = load_file(path)
     changes = {
-        "a spread of nothing": {"spread": np.zeros(2, np.float32)},
+        "a standard deviation of 0": {"std": np.zeros(2, np.float32)},
         "another size": {"mean": np.zeros(3, np.float32)},
         "a column that is not there": {"all.columns": np.array([0, 7])},
         "no limit": {"all.limit": np.array([0.0], np.float32)},

@@ -195,8 +195,8 @@ class Field:
     def beyond(self, node: int, lookahead: float, positions: Floats | None = None) -> int:
         """The first node on the path from `node` that is at least `lookahead` away; -1 if the goal comes before it.
 
-        Distances are between the nodes' `positions` if they have some, else in costs. A teleport on the path, and what a
-        reward is collected from, are not passed by.
+        Distances are between the nodes' `positions` if they have some, else in costs. Teleports on the path are not
+        passed by, nor nodes that a reward is collected from.
         """
         path = [int(self.next_hop[node])]
         if self.goal.rewards is not None:
@@ -340,8 +340,8 @@ class PlanningGraph:
         return self._common
 
     def entries(self, goals: list[LatentGoal]) -> tuple[Integers, Floats]:
-        """Where paths may begin from every node, itself and the ends of its cheapest out-edges, and the factors by which
-        these edges are penalised: both (m, N, 1 + neighbours), with m = 1 where costs are the same for all goals.
+        """Where paths may begin from every node (itself and the ends of its cheapest out-edges), and the factors by
+        which these edges are penalised: both (m, N, 1 + neighbours); m = 1 where costs are the same for all goals.
 
         A metric that tells one-way steps by itself needs no penalty here: some nodes have few observed edges, and an
         agent that keeps to those turns back and forth between such nodes.
@@ -400,7 +400,9 @@ class PlanningGraph:
         else:
             if joins > 1:
                 last = to_goal
-                near = np.flatnonzero(to_goal <= np.partition(to_goal, min(joins, self.count) - 1)[min(joins, self.count) - 1])
+                near = np.flatnonzero(
+                    to_goal <= np.partition(to_goal, min(joins, self.count) - 1)[min(joins, self.count) - 1]
+                )
                 near = near[np.argsort(to_goal[near], kind="stable")][:joins]
                 extra = near, np.full(len(near), self.count), self._penalised(near, node, to_goal[near])
                 distance, next_hop = self._search(edges.more(*extra), self.count + 1, self.count, goal, nodes_off)
