@@ -248,4 +248,4 @@ def _limits(card: Card) -> Iterator[str]:
 def _licence(card: Card) -> Iterator[str]:
     stated = card["licence"]
     yield "## Licence\n"
-    yield "Not stated: ask the person who gave it to you." if stated is None else f"{stated}."
+    yield "Not stated: contact its author." if stated is None else f"{stated}."

@@ -97,9 +97,9 @@ class Atlas:
     teleports: ObservedTeleports | None = None
     """Positions that move the agent elsewhere."""
     lookahead: tuple[float, float] | None = None
-    """How far ahead `asym-graph` and `sym-graph` place targets of a policy that is sent to states."""
+    """How far ahead targets of a policy that is sent to states lie, for `asym-graph` and `sym-graph`."""
     node_scale: Floats | None = None
-    """Where embeddings are no space: what each of their columns is divided by to tell how far apart nodes are."""
+    """Where distances between embeddings mean nothing: what their columns are divided by to spread nodes."""
 
     def __post_init__(self) -> None:
         if self.observations.ndim != 2 or len(self.observations) == 0:
@@ -143,7 +143,9 @@ class Atlas:
     def walked(self) -> Integers:
         """Where trajectories begin and end; one that teleports ends there."""
         if self.trajectories is None:
-            raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
+            raise ConfigError(
+                "This data has only states, not trajectories that show edges; plan with the training data."
+            )
         return np.union1d(self.trajectories.offsets, self.trajectories.jumps + 1)
 
     def penalty_for(self, given: float | None, columns: tuple[int, ...] = ()) -> float:

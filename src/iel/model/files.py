@@ -196,5 +196,5 @@ def _support(size: int, source: Path) -> Support:
         views.append(View(name, columns, states, float(limit)))
     tensors.require_all_taken()
     if not views or not (std > 0).all():
-        raise RunError(f"{source}: there is no view of the data, or a deviation is not positive; export again.")
+        raise RunError(f"{source}: it lacks a view of the data, or a deviation is not positive; export again.")
     return Support(mean, std, tuple(views))

@@ -5,8 +5,8 @@
     gelu(x)                      x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2
     LayerNorm(x)                 (x - mean) / sqrt(variance + 1e-6) * scale + offset
 
-Everything is float32, as in training. Arrays made on the way are a few kilobytes and come from numpy's own cache, so
-nothing is kept between calls and one network may be used from several threads.
+Everything is float32, as in training. Intermediate arrays are a few kilobytes and come from numpy's own cache, so
+nothing is stored between calls and one network may be used from several threads.
 """
 
 import math
@@ -48,7 +48,7 @@ class Perceptron:
     biases: tuple[FloatArray, ...]
     norms: tuple[Norm, ...] = ()
     smooth: bool = False
-    """GELU where there is no norm (with norms it always is)."""
+    """GELU without norms (with norms it always is)."""
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """(n, inputs) -> (n, outputs)."""
@@ -87,10 +87,10 @@ class Network:
     `goal`, `command`, `action`, `representation` (what the network of that name makes of observation and goal)."""
     heads: tuple[Perceptron, ...]
     squash: bool = False
-    """Of a policy: outputs are mean and log spread of a Gaussian whose samples pass through tanh; or, with `log_std`, a
-    mean that passes through tanh before noise is added."""
+    """Of a policy: outputs are mean and log standard deviation of a Gaussian whose samples pass through tanh; or, with
+    `log_std`, a mean that passes through tanh before noise is added."""
     log_std: FloatArray | None = None
-    """Of a policy: learned log spread of every action; None for one that was trained with a fixed spread."""
+    """Of a policy: learned log standard deviation of every action; None if it was fixed in training."""
     logit: bool = False
     """Of a value: it is a log-odds, and counts no steps."""
 
@@ -144,7 +144,7 @@ def _named(head: Perceptron) -> dict[str, FloatArray]:
 
 
 def perceptron(arrays: Mapping[str, FloatArray], layers: int, norm: bool, smooth: bool = False) -> Perceptron:
-    """The inverse of `Network.arrays` for one head; the arrays were checked by whoever read them."""
+    """The inverse of `Network.arrays` for one head; its caller has checked the arrays."""
     return Perceptron(
         tuple(arrays[f"layers.{i}.kernel"] for i in range(layers)),
         tuple(arrays[f"layers.{i}.bias"] for i in range(layers)),
@@ -204,7 +204,7 @@ def products(first: Network, x: FloatArray, second: Network, y: FloatArray) -> F
     """<first(x), second(y)> row by row, of every head, (heads, n).
 
     With first(x) = W h(x) + b it is <h(x), W^T second(y)> + <b, second(y)>, and the part of y is computed once for
-    every distinct row: planners ask about few targets many times.
+    every distinct row: planners evaluate few targets many times.
     """
     distinct, which = distinct_rows(y)
     found = np.empty((len(first.heads), len(x)), np.float32)

@@ -286,7 +286,7 @@ class GasGraph(Planner):
         return AlongClusters(self.graph, self.states, [self.graph.field(self._state(goal)) for goal in goals])
 
     def _state(self, goal: LatentGoal) -> LatentGoal:
-        """The goal; for a mixture, which is no state, its nearest node stands."""
+        """The goal; for a mixture, which is not a state, its nearest node."""
         if goal.observation is not None:
             return goal
         nearest = int(distances(self.graph.metric, self.graph.points, goal.point[None])[:, 0].argmin())

@@ -85,13 +85,13 @@ def select_coreset(
         raise unknown_name("coreset method", method, METHODS)
     if method == "all":  # the states are a coreset already, such as one exported with a model
         if nodes not in (None, len(points)):
-            raise ConfigError(f"A coreset of {nodes} nodes was asked for, but coreset 'all' takes all {len(points)}.")
+            raise ConfigError(f"coreset='all' takes all {len(points)} states; leave out nodes={nodes}.")
         return Coreset(np.arange(len(points)), points, method)
     wanted = min(default, len(points)) if nodes is None else int(nodes)
     if wanted < 1:
-        raise ConfigError(f"A coreset of {wanted} nodes was asked for; it needs at least 1.")
+        raise ConfigError(f"nodes is {wanted}; a coreset needs at least 1.")
     if wanted > len(points):
-        raise GeometryError(f"A coreset of {wanted} nodes was asked for, but there are only {len(points)} states.")
+        raise GeometryError(f"nodes is {wanted}, but there are only {len(points)} states; choose fewer.")
     rank = None
     if method == "dpp":
         sigma = automatic_sigma(points) if sigma is None else float(sigma)
@@ -104,8 +104,7 @@ def select_coreset(
         picks = farthest_point(points, wanted)
     if len(picks) < wanted and nodes is not None:
         raise GeometryError(
-            f"A coreset of {wanted} nodes was asked for but only {len(picks)} embedded states are distinct; "
-            f"ask for at most {len(picks)}."
+            f"nodes is {wanted}, but only {len(picks)} embedded states are distinct; choose at most {len(picks)}."
         )
     return Coreset(picks, points[picks], method, sigma, rank)
 
@@ -161,7 +160,7 @@ def automatic_sigma(points: Floats, sample: int = 2000) -> float:
 
 
 class TooMany(Exception):
-    """Pruning keeps so many pairs that the dense path is cheaper."""
+    """Pruning leaves more pairs than the dense computation can afford."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ class NodeTree:
 
 
 def _workers(rows: int) -> int:
-    """Threads for so many searches: starting one takes longer than a few searches."""
+    """Threads for a number of searches: starting one takes longer than a few searches."""
     return len(usable_cores()) if rows > 64 else 1
 
 

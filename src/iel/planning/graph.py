@@ -114,8 +114,8 @@ def search(edges: Edges, count: int, node: int) -> tuple[Floats, Integers]:
     best = best[onward[best] < here[best]]
     next_hop = np.full(count, count)
     np.minimum.at(next_hop, edges.source[best], edges.target[best])
-    # Where a cost drowns in the distance's rounding no edge shortens it strictly: keep the search's own tree there,
-    # which says -9999 where there is no way.
+    # Where a cost is below the distance's rounding no edge shortens it strictly: there the search's own tree is used,
+    # which has -9999 for unreachable nodes.
     left = np.flatnonzero(next_hop == count)
     next_hop[left] = np.maximum(predecessor[left], NO_HOP)
     next_hop[node] = NO_HOP
@@ -125,7 +125,7 @@ def search(edges: Edges, count: int, node: int) -> tuple[Floats, Integers]:
 def teleport_search(
     edges: Edges, count: int, node: int, teleports: ObservedTeleports, entering: Floats, off: Booleans | None = None
 ) -> tuple[Floats, Integers]:
-    """V of every node (`teleports`), and its next hop: a node, or `count` + k for portal k. `entering` are the c_ik."""
+    """V of every node (`teleports`), and its next hop: a node, or `count` + k for teleport k. `entering` is c_ik."""
     usable = np.ones(len(entering), bool) if off is None else ~off[teleports.source]
     routes = edges.more(teleports.source[usable], count + teleports.entered[usable], entering[usable])
     ends = np.concatenate([[node], count + np.arange(len(teleports))])
@@ -163,24 +163,24 @@ class Field:
 
     goal: LatentGoal
     node: int
-    """The node that stands for the goal: argmin_i d(x_i, g; g); -1 for a reward, whose ways end in many places."""
+    """The node that stands for the goal: argmin_i d(x_i, g; g); -1 for a reward, whose paths end at several nodes."""
     last_cost: float
     """d(node, g; g) where all paths lead through `node`; 0 where the goal was joined to several nodes."""
     distance: Floats
     """Cost of the shortest path from every node to `node`, or to the goal where that was joined to several nodes;
     infinite where there is none."""
     next_hop: Integers
-    """The next node on that path; -1 where the goal is next, where a reward is best collected, and where there is no
-    path; N + k where portal k is entered (`teleports`)."""
+    """The next node on that path; -1 where the goal is next, where a reward is best collected, and where the goal
+    cannot be reached; N + k where teleport k is entered (`teleports`)."""
     values: Floats | None = None
     """For a reward: what its discounted sum will be from every node."""
     hops: Floats | None = None
-    """Cost of the next hop from every node, where the search had others: edges that nobody took are dearer to it."""
+    """Cost of the next hop from every node without penalties, where the search penalised unobserved edges."""
 
     def steps(self, metric: Metric) -> Floats:
-        """Predicted steps from every node to `node`: those of its hops, added up along the way.
+        """Predicted steps from every node to `node`: those of its hops, added up along the path.
 
-        s(i) = steps(C_i,next(i)) + s(next(i)). Where a portal is entered, all that is still to come is one hop.
+        s(i) = steps(C_i,next(i)) + s(next(i)). Where a teleport is entered, the rest counts as one hop.
         """
         known = np.isfinite(self.distance)
         hop = np.where(known, 0.0, np.inf)
@@ -221,7 +221,7 @@ def along(cost: Floats, next_hop: Integers) -> Floats:
     end = len(cost)
     onward = np.append(np.where((next_hop == NO_HOP) | (next_hop >= end), end, next_hop), end)
     total = np.append(cost, 0.0)
-    for _ in range(end.bit_length()):  # a way has fewer hops than there are nodes
+    for _ in range(end.bit_length()):  # a path has fewer hops than there are nodes
         if (onward == end).all():
             break
         total, onward = total + total[onward], onward[onward]
@@ -233,12 +233,12 @@ def along(cost: Floats, next_hop: Integers) -> Floats:
 
 @dataclass(frozen=True)
 class Connectivity:
-    """What is left of a graph when only witnessed edges count."""
+    """What is left of a graph when only observed edges count."""
 
     edges: int
     observed_connectivity: int
     components: int
-    """Strongly connected components of the witnessed edges; 1 if everything can still be reached from everywhere."""
+    """Strongly connected components of the observed edges; 1 if every node can still be reached from every other."""
     largest: int
     """Nodes in the largest of them."""
 
@@ -294,7 +294,7 @@ class PlanningGraph:
         return around(self.edges(anywhere), self.count)
 
     def matcher(self, goals: list[LatentGoal], nodes_off: Booleans | None) -> Matcher:
-        """Matches states to nodes on the way to these goals; `nodes_off` (m, N) are the nodes not used per goal."""
+        """Matches states to nodes for these goals; `nodes_off` (m, N) are the nodes not used per goal."""
         local = self.metric.expensive and self.metric.for_every_goal and self.count > 1 and nodes_off is None
         matcher = self.costs.matched_by(self.costs, goals, nodes_off)
         matcher.around = self.vicinity if local else None
@@ -305,7 +305,7 @@ class PlanningGraph:
         return recall(self._recent, RECENT, self.costs.key(goal), lambda: self._build(goal))
 
     def _build(self, goal: LatentGoal) -> Edges:
-        """The edges that geometry gives, and among them dearer ones that nobody was seen to take."""
+        """The edges that the metric gives, those that were not observed at their penalised cost."""
         edges = self.geometric(goal)
         if self.observed_edges is None:
             return edges
@@ -321,7 +321,7 @@ class PlanningGraph:
         return self.observed_edges.seen(edges.source, edges.target, self.predicted(edges.cost))
 
     def predicted(self, costs: Floats) -> Floats:
-        """The steps that edges are to take; as many as witnesses look for where the metric's costs are no steps."""
+        """Predicted steps of edges; `LONGEST` where the metric's costs are not steps."""
         return np.full(len(costs), LONGEST) if self.metric.discount is None else self.metric.steps(costs)
 
     def observed_connectivity(self, goal: LatentGoal) -> Connectivity:
@@ -332,7 +332,7 @@ class PlanningGraph:
         return Connectivity(len(edges), len(retained), int(components), int(np.bincount(labels).max()))
 
     def geometric(self, goal: LatentGoal) -> Edges:
-        """The edges that costs give, whoever took them; asked for once where they are the same for all goals."""
+        """The edges that the metric gives, without penalties; computed once where costs are the same for all goals."""
         if not self.metric.for_every_goal:
             return self._geometric(goal)
         if self._common is None:
@@ -356,14 +356,14 @@ class PlanningGraph:
         return np.stack(ends), np.stack(factors)
 
     def _geometric(self, goal: LatentGoal) -> Edges:
-        """Top-k out-edges, then the tree edges that are not among them, both ways; an edge in both appears once."""
+        """Top-k out-edges, then the tree edges that are not among them, in both directions."""
         if self.count == 1:
             return Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
         nearest, costs = self.costs.cheapest(goal)
         sources = np.concatenate([self.tree.first, self.tree.second])
         targets = np.concatenate([self.tree.second, self.tree.first])
         new = (nearest[sources] != targets[:, None]).all(axis=1)
-        if not self.metric.expensive:  # networks round by batch, so theirs are all asked together
+        if not self.metric.expensive:  # networks round by batch, so they evaluate all in one
             sources, targets, new = sources[new], targets[new], new[new]
         between = self.costs.pair_costs(sources, targets, goal)
         edges = Edges(self._sources, nearest.ravel(), costs.ravel()).more(sources[new], targets[new], between[new])
@@ -414,7 +414,7 @@ class PlanningGraph:
         return Field(goal, node, 0.0 if joins > 1 else float(to_goal[node]), distance, next_hop, hops=hops)
 
     def _penalised(self, sources: Integers, node: int, costs: Floats) -> Floats:
-        """Costs from nodes to a goal beside `node`, dearer where no trajectory was seen to go there (see `entries`)."""
+        """Costs from nodes to a goal beside `node`, penalised where no trajectory went there (see `entries`)."""
         if self.observed_edges is None or self.metric.one_way:
             return costs
         seen = self.seen(Edges(sources, np.full(len(sources), node), costs)) | (sources == node)
@@ -439,7 +439,7 @@ class PlanningGraph:
 
     def _hops(self, distance: Floats, next_hop: Integers, goal: LatentGoal, last: Floats) -> Floats:
         """What the metric says of every next hop, whether it was observed or not: `last` where the goal is next, and
-        where a portal is entered all that is still to come."""
+        where a teleport is entered the whole rest."""
         costs = np.where(next_hop < self.count, last, distance)
         onward = np.flatnonzero((next_hop != NO_HOP) & (next_hop < self.count))
         costs[onward] = self.costs.pair_costs(onward, next_hop[onward], goal)

@@ -1,4 +1,4 @@
-"""The planner without a search: the next node is the best one within reach, judged by the distance alone.
+"""The planner without a search: the next node is the best one within reach by the distance alone.
 
 Shortest hitting times obey Bellman's equation, V(x, g) = min over n within reach of d(x, n) + V(n, g), and a distance
 that is right for far goals answers it at once:
@@ -136,5 +136,5 @@ class Greedy(Planner):
         return Downhill([goal if goal.observation is not None else self._standing_for(goal) for goal in goals], self)
 
     def _standing_for(self, goal: LatentGoal) -> LatentGoal:
-        """A mixture is no state: for policies that are sent to states its nearest node stands."""
+        """A mixture is not a state: for policies that are sent to states its nearest node stands."""
         return goal._replace(observation=self.observations[self.states[self.costs.costs_to(goal).argmin()]])

@@ -175,7 +175,7 @@ class Plan:
         """`alternatives[e][s]` are the pursuit's goal numbers of the alternatives of stage s of episode e, which is
         done within[e] predicted steps.
 
-        `observations` are what an aim's states are rows of. Where there is no path to a goal, `target` raises `NoPath`,
+        `observations` are what an aim's states are rows of. Where the goal cannot be reached, `target` raises `NoPath`,
         or heads straight for it if `allow_direct`.
         """
         self.pursuit, self.observations, self.alternatives, self.within = pursuit, observations, alternatives, within
@@ -216,7 +216,7 @@ class Plan:
         return Target(aim.points, observation, is_goal, points, directions, aim.costs)
 
     def costs(self, embeddings: ArrayLike, memory: Memory | None = None, rows: Integers | None = None) -> Floats:
-        """Predicted cost from each embedding to the goal of its current stage; infinite where there is no path."""
+        """Predicted cost from each embedding to the goal of its current stage; infinite where no path leads there."""
         return self._aim(embeddings, memory, rows)[1].costs
 
     def steps(self, embeddings: ArrayLike, memory: Memory | None = None, rows: Integers | None = None) -> Floats:

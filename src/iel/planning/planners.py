@@ -38,10 +38,10 @@ from iel.planning.rewards import RewardModel, reward_field
 from iel.planning.teleports import find_teleports
 
 FEW_NODES = 512
-"""Default size of the coreset for metrics that must be asked for every pair."""
+"""Default size of the coreset for metrics that must be evaluated for every pair."""
 NODES_FOR_WAYPOINTS = 8192
-"""Default where the agent heads for places further on than the next node: near nodes have few wrong edges. Not where
-witnesses are asked: of near nodes few pairs were passed by the same trajectory."""
+"""Default where the agent heads for positions beyond the next node: near nodes have few wrong edges. Not with observed
+edges: few pairs of near nodes were passed by the same trajectory."""
 
 REMEMBERED = 64
 """Recent goals whose searches are remembered."""
@@ -108,7 +108,7 @@ class AlongGraph(Pursuit):
         if last.any():
             targets[last], rows[last] = self.points[goals[last]], -1
         beside = self.final.take(slot) & np.isfinite(totals)
-        if beside.any():  # the straight line is no detour over a node
+        if beside.any():  # the straight line is shorter than over a node
             totals[beside] = self.direct_costs(states[beside], goals[beside])
         return Aim(targets, rows, totals, nodes, matched)
 
@@ -136,8 +136,8 @@ class AlongGraph(Pursuit):
         return there
 
     def route(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """From the state to its node, hop by hop to the last node, and on to the goal; or to a portal, with what is
-        expected of it as the last cost."""
+        """From the state to its node, hop by hop to the last node, and on to the goal; or to a teleport, whose expected
+        cost is the last one."""
         goals, lifted = np.array([goal]), self.matcher.lifted(state[None, :])
         entered, cost = self._enter(lifted, goals, *self.matcher.match(lifted, goals, np.array([-1])))
         field = self.fields[goal]
@@ -160,10 +160,10 @@ class GraphSettings:
     """What can be set of `asym-graph` and `sym-graph`."""
 
     nodes: int | None = None
-    """Size of the coreset; by default 2048 (8192 where the policy is steered by places and no witnesses are asked, 512
-    for a metric that must be asked for every pair), or as many as there are distinct states."""
+    """Size of the coreset; by default 2048 (8192 where the policy is conditioned on positions and no edges are
+    penalised, 512 for a metric that must be evaluated for every pair), or as many as there are distinct states."""
     neighbours: int = 10
-    """Cheapest out-edges kept per node."""
+    """Cheapest out-edges per node."""
     join: str | None = None
     """How agents and goals are joined to the graph: like nodes of it, at the "best" of several nodes, which is the
     default unless every cost is a network's answer, or at their "nearest" node alone, as in the paper."""
@@ -176,18 +176,17 @@ class GraphSettings:
     beta: float | None = None
     """Sharpness of a displacement; by default the model's."""
     lookahead: float | None = None
-    """Head for the first node on the way that is this far from the matched one, by place where the policy is steered by
-    it, else by cost; by default as far as its waypoints were in training, or for a policy that is sent to states what
-    10 steps of the data cost, else 0: the next node, as always where nodes or edges are switched off or avoided."""
+    """Head for the first node on the path that is this far from the matched one, by position where the policy is
+    conditioned on it, else by cost; by default as far as its waypoints were in training, or for a policy sent to
+    states what 10 steps of the data cost, else 0: the next node, as always where nodes are switched off or avoided."""
     unobserved_cost: float | None = None
-    """An edge that no trajectory was seen to take costs so many times as much (`iel.planning.observed`); inf takes it
-    out, 1 asks nobody, which is the default but for exports that took them along and for data whose places jump
-    (teleports; 1000)."""
+    """Cost factor of edges that no trajectory took (`iel.planning.observed`): inf removes them, 1 is no penalty. By
+    default that of the export, or 1000 for data whose positions jump (teleports), else 1."""
     teleports: bool = True
-    """Whether places that throw the agent somewhere else, as the data shows, may be entered, at the expected cost of
-    where they lead (`iel.planning.teleports`); needs a model that is steered by places."""
+    """Whether teleports that the data shows may be entered, at the expected cost of where they lead
+    (`iel.planning.teleports`); needs a policy that is conditioned on positions."""
     unreachable: str = "error"
-    """Where switched-off nodes leave no way, "error" raises `NoPath` and "direct" heads straight for the goal."""
+    """Where switched-off nodes leave no path, "error" raises `NoPath` and "direct" heads straight for the goal."""
     seed: int = 0
     """Of the states that are drawn."""
 
@@ -201,7 +200,7 @@ class GraphSettings:
 
 
 class AsymGraph(Planner):
-    """Shortest ways over the directed graph of a coreset (the paper's planner).
+    """Shortest paths over the directed graph of a coreset (the paper's planner).
 
     `settings` are those of `GraphSettings`; `metric` are costs of your own instead of the model's
     (`iel.distances.Metric`).
@@ -265,10 +264,10 @@ class AsymGraph(Planner):
         return f"{type(self).__name__}({self.graph.count} nodes of {len(self.observations)} states)"
 
     def _column_scale(self, metric: Metric, embedded: Floats, nodes: int) -> Floats:
-        """Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
+        """What columns of embeddings are divided by to tell how far apart nodes are: their standard deviations.
 
-        Where they are the observations themselves, columns that are no positions count nothing (their scale is
-        infinite): farthest points among all columns of a legged robot are rare poses, of which its values know least.
+        Where embeddings are the observations themselves, only position columns count (the scale of others is infinite):
+        farthest points among all columns of a legged robot are rare poses, whose values are the least accurate.
         """
         if self.atlas.node_scale is not None:
             return self.atlas.node_scale
@@ -395,7 +394,7 @@ class AsymGraph(Planner):
         return self.graph.neighbours if best else 1
 
     def _field(self, goal: LatentGoal, off: Booleans | None) -> Field:
-        """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
+        """Search for one goal, or recall it. For a mixture, which is not a state, its nearest node stands."""
 
         def searched() -> Field:
             if goal.rewards is not None:
@@ -412,7 +411,7 @@ class AsymGraph(Planner):
     def switch_off(
         self, nodes: Iterable[int] = (), edges: Iterable[tuple[int, int]] = (), *, one_way: bool = False
     ) -> None:
-        """Take nodes and edges (pairs of nodes, both ways unless `one_way`) out of use and replan the prepared goal."""
+        """Take nodes and edges (pairs of nodes, and their reverses unless `one_way`) out of use and replan the goal."""
         off = [self._node(node) for node in nodes]  # all are checked before any is switched off
         pairs = {(self._node(source), self._node(target)) for source, target in edges}
         self.nodes_off[off] = True
@@ -435,10 +434,10 @@ class AsymGraph(Planner):
         self._replan()
 
     def _replan(self) -> None:
-        """Forget searches of the old graph and repeat that of the prepared goal; its stage is kept."""
+        """Forget searches of the old graph and repeat that of the prepared goal, in its current stage."""
         self._fields.clear()
         if (before := self._controller) is not None:
-            self._controller = None  # where there is no plan any more, nobody drives by the old one
+            self._controller = None  # if planning fails, the old plan must not be followed
             self._controller = before.follow(self.plan(self._goals))
 
     def _node(self, node: int) -> int:
@@ -449,7 +448,7 @@ class AsymGraph(Planner):
 
 
 class SymGraph(AsymGraph):
-    """The same without directions: the metric's symmetric form (Euclidean for a displacement), edges both ways."""
+    """Shortest paths by the metric's symmetric form (Euclidean for a displacement), with edges in both directions."""
 
     name = "sym-graph"
     symmetric = True
@@ -488,7 +487,7 @@ def usual_planners(model: PlanningModel, on_request: Sequence[str] = (Greedy.nam
 
 
 def over_coreset(name: str) -> bool:
-    """Whether a planner's graph is that of a coreset, with so many nodes and neighbours."""
+    """Whether a planner of this name has `nodes` and `neighbours`: its graph is that of a coreset."""
     return issubclass(PLANNERS.get(name, Direct), AsymGraph)
 
 

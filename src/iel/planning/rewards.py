@@ -105,7 +105,7 @@ def fit_readout(points: Floats, rewards: Floats) -> Readout:
     weights, shift = affine_readout(points, rewards[:, None], RIDGE, one_space=True)
     slope = float(np.linalg.norm(weights))
     if slope <= 0.0:
-        raise GeometryError("Nothing of the reward can be read off the embedding, so there is no direction to follow.")
+        raise GeometryError("The embedding explains nothing of the reward; use a graph planner, or another reward.")
     return Readout(weights[:, 0] / slope, slope, float(shift[0]), share)
 
 
