@@ -228,7 +228,8 @@ class PlanningModel(Protocol):
     ) -> Floats:
         """Actions (n, act_dim) towards the targets that a plan returns for the embeddings of these observations."""
         embeddings = self.embed(observations)
-        return self.act(observations, self.command(observations, target(embeddings), embeddings), generator)
+        commands = self.command(observations, target(embeddings), embeddings)
+        return self.act(observations, commands) if generator is None else self.act(observations, commands, generator)
 
 
 class Model:

@@ -153,7 +153,7 @@ def report(support: Support | None, rows: ArrayLike, what: str, outside: Outside
 def warning(
     support: Support | None, rows: ArrayLike, what: str, outside: Outside, signals: Signals = UNNAMED
 ) -> str | None:
-    """One sentence about the rows outside of the data, None if there are none or all are ignored; `refuse` raises it."""
+    """One sentence about the rows outside of the data, None if there are none or `outside` is ignore."""
     if outside not in ("warn", "refuse", "ignore"):
         raise ConfigError(f"outside is '{outside}'; choose warn, refuse or ignore.")
     if support is None or outside == "ignore" or np.size(rows) == 0:

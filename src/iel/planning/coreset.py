@@ -33,7 +33,7 @@ from scipy.spatial import cKDTree
 from scipy.spatial.distance import pdist
 
 from iel.cores import usable_cores
-from iel.distances import FLOOR, Floats, Integers, checked_points, lengths_between, pair_lengths
+from iel.distances import FLOOR, Floats, Integers, checked_points, pair_lengths
 from iel.errors import ConfigError, GeometryError, unknown_name
 from iel.planning.dpp import greedy_dpp
 
@@ -297,19 +297,20 @@ def together(parts: Sequence[Pairs]) -> Pairs:
 
 
 def nearest_outside(points: Floats, tree: NodeTree, labels: Integers, rows: Integers) -> Pairs:
-    """The nearest node of another component for each listed node: from a longer list of near nodes if it holds one."""
-    count = len(points)
-    listed = tree.nearest(points[rows], min(8 * LISTED, count))[1]
+    """The nearest node of another component for each listed node that may have the nearest of its component."""
+    listed = tree.nearest(points[rows], min(8 * LISTED, len(points)))[1]
     outside = labels[listed] != labels[rows][:, None]
     second = listed[np.arange(len(rows)), outside.argmax(axis=1)]
-    lacking = np.flatnonzero(~outside.any(axis=1))
-    height = max(1, BLOCK_ELEMENTS // count)
-    for start in range(0, len(lacking), height):
-        block = lacking[start : start + height]
-        lengths = lengths_between(points[rows[block]], points)
-        lengths[labels[rows[block]][:, None] == labels[None, :]] = np.inf
-        second[block] = lengths.argmin(axis=1)
-    return Pairs(rows, second, pair_lengths(np.ascontiguousarray(points.T), rows, second))
+    columns, found = np.ascontiguousarray(points.T), outside.any(axis=1)
+    best = np.full(labels.max() + 1, np.inf)
+    np.minimum.at(best, labels[rows[found]], pair_lengths(columns, rows[found], second[found]))
+    reach = pair_lengths(columns, rows, listed[:, -1]) * (2.0 - WIDEN)
+    lacking = np.flatnonzero(~found & (reach < best[labels[rows]]))
+    for component in np.unique(labels[rows[lacking]]):
+        others, members = np.flatnonzero(labels != component), lacking[labels[rows[lacking]] == component]
+        second[members] = others[NodeTree(points[others]).nearest(points[rows[members]], 1)[1][:, 0]]
+    found[lacking] = True
+    return Pairs(rows[found], second[found], pair_lengths(columns, rows[found], second[found]))
 
 
 def shortest_leaving(parts: Sequence[Pairs], labels: Integers, wanted: np.ndarray) -> Pairs:
