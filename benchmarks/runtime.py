@@ -1,12 +1,12 @@
 """How long one action takes: the numpy model and ONNX Runtime beside each other.
 
-A robot asks for one action, waits, and asks again; what counts is the latency of a single row, not throughput. Three
+A robot takes one action at a time, so what counts is the latency of a single row, not throughput. Three
 hidden layers, 29 observations, 8 actions, 32 latent dimensions: the ant with the paper's networks at width 512.
 
 Agreement is the largest difference of ONNX's actions from numpy's over 500 inputs and a random model of every kind at
 width 128.
 
-Planners on values ask about thousands of pairs at once. Blocks: a value of two heads on 8,192 pairs, so many rows at a
+Planners on values evaluate thousands of pairs at once. Blocks: a value of two heads on 8,192 pairs, `block` rows at a
 time; `ratio` is to all of them at once.
 """
 

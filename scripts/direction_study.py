@@ -75,8 +75,10 @@ def study(run: Run, arena: Arena, factor: float, nodes: int | None) -> dict[str,
                 "prepare_seconds": round(ready, 2),
             }
             if penalty > 1.0:
-                seen = planner.graph.observed_connectivity(planner._fields[next(reversed(planner._fields))].goal)  # type: ignore[attr-defined]
-                facts |= {"witnessed": seen.observed_connectivity / seen.edges, "components": seen.components}
+                share, components = planner.graph.observed_connectivity(
+                    planner._fields[next(reversed(planner._fields))].goal
+                )  # type: ignore[attr-defined]
+                facts |= {"witnessed": share, "components": components}
             label = f"{name}{'' if penalty == 1.0 else '+witnesses'}"
             result[label], planners[label] = facts, planner
             print(run.path.name, name, penalty, json.dumps(facts), flush=True)

@@ -1,4 +1,4 @@
-"""The model: numpy alone, the same numbers as the networks that were trained, and it refuses what is no input."""
+"""The model: numpy alone, the same numbers as the networks that were trained, and bad inputs are refused."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def test_a_model_can_be_driven_by_the_policy_of_another(kind, tmp_path):
     model, waypoint_policy, (states, goals) = made(kind), made("waypoint", seed=1), inputs()
     before = model.cost(states, goals, goals)
     driven = model.driven_by(waypoint_policy)
-    np.testing.assert_array_equal(driven.cost(states, goals, goals), before)  # a critic asks its own policy
+    np.testing.assert_array_equal(driven.cost(states, goals, goals), before)  # a critic evaluates its own policy
     np.testing.assert_array_equal(straight(driven, states, goals), straight(waypoint_policy, states, goals))
     commands = straight(waypoint_policy, states, goals)
     np.testing.assert_array_equal(driven.act(states, commands), waypoint_policy.act(states, commands))
@@ -65,7 +65,7 @@ def test_a_policy_that_reads_its_own_embedding_cannot_follow_other_distances():
 @pytest.mark.optimised  # agreement to the last digits is with the programs users run
 @pytest.mark.parametrize("name", ["iel", "hilp", "gcbc", "gcivl", "gciql", "gccql"])
 def test_numpy_agrees_with_the_networks_that_were_trained(name):
-    """Every network a method ships, in JAX and in numpy, to 1e-5 (other methods have this test in their own files)."""
+    """Every network a method exports, in JAX and in numpy, to 1e-5 (other methods have this test in their own files)."""
     settings = {"training": "phased"} if name == "hilp" else {}
     algo, spec = METHODS[name].preset("smoke", hidden=(32, 32), **settings), Spec(5, 3)
     fresh = {phase.slot: phase.learner.init(jax.random.key(3), spec) for phase in algo.phases()}
@@ -184,7 +184,7 @@ def test_what_can_be_requested_is_right_or_refused_in_a_sentence(kind):
         if not model.metric.spatial:
             with pytest.raises(GeometryError, match="mixture"):
                 planner.prepare(Mixture(goals[:2]))
-        elif kind in ("waypoint", "mrn") and name == "direct":  # their policies are told states
+        elif kind in ("waypoint", "mrn") and name == "direct":  # their policies receive states
             planner.prepare(Mixture(goals[:2]))
             with pytest.raises(GeometryError, match="no state"):
                 planner.act(states[20])

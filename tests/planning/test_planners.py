@@ -67,7 +67,7 @@ def test_the_graph_goes_around_the_corridor_where_the_straight_path_is_a_wall(mo
         assert path.total > 40.0
         visited = walk(planner, model, START)
         assert visited[:, 0].max() > 18.0, "the walk goes through the bend"
-        assert np.linalg.norm(visited[-1] - END) < 1.0, "and arrives"
+        assert np.linalg.norm(visited[-1] - END) < 1.0, "and reaches the goal"
     direct = Direct(model, corridor())
     direct.prepare(END)
     assert walk(direct, model, START)[:, 0].max() < 5.0
@@ -260,12 +260,12 @@ def test_a_wall_across_the_corridor_means_no_path_and_never_a_wrong_one(model: L
     planner.prepare(END)
     hit = planner.switch_off_near(BEND[None, :], radius=4.0)
     assert len(hit) > 3
-    with pytest.raises(NoPath, match="No way leads to the goal"):
+    with pytest.raises(NoPath, match="No path leads to the goal"):
         planner.act(START)
-    with pytest.raises(NoPath, match="No way leads to the goal"):
+    with pytest.raises(NoPath, match="No path leads to the goal"):
         planner.path(START)
     assert planner.predicted_steps(START) == np.inf
-    assert np.isfinite(planner.act(np.array([4.0, 10.0]))).all(), "on the goal's side the way is free"
+    assert np.isfinite(planner.act(np.array([4.0, 10.0]))).all(), "on the goal's side the path is free"
     planner.prepare(Region([END, np.array([4.0, 0.0])]))
     assert planner.path(START).total < 10.0, "a region falls back on the state that can be reached"
     planner.switch_off(range(planner.graph.count - 1))
@@ -336,8 +336,7 @@ def test_the_pool_is_drawn_by_its_seed_without_replacement(model: LinearModel) -
     assert np.array_equal(first.states, second.states)
     assert not np.array_equal(first.states, other.states)
     assert len(np.unique(first.states)) == 50
-    assert len(AsymGraph(model, data, nodes=200, pool=100).states) == 200, "the pool grows to the nodes asked for"
-    assert 0.0 < first.coverage()["largest_gap"] < 20.0
+    assert len(AsymGraph(model, data, nodes=200, pool=100).states) == 200, "the pool grows to the number of nodes"
 
 
 def test_names_and_settings_that_do_not_exist_are_refused(model: LinearModel) -> None:
@@ -383,7 +382,7 @@ def test_bad_goals_and_observations_are_refused_in_a_sentence(planner: AsymGraph
             planner.prepare(goal)
     with pytest.raises(ConfigError, match="within"):
         planner.prepare(Sequence([END], within=0.0))
-    with pytest.raises(GeometryError, match="no goals"):
+    with pytest.raises(GeometryError, match="list of goals is empty"):
         planner.plan([])
     planner.prepare(END)
     with pytest.raises(GeometryError, match="have 2 numbers"):

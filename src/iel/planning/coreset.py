@@ -189,7 +189,7 @@ class NodeTree:
         self.centre = points.mean(axis=0)
         centred = points - self.centre
         self.axes = np.linalg.eigh(centred.T @ centred)[1][:, ::-1]
-        self.tree = cKDTree(centred @ self.axes, leafsize=64)
+        self.tree = cKDTree(centred @ self.axes, leafsize=64, balanced_tree=False)
 
     def turned(self, states: Floats) -> tuple[Floats, float]:
         """The states in the tree's axes, and a bound on how much that rounds any of their distances."""

@@ -231,18 +231,6 @@ def along(cost: Floats, next_hop: Integers) -> Floats:
 # ---------------------------------------------------------------- the graph
 
 
-@dataclass(frozen=True)
-class Connectivity:
-    """What is left of a graph when only observed edges count."""
-
-    edges: int
-    observed_connectivity: int
-    components: int
-    """Strongly connected components of the observed edges; 1 if every node can still be reached from every other."""
-    largest: int
-    """Nodes in the largest of them."""
-
-
 def node_costs(points: Floats, metric: Metric, neighbours: int) -> NodeCosts:
     """The costs between nodes that fit the metric."""
     if len(points) > 1 and isinstance(metric, SupportFunction):
@@ -285,7 +273,9 @@ class PlanningGraph:
         self._common: Edges | None = None
         self._sources = np.repeat(np.arange(self.count), self.neighbours)
         self.costs = node_costs(self.points, metric, self.neighbours)
-        self.tree = euclidean_tree(self.points if tree_points is None else checked_points(tree_points, "tree points"))
+        dispersion = self.points if tree_points is None else checked_points(tree_points, "tree points")
+        same = tree_points is None or np.array_equal(dispersion, self.points)
+        self.tree = euclidean_tree(dispersion, self.costs.tree if same else None)
 
     @cached_property
     def vicinity(self) -> Integers:
@@ -324,12 +314,13 @@ class PlanningGraph:
         """Predicted steps of edges; `LONGEST` where the metric's costs are not steps."""
         return np.full(len(costs), LONGEST) if self.metric.discount is None else self.metric.steps(costs)
 
-    def observed_connectivity(self, goal: LatentGoal) -> Connectivity:
-        """How the graph of one goal hangs together by the edges that were seen."""
+    def observed_connectivity(self, goal: LatentGoal) -> tuple[float, int]:
+        """The share of one goal's edges that were observed, and into how many strongly connected components they join
+        the nodes (1: every node can reach every other)."""
         edges = self.geometric(goal)
-        retained = edges.chosen(self.seen(edges))
-        components, labels = connected_components(retained.matrix(self.count), connection="strong")
-        return Connectivity(len(edges), len(retained), int(components), int(np.bincount(labels).max()))
+        seen = self.seen(edges)
+        components, _ = connected_components(edges.chosen(seen).matrix(self.count), connection="strong")
+        return float(seen.mean()), int(components)
 
     def geometric(self, goal: LatentGoal) -> Edges:
         """The edges that the metric gives, without penalties; computed once where costs are the same for all goals."""

@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from iel.cores import usable_cores
 from iel.distances import FLOOR, Booleans, Floats, Integers, LatentGoal, SupportFunction, largest_rises
-from iel.planning.coreset import LISTED, NodeTree
+from iel.planning.coreset import LISTED
 from iel.planning.node_costs import ListedMatcher, NodeCosts
 
 FEW = 24
@@ -85,7 +86,7 @@ class SupportCosts(NodeCosts):
     def _chosen(self, points: Floats) -> Integers:
         """The landmarks whose maximum is largest, summed over pairs of near nodes, one after the other."""
         rows = np.unique(np.linspace(0, self.count - 1, min(SAMPLE, self.count)).astype(int))
-        near = NodeTree(points).nearest(points[rows], min(NEAR + 1, self.count))[1]
+        near = np.argpartition(cdist(points[rows], points), min(NEAR, self.count - 1), axis=1)[:, : NEAR + 1]
         rises = self.heights[near.ravel()] - np.repeat(self.heights[rows], near.shape[1], axis=0)
         best = np.zeros(len(rises), np.float32)
         chosen: list[int] = []

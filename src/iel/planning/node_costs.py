@@ -166,6 +166,8 @@ class NodeCosts:
     """How the cheapest edges are found, for reports."""
     candidates: int = 0
     """Pairs that preparation stored."""
+    tree: NodeTree | None = None
+    """A tree of the points, where preparation needed one."""
 
     def __init__(self, points: Floats, metric: Metric, neighbours: int):
         self.points, self.metric, self.neighbours = points, metric, neighbours
@@ -247,6 +249,7 @@ class DisplacementCosts(NodeCosts):
     """Costs of a `Displacement`, pruned to a few candidates per node where that is cheaper."""
 
     metric: Displacement
+    tree: NodeTree
     matched_by = DisplacementMatcher
 
     def __init__(self, points: Floats, metric: Displacement, neighbours: int):

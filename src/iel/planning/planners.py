@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.spatial import cKDTree
 
 from iel.distances import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, SupportFunction, checked_costs
 from iel.errors import ConfigError, NoPath, unknown_name
@@ -120,6 +119,7 @@ class AlongGraph(Pursuit):
         slot = goals % len(ends) * self.graph.count + matched  # one table for all goals, or one per goal
         listed = ends.reshape(-1, ends.shape[2]).take(slot, axis=0)
         table = self.matcher.listed_costs(states, goals, listed)
+        table[:, 0] = costs
         totals = table * penalties.reshape(-1, ends.shape[2]).take(slot, axis=0)
         totals += self.distances.take((goals * self.graph.count)[:, None] + listed)
         if self.any_reward:  # where a reward is collected, its distance is not what matters
@@ -349,14 +349,6 @@ class AsymGraph(Planner):
         fork = super().fork()
         fork.nodes_off, fork.edges_off, fork._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
         return fork
-
-    def coverage(self) -> dict[str, float]:
-        """Mean distance of a node to its k nearest others, its standard deviation over that mean, and the largest
-        distance of a state of the pool to its nearest node."""
-        near = np.arange(2, self.graph.neighbours + 2)
-        tree = cKDTree(self.coreset.points)
-        spacing, gaps = tree.query(self.coreset.points, near)[0].mean(axis=1), tree.query(self.pool_points)[0]
-        return {"distance": spacing.mean(), "dispersion": spacing.std() / spacing.mean(), "largest_gap": gaps.max()}
 
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         off = np.stack([self.nodes_off if goal.off is None else self.nodes_off | goal.off for goal in goals])
