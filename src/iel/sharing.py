@@ -223,7 +223,8 @@ class HubRepository:
             import huggingface_hub
         except ImportError:
             raise ConfigError(f"The Hub needs huggingface_hub; {install('hub')}.") from None
-        self.location, self.scratch, self.hub = location, scratch, huggingface_hub
+        self.location, self.scratch = location, scratch
+        self.hub: Any = huggingface_hub
         self.api = self.hub.HfApi(
             endpoint=os.environ.get("HF_ENDPOINT"), library_name="iel", library_version=iel.__version__
         )

@@ -276,7 +276,8 @@ class Plan:
         aim = self.pursuit.aim(states[owner], members, nodes[owner])
         order = np.lexsort((aim.costs, owner))
         best = order[np.searchsorted(owner[order], np.arange(len(rows)))]
-        return Aim(*(part[best] for part in aim)), members[best]
+        chosen = Aim(aim.points[best], aim.states[best], aim.costs[best], aim.nodes[best], aim.matched[best])
+        return chosen, members[best]
 
 
 # ---------------------------------------------------------------- acting
