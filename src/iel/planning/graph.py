@@ -271,6 +271,7 @@ class PlanningGraph:
         """Embeddings of the aims of teleports."""
         self._recent: OrderedDict[bytes, Edges] = OrderedDict()
         self._common: Edges | None = None
+        self._common_entries: tuple[Integers, Floats] | None = None
         self._sources = np.repeat(np.arange(self.count), self.neighbours)
         self.costs = node_costs(self.points, metric, self.neighbours)
         dispersion = self.points if tree_points is None else checked_points(tree_points, "tree points")
@@ -337,6 +338,8 @@ class PlanningGraph:
         A metric that tells one-way steps by itself needs no penalty here: some nodes have few observed edges, and an
         agent that keeps to those turns back and forth between such nodes.
         """
+        if self._common_entries is not None:
+            return self._common_entries
         itself, ends, factors = np.arange(self.count)[:, None], [], []
         for goal in goals[:1] if self.metric.for_every_goal else goals:
             edges = self.geometric(goal).chosen(slice(self.count * self.neighbours))
@@ -344,7 +347,10 @@ class PlanningGraph:
             factor = np.ones(len(edges)) if trusted else np.where(self.seen(edges), 1.0, self.unobserved_cost)
             ends.append(np.hstack([itself, edges.target.reshape(self.count, -1)]))
             factors.append(np.hstack([np.ones_like(itself), factor.reshape(self.count, -1)]))
-        return np.stack(ends), np.stack(factors)
+        found = np.stack(ends), np.stack(factors)
+        if self.metric.for_every_goal:
+            self._common_entries = found
+        return found
 
     def _geometric(self, goal: LatentGoal) -> Edges:
         """Top-k out-edges, then the tree edges that are not among them, in both directions."""
