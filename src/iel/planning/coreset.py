@@ -194,7 +194,9 @@ class NodeTree:
     def turned(self, states: Floats) -> tuple[Floats, float]:
         """The states in the tree's axes, and a bound on how much that rounds any of their distances."""
         centred = states - self.centre
-        largest = max(float(np.abs(self.tree.maxes).max()), float(np.abs(self.tree.mins).max()), np.abs(centred).max())
+        largest = max(
+            float(np.abs(self.tree.maxes).max()), float(np.abs(self.tree.mins).max()), np.abs(centred).max(initial=0.0)
+        )
         return centred @ self.axes, 64.0 * states.shape[1] * float(np.finfo(np.float64).eps) * largest
 
     def nearest(self, states: Floats, count: int) -> tuple[Floats, Integers]:

@@ -141,7 +141,7 @@ class ListedMatcher(Matcher):
         """l(v, x) row by row."""
 
     def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
-        if self.nodes_off is not None or memory.max() < 0:
+        if self.nodes_off is not None or memory.max(initial=-1) < 0:
             return self.match_all(states, goals)
         listed = self.listed.take(memory, axis=0, mode="wrap")
         table = self.listed_costs(states, goals, listed)
