@@ -334,7 +334,7 @@ class Posed(Conditioned):
         return states, np.eye(8, dtype=np.float32)[np.zeros(len(states), int)]
 
 
-def test_nodes_of_an_expensive_metric_are_spread_by_position_and_not_by_pose() -> None:
+def test_nodes_of_an_expensive_metric_are_chosen_by_position_and_not_by_pose() -> None:
     """Farthest points among all columns are rare poses with gaps between positions; with few positions all count."""
     generator = np.random.default_rng(0)
     steps = np.clip(generator.normal(generator.normal(0.0, 0.3, (20, 1, 2)), 0.2, (20, 200, 2)), -1.0, 1.0)

@@ -101,7 +101,7 @@ class Atlas:
     lookahead: tuple[float, float] | None = None
     """How far ahead targets of a policy that is sent to states lie, for `asym-graph` and `sym-graph`."""
     node_scale: Floats | None = None
-    """Where distances between embeddings mean nothing: what their columns are divided by to spread nodes."""
+    """Where distances between embeddings mean nothing: what their columns are divided by to choose nodes."""
 
     def __post_init__(self) -> None:
         if self.observations.ndim != 2 or len(self.observations) == 0:

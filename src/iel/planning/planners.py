@@ -180,7 +180,7 @@ class GraphSettings:
     conditioned on it, else by cost; by default as far as its waypoints were in training, or for a policy sent to
     states what 10 steps of the data cost, else 0: the next node, as always where nodes are switched off or avoided."""
     unobserved_cost: float | None = None
-    """Cost factor of edges that no trajectory took (`iel.planning.observed`): inf removes them, 1 is no penalty. By
+    """Cost factor of edges that no trajectory took (`iel.planning.observed`): inf removes them, 1 adds nothing. By
     default that of the export, or 1000 for data whose positions jump (teleports), else 1."""
     teleports: bool = True
     """Whether teleports that the data shows may be entered, at the expected cost of where they lead
