@@ -23,6 +23,7 @@ all goals were the same (docs/lab-notes.md).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -186,7 +187,7 @@ class NodeTree:
     """
 
     def __init__(self, points: Floats):
-        self.centre = points.mean(axis=0)
+        self.points, self.centre = points, points.mean(axis=0)
         centred = points - self.centre
         self.axes = np.linalg.eigh(centred.T @ centred)[1][:, ::-1]
         self.tree = cKDTree(centred @ self.axes, leafsize=64, balanced_tree=False)
@@ -202,6 +203,11 @@ class NodeTree:
     def nearest(self, states: Floats, count: int) -> tuple[Floats, Integers]:
         """Distances (n, count), rounded, to the nearest nodes of each state, and these nodes."""
         return self.tree.query(self.turned(states)[0], np.arange(1, count + 1), workers=_workers(len(states)))
+
+    @cached_property
+    def listed(self) -> tuple[Floats, Integers]:
+        """Distances to the `LISTED` nearest nodes of every node, itself among them, and these nodes: (N, LISTED)."""
+        return self.nearest(self.points, min(LISTED, len(self.points)))
 
     def candidates(self, states: Floats, nearest: int, factor: float) -> tuple[Integers, Integers]:
         """All (state, node) with length at most factor * (length of the state's `nearest`-th node); perhaps a few more.
@@ -258,7 +264,7 @@ def euclidean_tree(points: Floats, tree: NodeTree | None = None) -> Pairs:
     if count == 1:
         return Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     tree = tree or NodeTree(points)
-    listed = tree.nearest(points, min(LISTED, count))[1]
+    listed = tree.listed[1]
     first = np.repeat(np.arange(count), listed.shape[1])
     lengths = pair_lengths(columns, first, listed.ravel())
     radii = lengths.reshape(listed.shape).max(axis=1) * (2.0 - WIDEN)

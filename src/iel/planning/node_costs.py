@@ -38,7 +38,7 @@ from iel.distances import (
     row_lengths,
     row_products,
 )
-from iel.planning.coreset import BLOCK_ELEMENTS, LISTED, NodeTree, Pairs, TooMany, nearest_pairs
+from iel.planning.coreset import BLOCK_ELEMENTS, NodeTree, Pairs, TooMany, nearest_pairs
 
 CHUNK_ELEMENTS = 1 << 16
 """Candidate costs worked on at a time: small enough to stay in a core's cache."""
@@ -262,7 +262,7 @@ class DisplacementCosts(NodeCosts):
                 stacklevel=4,
             )
         self.tree = NodeTree(points)
-        lengths, listed = self.tree.nearest(points, min(LISTED, self.count))
+        lengths, listed = self.tree.listed
         self.listed, self.radii = np.sort(listed, axis=1), lengths[:, -1]
         self.path = "pruned"
         self.blocks: list[tuple[Integers, Integers, Floats]] = []
