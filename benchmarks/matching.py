@@ -1,4 +1,4 @@
-"""Matching an agent among the nodes around its last one, against asking for every node, on a trained run.
+"""Matching an agent among the nodes around its last one, against evaluating every node, on a trained run.
 
     iel bench matching RUN
     iel bench matching RUN --nodes 1024
@@ -44,7 +44,7 @@ class Options(Output):
 
 
 def measure(planner: AsymGraph, data: Trajectories, options: Options) -> dict[str, Any]:
-    """Both ways at every step; the first step asks for all nodes either way and is not timed."""
+    """Local and full matching at every step; the first step looks at all nodes in both and is not timed."""
     generator = np.random.default_rng(0)
     goals = data.observations[generator.choice(len(data.observations), GOALS)]
     pursuit = planner.plan(list(goals)).pursuit
@@ -52,13 +52,13 @@ def measure(planner: AsymGraph, data: Trajectories, options: Options) -> dict[st
     wanted, memory = np.arange(options.agents) % GOALS, np.full(options.agents, -1)
     long_enough = np.flatnonzero(np.diff(data.offsets) > options.steps)
     if not len(long_enough):
-        raise ConfigError(f"No trajectory has more than {options.steps} states; ask for fewer --steps.")
+        raise ConfigError(f"No trajectory has more than {options.steps} states; give fewer --steps.")
     starts = data.offsets[generator.choice(long_enough, options.agents)]
     seconds, same, ratios = np.zeros(2), [], []
     for step in range(options.steps):
         states = np.asarray(planner.model.embed(data.observations[starts + step]), np.float64)
         began = time.perf_counter()
-        cheapest, least = pursuit.matcher.match_rows(states, wanted)
+        cheapest, least = pursuit.matcher.match_all(states, wanted)
         between = time.perf_counter()
         memory, costs = pursuit.matcher.match(states, wanted, memory)
         if step:
@@ -83,7 +83,9 @@ def command(options: Options) -> dict[str, Any]:
         raise ConfigError("At least two --steps of one of the --agents are needed.")
     run = open_run(options.run)
     if run.model.metric is None or not run.model.metric.expensive:
-        raise ConfigError(f"The distances of {run.model.algo} are no network, so every node is matched exactly.")
+        raise ConfigError(
+            f"The distances of {run.model.algo} are not a network, so matching is exact; take a run of a value method."
+        )
     data = run.data()
     rows = [measure(planner(run.model, data, nodes=options.nodes), data, options) for planner in (SymGraph, AsymGraph)]
     if not options.json:

@@ -34,7 +34,7 @@ DIMENSION, EPISODE = 32, 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Output):
-    """Witnessed edges: seconds and memory for a million transitions, checked against the definition."""
+    """Observed edges: seconds and memory for a million transitions, checked against the definition."""
 
     transitions: int = 1_000_000
     """Transitions, in episodes of 1000."""
@@ -119,9 +119,8 @@ def _planning(points: Floats, observed: ObservedEdges, generator: np.random.Gene
             took.append(1000 * (time.perf_counter() - clock))
         facts[f"{name}_goal_milliseconds"] = round(float(np.median(took)), 1)
         if known is not None:
-            seen = graph.observed_connectivity(goal)
-            facts["witnessed_share"] = round(seen.observed_connectivity / seen.edges, 3)
-            facts["strong_components"] = seen.components
+            share, components = graph.observed_connectivity(goal)
+            facts |= {"observed_share": round(share, 3), "strong_components": components}
     return facts
 
 

@@ -43,16 +43,16 @@ def nearest_by_partition(costs: Floats, k: int) -> np.ndarray:
 
 
 def graph_matrix(costs: Floats, k: int, tree: np.ndarray) -> Floats:
-    """A_ij = C_ij on the kept edges and infinity elsewhere: ConstructGraph of the paper, before the transposition.
+    """A_ij = C_ij on the chosen edges and infinity elsewhere: ConstructGraph of the paper, before the transposition.
 
-    `tree` lists the edges (i, j) that are kept both ways for connectivity.
+    `tree` lists the edges (i, j) that are added in both directions for connectivity.
     """
     retained = top_k(costs, k) if len(costs) > 1 else np.zeros((1, 1), dtype=bool)
     return with_tree(costs, retained, tree)
 
 
 def with_tree(costs: Floats, retained: np.ndarray, tree: np.ndarray) -> Floats:
-    """Force the tree's edges in, both ways."""
+    """Force the tree's edges in, in both directions."""
     retained[tree[:, 0], tree[:, 1]] = True
     retained[tree[:, 1], tree[:, 0]] = True
     return np.where(retained, costs, np.inf)

@@ -1,12 +1,12 @@
 """How long one action takes: the numpy model and ONNX Runtime beside each other.
 
-A robot asks for one action, waits, and asks again; what counts is the latency of a single row, not throughput. Three
+A robot takes one action at a time, so what counts is the latency of a single row, not throughput. Three
 hidden layers, 29 observations, 8 actions, 32 latent dimensions: the ant with the paper's networks at width 512.
 
 Agreement is the largest difference of ONNX's actions from numpy's over 500 inputs and a random model of every kind at
 width 128.
 
-Planners on values ask about thousands of pairs at once. Blocks: a value of two heads on 8,192 pairs, so many rows at a
+Planners on values evaluate thousands of pairs at once. Blocks: a value of two heads on 8,192 pairs, `block` rows at a
 time; `ratio` is to all of them at once.
 """
 
@@ -23,10 +23,12 @@ import numpy as np
 
 from benchmarks import print_rows
 from iel.commands.common import Output
-from iel.distances import Quasimetric
+from iel.data.trajectories import Trajectories
+from iel.distances import Quasimetric, SupportFunction
 from iel.export import build_graphs
 from iel.model import Conditioning, Direction, GoalState, Measure, Model, Network, Norm, Perceptron, Subgoal, Waypoint
 from iel.model.networks import FloatArray
+from iel.model.support import support_of
 from iel.planning import Atlas, make_planner
 
 SCALES = (1.0, 30.0, 1000.0)
@@ -146,14 +148,16 @@ def random_model(
 
 
 def run(widths: Sequence[int] = (128, 256, 512), repeats: int = 2000, nodes: int = 2048) -> dict[str, Any]:
-    """{"rows": [{width, act_ms, act_99_ms, plan_act_ms, onnx_ms}], "agreement": [...], "blocks": [...]}: medians, and
-    the 99th percentile of act; then {scale, actions} by size of the inputs, and {width, block, ms, ratio}.
+    """{"rows": [{width, act_ms, act_99_ms, plan_act_ms, onnx_ms}], "control": [...], "agreement": [...], "blocks":
+    [...]}: medians, and the 99th percentile of act; then `control_loop` with its parts, {scale, actions} by size of the
+    inputs, and {width, block, ms, ratio}.
 
     `plan_act_ms` is a whole step of asym-graph in numpy: embed, find the node, choose the hop, act. `onnx_ms` is None
     without onnxruntime.
     """
     return {
         "rows": [_row(width, repeats, nodes) for width in widths],
+        "control": [control_loop(width, repeats, 4 * nodes) for width in (64, *widths)],
         "agreement": [agreement(s) for s in SCALES],
         "blocks": [row for width in widths for row in _blocks(width)],
     }
@@ -173,6 +177,46 @@ def _row(width: int, repeats: int, nodes: int) -> dict[str, Any]:
         "plan_act_ms": _milliseconds(_times(lambda: planner.act(one[0]), repeats), 50),
         "onnx_ms": _onnx(model, one, command, repeats),
     }
+
+
+def control_loop(width: int, repeats: int, nodes: int) -> dict[str, Any]:
+    """One robot with HTP's metric and a waypoint policy over `nodes` states of a curve: microseconds of a step, of its
+    parts (support of the data, embedding, target, command, policy), and milliseconds of a new goal."""
+    make, generator = Maker((width,) * 3), np.random.default_rng(0)
+    networks = {
+        "policy": Network(("without_position", "command"), (make.perceptron(29, 8, False),)),
+        "embedding": make.network(("observation",), 29, 32),
+        "omega": make.network(("observation",), 29, 32),
+    }
+    metric = SupportFunction(generator.standard_normal((256, 32)).astype(np.float32))
+    time_of = np.linspace(0.0, 60.0, nodes)
+    curve = np.stack([np.sin(time_of * rate) for rate in np.linspace(0.1, 1.0, 29)], axis=1)
+    states = (curve + 0.05 * generator.standard_normal(curve.shape)).astype(np.float32)
+    model = Model("htp", 29, 8, networks, Waypoint((0, 1), (1.5, 2.0), 3.0), metric=metric, discount=1.0)
+    actions = np.zeros((nodes, 8), np.float32)
+    model.support = support_of(Trajectories.from_flat(states, actions, np.arange(1, nodes + 1) % 128 == 0))
+    planner = make_planner("asym-graph", model, Atlas(states), coreset="all")
+    goals = iter(states[np.arange(100_000) * 77 % nodes])
+    goal_ms = _milliseconds(_times(lambda: planner.prepare(next(goals)), 20), 50)
+    visited = iter(states[np.arange(2 * repeats) // 20 % 400 + nodes // 4])
+    whole = _times(lambda: planner.act(next(visited)), repeats)
+    one, memory = states[nodes // 4 : nodes // 4 + 1], planner.controller.memory
+    embeddings = model.embed(one)
+    target = planner.prepared.target(embeddings, memory)
+    command = model.command(one, target, embeddings)
+    parts: dict[str, Callable[[], Any]] = {
+        "support": lambda: model.support and model.support.excess(one),
+        "embed": lambda: model.embed(one),
+        "target": lambda: planner.prepared.target(embeddings, memory),
+        "command": lambda: model.command(one, target, embeddings),
+        "policy": lambda: model.act(one, command),
+    }
+    split = {f"{name}_us": _microseconds(_times(part, repeats)) for name, part in parts.items()}
+    return {"width": width, "nodes": nodes, "step_us": _microseconds(whole), **split, "goal_ms": goal_ms}
+
+
+def _microseconds(taken: np.ndarray) -> float:
+    return round(float(np.median(taken)) * 1e6, 1)
 
 
 def agreement(scale: float, rows: int = 500) -> dict[str, Any]:
@@ -246,6 +290,8 @@ def command(options: Options) -> dict[str, Any]:
     result = run(options.widths)
     if not options.json:
         print_rows(result["rows"])
+        print("\na control loop with HTP's metric, in microseconds")
+        print_rows(result["control"])
         print("\nlargest differences of ONNX from numpy, by size of the inputs")
         print_rows(
             [{name: f"{value:.0e}" if value else value for name, value in row.items()} for row in result["agreement"]]

@@ -75,8 +75,9 @@ def study(run: Run, arena: Arena, factor: float, nodes: int | None) -> dict[str,
                 "prepare_seconds": round(ready, 2),
             }
             if penalty > 1.0:
-                seen = planner.graph.observed_connectivity(planner._fields[next(reversed(planner._fields))].goal)  # type: ignore[attr-defined]
-                facts |= {"observed": seen.observed_connectivity / seen.edges, "components": seen.components}
+                goal = planner._fields[next(reversed(planner._fields))].goal  # type: ignore[attr-defined]
+                share, components = planner.graph.observed_connectivity(goal)
+                facts |= {"observed": share, "components": components}
             label = f"{name}{'' if penalty == 1.0 else '+observed'}"
             result[label], planners[label] = facts, planner
             print(run.path.name, name, penalty, json.dumps(facts), flush=True)

@@ -1,4 +1,4 @@
-"""Small models of every kind, and what they are asked in tests."""
+"""Small models of every kind, and the inputs of tests."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The agent: what people hold in their hand. Trained once on walks in a square of 25 places."""
+"""The agent. Trained once on walks in a square of 25 cells."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Goals, places and rewards as people type them, and the two commands that take them."""
+"""Goals, regions and rewards as people type them, and the two commands that take them."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`iel push` and `iel pull`: what arrives is the agent that was meant, or nothing is there."""
+"""`iel push` and `iel pull`: the result is the intended agent, or nothing is written."""
 
 import json
 import shutil
@@ -53,8 +53,8 @@ def content(directory: Path) -> dict[str, bytes]:
 @pytest.fixture
 def location(tmp_path):
     """An empty directory, in which nothing is left by what is refused."""
-    (tmp_path / "place").mkdir()
-    return tmp_path / "place"
+    (tmp_path / "location").mkdir()
+    return tmp_path / "location"
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -231,7 +231,7 @@ def test_a_server_that_hangs_up_goes_elsewhere_or_sends_for_ever(robot, packed, 
                 self.end_headers()
                 self.wfile.write(served[name])
                 if name != "manifest.json":
-                    for _ in range(2000):  # 2 GB, if somebody takes them
+                    for _ in range(2000):  # 2 GB, if all are read
                         self.wfile.write(bytes(1 << 20))
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Bad)

@@ -54,7 +54,7 @@ class Saved(Struct, frozen=True):
 
 
 class Episode:
-    """One agent on its way to one goal: what is remembered on the way belongs to it alone."""
+    """One agent in pursuit of one goal, with a memory of its own."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ def read_origin(directory: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that had a hand in the files."""
+    """Versions of everything that wrote the files."""
     found = {"iel": iel.__version__, "python": platform.python_version()}
     for package in ("jax", "numpy", "onnx", "onnxruntime"):
         try:
@@ -99,23 +99,21 @@ def _metadata(card: Card) -> dict[str, Any]:
         "tags": ["reinforcement-learning", "offline-rl", "goal-conditioned", "planning", card["algo"]],
         **stated,
     }
-    if card["evaluations"]:
-        results = [
-            {
-                "task": {"type": "reinforcement-learning", "name": "goal reaching"},
-                "dataset": {"type": result["env"], "name": result["env"]},
-                "metrics": [
-                    {
-                        "type": "success_rate",
-                        "value": round(result["success_rate"], 4),
-                        "name": f"success rate, {result['planner']}",
-                    }
-                ],
-            }
-            for result in card["evaluations"]
-        ]
-        facts["model-index"] = [{"name": _title(card), "results": results}]
-    return facts
+    results = [
+        {
+            "task": {"type": "reinforcement-learning", "name": "goal reaching"},
+            "dataset": {"type": found["env"], "name": found["env"]},
+            "metrics": [
+                {
+                    "type": "success_rate",
+                    "value": round(found["success_rate"], 4),
+                    "name": f"success rate, {found['planner']}",
+                }
+            ],
+        }
+        for found in card["evaluations"] or ()
+    ]
+    return facts | ({"model-index": [{"name": _title(card), "results": results}]} if results else {})
 
 
 def _yaml(value: Any, indent: str = "") -> Iterator[str]:
@@ -145,115 +143,109 @@ def _title(card: Card) -> str:
     return f"{card['algo']} trained on {card['env'] or 'logs'}"
 
 
-def _summary(card: Card) -> list[str]:
+def _summary(card: Card) -> Iterator[str]:
     plans = f"plans over {card['planner']['nodes']} states of its data" if card["planner"] else "heads straight for it"
-    lines = [f"# {_title(card)}", "", f"A policy that is given a goal at run time, and {plans}."]
+    yield from (f"# {_title(card)}", "", f"A policy that is given a goal at run time, and {plans}.")
     if card["status"] not in (None, "finished"):
-        lines += [f"Its training is not finished ({card['status']}, step {card['step']})."]
-    return lines
+        yield f"Its training is not finished ({card['status']}, step {card['step']})."
 
 
-def _use(card: Card) -> list[str]:
+def _use(card: Card) -> Iterator[str]:
     units = ', units="robot"' if card["interface"]["signals"].get("action_low") else ""
-    lines = [
-        "## Use",
-        "",
-        "Python without JAX (`iel`, numpy, scipy, safetensors, msgspec):",
-        "",
-        "```python",
-        "import iel",
-        "",
-        'agent = iel.load_agent(".")  # this directory, or its zip archive',
-        "episode = agent.start(goal)",
-        f"action = episode.act(observation{units})",
-        "```",
-    ]
+    yield f"""## Use
+
+Python without JAX (`iel`, numpy, scipy, safetensors, msgspec):
+
+```python
+import iel
+
+agent = iel.load_agent(".")  # this directory, or its zip archive
+episode = agent.start(goal)
+action = episode.act(observation{units})
+```
+"""
     if onnx := card.get("onnx"):
-        lines += ["", f"ONNX (opset {onnx['opset']}, float32, the first axis is the batch):", ""]
-        lines += _table(("file", "inputs -> outputs"), list(onnx["files"].items()))
-        agreement = card["agreement"]
-        if found := agreement["onnx"]:
-            lines += [
-                "",
-                f"Largest difference of ONNX from numpy on {agreement['rows']} inputs: {found['action']:.1e}.",
-            ]
-    return [*lines, "", "`manifest.json` has the sha256 of every file."]
+        yield f"ONNX (opset {onnx['opset']}, float32, the first axis is the batch):\n"
+        yield from (*_table(("file", "inputs -> outputs"), list(onnx["files"].items())), "")
+        if found := card["agreement"]["onnx"]:
+            rows, difference = card["agreement"]["rows"], found["action"]
+            yield f"Largest difference of ONNX from numpy on {rows} inputs: {difference:.1e}.\n"
+    yield "`manifest.json` has the sha256 of every file."
 
 
-def _interface(card: Card) -> list[str]:
+def _interface(card: Card) -> Iterator[str]:
     size, actions = (card["interface"][kind]["size"] for kind in ("observation", "action"))
     signals = msgspec.convert(card["interface"]["signals"], Signals)
-    lines = [
-        "## Observations and actions",
-        "",
-        f"Observations and goals are {size} float32 numbers in the order and units of the data; a goal may name some "
-        f"of the columns. Actions are {actions} float32 numbers within [-1, 1].",
-    ]
+    yield f"""## Observations and actions
+
+Observations and goals are {size} float32 numbers in the order and units of the data; a goal may name some of the \
+columns. Actions are {actions} float32 numbers within [-1, 1]."""
     if signals.observations:
         columns = [(i, name, signals.units.get(name, "")) for i, name in enumerate(signals.observations)]
-        lines += ["", *_table(("observation", "column", "unit"), columns)]
+        yield from ("", *_table(("observation", "column", "unit"), columns))
     if signals.actions or signals.action_low:
-        low, high = (signals.action_low or ("",) * actions), (signals.action_high or ("",) * actions)
-        names = signals.actions or ("",) * actions
-        rows = [(i, name, signals.units.get(name, ""), low[i], high[i]) for i, name in enumerate(names)]
-        lines += ["", *_table(("action", "column", "unit", "-1 means", "1 means"), rows)]
+        unknown = ("",) * actions
+        low, high = signals.action_low or unknown, signals.action_high or unknown
+        named = enumerate(signals.actions or unknown)
+        rows = [(i, name, signals.units.get(name, ""), low[i], high[i]) for i, name in named]
+        yield from ("", *_table(("action", "column", "unit", "-1 means", "1 means"), rows))
     if signals.rate is not None:
-        lines += ["", f"It was recorded, and is to be driven, at {signals.rate:g} Hz."]
-    return lines
+        yield f"\nIt was recorded, and is to be driven, at {signals.rate:g} Hz."
 
 
-def _origin(card: Card) -> list[str]:
-    data = card["data"]
-    lines = ["## Data and method", ""]
-    if data:
-        lines += [
-            f"Data: {data.get('name', 'unknown')}, {data.get('episodes', '?')} episodes, "
-            f"{data.get('transitions', '?')} transitions, fingerprint `{data.get('fingerprint', 'unknown')}`."
-        ]
-    else:
-        lines += ["Data: not recorded."]
-    lines += [f"Method: `{card['algo']}`" + ("." if card["seed"] is None else f", training seed {card['seed']}.")]
-    lines += ["Written with " + ", ".join(f"{name} {number}" for name, number in card["versions"].items()) + "."]
+def _origin(card: Card) -> Iterator[str]:
+    data, seed = card["data"], card["seed"]
+    episodes, transitions = data.get("episodes", "?"), data.get("transitions", "?")
+    yield "## Data and method\n"
+    yield (
+        "Data: not recorded."
+        if not data
+        else (
+            f"Data: {data.get('name', 'unknown')}, {episodes} episodes, {transitions} transitions, "
+            f"fingerprint `{data.get('fingerprint', 'unknown')}`."
+        )
+    )
+    yield f"Method: `{card['algo']}`" + ("." if seed is None else f", training seed {seed}.")
+    yield "Written with " + ", ".join(f"{name} {number}" for name, number in card["versions"].items()) + "."
     if card["settings"]:
         settings = json.dumps(card["settings"], indent=2)
-        lines += ["", "<details><summary>Settings</summary>", "", "```json", settings, "```", "", "</details>"]
-    return lines
+        yield f"\n<details><summary>Settings</summary>\n\n```json\n{settings}\n```\n\n</details>"
 
 
-def _evaluation(card: Card) -> list[str]:
-    lines = ["## Evaluation", ""]
+def _evaluation(card: Card) -> Iterator[str]:
+    yield "## Evaluation\n"
     if not card["evaluations"]:
-        return [*lines, "It has not been evaluated."]
+        yield "It has not been evaluated."
+        return
     rows = [
         (
-            result["env"],
-            result["planner"],
-            f"{result['success_rate']:.1%}",
-            "{:.1%} to {:.1%}".format(*result["interval"]),
-            f"{result['tasks']} x {result['episodes_per_task']}",
-            result["max_steps"],
+            found["env"],
+            found["planner"],
+            f"{found['success_rate']:.1%}",
+            "{:.1%} to {:.1%}".format(*found["interval"]),
+            f"{found['tasks']} x {found['episodes_per_task']}",
+            found["max_steps"],
         )
-        for result in card["evaluations"]
+        for found in card["evaluations"]
     ]
-    heads = ("environment", "planner", "success", "95 % interval", "tasks x episodes", "steps at most")
-    return [*lines, *_table(heads, rows)]
+    yield from _table(("environment", "planner", "success", "95 % interval", "tasks x episodes", "steps at most"), rows)
 
 
-def _limits(card: Card) -> list[str]:
-    points = [
-        "It knows what its data shows: goals and observations far outside of it are reported, not solved "
-        '(`iel.load_agent(path, outside="refuse")` refuses them).',
-        "Nothing in it knows what is dangerous. Between it and a machine belong limits, a watchdog and a stop.",
-    ]
+def _limits(card: Card) -> Iterator[str]:
+    yield """## Limits
+
+- It knows what its data shows: goals and observations far outside of it are reported, not solved \
+(`iel.load_agent(path, outside="refuse")` refuses them).
+- Nothing in it knows what is dangerous. Between it and a machine belong limits, a watchdog and a stop."""
     if card["interface"]["metric"]:
-        points.append("Predicted steps are those of the behaviour in the data, as far as they were learned.")
+        yield "- Predicted steps are those of the behaviour in the data, as far as they were learned."
     if not card["planner"]:
-        points.append("It holds no states to plan over, so it heads straight for a goal, through walls if need be.")
+        yield "- It holds no states to plan over, so it heads straight for a goal, through walls if need be."
     if card["evaluations"]:
-        points.append("Success rates are of this one training seed, in these environments, with these protocols.")
-    return ["## Limits", "", *(f"- {point}" for point in points)]
+        yield "- Success rates are of this one training seed, in these environments, with these protocols."
 
 
-def _licence(card: Card) -> list[str]:
+def _licence(card: Card) -> Iterator[str]:
     stated = card["licence"]
-    return ["## Licence", "", "Not stated: ask whoever gave it to you." if stated is None else f"{stated}."]
+    yield "## Licence\n"
+    yield "Not stated: contact its author." if stated is None else f"{stated}."

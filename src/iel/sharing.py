@@ -1,25 +1,24 @@
-"""Agents for others: `push` puts one somewhere, `pull` gets one, whole or not at all.
+"""Agents for others: `push` publishes one, `pull` fetches one, whole or not at all.
 
     push("robot", "hf:owner/name")               a model repository of the Hugging Face Hub (extra `hub`)
     push("robot", "/shared/robot.zip")           a directory, or one file
-    pull("hf:owner/name@v1", "robot")            the same places
+    pull("hf:owner/name@v1", "robot")            and back
     pull("https://example.org/robot.zip", "robot.zip")      and a web server: a zip archive, or the directory's address
 
-What arrives is written beside its final name, compared with the checksums of its manifest and loaded once; only then
-it gets the name. A manifest shows that nothing was changed by accident. That it is the agent that was meant is shown
-by the manifest's own sha256, which `push` prints and `pull` compares if it is given.
+What is fetched is written beside its final name, compared with the checksums of its manifest and loaded once; only then
+it gets the name. The manifest shows that nothing was changed by accident. Its own sha256, which `push` prints and
+`pull` compares if it is given, shows that it is the agent that was meant.
 """
 
 import os
 import re
 import tempfile
 import urllib.request
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
@@ -37,7 +36,7 @@ CARD = "README.md"
 HUB = re.compile(r"hf:(?P<repo>[\w.-]{1,96}/[\w.-]{1,96})(?:@(?P<revision>[\w./-]{1,200}))?")
 WEB = ("http", "https")
 SECONDS = 30.0
-"""A web server that sends nothing for so long is given up."""
+"""A web server that sends nothing for this long is given up."""
 
 
 def push(agent: Path | str, destination: str, *, private: bool = False, progress: bool = True) -> Facts:
@@ -105,14 +104,18 @@ def _checked(directory: Path, source: Path | str) -> Facts:
 # ------------------------------------------------------------------------------------------------------------ fetching
 
 
+Blocks = Callable[[str, int], Iterator[bytes]]
+"""The content of a file of an agent, by its name and how many bytes it should have at most."""
+
+
 def _fetch(source: str, directory: Path, progress: bool) -> None:
-    """Fill an empty directory from wherever a source leads."""
+    """Fill an empty directory from a source."""
     if source.startswith("hf:"):
         with tempfile.TemporaryDirectory(prefix="iel-") as scratch:
-            _collect(HubRepository(hub_address(source), Path(scratch)), source, directory, progress)
+            _collect(HubRepository(hub_address(source), Path(scratch)).blocks, source, directory, progress)
     elif urlsplit(source).scheme in WEB:
         if not urlsplit(source).path.endswith(SUFFIX):
-            _collect(WebDirectory(source), source, directory, progress)
+            _collect(partial(_web_file, source.rstrip("/")), source, directory, progress)
             return
         with tempfile.TemporaryDirectory(prefix="iel-") as scratch:
             archive = Path(scratch) / "agent.zip"
@@ -122,25 +125,21 @@ def _fetch(source: str, directory: Path, progress: bool) -> None:
     elif Path(source).is_file():
         unpack(Path(source), directory)
     else:
-        _collect(LocalDirectory(Path(source)), source, directory, progress)
+        if not Path(source).is_dir():
+            raise RunError(f"{source} does not exist; give an agent's directory, its zip archive, or hf:owner/name.")
+        if not (Path(source) / MANIFEST).exists():
+            raise RunError(f"{source} is not an agent; give what `iel export RUN` or agent.save wrote.")
+        _collect(partial(_local_file, Path(source)), source, directory, progress)
 
 
-class Location(ABC):
-    """Where the files of an agent are fetched from, one by one."""
-
-    @abstractmethod
-    def blocks(self, name: str, most: int) -> Iterator[bytes]:
-        """The content of a file, which should have at most so many bytes."""
-
-
-def _collect(location: Location, source: str, directory: Path, progress: bool) -> None:
+def _collect(blocks: Blocks, source: str, directory: Path, progress: bool) -> None:
     """The manifest first, then what it lists: no other name is ever looked at, and no file is larger than it says."""
-    receive(location.blocks(MANIFEST, JSON_BYTES), directory / MANIFEST, JSON_BYTES, source)
+    receive(blocks(MANIFEST, JSON_BYTES), directory / MANIFEST, JSON_BYTES, source)
     listed = read_listed(directory, source)
     total = sum(facts.size for facts in listed.values())
     with Progress("pull", total // 1000, unit="kB", show=progress) as bar:
         for name, facts in listed.items():
-            receive(_counted(location.blocks(name, facts.size), bar), directory / name, facts.size, source)
+            receive(_counted(blocks(name, facts.size), bar), directory / name, facts.size, source)
             if file_facts(directory / name) != facts:
                 raise RunError(f"{source}: {name} is damaged (it differs from {MANIFEST}); nothing was written.")
 
@@ -157,28 +156,14 @@ def _counted(blocks: Iterator[bytes], bar: Progress) -> Iterator[bytes]:
         done += len(block)
 
 
-class LocalDirectory(Location):
-    def __init__(self, directory: Path):
-        self.directory = directory
-        if not directory.is_dir():
-            raise RunError(f"{directory} does not exist; give an agent's directory, its zip archive, or hf:owner/name.")
-        if not (directory / MANIFEST).exists():
-            raise RunError(f"{directory} is not an agent; give what `iel export RUN` or agent.save wrote.")
-
-    def blocks(self, name: str, most: int) -> Iterator[bytes]:
-        with open_regular(self.directory / name, RunError) as (file, _):
-            yield from _blocks(file)
+def _local_file(directory: Path, name: str, most: int) -> Iterator[bytes]:
+    with open_regular(directory / name, RunError) as (file, _):
+        yield from _blocks(file)
 
 
-class WebDirectory(Location):
-    """URL/manifest.json, and what it lists beside it."""
-
-    def __init__(self, url: str):
-        self.url = url.rstrip("/")
-
-    def blocks(self, name: str, most: int) -> Iterator[bytes]:
-        with _answer(f"{self.url}/{quote(name)}") as (answer, _):
-            yield from _blocks(answer)
+def _web_file(url: str, name: str, most: int) -> Iterator[bytes]:
+    with _answer(f"{url}/{quote(name)}") as (answer, _):
+        yield from _blocks(answer)
 
 
 class _SameSafety(urllib.request.HTTPRedirectHandler):
@@ -229,12 +214,17 @@ def hub_address(text: str) -> HubAddress:
     return HubAddress(found["repo"], found["revision"])
 
 
-class HubRepository(Location):
+class HubRepository:
     """One commit of a model repository, through `huggingface_hub` ($HF_ENDPOINT, $HF_TOKEN, `hf auth login`)."""
 
     def __init__(self, location: HubAddress, scratch: Path | None = None):
         """Files are downloaded into `scratch` first."""
-        self.location, self.scratch, self.hub = location, scratch, _require_hub()
+        try:
+            import huggingface_hub
+        except ImportError:
+            raise ConfigError(f"The Hub needs huggingface_hub; {install('hub')}.") from None
+        self.location, self.scratch = location, scratch
+        self.hub: Any = huggingface_hub
         self.api = self.hub.HfApi(
             endpoint=os.environ.get("HF_ENDPOINT"), library_name="iel", library_version=iel.__version__
         )
@@ -243,6 +233,7 @@ class HubRepository(Location):
         self.sizes: dict[str, int | None] = {}
 
     def blocks(self, name: str, most: int) -> Iterator[bytes]:
+        """The content of a file, which is downloaded first."""
         with _hub_errors(self.location):
             if not self.commit:
                 facts = self.api.model_info(self.location.repo, revision=self.location.revision, files_metadata=True)
@@ -288,14 +279,6 @@ class HubRepository(Location):
                 return set()
 
 
-def _require_hub() -> ModuleType:
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise ConfigError(f"The Hub needs huggingface_hub; {install('hub')}.") from None
-    return huggingface_hub
-
-
 HUB_REMEDIES = {
     401: "log in with `hf auth login` or set HF_TOKEN, and check the name",
     403: "your token may not do that; make one that may write",
@@ -305,7 +288,7 @@ HUB_REMEDIES = {
 
 @contextmanager
 def _hub_errors(location: HubAddress) -> Iterator[None]:
-    """Whatever the Hub or its client refuses becomes one sentence."""
+    """What the Hub or its client refuses becomes one sentence."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:

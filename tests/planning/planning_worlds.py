@@ -92,7 +92,7 @@ class LinearModel(PlanningModel):
 
 
 def corridor(count: int = 600, seed: int = 0) -> Atlas:
-    """States of a U-shaped corridor: two long arms joined at the right end, so the straight way is a wall."""
+    """States of a U-shaped corridor: two long arms joined at the right end, so a wall bars the straight line."""
     generator = np.random.default_rng(seed)
     along = generator.uniform(0.0, 50.0, count)
     arm = np.where(along < 20.0, 0.0, np.where(along < 30.0, along - 20.0, 10.0))

@@ -1,4 +1,4 @@
-"""Any metric and any conditioning: values over pairs, policies that are told the goal, units, and acting."""
+"""Any metric and any conditioning: values over pairs, policies conditioned on goals, units, and acting."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_any_metric_will_do() -> None:
 
 
 class Conditioned(LinearModel):
-    """A goal-conditioned policy: it is told the goal, and there are no distances."""
+    """A goal-conditioned policy without distances."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Valued(Conditioned):
 
 
 def test_a_value_over_pairs_is_planned_with_on_one_graph_for_all_goals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows come in blocks, never all pairs at once; predictions are in steps, added up along the way."""
+    """Rows come in blocks, never all pairs at once; predictions are in steps, added up along the path."""
     monkeypatch.setattr("iel.planning.node_costs.BLOCK_ELEMENTS", 4000)
     valued = Valued()
     assert planners_for(valued) == ("direct", "sym-graph", "asym-graph")
@@ -167,7 +167,7 @@ def test_predictions_are_in_steps_and_not_in_discounted_cost() -> None:
 
 
 class Still(Conditioned):
-    """A policy that stands still, whatever it is told, in a world where the cost is the distance."""
+    """A policy that stands still, whatever it receives, in a world where the cost is the distance."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ def test_a_new_stage_is_no_lack_of_progress_and_nothing_known_is_none_either() -
 
 
 class Expensive(PairValue):
-    """The same, and every cost is asked of a network."""
+    """Costs that a network evaluates one by one."""
 
     expensive = True
 
@@ -300,7 +300,7 @@ class Expensive(PairValue):
         return discounted_steps(2.0 * np.linalg.norm(ahead, axis=-1) + 3.0 * np.maximum(0.0, -ahead[:, 0]), 0.99)
 
 
-def test_a_expensive_metric_is_requested_about_the_nodes_around_the_last_one() -> None:
+def test_an_expensive_metric_is_evaluated_at_the_nodes_around_the_last_one() -> None:
     """Walks across a square: the same nodes at the same costs as among all, from few answers; after a jump, too."""
     generator, metric = np.random.default_rng(0), Expensive()
     points = generator.uniform(0.0, 30.0, (1000, 2))
@@ -318,13 +318,13 @@ def test_a_expensive_metric_is_requested_about_the_nodes_around_the_last_one() -
         everything = metric.costs(states, points, goals[0])
         assert np.array_equal(memory, everything.argmin(axis=1)) and np.allclose(costs, everything.min(axis=1))
     off = np.zeros((3, 1000), bool)
-    off[:, memory] = True  # what is switched off is not matched, and everything is asked again
+    off[:, memory] = True  # what is switched off is not matched, and every node is evaluated
     closed = AlongGraph(graph, np.arange(1000), [graph.field(goal) for goal in goals], off)
     assert not np.isin(closed.matcher.match(states, wanted, memory)[0], memory).any()
 
 
 class Posed(Conditioned):
-    """A body: two columns tell the place, six the pose, and a network knows what ways between places cost."""
+    """A legged robot: two position columns, six of the pose, and a network for the cost between positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -334,8 +334,8 @@ class Posed(Conditioned):
         return states, np.eye(8, dtype=np.float32)[np.zeros(len(states), int)]
 
 
-def test_nodes_of_a_expensive_metric_are_std_out_by_position_and_not_by_pose() -> None:
-    """Farthest points among all columns are rare poses and leave gaps between places; of a few places all columns."""
+def test_nodes_of_an_expensive_metric_are_chosen_by_position_and_not_by_pose() -> None:
+    """Farthest points among all columns are rare poses with gaps between positions; with few positions all count."""
     generator = np.random.default_rng(0)
     steps = np.clip(generator.normal(generator.normal(0.0, 0.3, (20, 1, 2)), 0.2, (20, 200, 2)), -1.0, 1.0)
     poses = generator.standard_t(3, (20, 201, 6))
@@ -351,7 +351,7 @@ def test_nodes_of_a_expensive_metric_are_std_out_by_position_and_not_by_pose() -
     assert gap(nodes) < 0.5 * gap(node_positions[among_all])
     assert np.isinf(planner._column_scale(Expensive(), data.observations, 100)[2:]).all()
     few = np.concatenate([np.round(data.observations[:, :2] / 50.0), data.observations[:, 2:]], axis=1)
-    assert np.isfinite(planner._column_scale(Expensive(), few, 100)).all()  # too few places to choose nodes from
+    assert np.isfinite(planner._column_scale(Expensive(), few, 100)).all()  # too few positions to choose nodes from
     assert (
         Atlas.of(data).position_columns == (0, 1) and Atlas(few).position_columns == ()
     )  # nothing moves, none is slow

@@ -1,4 +1,4 @@
-"""GAS's graph: which states are efficient, how they are clustered, and the ways over the clusters."""
+"""GAS's graph: which states are efficient, how they are clustered, and the paths over the clusters."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -63,9 +63,12 @@ def test_greedy_picks_beat_ninety_nine_of_a_hundred_random_subsets() -> None:
 
 
 @pytest.mark.parametrize(("width", "sigma", "dimension"), [(64, 0.7, 4), (32, 0.3, 3), (256, 1.0, 8), (64, 2.0, 2)])
-def test_lazy_blocked_picks_are_those_of_the_plain_recursion(width: int, sigma: float, dimension: int) -> None:
+def test_lazy_blocked_picks_are_those_of_the_plain_recursion(
+    width: int, sigma: float, dimension: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iel.planning.dpp.BLOCK", width)
     points = np.random.default_rng(1).normal(size=(1500, dimension))
-    lazy = greedy_dpp(points, 400, sigma, width=width)
+    lazy = greedy_dpp(points, 400, sigma)
     plain = plain_greedy_dpp(points, 400, sigma)
     # Down to residuals of 1e-4 the gaps between candidates are far above rounding.
     factors = np.linalg.cholesky(kernel_of(points[plain], sigma) + 1e-15 * np.eye(len(plain)))
@@ -77,7 +80,7 @@ def test_lazy_blocked_picks_are_those_of_the_plain_recursion(width: int, sigma: 
 @given(instances(most=60), st.floats(0.05, 50.0))
 @settings(max_examples=100, deadline=None)
 def test_no_state_is_picked_twice_and_picks_stop_at_the_rank(case: Instance, sigma: float) -> None:
-    picks = greedy_dpp(case.points, len(case.points), sigma, width=16)
+    picks = greedy_dpp(case.points, len(case.points), sigma)
     assert len(set(picks.tolist())) == len(picks) >= 1
     distinct = len(np.unique(case.points, axis=0))
     assert len(picks) <= distinct

@@ -14,7 +14,8 @@ from benchmarks import reference
 from iel.distances import Displacement, LatentGoal, Metric, lengths_between
 from iel.errors import ConfigError, GeometryError
 from iel.planning import PlanningGraph
-from iel.planning.coreset import TooMany, euclidean_tree, nearest_pairs
+from iel.planning.coreset import NodeTree, TooMany, euclidean_tree, nearest_pairs
+from iel.planning.node_costs import most_pairs
 
 
 def goal_of(case: Instance) -> LatentGoal:
@@ -29,8 +30,13 @@ def as_matrix(graph: PlanningGraph, case: Instance) -> np.ndarray:
     return matrix
 
 
+MOST = {"pruned": lambda count: math.inf, "dense": lambda count: -1.0, "auto": most_pairs}
+
+
 def check_against_reference(case: Instance, path: str) -> None:
-    graph = PlanningGraph(case.points, Displacement(case.beta), neighbours=case.neighbours, path=path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("iel.planning.node_costs.most_pairs", MOST[path])
+        graph = PlanningGraph(case.points, Displacement(case.beta), neighbours=case.neighbours)
     tree = np.stack([graph.tree.first, graph.tree.second], axis=1)
     costs = reference.cost_matrix(case.points, case.direction, case.beta)
     dense = reference.graph_matrix(costs, case.neighbours, tree)
@@ -89,13 +95,11 @@ def test_following_next_hops_reaches_the_goal_at_the_shortest_path_cost(case: In
 @given(instances())
 @settings(max_examples=100, deadline=None)
 def test_the_tree_is_a_minimum_spanning_tree(case: Instance) -> None:
-    count = len(case.points)
-    if count < 2:
-        return
-    near, radii = nearest_pairs(case.points, case.neighbours, 1.0, math.inf)
-    tree = euclidean_tree(case.points, near, radii)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("iel.planning.coreset.LISTED", 1 + case.neighbours)
+        tree = euclidean_tree(case.points)
     lengths = lengths_between(case.points, case.points)
-    assert len(tree) == count - 1
+    assert len(tree) == len(case.points) - 1
     assert tree.lengths.sum() == pytest.approx(minimum_spanning_tree(np.triu(lengths, 1)).sum(), rel=1e-9)
     assert np.array_equal(lengths[tree.first, tree.second], tree.lengths)
 
@@ -125,7 +129,7 @@ def test_candidates_hold_exactly_the_pairs_of_the_bound(case: Instance) -> None:
     np.fill_diagonal(lengths, np.inf)
     k = min(case.neighbours, count - 1)
     factor = math.exp(2.0 * case.beta)
-    near, _ = nearest_pairs(case.points, case.neighbours, factor, math.inf)
+    near = nearest_pairs(case.points, NodeTree(case.points), k, factor)
     kth = np.sort(lengths, axis=1)[:, k - 1]
     expected = np.argwhere(lengths <= (factor * kth * (1.0 + 1e-9))[:, None])
     assert np.array_equal(np.stack([near.first, near.second], axis=1), expected)
@@ -135,8 +139,7 @@ def test_a_far_larger_coreset_than_its_lists_still_gets_an_exact_tree() -> None:
     """Three tight clusters: lists of neighbours never leave a cluster, so rows of distances must bridge them."""
     generator = np.random.default_rng(0)
     points = np.concatenate([generator.normal(size=(1500, 2)) + 1000.0 * corner for corner in np.eye(3, 2)])
-    near, radii = nearest_pairs(points, 3, 1.0, math.inf)
-    tree = euclidean_tree(points, near, radii)
+    tree = euclidean_tree(points)
     assert len(tree) == len(points) - 1
     assert (tree.lengths > 900.0).sum() == 2
 
@@ -150,7 +153,7 @@ def test_pruning_is_given_up_where_it_keeps_too_much() -> None:
     assert graph.costs.path == "pruned"
     assert 10.0 <= graph.costs.candidates / 600 <= 30.0
     with pytest.raises(TooMany):
-        nearest_pairs(cloud, 10, math.exp(2.0), 1000)
+        nearest_pairs(cloud, NodeTree(cloud), 10, math.exp(2.0), 1000)
 
 
 def test_beta_zero_gives_one_graph_for_every_goal() -> None:
@@ -206,8 +209,6 @@ def test_bad_settings_are_refused_in_a_sentence() -> None:
     points = np.random.default_rng(0).normal(size=(10, 2))
     with pytest.raises(ConfigError, match="neighbours is 0"):
         PlanningGraph(points, Displacement(), neighbours=0)
-    with pytest.raises(ConfigError, match="choose auto"):
-        PlanningGraph(points, Displacement(), path="quick")
     with pytest.raises(GeometryError, match="row 3"):
         PlanningGraph(np.where(np.arange(10)[:, None] == 3, np.nan, points), Displacement())
     with pytest.raises(GeometryError, match="must be"):

@@ -110,7 +110,7 @@ def test_the_next_node_is_the_best_within_reach_and_routes_end(seed: int, reach:
 
 
 def test_it_walks_the_corridor_when_the_distance_knows_the_wall():
-    """Steps along the corridor are exact, so the straight way through the wall costs what the detour does."""
+    """Steps along the corridor are exact, so the straight line through the wall costs what the detour does."""
     atlas = corridor(300)
     x, y = atlas.observations.T
     along = np.where(y == 0.0, x, np.where(y == 10.0, 50.0 - x, 20.0 + y))

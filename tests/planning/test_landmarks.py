@@ -87,7 +87,7 @@ def test_matching_from_memory_is_matching_from_scratch(seed: int, closed: bool) 
     states, wanted, memory = generator.normal(size=(6, 4)) * 10.0, np.arange(6) % 2, np.full(6, -1)
     for step in range(8):
         states = states + (8.0 if step % 4 == 3 else 0.3) * generator.normal(size=states.shape)
-        memory, costs = pursuit.matcher.match(states, wanted, memory)
+        memory, costs = pursuit.matcher.match(metric.heights(states), wanted, memory)
         heights = metric.heights(states)
         table = np.maximum((graph.costs.heights[None] - heights[:, None]).max(axis=-1).astype(float), FLOOR)
         if off is not None:

@@ -1,11 +1,10 @@
-"""Near nodes of many: a tree finds every pair that looking at all pairs finds, with the same bits."""
+"""Near nodes of many: the k-d tree finds every pair that looking at all pairs finds, with the same bits."""
 
 import numpy as np
 import pytest
 
-from iel.distances import Displacement, LatentGoal
-from iel.planning import coreset as neighbours
-from iel.planning.graph import PlanningGraph
+from iel.distances import lengths_between
+from iel.planning import coreset
 
 
 def sheet(count: int, rng: np.random.Generator) -> np.ndarray:
@@ -29,21 +28,12 @@ def filling(count: int, rng: np.random.Generator) -> np.ndarray:
 @pytest.mark.parametrize("make", [sheet, clusters, filling])
 @pytest.mark.parametrize("factor", [1.0, np.exp(0.2), np.exp(0.6)])
 def test_a_tree_finds_the_pairs_that_all_pairs_contain(make, factor, monkeypatch):
-    points = make(1500, np.random.default_rng(1))
-    monkeypatch.setattr(neighbours, "TREE_ROWS", 400)
-    plain, radii = neighbours.nearest_pairs(points, 7, factor, np.inf)
-    monkeypatch.setattr(neighbours, "MANY", 0)
-    found, same_radii = neighbours.nearest_pairs(points, 7, factor, np.inf)
-    assert np.array_equal(radii, same_radii)
-    for name in ("first", "second", "lengths"):
-        assert np.array_equal(getattr(plain, name), getattr(found, name)), name
-
-
-def test_a_graph_by_a_tree_is_the_graph(monkeypatch):
-    rng = np.random.default_rng(3)
-    points, direction = sheet(800, rng), rng.normal(size=10)
-    goal = LatentGoal(points[5], direction / np.linalg.norm(direction))
-    plain = PlanningGraph(points, Displacement(0.1)).field(goal)
-    monkeypatch.setattr(neighbours, "MANY", 0)
-    found = PlanningGraph(points, Displacement(0.1)).field(goal)
-    assert np.array_equal(plain.next_hop, found.next_hop) and np.array_equal(plain.distance, found.distance)
+    points = make(600, np.random.default_rng(1))
+    monkeypatch.setattr(coreset, "TREE_ROWS", 200)
+    lengths = lengths_between(points, points)
+    np.fill_diagonal(lengths, np.inf)
+    kth = np.sort(lengths, axis=1)[:, 6]
+    first, second = np.nonzero(lengths <= factor * kth[:, None] * coreset.WIDEN)
+    found = coreset.nearest_pairs(points, coreset.NodeTree(points), 7, factor)
+    assert np.array_equal(found.first, first) and np.array_equal(found.second, second)
+    assert np.array_equal(found.lengths, lengths[first, second])

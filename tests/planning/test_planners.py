@@ -67,7 +67,7 @@ def test_the_graph_goes_around_the_corridor_where_the_straight_path_is_a_wall(mo
         assert path.total > 40.0
         visited = walk(planner, model, START)
         assert visited[:, 0].max() > 18.0, "the walk goes through the bend"
-        assert np.linalg.norm(visited[-1] - END) < 1.0, "and arrives"
+        assert np.linalg.norm(visited[-1] - END) < 1.0, "and reaches the goal"
     direct = Direct(model, corridor())
     direct.prepare(END)
     assert walk(direct, model, START)[:, 0].max() < 5.0
@@ -103,13 +103,13 @@ def test_many_goals_prepared_together_are_the_same_goals_prepared_alone(model: L
         assert np.allclose(np.linalg.norm(model.command(states[50:75], targets, here), axis=1), 1.0)
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.sampled_from(["pruned", "dense"]))
-@settings(max_examples=40, deadline=None)
-def test_matching_from_memory_is_matching_from_scratch(seed: int, beta: float, path: str) -> None:
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+@settings(max_examples=25, deadline=None)
+def test_matching_from_memory_is_matching_from_scratch(seed: int, beta: float) -> None:
     """Along random walks with jumps, the node is always argmin_i d(x, x_i; g)."""
     generator = np.random.default_rng(seed)
     model = LinearModel(beta=beta)
-    planner = AsymGraph(model, corridor(150, seed=seed % 1000), nodes=50, neighbours=5, path=path)
+    planner = AsymGraph(model, corridor(150, seed=seed % 1000), nodes=50, neighbours=5)
     plan = planner.plan(corridor(5, seed=seed % 997).observations)
     pursuit, memory = plan.pursuit, Memory(len(plan))
     assert isinstance(pursuit, AlongGraph)
@@ -158,10 +158,10 @@ def test_positions_decide_how_far_ahead_a_target_is_where_the_policy_is_conditio
     assert planner.lookahead == 0.5 and blunt.lookahead == 0.0
     pursuit, plain = (one.plan(states[:1]).pursuit for one in (planner, blunt))
     node_positions = model.target_spec.positions(states[planner.states])
-    for node, (target, hop) in enumerate(zip(pursuit.next_hops[0], plain.next_hops[0], strict=True)):
-        route = [hop]
+    for node, hop in enumerate(plain.heads[0]):
+        target, route = pursuit.fields[0].beyond(node, 0.5, node_positions), [hop]
         while route[-1] != target:
-            route.append(int(plain.next_hops[0, route[-1]]))
+            route.append(int(plain.heads[0, route[-1]]))
         gaps = np.linalg.norm(node_positions[route] - node_positions[node], axis=1) if -1 not in route else None
         assert gaps is None or (gaps[-1] >= 0.5 and (gaps[:-1] < 0.5).all())
 
@@ -260,12 +260,12 @@ def test_a_wall_across_the_corridor_means_no_path_and_never_a_wrong_one(model: L
     planner.prepare(END)
     hit = planner.switch_off_near(BEND[None, :], radius=4.0)
     assert len(hit) > 3
-    with pytest.raises(NoPath, match="No way leads to the goal"):
+    with pytest.raises(NoPath, match="No path leads to the goal"):
         planner.act(START)
-    with pytest.raises(NoPath, match="No way leads to the goal"):
+    with pytest.raises(NoPath, match="No path leads to the goal"):
         planner.path(START)
     assert planner.predicted_steps(START) == np.inf
-    assert np.isfinite(planner.act(np.array([4.0, 10.0]))).all(), "on the goal's side the way is free"
+    assert np.isfinite(planner.act(np.array([4.0, 10.0]))).all(), "on the goal's side the path is free"
     planner.prepare(Region([END, np.array([4.0, 0.0])]))
     assert planner.path(START).total < 10.0, "a region falls back on the state that can be reached"
     planner.switch_off(range(planner.graph.count - 1))
@@ -336,8 +336,7 @@ def test_the_pool_is_drawn_by_its_seed_without_replacement(model: LinearModel) -
     assert np.array_equal(first.states, second.states)
     assert not np.array_equal(first.states, other.states)
     assert len(np.unique(first.states)) == 50
-    assert len(AsymGraph(model, data, nodes=200, pool=100).states) == 200, "the pool grows to the nodes asked for"
-    assert 0.0 < first.coverage()["largest_gap"] < 20.0
+    assert len(AsymGraph(model, data, nodes=200, pool=100).states) == 200, "the pool grows to the number of nodes"
 
 
 def test_names_and_settings_that_do_not_exist_are_refused(model: LinearModel) -> None:
@@ -383,7 +382,7 @@ def test_bad_goals_and_observations_are_refused_in_a_sentence(planner: AsymGraph
             planner.prepare(goal)
     with pytest.raises(ConfigError, match="within"):
         planner.prepare(Sequence([END], within=0.0))
-    with pytest.raises(GeometryError, match="no goals"):
+    with pytest.raises(GeometryError, match="list of goals is empty"):
         planner.plan([])
     planner.prepare(END)
     with pytest.raises(GeometryError, match="have 2 numbers"):

@@ -1,4 +1,4 @@
-"""Prompts: goals on some columns, rewards, weighted goals, places to avoid; against brute force and known answers."""
+"""Prompts: goals on some columns, rewards, weighted goals, regions to avoid; against brute force and known answers."""
 
 import warnings
 
@@ -74,7 +74,7 @@ def test_matching_states_get_what_was_requested_for_and_keep_the_rest() -> None:
     assert np.isin(found[:, 1], rows[:, 1]).all() and len(np.unique(found[:, 1])) == 16
     box, _ = matching_states(data, data.std(axis=0), Where({0: (2.0, 3.0), 1: (0.0, np.inf)}), 16)
     assert ((box[:, 0] >= 2) & (box[:, 0] <= 3) & (box[:, 1] >= 0)).all() and np.ptp(box[:, 0]) > 0.9
-    # States that agree in the columns asked for are still told apart by the others.
+    # States that agree in the wanted columns still differ in the others.
     steps = np.column_stack([np.repeat([0.0, 1.0], 50), np.arange(100.0)])
     assert len(np.unique(matching_states(steps, steps.std(axis=0), Where({0: 1.0}), 8)[0][:, 1])) == 8
     assert mismatch(steps, Where({0: 1.0}), steps.std(axis=0))[[0, 60]].tolist() == [
@@ -97,7 +97,7 @@ def test_a_model_without_distances_takes_the_best_match(model: LinearModel) -> N
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({0: (500.0, 600.0)}, "No state of the data has column 0 at 500 to 600: ask"),
+        ({0: (500.0, 600.0)}, "No state of the data has column 0 at 500 to 600; choose"),
         ({7: 1.0}, "Column 7 does not exist.*columns 0 to 1"),
         ({"x": 1.0}, "Column 'x' does not exist"),
         ({0: (3.0, 1.0)}, "low <= high"),
@@ -112,7 +112,7 @@ def test_a_model_without_distances_takes_the_best_match(model: LinearModel) -> N
         (Weighted([START, END], [1.0]), "need 2 finite weights"),
         (Weighted([START, START], [1.0, -1.0]), "cancel each other"),
         (Weighted([START], [1.0], operator=np.eye(2)), "The operator has shape"),
-        (Avoid(END, 3), "is no place"),
+        (Avoid(END, 3), "is not a region"),
         (Avoid(END, lambda x: x[:, 0]), "True or False for every row"),
         (Sequence([Reward(lambda x: x[:, 0]), END]), "can only be the last goal"),
     ],
@@ -123,7 +123,7 @@ def test_what_cannot_be_requested_is_refused_in_a_sentence(planner: AsymGraph, w
 
 
 def test_where_no_state_matches_the_nearest_stands_for_it(planner: AsymGraph, capsys) -> None:
-    """Within half a standard deviation it gets the values asked for, and a notice says so; beyond it is refused."""
+    """Within half a standard deviation it gets the wanted values, and a notice says so; beyond it is refused."""
     states = planner.observations
     far, deviation = float(states[:, 0].max()), float(states[:, 0].std())
     planner.prepare({0: far + 0.3 * deviation})
@@ -268,7 +268,7 @@ def test_policy_iteration_is_value_iteration_and_every_path_ends(seed: int) -> N
             after = int(field.next_hop[here])
             cost += min(c for i, j, c in zip(source, target, edges.cost, strict=True) if (i, j) == (here, after))
             here, hops = after, hops + 1
-            assert hops < count, "the way goes in circles"
+            assert hops < count, "the path is circular"
         assert field.distance[node] <= cost + 12.0 and (cost > 0 or field.distance[node] == 0.0)
         assert field.values[here] == pytest.approx(rewards[here] / (1 - gamma))
 
@@ -291,7 +291,7 @@ def test_a_reward_may_be_a_column_of_the_data_and_noise_in_it_averages_out(model
     near_end = (np.hypot(*(data.observations - END).T) < 2.0).astype(float)
     column = near_end + np.random.default_rng(0).normal(0, 0.3, 3000)
     planner = AsymGraph(model, data, nodes=120)
-    with pytest.warns(UserWarning, match="it is noisy or changes"):
+    with pytest.warns(UserWarning, match="it is noisy or varies"):
         planner.prepare(Reward(column))
     reached = walk(planner, START)[-1]
     assert np.linalg.norm(reached - END) < 2.5
@@ -301,7 +301,7 @@ def test_a_reward_may_be_a_column_of_the_data_and_noise_in_it_averages_out(model
 
 def test_a_reward_finer_than_the_nodes_is_warned_about(model: LinearModel) -> None:
     data = corridor(3000)
-    with pytest.warns(UserWarning, match="changes faster than they can tell"):
+    with pytest.warns(UserWarning, match="varies between states of one node"):
         AsymGraph(model, data, nodes=30).prepare(Reward(lambda x: np.sin(9.0 * x.sum(axis=1))))
 
 
@@ -320,7 +320,7 @@ def test_a_reward_can_be_the_last_goal_of_a_sequence_and_stands_beside_others(pl
     )
 
 
-# ---------------------------------------------------------------- places to avoid
+# ---------------------------------------------------------------- regions to avoid
 
 
 def ring(count: int = 3000) -> Atlas:
@@ -340,7 +340,7 @@ def test_paths_keep_out_of_positions_to_avoid_goal_by_goal(model: LinearModel, k
     plan = planner.plan([goal, Avoid(goal, [{1: (5.0, 99.0)}, lambda x: x[:, 1] > 98])])
     up, down = plan.target(model.embed(np.stack([start, start]))).observation[:, 1]
     assert up > 0 > down
-    # An agent inside such a place heads for the nearest node outside.
+    # An agent inside such a region heads for the nearest node outside.
     planner.prepare(Avoid(goal, {1: (5.0, np.inf)}))
     assert planner.target(np.array([6.0, 8.0])).observation[0, 1] < 5.0
     planner.prepare(Avoid(Reward(lambda x: -x[:, 0]), {1: (5.0, np.inf)}))
@@ -354,7 +354,7 @@ def test_avoiding_the_goal_itself_or_everything_is_no_path(model: LinearModel) -
         planner.path(np.array([10.0, 0.0]))
     with pytest.raises(NoPath, match="Every node is switched off or avoided"):
         planner.prepare(Avoid(START, {0: (-99.0, 99.0)}))
-    with pytest.raises(GeometryError, match="knows no ways around"):
+    with pytest.raises(GeometryError, match="cannot avoid regions"):
         Direct(model, ring()).prepare(Avoid(START, {0: (0.0, 1.0)}))
 
 

@@ -1,4 +1,4 @@
-"""Outside of the data: told by a distance in the data's own spreads, kept with the model, reported by planners."""
+"""Outside of the data: found by a standardised distance, stored with the model, reported by planners."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from iel.planning import Direct
 
 
 def walks(count: int = 40, steps: int = 80, poses: int = 0, seed: int = 0) -> Trajectories:
-    """A place in [0, 10]^2 that is walked through, and pose columns that only tremble."""
+    """Two position columns in [0, 10]^2, and pose columns that only tremble."""
     rng = np.random.default_rng(seed)
     episodes = []
     for _ in range(count):
@@ -61,13 +61,13 @@ def test_new_states_of_the_same_world_are_inside_and_others_outside(data):
 def test_a_strange_position_is_not_drowned_by_poses():
     data = walks(poses=20)
     support = support_of(data)
-    assert [view.name for view in support.views] == ["all", "place"]
+    assert [view.name for view in support.views] == ["all", "position"]
     inside = data.observations[100].copy()
     outside = inside.copy()
     outside[:2] = 16.0
     assert support.excess(inside)[0] < 1 < support.excess(outside)[0]
     everything = Support(support.mean, support.std, support.views[:1])
-    assert everything.excess(outside)[0] < 1  # which is why the place is looked at on its own
+    assert everything.excess(outside)[0] < 1  # which is why positions are a view of their own
 
 
 def test_units_do_not_matter(data):
@@ -166,7 +166,7 @@ def test_damaged_files_are_refused(data, tmp_path):
     path = tmp_path / "support.safetensors"
     good = load_file(path)
     changes = {
-        "a spread of nothing": {"spread": np.zeros(2, np.float32)},
+        "a standard deviation of 0": {"std": np.zeros(2, np.float32)},
         "another size": {"mean": np.zeros(3, np.float32)},
         "a column that is not there": {"all.columns": np.array([0, 7])},
         "no limit": {"all.limit": np.array([0.0], np.float32)},

@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "two_rooms.py"
 
 
 def random_world(seed, count=14, teleports=3):
-    """A sparse graph in two halves without a way from the first to the second, and teleports with random exits."""
+    """A sparse graph in two halves without a path from the first to the second, and teleports with random exits."""
     generator = np.random.default_rng(seed)
     pairs = [(i, j) for i in range(count) for j in range(count) if i != j and (i < count // 2) == (j < count // 2)]
     retained = [pair for pair in pairs if generator.random() < 0.4]
@@ -69,14 +69,14 @@ def test_expected_costs_solve_their_equation(seed):
 
 
 def test_a_coin_that_is_tossed_until_it_falls_right():
-    """1 from the start into the portal; half of the time it leads beside the goal, 2 away, else back to the start:
+    """1 from the start into the teleport; half of the time it leads beside the goal, 2 away, else back to the start:
     Q = (2 + 1 + Q) / 2, so Q = 3."""
     edges = Edges(np.array([1]), np.array([2]), np.array([2.0]))
     teleports = ObservedTeleports(np.zeros((1, 2)), *np.array([[0], [0]]), *np.array([[0, 0], [0, 1]]), [0.5, 0.5])
     distance, next_hop = teleport_search(edges, 3, 2, teleports, np.array([1.0]))
     assert distance == pytest.approx([4.0, 2.0, 0.0])
     assert next_hop.tolist() == [3, 2, NO_HOP]
-    assert np.isinf(search(edges, 3, 2)[0][0])  # without it there is no way
+    assert np.isinf(search(edges, 3, 2)[0][0])  # without it the goal cannot be reached
 
 
 def test_a_teleport_that_may_end_in_a_dead_end_is_not_entered():
@@ -88,7 +88,7 @@ def test_a_teleport_that_may_end_in_a_dead_end_is_not_entered():
 
 
 class WaypointModel(PlanningModel):
-    """The plane is its own embedding; the policy walks the way it is told."""
+    """The plane is its own embedding; the policy follows its command."""
 
     metric, conditioning = Displacement(0.0, 1.0), Waypoint((0, 1), (1.0, 1.0), reach=0.5)
     target_spec = conditioning.target_spec

@@ -94,7 +94,7 @@ def test_outside_of_the_data(agent, states):
 
 
 def test_no_progress(agent, states):
-    """Steps to go that rise or fall by less than one in all are no progress; those that fall are."""
+    """Steps to go that rise or fall by less than one in all count as standing still; those that fall are progress."""
     near_to_far = sorted(states[:200], key=lambda row: agent.steps(row, states[400]))
     episode = driven(agent, states, stuck=10, repeats=None)
     away = [stops(episode, "no progress: ", row) for row in near_to_far]

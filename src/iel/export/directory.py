@@ -46,8 +46,8 @@ def export_run(
     onnx: bool = True,
     licence: str | None = None,
 ) -> dict[str, Any]:
-    """Write the run's model to `out` and return its card; with `nodes`, states of `data` are taken along, and who was
-    seen to pass between them (`unobserved_cost` as of `AsymGraph`) and what throws one elsewhere.
+    """Write the run's model to `out` and return its card; with `nodes`, states of `data` are exported too, with their
+    observed edges (`unobserved_cost` as of `AsymGraph`) and teleports.
 
     The card holds the run's evaluations so far, and the `licence` under which others may use the agent.
     """
@@ -59,7 +59,7 @@ def export_run(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} already exists; choose another --out, or remove it.")
     if unobserved_cost is not None and nodes is None:
-        raise ConfigError("Witnesses belong to the states of a graph; say how many, --nodes 2048.")
+        raise ConfigError("Observed edges belong to the states of a graph; say how many, --nodes 2048.")
     if data is None or nodes is None:
         agent = Agent(model, planner="direct")
     else:
@@ -111,7 +111,7 @@ def file_sizes(directory: Path) -> dict[str, int]:
 
 
 def agreement(model: Model, directory: Path) -> dict[str, Any]:
-    """The largest difference of ONNX from numpy: {"rows", "onnx": {"action": ...}}, None where there is no ONNX."""
+    """The largest difference of ONNX from numpy: {"rows", "onnx": {"action": ...}}, None without ONNX."""
     # writing ONNX does not need the runtime, only measuring does
     if not (directory / "model.onnx").exists() or importlib.util.find_spec("onnxruntime") is None:
         return {"rows": ROWS, "onnx": None}

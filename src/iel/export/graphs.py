@@ -131,7 +131,7 @@ class Graph:
         return self.add("Clip", mean, -1.0, 1.0)
 
     def command(self) -> str:
-        """What the policy is told when it heads straight for the goal."""
+        """What the policy receives when it heads straight for the goal."""
         conditioning = self.model.conditioning
         if isinstance(conditioning, Direction):
             ahead = self.add("Sub", self.embedding("goal"), self.embedding("observation"))
@@ -157,7 +157,7 @@ class Graph:
     # ---------------------------------------------------------------- the file
 
     def finish(self, name: str, inputs: dict[str, int], inner: str, output: str, size: int) -> Any:
-        """A checked model; `inputs` give sizes, `inner` is the name of what is answered as `output`."""
+        """A checked model; `inputs` give sizes, `inner` is the name of the result that becomes `output`."""
         helper, number = self.onnx.helper, self.onnx.TensorProto.FLOAT
         self.add("Identity", inner, output=output)
         weights = [self.onnx.numpy_helper.from_array(array, label) for label, array in self.weights.items()]

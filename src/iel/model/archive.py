@@ -79,7 +79,7 @@ def read_listed(directory: Path, source: str) -> dict[str, FileFacts]:
 
 
 def receive(blocks: Iterable[bytes], target: Path, most: int, source: str) -> None:
-    """Write what arrives to a new file of at most `most` bytes; more is refused before it is written."""
+    """Write blocks to a new file of at most `most` bytes; more is refused before it is written."""
     with os_errors(RunError, target, writing=True), target.open("xb") as file:
         for block in blocks:
             if file.tell() + len(block) > most:

@@ -24,15 +24,15 @@ from iel.data.trajectories import Trajectories
 from iel.distances import Booleans, Floats, Integers
 from iel.errors import ConfigError, GeometryError, RunError
 from iel.files import write_bytes
-from iel.loader import read_safetensors
+from iel.model.tensors import Tensors
 
 if TYPE_CHECKING:
     from iel.model.model import Model
 
 TOLERANCE = 1e-3
 """Largest relative difference between embeddings made here and at export: above rounding, below another model."""
-
-
+COMPARED = 256
+"""States whose embeddings are computed and compared when a file is read; checksums guard all of them."""
 SLACK = 3.0
 """How many times slower than predicted an observed edge may be: demonstrations are noisy and not always optimal."""
 AT_JUMPS = 1000.0
@@ -99,9 +99,9 @@ class Atlas:
     teleports: ObservedTeleports | None = None
     """Positions that move the agent elsewhere."""
     lookahead: tuple[float, float] | None = None
-    """How far ahead `asym-graph` and `sym-graph` place targets of a policy that is sent to states."""
+    """How far ahead targets of a policy that is sent to states lie, for `asym-graph` and `sym-graph`."""
     node_scale: Floats | None = None
-    """Where embeddings are no space: what each of their columns is divided by to tell how far apart nodes are."""
+    """Where distances between embeddings mean nothing: what their columns are divided by to choose nodes."""
 
     def __post_init__(self) -> None:
         if self.observations.ndim != 2 or len(self.observations) == 0:
@@ -145,7 +145,9 @@ class Atlas:
     def walked(self) -> Integers:
         """Where trajectories begin and end; one that teleports ends there."""
         if self.trajectories is None:
-            raise ConfigError("Witnesses are trajectories, and this data has only states; plan with the training data.")
+            raise ConfigError(
+                "This data has only states, not trajectories that show edges; plan with the training data."
+            )
         return np.union1d(self.trajectories.offsets, self.trajectories.jumps + 1)
 
     def penalty_for(self, given: float | None, columns: tuple[int, ...] = ()) -> float:
@@ -183,23 +185,32 @@ class Atlas:
     @classmethod
     def load(cls, model: Model, path: Path) -> Atlas:
         """Read planner.safetensors; every number is checked against the model and against the other tensors."""
-        arrays = {_today(name): array for name, array in read_safetensors(path).items()}
-        observations = _observations(arrays, model, path)
-        edges, penalty = _edges(arrays, len(observations), path)
-        ahead = arrays.get("lookahead", np.zeros(2))
-        if ahead.shape != (2,) or not ((ahead >= 0.0) & (ahead < np.inf)).all():
-            raise RunError(f"{path} does not say how far ahead to head; export the run again.")
-        scale = arrays.get("node_scale")
-        if scale is not None and (scale.shape != model.embed(observations[:1]).shape[1:] or not (scale > 0.0).all()):
-            raise RunError(f"{path} does not say how far apart its states are; export the run again.")
+        tensors, size = Tensors(path), model.observation_size
+        observations = tensors.take("observations", None, size)
+        count, there = len(observations), frozenset(tensors.arrays)
+        embeddings = tensors.take("embeddings", count, model.dimension) if "embeddings" in there else None
+        if embeddings is not None:
+            some = np.linspace(0, count - 1, min(count, COMPARED)).astype(int)
+            off = np.abs(model.embed(observations[some]) - embeddings[some]).max()
+            if off > TOLERANCE * max(1.0, float(np.abs(embeddings).max())):
+                raise RunError(
+                    f"{path} belongs to another model (its embeddings differ from this model's); export again."
+                )
+        edges, penalty = (None, None) if "unobserved_cost" not in there else _edges(tensors, count)
+        ahead = tensors.take("lookahead", 2, dtype=np.float64) if "lookahead" in there else None
+        scale = tensors.take("node_scale", model.dimension, dtype=np.float64) if "node_scale" in there else None
+        if (ahead is not None and (ahead < 0.0).any()) or (scale is not None and not (scale > 0.0).all()):
+            raise RunError(f"{path} holds a negative lookahead or node scale; export the run again.")
+        teleports = _teleports(tensors, count, size) if "teleports.aims" in there else None
+        tensors.require_all_taken()
         return cls(
             observations,
             chosen=True,
-            embeddings=arrays.get("embeddings"),
+            embeddings=embeddings,
             edges=edges,
             penalty=penalty,
-            teleports=_teleports(arrays, observations.shape, path),
-            lookahead=(float(ahead[0]), float(ahead[1])) if "lookahead" in arrays else None,
+            teleports=teleports,
+            lookahead=None if ahead is None else (float(ahead[0]), float(ahead[1])),
             node_scale=scale,
         )
 
@@ -220,68 +231,22 @@ def rows_before(offsets: Integers, steps: int, count: int) -> Integers:
 # ---------------------------------------------------------------- the file
 
 
-TELEPORTS = {f"teleports.{name}": name for name in ("aims", "source", "entered", "left", "exits", "shares")}
-"""Tensors of teleports, and the fields of `ObservedTeleports` that they are."""
-KNOWN = {"observations", "embeddings", "codes", "steps", "unobserved_cost", "lookahead", "node_scale", *TELEPORTS}
-
-
-def _today(name: str) -> str:
-    """The name of a tensor, given that of any version since 0.2.0."""
-    return "unobserved_cost" if name == "witnesses" else name.replace("portals.", "teleports.")
-
-
-def _observations(arrays: dict[str, np.ndarray], model: Model, path: Path) -> Floats:
-    """The states, which must be the model's own: embeddings that were stored with them are those it gives them."""
-    if "observations" not in arrays or not arrays.keys() <= KNOWN:
-        raise RunError(f"{path} does not hold observations; export the run again.")
-    observations = arrays["observations"]
-    if observations.ndim != 2 or observations.shape[1] != model.observation_size or len(observations) == 0:
-        raise RunError(f"{path} holds observations {list(observations.shape)}, which do not fit this model.")
-    if observations.dtype != np.float32:
-        raise RunError(f"{path} does not hold float32 numbers; export the run again.")
-    if not np.isfinite(observations).all():
-        raise RunError(f"{path} holds a number that is not finite; export the run again.")
-    if (stored := arrays.get("embeddings")) is not None:
-        own = model.embed(observations)
-        if stored.shape != own.shape or stored.dtype != np.float32 or not np.isfinite(stored).all():
-            raise RunError(f"{path} holds embeddings {list(stored.shape)} that do not fit this model; export again.")
-        if np.abs(own - stored).max() > TOLERANCE * max(1.0, float(np.abs(stored).max())):
-            raise RunError(f"{path} belongs to another model (its embeddings differ from this model's); export again.")
-    return observations
-
-
-def _edges(arrays: dict[str, np.ndarray], nodes: int, path: Path) -> tuple[ObservedEdges | None, float | None]:
+def _edges(tensors: Tensors, nodes: int) -> tuple[ObservedEdges, float]:
     """Observed edges between the nodes, and the penalty of all others."""
-    if "unobserved_cost" not in arrays:
-        return None, None
-    numbers = [arrays.get(name, np.zeros(0)) for name in ("codes", "steps")]
-    factor, whole = arrays["unobserved_cost"], all(part.dtype.kind in "iu" and part.ndim == 1 for part in numbers)
-    codes, steps = (part.astype(np.int64) for part in numbers)
-    sound = whole and len(codes) == len(steps) and factor.shape == (1,) and factor[0] >= 1.0
-    if not (sound and ((codes >= 0) & (codes < nodes**2)).all() and (np.diff(codes) > 0).all() and (steps > 0).all()):
-        raise RunError(f"{path} holds passages that do not fit its states; export the run again.")
-    return ObservedEdges(nodes, codes, steps), float(factor[0])
+    codes, steps = tensors.take_numbers("codes", nodes**2), tensors.take_numbers("steps", 256)
+    (factor,) = tensors.take("unobserved_cost", 1, dtype=np.float64)
+    if len(codes) != len(steps) or not ((np.diff(codes) > 0).all() and (steps > 0).all() and factor >= 1.0):
+        raise RunError(f"{tensors.source} holds observed edges that do not fit its states; export the run again.")
+    return ObservedEdges(nodes, codes, steps), float(factor)
 
 
-def _teleports(arrays: dict[str, np.ndarray], states: tuple[int, ...], path: Path) -> ObservedTeleports | None:
+def _teleports(tensors: Tensors, nodes: int, size: int) -> ObservedTeleports:
     """Where to head for to enter a teleport, from which nodes, and where it leads."""
-    found = {name: arrays[stored] for stored, name in TELEPORTS.items() if stored in arrays}
-    if not found:
-        return None
-    error = RunError(f"{path} holds teleports that do not fit its states; export the run again.")
-    if found.keys() != set(TELEPORTS.values()) or found["aims"].ndim != 2 or found["aims"].shape[1] != states[1]:
-        raise error
-    count = len(found["aims"])
-    for name, limit in {"source": states[0], "entered": count, "left": count, "exits": states[0]}.items():
-        numbers = found[name]
-        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not ((numbers >= 0) & (numbers < limit)).all():
-            raise error
-        found[name] = numbers.astype(np.int64)
-    shares, matched = found["shares"], len(found["source"]) == len(found["entered"])
-    if not matched or not len(found["left"]) == len(found["exits"]) or shares.shape != found["left"].shape:
-        raise error
-    if shares.dtype.kind != "f" or not ((shares > 0).all() and np.isfinite(found["aims"]).all()):
-        raise error
-    if not np.allclose(np.bincount(found["left"], shares, count), 1.0, atol=1e-4):
-        raise error
-    return ObservedTeleports(**found)
+    aims = tensors.take("teleports.aims", None, size, dtype=tensors.arrays["teleports.aims"].dtype.type)
+    limits = {"source": nodes, "entered": len(aims), "left": len(aims), "exits": nodes}
+    found = {name: tensors.take_numbers(f"teleports.{name}", limit) for name, limit in limits.items()}
+    shares = tensors.take("teleports.shares", len(found["left"]), dtype=np.float64)
+    fits = len(found["source"]) == len(found["entered"]) and len(found["left"]) == len(found["exits"])
+    if not (fits and (shares > 0).all() and np.allclose(np.bincount(found["left"], shares, len(aims)), 1.0, atol=1e-4)):
+        raise RunError(f"{tensors.source} holds teleports that do not fit its states; export the run again.")
+    return ObservedTeleports(aims, **found, shares=shares)

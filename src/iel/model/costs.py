@@ -19,7 +19,7 @@ class ValueCost(Metric):
     """What a value network says of a state s and a target t, as a cost. The same for all goals.
 
         -V                  V(s, t), the mean over its heads, or min_e Q_e(s, t, pi(s, t)) of a critic, counts steps
-        -log sigmoid(V)     V is a log-odds: how likely t lies ahead of s (without a discount: these are no steps)
+        -log sigmoid(V)     V is a log-odds: how likely t lies ahead of s (without a discount: these are not steps)
 
     A value may also be the product <v(s, a), w(t)> of two networks' features, `value` and `goal_features`. Embeddings
     are the observations themselves, so rows of this metric are rows of a network.
@@ -35,7 +35,7 @@ class ValueCost(Metric):
         self.by_action = "action" in self.value.inputs
 
     def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
-        height = max(1, BLOCK // len(targets))  # pairs of so many sources fill a block of the network
+        height = max(1, BLOCK // len(targets))  # pairs of `height` sources fill a block of the network
         return np.concatenate([self._table(sources[i : i + height], targets) for i in range(0, len(sources), height)])
 
     def _table(self, sources: Floats, targets: Floats) -> Floats:
@@ -76,9 +76,9 @@ class MeasureCost(Metric):
 
         E[gamma^H] = p(s, t) = gamma M(s, t) / (d + gamma M(t, t)),        C = log p / log gamma,
 
-    were M exact: then C is the steps of a sure arrival that is worth as much. A learned M of rank d is not exact, so
-    these are no steps. It may even be negative: p is replaced by e log(1 + exp(p / e)) with e = 0.01, which keeps the
-    order. F is the mean of its heads.
+    were M exact: then C is the number of steps of a certain visit that is worth as much. A learned M of rank d is not
+    exact, so these are not steps. It may even be negative: p is replaced by e log(1 + exp(p / e)) with e = 0.01, which
+    preserves the order. F is the mean of its heads.
     """
 
     for_every_goal, expensive = True, True
@@ -102,7 +102,7 @@ class MeasureCost(Metric):
         return self._rows(sources, *self._targets(targets))
 
     def _targets(self, targets: Floats) -> tuple[FloatArray, FloatArray]:
-        """(z, d + gamma M(t, t)) of every target; planners ask about few of them many times."""
+        """(z, d + gamma M(t, t)) of every target; planners evaluate few of them many times."""
         rows, which = distinct_rows(np.asarray(targets, np.float32))
         tasks = self.tasks(rows)
         own = in_blocks(self.measure, "measures", rows, tasks)

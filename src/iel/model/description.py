@@ -1,4 +1,4 @@
-"""config.json of a model: what it may say, and what its parts owe each other.
+"""config.json of a model: what it may say, and which rules its parts obey together.
 
     {"format": 3, "algo": "iel", "observation_size": 2, "action_size": 2, "beta": 0.1, "discount": 0.99,
      "conditioning": {"kind": "direction"},
@@ -27,8 +27,6 @@ from iel.signals import UNNAMED, Signals
 from iel.typed import as_struct
 
 FORMAT = 3
-RENAMED = {"steering": "conditioning", "blind": "without_position", "spread": "stochastic"}
-"""Words of format 2 (0.2.0) that are others since."""
 Size = Annotated[int, Meta(ge=1, le=LARGEST)]
 Input = Literal["observation", "without_position", "goal", "command", "action", "representation"]
 
@@ -97,7 +95,7 @@ class ModelTable(Table, frozen=True, kw_only=True):
 
     format: Literal[3]
     sealed: bool = False
-    """Whether a manifest lists the files beside it; models before 0.3 do not say."""
+    """Whether a manifest lists the files beside it."""
     algo: str
     observation_size: Size
     action_size: Size
@@ -128,8 +126,6 @@ class ModelTable(Table, frozen=True, kw_only=True):
 def read_description(path: Path) -> ModelTable:
     """The checked content of a config.json."""
     content: dict[str, Any] = read_json(path)
-    if content.get("format") == 2:
-        content = {**renamed(content), "format": FORMAT}
     if content.get("format") != FORMAT:
         raise RunError(
             f"{path} has model format {str(content.get('format'))[:40]}, but this version of iel reads format "
@@ -141,16 +137,7 @@ def read_description(path: Path) -> ModelTable:
     return description
 
 
-def renamed(content: Any) -> Any:
-    """A document of format 2 in the words of this one, at every depth."""
-    if isinstance(content, dict):
-        return {RENAMED.get(key, key): renamed(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [RENAMED.get(value, value) if isinstance(value, str) else renamed(value) for value in content]
-    return content
-
-
-# ---------------------------------------------------------------- what its parts owe each other
+# ---------------------------------------------------------------- the rules
 
 
 def violations(model: ModelTable) -> Iterator[str]:

@@ -1,13 +1,13 @@
-"""Models as directories: nothing is believed before it has been checked, and nothing read can run.
+"""Models as directories: every number is checked before it is used, and nothing that is read can run code.
 
     DIR/
       config.json           sizes, networks, conditioning (`iel.model.description`)       (required)
       model.safetensors     weights                                                  (required)
       planner.safetensors   states to plan over                                      (with `iel export --nodes`)
-      support.safetensors   where the training data was                              (models since 0.2)
-      manifest.json         sha256 and size of every file                            (models since 0.2)
+      support.safetensors   where the training data was
+      manifest.json         sha256 and size of every file
 
-A directory with a manifest is whole: a file that is missing or too many is refused by its name.
+Of a directory with a manifest, a file that is missing, changed or unlisted is refused by its name.
 
 Tensors are called `NETWORK.layers.0.kernel`, `NETWORK.norms.0.scale`, `policy.log_std`; those of several heads have a
 leading axis. The landmarks of a support function are `metric.directions`.
@@ -20,13 +20,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from iel.distances import Displacement, Quasimetric, SupportFunction
 from iel.errors import RunError
 from iel.files import MANIFEST, seal, verify_seal, write_bytes, write_json
-from iel.loader import read_safetensors, refuse_partial
+from iel.loader import refuse_partial
 from iel.model.archive import MANIFEST_FORMAT, unpacked
 from iel.model.costs import Measure
 from iel.model.description import (
@@ -40,11 +39,8 @@ from iel.model.description import (
 from iel.model.model import Model
 from iel.model.networks import FloatArray, Network, perceptron
 from iel.model.support import Outside, Support, View
+from iel.model.tensors import Tensors
 from iel.signals import UNNAMED
-
-SEALED = ("card.json", "agent.json")
-"""Files that only a directory with a manifest has."""
-
 
 # ---------------------------------------------------------------- writing
 
@@ -58,8 +54,8 @@ def save_model(model: Model, directory: Path | str, versions: Mapping[str, str] 
 
 
 def write_model(model: Model, directory: Path) -> None:
-    """`config.json`, `model.safetensors` and, if the model knows where its data was, `support.safetensors`: to be
-    sealed with whatever else the directory gets."""
+    """Write `config.json`, `model.safetensors` and, if the model has a support, `support.safetensors`; the caller seals
+    them with the other files of the directory."""
     arrays = {f"{name}.{part}": array for name, own in model.networks.items() for part, array in own.arrays().items()}
     if isinstance(model.metric, SupportFunction):
         arrays["metric.directions"] = model.metric.directions
@@ -111,9 +107,10 @@ def _support_arrays(support: Support) -> dict[str, np.ndarray]:
 
 
 def load_model(path: Path | str, outside: Outside = "warn") -> Model:
-    """Load RUN/model, an exported directory or a zip archive of one; whatever is wrong with it is said in a sentence.
+    """The model in RUN/model, an exported directory or a zip archive of one.
 
-    `outside` is what its planners do about goals and observations far outside of the training data.
+    `outside` is what its planners do about goals and observations far outside of the training data: warn, refuse or
+    ignore. Raises `RunError` where a file is missing, damaged or does not fit the others.
     """
     refuse_partial(Path(path))
     with unpacked(Path(path)) as directory:
@@ -132,7 +129,7 @@ def read_model(directory: Path) -> Model:
         if extra := [name for name in there - listed.keys() - {MANIFEST} if not name.startswith(".")]:
             raise RunError(f"{directory / min(extra)} is not listed in {MANIFEST}; move it elsewhere.")
     description = read_description(directory / "config.json")
-    if MANIFEST not in there and (description.sealed or not there.isdisjoint(SEALED)):
+    if MANIFEST not in there and description.sealed:
         raise RunError(f"{directory / MANIFEST} is missing, so nothing says what is whole; copy the directory again.")
     tensors = Tensors(directory / "model.safetensors")
     model = Model(
@@ -154,36 +151,6 @@ def read_model(directory: Path) -> Model:
 
         model.atlas = Atlas.load(model, directory / "planner.safetensors")
     return model
-
-
-class Tensors:
-    """The tensors of a file, taken out one by one: each must have the shape that is expected, and none may be left."""
-
-    def __init__(self, source: Path):
-        self.source, self.arrays = source, read_safetensors(source, finite=True)
-
-    def take(self, name: str, *shape: int | None, dtype: type = np.float32) -> NDArray[Any]:
-        """One tensor; None stands for any length but 0."""
-        array = self.arrays.pop(name, None)
-        if array is None:
-            raise RunError(f"{self.source} lacks the tensor {name}; its files do not belong together, copy them again.")
-        fits = len(array.shape) == len(shape) and all(
-            has == wanted if wanted is not None else has > 0 for has, wanted in zip(array.shape, shape, strict=True)
-        )
-        if array.dtype != dtype or not fits:
-            expected = ", ".join("n" if length is None else str(length) for length in shape)
-            raise RunError(
-                f"{self.source}: {name} is {array.dtype}{list(array.shape)}, but {dtype.__name__}[{expected}] is "
-                "expected; its files do not belong together, copy them again."
-            )
-        return np.ascontiguousarray(array)
-
-    def require_all_taken(self) -> None:
-        if self.arrays:
-            raise RunError(
-                f"{self.source} has the unexpected tensor {min(self.arrays)[:80]}; its files do not belong together, "
-                "copy them again."
-            )
 
 
 def _network(name: str, facts: NetworkTable, tensors: Tensors) -> Network:
@@ -216,9 +183,8 @@ def _metric(model: ModelTable, tensors: Tensors) -> Quasimetric | SupportFunctio
 def _support(size: int, source: Path) -> Support:
     """Where the training data was, every number of it checked."""
     tensors = Tensors(source)
-    deviation = "std" if "std" in tensors.arrays else "spread"  # its name before 0.3.0
-    names = sorted({name.partition(".")[0] for name in tensors.arrays} - {"mean", deviation})
-    mean, std = tensors.take("mean", size), tensors.take(deviation, size)
+    names = sorted({name.partition(".")[0] for name in tensors.arrays} - {"mean", "std"})
+    mean, std = tensors.take("mean", size), tensors.take("std", size)
     views = []
     for name in names:
         columns = tensors.take(f"{name}.columns", None, dtype=np.int64)
@@ -230,5 +196,5 @@ def _support(size: int, source: Path) -> Support:
         views.append(View(name, columns, states, float(limit)))
     tensors.require_all_taken()
     if not views or not (std > 0).all():
-        raise RunError(f"{source}: there is no view of the data, or a deviation is not positive; export again.")
+        raise RunError(f"{source}: it lacks a view of the data, or a deviation is not positive; export again.")
     return Support(mean, std, tuple(views))

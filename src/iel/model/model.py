@@ -2,7 +2,7 @@
 
     phi = embed(x)      phi(g), omega_g = goals(g)      c = command(x, target)      a = act(x, c)      H = steps(x, g)
 
-What a method ships, what a planner needs of it and what its policy is told are three things:
+A method exports three things:
 
 - the *metric* says what it costs to go from one embedded state to another (None: the method has no distances);
 - the *conditioning* turns a planner's target into the command that the policy takes;
@@ -11,7 +11,7 @@ What a method ships, what a planner needs of it and what its policy is told are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
@@ -45,19 +45,19 @@ LARGEST = 65536
 """Sizes above this are a damaged file, not a network."""
 Length = Annotated[float, Meta(ge=0.0, le=1e30)]
 LOG_STD_RANGE = (-5.0, 2.0)
-"""Log spreads of policies are clipped to this, in training and here."""
+"""Log standard deviations of policies are clipped to this, in training and here."""
 
 
 # ---------------------------------------------------------------- conditioning: how a target becomes a command
 
 
 class Target(NamedTuple):
-    """What a planner answers for n episodes at once."""
+    """Where a planner sends n episodes."""
 
     point: Floats
     """(n, d) where to in the latent."""
     observation: Floats
-    """(n, o) the same place as a state of the data, or the goal; NaN for a mixture or a direction, which is none."""
+    """(n, o) that point as a state of the data, or the goal; NaN for a mixture or a direction, which is not a state."""
     is_goal: Booleans
     """(n,) whether the target is the goal itself."""
     goal_point: Floats
@@ -79,7 +79,7 @@ class TargetSpec:
     reach: float = 0.0
     """Mean distance of its waypoints in training, in these units (0: unknown)."""
     steps: int = 0
-    """Steps ahead at which graphs place its targets, where the data says what steps cost (0: the next node)."""
+    """Steps ahead at which its targets lie in graphs, where the data says what steps cost (0: the next node)."""
     ahead: float = 0.0
     """Largest distance of its targets in training, in the metric's unit (0: no limit)."""
 
@@ -91,7 +91,7 @@ class TargetSpec:
 
 
 class Conditioning(Struct, frozen=True, tag_field="kind"):
-    """What the policy is told about a planner's target; its fields are those of the model's file."""
+    """What the policy receives of a planner's target; its fields are those of the model's file."""
 
     @property
     def kind(self) -> str:
@@ -129,8 +129,8 @@ class Direction(Conditioning, frozen=True, tag="direction"):
 class Waypoint(Conditioning, frozen=True, tag="waypoint"):
     """z = unit((target - x)[columns] / scale): the direction to the target's own state, in the position columns.
 
-    Its policy usually does not see these columns of its own state (its input is `without_position`): what it learns in
-    one place holds in every other.
+    Its policy usually does not see these columns of its own state (its input is `without_position`): what it learns at
+    one position holds at every other.
     """
 
     columns: Annotated[tuple[Annotated[int, Meta(ge=0, lt=LARGEST)], ...], Meta(min_length=1)]
@@ -149,7 +149,7 @@ class Waypoint(Conditioning, frozen=True, tag="waypoint"):
 
 
 STEPS_AHEAD = 10
-"""A graph sends policies that are sent to states about so many steps ahead, where the data tells what steps cost.
+"""Steps ahead at which a graph's targets lie for policies that are sent to states, where the data says what steps cost.
 Few of their goals in training were nearer: sent to the next node of a fine graph, some stand still."""
 
 
@@ -180,7 +180,7 @@ def _state_of(target: Target) -> FloatArray:
     """The target as a state of the data."""
     if np.isnan(target.observation).any():
         raise GeometryError(
-            "A mixture or the direction of a reward is no state, and this policy is steered by states; use a graph "
+            "A mixture or the direction of a reward is not a state, and this policy is sent to states; use a graph "
             "planner, whose nodes are states, or give single states."
         )
     return np.asarray(target.observation, np.float32)
@@ -223,6 +223,14 @@ class PlanningModel(Protocol):
     def act(self, observations: Floats, commands: Floats, generator: np.random.Generator | None = None, /) -> Floats:
         """The policy's mean action for each observation and command, or a sample of it: (n, act_dim)."""
 
+    def drive(
+        self, observations: Floats, target: Callable[[Floats], Target], generator: np.random.Generator | None = None
+    ) -> Floats:
+        """Actions (n, act_dim) towards the targets that a plan returns for the embeddings of these observations."""
+        embeddings = self.embed(observations)
+        commands = self.command(observations, target(embeddings), embeddings)
+        return self.act(observations, commands) if generator is None else self.act(observations, commands, generator)
+
 
 class Model:
     """A frozen model that acts, measures and plans with numpy alone."""
@@ -247,13 +255,13 @@ class Model:
         A `metric` that is given is used as it is. Without one, the networks imply it: with an embedding a
         `Displacement` with this `beta`; with a value, a `ValueCost`; with neither there is none. `discount` says what
         costs are worth in steps. A value may need more networks: `goal_features` (it is a product), `representation`
-        (it is told that of the goal), `actor` (the policy at whose action a critic is asked, where `policy` is told
-        something other than the goal). A `Measure` is made of `forward` and of `high`, which is B.
+        (its input in place of the goal), `actor` (the policy at whose action a critic is evaluated, where `policy`
+        receives something other than the goal). A `Measure` is made of `forward` and of `high`, which is B.
         """
         self.algo, self.observation_size, self.action_size = algo, observation_size, action_size
         self.networks, self.atlas = dict(networks), atlas
         self.support = support
-        """Where the training data was; None for models of older versions."""
+        """Where the training data was; None if unknown."""
         self.outside: Outside = "warn"
         """What planners do about goals and observations far outside of it: warn, refuse or ignore."""
         self.signals = signals.require(observation_size, action_size, "signals", ConfigError)
@@ -273,12 +281,13 @@ class Model:
             self.metric = ValueCost(self, discount)
         self.conditioning = conditioning
         columns = set(conditioning.columns) if isinstance(conditioning, Waypoint) else set()
-        self.elsewhere = [column for column in range(self.observation_size) if column not in columns]
+        self.elsewhere = [column for column in range(observation_size) if column not in columns]
         """Columns that a policy without positions receives: all but those it is conditioned on."""
+        self._elsewhere = np.array(self.elsewhere, np.int64)
         policy = self.networks["policy"]
         seen = self.observation_size if "observation" in policy.inputs else len(self.elsewhere)
         self.command_size = policy.heads[0].kernels[0].shape[0] - seen
-        """How many numbers the policy is told."""
+        """Size of a command."""
 
     def driven_by(self, other: Model) -> Model:
         """These distances with the policy of another model that is conditioned on states: a model like any other.
@@ -343,14 +352,16 @@ class Model:
 
     @property
     def actor(self) -> Network:
-        """The policy pi(a | x, g) whose action a critic is asked about."""
+        """The policy pi(a | x, g) at whose action a critic is evaluated."""
         return self.networks.get("actor", self.networks["policy"])
 
-    # ---------------------------------------------------------------- what a planner asks
+    # ---------------------------------------------------------------- for planners
 
     def embed(self, observations: ArrayLike) -> FloatArray:
         """phi(x): (n, observation size) -> (n, dimension); the observation itself where none was learned."""
-        rows = self._rows(observations, "observations")
+        return self._embedded(self._rows(observations, "observations"))
+
+    def _embedded(self, rows: FloatArray) -> FloatArray:
         network = self.networks.get("embedding")
         return rows if network is None else in_blocks(network, "embeddings", rows)
 
@@ -374,12 +385,12 @@ class Model:
         return axis
 
     def command(self, observations: ArrayLike, target: Target, embeddings: Floats | None = None) -> FloatArray:
-        """What the policy is told to get from the observations to a planner's target, (n, command size).
+        """The policy's second input, to get from the observations to a planner's target: (n, command size).
 
         `embeddings` are those of the observations, if they are known already.
         """
         rows = self._rows(observations, "observations")
-        known = self.embed(rows) if embeddings is None else embeddings
+        known = self._embedded(rows) if embeddings is None else embeddings
         return np.asarray(self.conditioning.command(self, rows, target, known), np.float32)
 
     def act(
@@ -395,10 +406,26 @@ class Model:
             )
         if not np.isfinite(conditions).all():
             raise GeometryError("The commands hold a number that is not finite; act needs finite commands.")
+        return self._acted(rows, conditions, generator)
+
+    def _acted(self, rows: FloatArray, commands: FloatArray, generator: np.random.Generator | None) -> FloatArray:
         if generator is None:
-            return in_blocks(self.mean_action, "actions", rows, conditions)
+            return in_blocks(self.mean_action, "actions", rows, commands)
         noise = generator.standard_normal((len(rows), self.action_size), np.float32)
-        return in_blocks(self._sample, "actions", rows, conditions, noise)
+        return in_blocks(self._sample, "actions", rows, commands, noise)
+
+    def drive(
+        self,
+        observations: ArrayLike,
+        target: Callable[[Floats], Target],
+        generator: np.random.Generator | None = None,
+    ) -> FloatArray:
+        """Actions (n, action size) towards the targets that a plan returns for the embeddings of these observations,
+        which are checked once."""
+        rows = self._rows(observations, "observations")
+        embeddings = self._embedded(rows)
+        commands = np.asarray(self.conditioning.command(self, rows, target(embeddings), embeddings), np.float32)
+        return self._acted(rows, commands, generator)
 
     def reward_command(self, states: ArrayLike, rewards: ArrayLike) -> FloatArray:
         """The command for a reward, (command size,): z = E[r B(x)], scaled to length sqrt(d).
@@ -406,7 +433,7 @@ class Model:
         `states` (n, observation size) are drawn as the data is, `rewards` (n,) are what it is worth to be there.
         """
         if not isinstance(self.metric, MeasureCost) or not isinstance(self.conditioning, Subgoal):
-            raise GeometryError(f"This model of {self.algo} is not told task vectors, so no reward can be given to it.")
+            raise GeometryError(f"The policy of {self.algo} takes no task vectors; use a graph planner with a Reward.")
         rows, worth = self._rows(states, "states"), np.asarray(rewards, np.float64)
         if worth.shape != (len(rows),) or not np.isfinite(worth).all() or len(rows) == 0:
             raise ConfigError(f"The rewards must be {len(rows)} finite numbers, one per state, and at least one.")
@@ -415,7 +442,7 @@ class Model:
             raise GeometryError("This reward is worth nothing anywhere as far as the model can tell; give another one.")
         return on_sphere(task.astype(np.float32) / np.float32(np.linalg.norm(task)))
 
-    # ---------------------------------------------------------------- what people ask
+    # ---------------------------------------------------------------- for people
 
     def steps(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
         """Predicted steps from x to g, row by row: what `cost` stands for."""
@@ -424,7 +451,7 @@ class Model:
         return np.asarray(self.metric.steps(cost), np.float32)
 
     def cost(self, sources: ArrayLike, targets: ArrayLike, goals: ArrayLike) -> FloatArray:
-        """The learned cost of going from s to t on the way to g, row by row, in the metric's own unit."""
+        """The learned cost of going from s to t towards the goal g, row by row, in the metric's own unit."""
         if self.metric is None:
             raise GeometryError(f"{self.algo} learned no distances; it can only act.")
         if isinstance(self.metric, Displacement):
@@ -434,7 +461,9 @@ class Model:
     def displacement(self, observations: ArrayLike, goals: ArrayLike) -> FloatArray:
         """<phi(g) - phi(x), omega_g>, row by row: the displacement read along the goal's own direction."""
         if "omega" not in self.networks:
-            raise GeometryError(f"{self.algo} learns no goal directions, so there is no displacement along them.")
+            raise GeometryError(
+                f"{self.algo} learns no goal directions to measure a displacement along; use model.cost."
+            )
         return projection(self.embed(observations), self.embed(goals), self.omega(goals))
 
     def planner(self, name: str = "asym-graph", **settings: Any) -> Planner:
@@ -455,7 +484,7 @@ class Model:
     def inputs(self, network: Network, **known: FloatArray) -> FloatArray:
         """A network's inputs side by side, in the order its description lists them."""
         if network.inputs[0] == "without_position":
-            known["without_position"] = known["observation"][:, self.elsewhere]
+            known["without_position"] = known["observation"].take(self._elsewhere, axis=1)
         if "representation" in network.inputs:
             inner = self.networks["representation"]
             known["representation"] = on_sphere(inner(self.inputs(inner, **known)))
@@ -467,7 +496,7 @@ class Model:
         mean = policy.mean(self.inputs(policy, observation=rows, command=commands, goal=commands))
         if policy.squash:
             mean = np.tanh(mean[:, : self.action_size])
-        return np.clip(mean, -1.0, 1.0, out=mean)
+        return np.minimum(np.maximum(mean, -1.0, out=mean), 1.0, out=mean)
 
     def _sample(self, rows: FloatArray, commands: FloatArray, noise: FloatArray) -> FloatArray:
         policy = self.networks["policy"]
@@ -476,7 +505,7 @@ class Model:
             mean, log_std = np.split(answer, 2, axis=1)
             return np.tanh(mean + np.exp(np.clip(log_std - 1.0, *LOG_STD_RANGE)) * noise)
         if policy.log_std is None:
-            raise ConfigError(f"{self.algo} learned no spread of its actions, so there is nothing to sample from.")
+            raise ConfigError(f"{self.algo} learned no standard deviation of its actions to sample with; use the mean.")
         answer = np.tanh(answer) if policy.squash else answer
         return np.clip(answer + np.exp(np.clip(policy.log_std, *LOG_STD_RANGE)) * noise, -1.0, 1.0)
 

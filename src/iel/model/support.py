@@ -1,18 +1,19 @@
 """How far an observation is from the data a model was trained on, in units of the data's own std.
 
     z = (x - mean) / std, column by column
-    d_V(x) = min_r ||z_V(x) - z_V(r)|| / sqrt(|V|)                  r runs over states kept from the data
+    d_V(x) = min_r ||z_V(x) - z_V(r)|| / sqrt(|V|)                  r runs over stored states of the data
     excess(x) = max_V d_V(x) / limit_V                              above 1: x is outside of the data
 
-V is all columns, and once more those that tell the place where such columns exist: in 29 columns of an ant, a place
-twice as far out as any other would drown in the legs. limit_V is three times the distance within which 99 of 100
+V is all columns, and a second time the position columns where such exist: among 29 columns of an ant, a position twice
+as far out as any other hardly counts. limit_V is three times the distance within which 99 of 100
 states lie that were held out when the r were chosen, as far apart from each other as possible. So noise and new poses
-pass, and a goal behind the outer wall does not. Nobody can promise that a state inside is predicted well.
+pass, and a goal behind the outer wall does not. A state inside may still be predicted badly.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -47,7 +48,7 @@ class View:
     name: str
     columns: NDArray[np.int64]
     states: FloatArray
-    """(kept, columns) standardised."""
+    """(states, columns) standardised."""
     limit: float
     norms: FloatArray = field(init=False, repr=False)
 
@@ -56,8 +57,9 @@ class View:
 
     def distances(self, rows: FloatArray) -> FloatArray:
         """d of standardised rows of all columns, (n,)."""
-        here = rows[:, self.columns]
-        squares = (self.norms - 2.0 * (here @ self.states.T)).min(axis=1) + np.einsum("nc,nc->n", here, here)
+        here = rows.take(self.columns, axis=1)
+        squares = np.minimum.reduce(self.norms - 2.0 * (here @ self.states.T), axis=1)
+        squares += np.einsum("nc,nc->n", here, here)
         return np.sqrt(np.maximum(squares, 0.0) / len(self.columns))
 
 
@@ -72,7 +74,7 @@ class Support:
     def excess(self, observations: ArrayLike) -> FloatArray:
         """(n,) distance to the data over the limit, the larger of all views; above 1 is outside. Rows are finite."""
         rows = (np.atleast_2d(np.asarray(observations, np.float32)) - self.mean) / self.std
-        return np.max([view.distances(rows) / view.limit for view in self.views], axis=0)
+        return reduce(np.maximum, (view.distances(rows) / view.limit for view in self.views))
 
     def violation(self, observation: ArrayLike, what: str, signals: Signals = UNNAMED) -> str | None:
         """One sentence if this observation is outside of the data: which column, how far, and what to do."""
@@ -88,8 +90,8 @@ class Support:
         known = float(nearest[off] * self.std[column] + self.mean[column])
         given = float(here[off] * self.std[column] + self.mean[column])
         return (
-            f"The {what} is outside of the data: {distance:.3g} spreads from its nearest known state, where "
-            f"{worst.limit:.2g} is the limit ({signals.label(column)} is {given:.4g}, nearest {known:.4g}); "
+            f"The {what} is outside of the data: {distance:.3g} standard deviations from its nearest known state, "
+            f"where {worst.limit:.2g} is the limit ({signals.label(column)} is {given:.4g}, nearest {known:.4g}); "
             "predictions there are guesses, so choose one inside the data, or record data there."
         )
 
@@ -111,7 +113,7 @@ def support_of(data: Trajectories, seed: int = 0) -> Support:
     views = [_view("all", np.arange(table.shape[1]), table, known, held)]
     position = few.position_columns
     if 0 < len(position) < table.shape[1]:
-        views.append(_view("place", np.array(position), table, known, held))
+        views.append(_view("position", np.array(position), table, known, held))
     return Support(mean, std, tuple(views))
 
 
@@ -151,7 +153,7 @@ def report(support: Support | None, rows: ArrayLike, what: str, outside: Outside
 def warning(
     support: Support | None, rows: ArrayLike, what: str, outside: Outside, signals: Signals = UNNAMED
 ) -> str | None:
-    """One sentence about the rows outside of the data, None if there are none or nobody asks; `refuse` raises it."""
+    """One sentence about the rows outside of the data, None if there are none or `outside` is ignore."""
     if outside not in ("warn", "refuse", "ignore"):
         raise ConfigError(f"outside is '{outside}'; choose warn, refuse or ignore.")
     if support is None or outside == "ignore" or np.size(rows) == 0:

@@ -1,16 +1,16 @@
-"""The planner of GAS (graph-assisted stitching): nodes are clusters of efficient states, edges are short ways.
+"""The planner of GAS (graph-assisted stitching): nodes are clusters of efficient states, edges are short paths.
 
 H is the reach, in the metric's own unit; distances are those of its symmetric form (Euclidean for a displacement).
 
-    efficient    state i of a trajectory is kept if going on for H steps leads the same way as going on until H away:
+    efficient    state i of a trajectory is used if H steps lead in the direction in which it first gets H away:
                  cos(p_{i+H} - p_i, p_w - p_i) >= threshold,  w = first later state at least H from i (or the last)
-    clusters     one pass over the kept states: join the nearest centre within H / 2, or open a new one; a node is the
+    clusters     one pass over these states: join the nearest centre within H / 2, or open a new one; a node is the
                  mean of its members, and the member nearest to that mean stands for it as a state
-    edges        both ways between nodes at most H apart, and the spanning tree's where that leaves gaps
+    edges        in both directions between nodes at most H apart, and the spanning tree's where that leaves gaps
     goal         one more node, joined to every node closer than max(H, 1.2 times the closest)
 
-On the way: among the nodes within H take the one with the least way in all; head for the last node of its path that is
-within H; from a node next to the goal on head for the goal itself, for the rest of the episode.
+At every step: among the nodes within H take the one whose path to the goal is shortest in all; head for the last node
+of that path within H; from a node next to the goal on head for the goal itself, for the rest of the episode.
 """
 
 from functools import cached_property
@@ -29,7 +29,7 @@ from iel.distances import (
 )
 from iel.errors import ConfigError, GeometryError
 from iel.model.atlas import Atlas, Source
-from iel.planning.coreset import euclidean_tree, nearest_pairs
+from iel.planning.coreset import euclidean_tree
 from iel.planning.graph import NO_HOP, Edges, Field, search
 from iel.planning.planner import Aim, Planner, PlanningModel, Pursuit
 
@@ -119,7 +119,7 @@ def means(points: Floats, owner: Integers) -> tuple[Floats, Integers]:
 
 
 class ClusterGraph:
-    """Nodes within reach of each other, joined both ways."""
+    """Nodes within reach of each other, joined in both directions."""
 
     def __init__(self, points: Floats, metric: Metric, reach: float):
         self.points, self.metric, self.reach, self.count = points, metric, reach, len(points)
@@ -133,18 +133,18 @@ class ClusterGraph:
             costs.append(table[row, column])
         self._edges = Edges(np.concatenate(sources), np.concatenate(targets), np.concatenate(costs))
         if self.count > 1:  # the tree's edges that are longer than the reach join the pieces by the shortest gaps
-            tree = euclidean_tree(points, *nearest_pairs(points, min(10, self.count - 1), 1.0, np.inf))
+            tree = euclidean_tree(points)
             first, second = np.append(tree.first, tree.second), np.append(tree.second, tree.first)
             lengths = distances_of_rows(metric, points[first], points[second])
             far = lengths > reach
             self._edges = self._edges.more(first[far], second[far], lengths[far])
 
     def edges(self, goal: LatentGoal) -> Edges:
-        """The same for every goal."""
+        """One graph for every goal."""
         return self._edges
 
     def field(self, goal: LatentGoal) -> Field:
-        """The ways from every node to the goal, which is node number `count`."""
+        """The paths from every node to the goal, which is node number `count`."""
         gaps = distances(self.metric, self.points, goal.point[None])[:, 0]
         joined = np.flatnonzero(gaps < max(self.reach, 1.2 * gaps.min()))
         edges = self._edges.more(joined, np.full(len(joined), self.count), gaps[joined])
@@ -167,7 +167,7 @@ class AlongClusters(Pursuit):
         return np.stack([field.steps(self.graph.metric) for field in self.fields])
 
     def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
-        """The node within reach with the least way in all; else the one of last time; else the nearest. (n,), (n, N)"""
+        """The node within reach whose path is shortest in all; else the last one; else the nearest. (n,), (n, N)"""
         lengths = distances(self.graph.metric, states, self.graph.points)
         totals = np.where(lengths <= self.graph.reach, lengths + self.distances[goals, :-1], np.inf)
         nodes = totals.argmin(axis=1)
@@ -175,7 +175,7 @@ class AlongClusters(Pursuit):
         return np.where(lost, np.where(memory >= 0, memory, lengths.argmin(axis=1)), nodes), lengths
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
-        """Where to; the node that was matched is remembered, or that the goal is near."""
+        """The target; what is remembered is the matched node, or that the goal is near."""
         rows, last = np.arange(len(states)), self.graph.count
         nodes, lengths = self.match(states, goals, memory)
         reaching = (memory == REACHING) | (self.next_hops[goals, nodes] == last)
@@ -193,7 +193,7 @@ class AlongClusters(Pursuit):
         return Aim(points, states_of, costs, matched, matched)
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
-        """Steps to the matched node and along its way; straight to the goal from next to it."""
+        """Steps to the matched node and along its path; straight to the goal from next to it."""
         metric = self.graph.metric
         there = metric.steps(aim.costs)
         onward = np.flatnonzero(aim.nodes >= 0)
@@ -215,7 +215,7 @@ class AlongClusters(Pursuit):
 
 
 def distances_of_rows(metric: Metric | None, sources: Floats, targets: Floats) -> Floats:
-    """Row by row."""
+    """The metric between corresponding rows."""
     assert metric is not None
     anywhere = LatentGoal(np.zeros(sources.shape[1]), np.eye(1, sources.shape[1])[0])
     return checked_costs(metric.row_costs(sources, targets, [anywhere] * len(sources)), (len(sources),))
@@ -225,11 +225,11 @@ def distances_of_rows(metric: Metric | None, sources: Floats, targets: Floats) -
 
 
 class GasGraph(Planner):
-    """Shortest ways over clusters of efficient states (GAS).
+    """Shortest paths over clusters of efficient states (GAS).
 
     reach       H: how far apart joined nodes may be, and how far ahead to head for, in the metric's unit; by default
                 what the policy was trained with, or 8
-    efficiency  least cosine of a kept state; -1 keeps all. Data without trajectories (an export's states) is kept whole
+    efficiency  least cosine of an efficient state; -1 uses all. Of data without trajectories all states are used
     pool        states, in whole trajectories, that are drawn from the data and embedded
     """
 
@@ -269,7 +269,7 @@ class GasGraph(Planner):
         return self._nodes(self.retained, self.points)
 
     def _trajectories(self, pool: int, seed: int) -> tuple[Integers, Integers | None]:
-        """Rows of whole trajectories, about `pool` of them, and the place of each row's last one among them."""
+        """Rows of whole trajectories, about `pool` of them, and the position of each row's last one among them."""
         if pool < 1:
             raise ConfigError(f"pool is {pool}; a planner needs at least one state.")
         if self.atlas.trajectories is None:
@@ -286,7 +286,7 @@ class GasGraph(Planner):
         return AlongClusters(self.graph, self.states, [self.graph.field(self._state(goal)) for goal in goals])
 
     def _state(self, goal: LatentGoal) -> LatentGoal:
-        """The goal; for a mixture, which is no state, its nearest node stands."""
+        """The goal; for a mixture, which is not a state, its nearest node."""
         if goal.observation is not None:
             return goal
         nearest = int(distances(self.graph.metric, self.graph.points, goal.point[None])[:, 0].argmin())

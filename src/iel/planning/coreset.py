@@ -5,16 +5,14 @@ state farthest from all states taken so far: the gaps it leaves are at most twic
 Greedy DPP (`dpp`), the paper's choice, takes the state with the largest residual variance under a Gaussian kernel of
 width sigma; it stops where the kernel's numerical rank ends and farthest-point picks fill the rest.
 
-**Screens.** ||x - y||^2 = <(-2x, ||x||^2, 1), (y, 1, ||y||^2)> is one product of augmented tables: fast, but rounded
-differently for every block shape. So these numbers only ever *screen* pairs: the test is widened by `slack`, which
-bounds their absolute error, and pairs that pass get their exact length (`metrics.pair_lengths`). Rows come in blocks.
-
 **Pairs.** With l the floored length and beta the sharpness (notation of `iel.distances`), the k cheapest out-edges of
 node i lie, for any goal, in
 
     { j : l_ij <= e^{2 beta} l_i(k) },   l_i(k) = k-th smallest length from i,
 
-because the k nearest nodes cost at most e^{2 beta} l_i(k) each, and every edge costs at least its length.
+because the k nearest nodes cost at most e^{2 beta} l_i(k) each, and every edge costs at least its length. A k-d tree
+finds these pairs. What it rounds only widens its searches: pairs that it finds get their exact length
+(`distances.pair_lengths`), which decides.
 
 **The tree.** The Euclidean spanning tree keeps a planning graph connected, whatever the goal. It is found by Boruvka's
 rounds from lists of near neighbours, with rows of distances only where the lists leave a doubt. The paper takes the
@@ -23,15 +21,17 @@ hardly differ, and a tree only matters where the k cheapest edges leave a gap: w
 all goals were the same (docs/lab-notes.md).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial import cKDTree
+from scipy.spatial.distance import pdist
 
 from iel.cores import usable_cores
 from iel.distances import FLOOR, Floats, Integers, checked_points, pair_lengths
@@ -47,11 +47,10 @@ BLOCK_ELEMENTS = 1 << 22
 
 WIDEN = 1.0 + 1e-9
 """Every bound is widened by this factor, far more than the rounding of a cost and far less than a candidate."""
-
-MANY = 20_000
-"""From so many points on near ones are found by a tree; the pairs are the same."""
 TREE_ROWS = 4096
 """Points that are looked up in the tree at a time."""
+LISTED = 33
+"""Nodes in the list of each node, itself among them: for the spanning tree and for matching."""
 
 
 # ---------------------------------------------------------------- coresets
@@ -87,13 +86,13 @@ def select_coreset(
         raise unknown_name("coreset method", method, METHODS)
     if method == "all":  # the states are a coreset already, such as one exported with a model
         if nodes not in (None, len(points)):
-            raise ConfigError(f"A coreset of {nodes} nodes was asked for, but coreset 'all' takes all {len(points)}.")
+            raise ConfigError(f"coreset='all' takes all {len(points)} states; leave out nodes={nodes}.")
         return Coreset(np.arange(len(points)), points, method)
     wanted = min(default, len(points)) if nodes is None else int(nodes)
     if wanted < 1:
-        raise ConfigError(f"A coreset of {wanted} nodes was asked for; it needs at least 1.")
+        raise ConfigError(f"nodes is {wanted}; a coreset needs at least 1.")
     if wanted > len(points):
-        raise GeometryError(f"A coreset of {wanted} nodes was asked for, but there are only {len(points)} states.")
+        raise GeometryError(f"nodes is {wanted}, but there are only {len(points)} states; choose fewer.")
     rank = None
     if method == "dpp":
         sigma = automatic_sigma(points) if sigma is None else float(sigma)
@@ -106,8 +105,7 @@ def select_coreset(
         picks = farthest_point(points, wanted)
     if len(picks) < wanted and nodes is not None:
         raise GeometryError(
-            f"A coreset of {wanted} nodes was asked for but only {len(picks)} embedded states are distinct; "
-            f"ask for at most {len(picks)}."
+            f"nodes is {wanted}, but only {len(picks)} embedded states are distinct; choose at most {len(picks)}."
         )
     return Coreset(picks, points[picks], method, sigma, rank)
 
@@ -154,76 +152,16 @@ def nearest_picks(table: Floats, picks: Integers) -> tuple[Floats, Integers]:
 def automatic_sigma(points: Floats, sample: int = 2000) -> float:
     """Half the mean pair distance over an evenly spaced sample of states."""
     rows = np.unique(np.linspace(0, len(points) - 1, min(sample, len(points))).astype(int))
-    screen = Screen(points[rows])
-    total = sum(float(np.sqrt(np.maximum(squares, 0.0)).sum()) for _, squares in screen.blocks())
-    mean = total / max(1, len(rows) * (len(rows) - 1))
+    distances = pdist(points[rows])
+    mean = float(distances.mean()) if len(distances) else 0.0
     return SIGMA_FRACTION * mean if mean > 0.0 else 1.0
 
 
-# ---------------------------------------------------------------- screens
-
-
-class Screen:
-    """Approximate squared distances from any points to the rows of a table, and between its rows."""
-
-    def __init__(self, points: Floats, dtype: DTypeLike = np.float64):
-        self.dtype = np.dtype(dtype)
-        self.centre = points.mean(axis=0)
-        moved = points - self.centre  # rounding is least near the origin
-        squares = np.einsum("nd,nd->n", moved, moved)
-        self.largest = float(squares.max())
-        table = np.column_stack([moved, np.ones(len(moved)), squares]).astype(self.dtype)
-        self.right = np.ascontiguousarray(table.T)
-        self.left, self.slack = self.sources(points)
-
-    @property
-    def count(self) -> int:
-        return self.right.shape[1]
-
-    def sources(self, points: Floats) -> tuple[Floats, float]:
-        """The left factor of the product for these points, and the slack of its result.
-
-        Each of the d + 2 products and sums is off by at most a unit in the last place of the largest partial sum.
-        """
-        moved = points - self.centre
-        squares = np.einsum("nd,nd->n", moved, moved)
-        left = np.column_stack([-2.0 * moved, squares, np.ones(len(moved))]).astype(self.dtype)
-        scale = self.largest + float(squares.max(initial=0.0))
-        return left, 4.0 * (moved.shape[1] + 4) * float(np.finfo(self.dtype).eps) * scale
-
-    def blocks(self, rows: Integers | None = None) -> Iterator[tuple[Integers, Floats]]:
-        """The chosen rows of the table (all by default) in blocks, each with its squared distances to every row."""
-        chosen = np.arange(self.count) if rows is None else rows
-        height = max(1, BLOCK_ELEMENTS // self.count)
-        for start in range(0, len(chosen), height):
-            block = chosen[start : start + height]
-            yield block, self.left[block] @ self.right
-
-
-def affordable_screen(points: Floats, typical_square: float) -> Screen:
-    """A float32 screen where its slack is small against the squared lengths of interest, otherwise a float64 one."""
-    double = Screen(points, np.float64)
-    if double.largest > 1e30:  # near the end of float32's range
-        return double
-    single = Screen(points, np.float32)
-    return single if single.slack <= 0.02 * typical_square else double
-
-
-def rounded_up(bound: Floats, dtype: np.dtype) -> Floats:
-    """A bound in the screen's own precision, never below the bound itself."""
-    return np.nextafter(bound.astype(dtype), dtype.type(np.inf))
-
-
-def grid_positions(mask: np.ndarray) -> tuple[Integers, Integers]:
-    """Rows and columns where a table is true, row by row: np.nonzero, several times faster on sparse tables."""
-    return np.divmod(np.flatnonzero(mask), mask.shape[1])
-
-
-# ---------------------------------------------------------------- pairs
+# ---------------------------------------------------------------- near nodes
 
 
 class TooMany(Exception):
-    """Pruning keeps so many pairs that the dense path is cheaper."""
+    """Pruning leaves more pairs than the dense computation can afford."""
 
 
 @dataclass(frozen=True)
@@ -237,160 +175,155 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.first)
 
+    def chosen(self, rows: np.ndarray) -> "Pairs":
+        """Some of the pairs, by a mask or an order."""
+        return Pairs(self.first[rows], self.second[rows], self.lengths[rows])
 
-def nearest_pairs(points: Floats, neighbours: int, factor: float, limit: float) -> tuple[Pairs, Floats]:
-    """All pairs (i, j) with l_ij <= factor * l_i(k) by first, then second, and the radius factor * l_i(k) of each row.
 
-    A row knows *every* node within its radius. Raises `TooMany` as soon as more than `limit` pairs are certain.
+class NodeTree:
+    """A k-d tree of the nodes in their principal axes, which keep lengths.
+
+    Learned embeddings have few directions that matter, so boxes of the tree fit closer in these axes.
     """
-    count = len(points)
-    nearest = min(neighbours, count - 1)
-    columns = np.ascontiguousarray(points.T)
-    firsts, seconds, lengths = [], [], []
-    radii = np.empty(count)
-    retained = 0
-    for rows, row, second in (_by_tree if count >= MANY else _by_screen)(points, nearest, factor):
-        exact = pair_lengths(columns, rows[row], second)
-        starts = np.searchsorted(row, np.arange(len(rows)))
-        radius = factor * kth_smallest(exact, row, starts, nearest) * WIDEN
-        keep = exact <= radius[row]
-        radii[rows] = radius
-        firsts.append(rows[row[keep]].astype(np.int32))
-        seconds.append(second[keep].astype(np.int32))
-        lengths.append(exact[keep])
+
+    def __init__(self, points: Floats):
+        self.points, self.centre = points, points.mean(axis=0)
+        centred = points - self.centre
+        self.axes = np.linalg.eigh(centred.T @ centred)[1][:, ::-1]
+        self.tree = cKDTree(centred @ self.axes, leafsize=64, balanced_tree=False)
+
+    def turned(self, states: Floats) -> tuple[Floats, float]:
+        """The states in the tree's axes, and a bound on how much that rounds any of their distances."""
+        centred = states - self.centre
+        largest = max(
+            float(np.abs(self.tree.maxes).max()), float(np.abs(self.tree.mins).max()), np.abs(centred).max(initial=0.0)
+        )
+        return centred @ self.axes, 64.0 * states.shape[1] * float(np.finfo(np.float64).eps) * largest
+
+    def nearest(self, states: Floats, count: int) -> tuple[Floats, Integers]:
+        """Distances (n, count), rounded, to the nearest nodes of each state, and these nodes."""
+        return self.tree.query(self.turned(states)[0], np.arange(1, count + 1), workers=_workers(len(states)))
+
+    @cached_property
+    def listed(self) -> tuple[Floats, Integers]:
+        """Distances to the `LISTED` nearest nodes of every node, itself among them, and these nodes: (N, LISTED)."""
+        return self.nearest(self.points, min(LISTED, len(self.points)))
+
+    def candidates(self, states: Floats, nearest: int, factor: float) -> tuple[Integers, Integers]:
+        """All (state, node) with length at most factor * (length of the state's `nearest`-th node); perhaps a few more.
+
+        States ascend, and the nodes of each state.
+        """
+        turned, slack = self.turned(states)
+        kth = self.tree.query(turned, [nearest], workers=_workers(len(states)))[0][:, 0]
+        radius = factor * np.maximum(kth + slack, FLOOR) * WIDEN + slack
+        lists = self.tree.query_ball_point(turned, radius, workers=_workers(len(states)), return_sorted=True)
+        rows = np.repeat(np.arange(len(states)), [len(each) for each in lists])
+        return rows, np.fromiter(chain.from_iterable(lists), np.int64, len(rows))
+
+
+def _workers(rows: int) -> int:
+    """Threads for a number of searches: starting one takes longer than a few searches."""
+    return len(usable_cores()) if rows > 64 else 1
+
+
+def nearest_pairs(points: Floats, tree: NodeTree, neighbours: int, factor: float, limit: float = np.inf) -> Pairs:
+    """All pairs (i, j) with l_ij <= factor * l_i(k), by first, then second; k is `neighbours`.
+
+    Raises `TooMany` as soon as more than `limit` pairs are certain.
+    """
+    columns, found, retained = np.ascontiguousarray(points.T), [], 0
+    for start in range(0, len(points), TREE_ROWS):
+        block = points[start : start + TREE_ROWS]
+        row, second = tree.candidates(block, neighbours + 1, factor)  # a node is nearest to itself
+        others = start + row != second
+        row, second = row[others], second[others]
+        lengths = pair_lengths(columns, start + row, second)
+        starts = np.searchsorted(row, np.arange(len(block)))
+        kth = lengths[np.lexsort((lengths, row))][starts + neighbours - 1]
+        keep = lengths <= (factor * WIDEN * kth)[row]
+        found.append(((start + row[keep]).astype(np.int32), second[keep].astype(np.int32), lengths[keep]))
         retained += int(keep.sum())
         if retained > limit:
             raise TooMany
-    return Pairs(np.concatenate(firsts), np.concatenate(seconds), np.concatenate(lengths)), radii
-
-
-def _by_screen(points: Floats, nearest: int, factor: float) -> Iterator[tuple[Integers, Integers, Integers]]:
-    """(rows, which of them, others) of all pairs in question, in blocks of rows: by looking at all pairs."""
-    screen = affordable_screen(points, typical_square(points, nearest))
-    for rows, squares in screen.blocks():
-        squares[np.arange(len(rows)), rows] = np.inf
-        kth = np.partition(squares, nearest - 1, axis=1)[:, nearest - 1].astype(np.float64)
-        bound = factor**2 * np.maximum(kth + screen.slack, FLOOR**2) * WIDEN + screen.slack
-        yield rows, *grid_positions(squares <= rounded_up(bound, squares.dtype)[:, None])
-
-
-def _by_tree(points: Floats, nearest: int, factor: float) -> Iterator[tuple[Integers, Integers, Integers]]:
-    """(rows, which of them, others) of all pairs in question, in blocks of rows: from a tree of the points.
-
-    In their principal axes, which keep lengths, boxes of the tree fit closer: learned embeddings have few directions
-    that matter. What that rounds is at most `slack`.
-    """
-    centred = points - points.mean(axis=0)
-    turned = centred @ np.linalg.eigh(centred.T @ centred)[1][:, ::-1]
-    slack = 64.0 * points.shape[1] * float(np.finfo(np.float64).eps * np.abs(centred).max())
-    tree, workers = cKDTree(turned, leafsize=64), len(usable_cores())
-    for start in range(0, len(points), TREE_ROWS):
-        rows = np.arange(start, min(start + TREE_ROWS, len(points)))
-        kth = tree.query(turned[rows], nearest + 1, workers=workers)[0][:, nearest]  # a point is nearest to itself
-        radius = factor * np.maximum(kth + slack, FLOOR) * WIDEN**2 + slack
-        lists = tree.query_ball_point(turned[rows], radius, workers=workers, return_sorted=True)
-        row = np.repeat(np.arange(len(rows)), [len(each) for each in lists])
-        second = np.fromiter(chain.from_iterable(lists), np.int64, len(row))
-        others = rows[row] != second
-        yield rows, row[others], second[others]
-
-
-def typical_square(points: Floats, nearest: int) -> float:
-    """Median squared distance to the k-th nearest node over a few rows, to choose the precision of the screen."""
-    rows = np.unique(np.linspace(0, len(points) - 1, min(64, len(points))).astype(int))
-    screen = Screen(points)
-    squares = screen.left[rows] @ screen.right
-    return float(np.median(np.partition(squares, nearest, axis=1)[:, nearest]))
-
-
-def kth_smallest(values: Floats, row: Integers, starts: Integers, k: int) -> Floats:
-    """The k-th smallest value of each row of a ragged table whose rows all hold at least k values."""
-    return values[np.lexsort((values, row))][starts + k - 1]
+    return Pairs(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 # ---------------------------------------------------------------- the tree
 
 
-def euclidean_tree(points: Floats, near: Pairs, radii: Floats) -> Pairs:
-    """A minimum spanning tree of the lengths: every round joins each component to its nearest outside node.
+def euclidean_tree(points: Floats, tree: NodeTree | None = None) -> Pairs:
+    """A minimum spanning tree of the lengths, by Boruvka's rounds: each joins every component to its nearest outside
+    node.
 
-    The nearest outside node of a component is taken from the lists in `near` where they suffice: an unlisted edge of i
-    is longer than radii[i]. A row of distances is computed only for members whose radius is below the best listed
-    edge, and never for the largest component, which the others will join.
+    That node is taken from lists of near nodes where they suffice: an unlisted edge of i is longer than radii[i]. Only
+    members whose radius is below the best listed edge are looked up again, and those of the largest component, which
+    the others will join, never.
     """
-    count = len(points)
-    columns = np.ascontiguousarray(points.T)
-    screen = affordable_screen(points, float(np.median(radii)) ** 2)
-    order = np.argsort(near.lengths, kind="stable")
-    near = Pairs(near.first[order], near.second[order], near.lengths[order])
+    count, columns = len(points), np.ascontiguousarray(points.T)
+    if count == 1:
+        return Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+    tree = tree or NodeTree(points)
+    listed = tree.listed[1]
+    first = np.repeat(np.arange(count), listed.shape[1])
+    lengths = pair_lengths(columns, first, listed.ravel())
+    radii = lengths.reshape(listed.shape).max(axis=1) * (2.0 - WIDEN)
+    near = Pairs(first, listed.ravel(), lengths).chosen(np.argsort(lengths, kind="stable"))
+    joined = near.chosen(np.zeros(0, np.int64))
     labels, components = np.arange(count), count
-    joined_first: Integers = np.empty(0, dtype=np.int64)
-    joined_second: Integers = np.empty(0, dtype=np.int64)
     while components > 1:
-        outside = labels[near.first] != labels[near.second]
-        near = Pairs(near.first[outside], near.second[outside], near.lengths[outside])
-        best = first_of_each(labels[near.first], labels[near.second], components)
+        near = near.chosen(labels[near.first] != labels[near.second])
+        best = np.full(components, len(near))
+        for ends in (near.first, near.second):
+            np.minimum.at(best, labels[ends], np.arange(len(near)))
         reach = np.append(near.lengths, np.inf)[best]
         narrowest = np.full(components, np.inf)
         np.minimum.at(narrowest, labels, radii)
-        certain = best[reach <= narrowest]
-        joined_first = np.append(joined_first, near.first[certain])
-        joined_second = np.append(joined_second, near.second[certain])
         doubtful = reach > narrowest
+        chosen = [near.chosen(best[~doubtful])]
         doubtful[np.argmax(np.bincount(labels, minlength=components))] = False
         if doubtful.any():
             rows = np.flatnonzero(doubtful[labels] & (radii < reach[labels]))
-            found = nearest_outside(screen, columns, labels, rows)
-            listed = best[doubtful & np.isfinite(reach)]
-            leaving = shortest_leaving(found, near, listed, labels, doubtful)
-            joined_first = np.append(joined_first, leaving[0])
-            joined_second = np.append(joined_second, leaving[1])
-        graph = coo_array((np.ones(len(joined_first)), (joined_first, joined_second)), shape=(count, count))
+            found = nearest_outside(points, tree, labels, rows)
+            listed_too = near.chosen(best[doubtful & np.isfinite(reach)])
+            chosen.append(shortest_leaving([found, listed_too], labels, doubtful))
+        joined = together([joined, *chosen])
+        graph = coo_array((joined.lengths, (joined.first, joined.second)), shape=(count, count))
         components, labels = connected_components(graph, directed=False)
-    return cheapest_tree(count, columns, joined_first, joined_second)
+    # Between equal lengths two components may have chosen two edges, so edges may be too many.
+    low, high = np.minimum(joined.first, joined.second), np.maximum(joined.first, joined.second)
+    unique = np.unique(low * np.int64(count) + high, return_index=True)[1]
+    graph = csr_array((joined.lengths[unique], (low[unique], high[unique])), shape=(count, count))
+    spanning = minimum_spanning_tree(graph).tocoo()
+    return Pairs(spanning.row, spanning.col, spanning.data)
 
 
-def first_of_each(labels_first: Integers, labels_second: Integers, components: int) -> Integers:
-    """For each component the position of its first pair, `len(labels_first)` where it has none."""
-    none = len(labels_first)
-    result = np.full(components, none)
-    for labels in (labels_first, labels_second):
-        np.minimum.at(result, labels, np.arange(none))
-    return result
+def together(parts: Sequence[Pairs]) -> Pairs:
+    """All of these pairs."""
+    fields = [(pairs.first, pairs.second, pairs.lengths) for pairs in parts]
+    return Pairs(*(np.concatenate(each) for each in zip(*fields, strict=True)))
 
 
-def nearest_outside(screen: Screen, columns: Floats, labels: Integers, rows: Integers) -> Pairs:
-    """For each listed node the nearest node of another component, with its exact length."""
-    seconds, lengths = [], []
-    for block, squares in screen.blocks(rows):
-        squares[labels[block][:, None] == labels[None, :]] = np.inf
-        bound = (squares.min(axis=1).astype(np.float64) + 2.0 * screen.slack) * WIDEN
-        row, second = grid_positions(squares <= rounded_up(bound, squares.dtype)[:, None])
-        exact = pair_lengths(columns, block[row], second)
-        order = np.lexsort((exact, row))
-        nearest = order[np.searchsorted(row[order], np.arange(len(block)))]
-        seconds.append(second[nearest])
-        lengths.append(exact[nearest])
-    return Pairs(rows, np.concatenate(seconds), np.concatenate(lengths))
+def nearest_outside(points: Floats, tree: NodeTree, labels: Integers, rows: Integers) -> Pairs:
+    """The nearest node of another component for each listed node that may have the nearest of its component."""
+    listed = tree.nearest(points[rows], min(8 * LISTED, len(points)))[1]
+    outside = labels[listed] != labels[rows][:, None]
+    second = listed[np.arange(len(rows)), outside.argmax(axis=1)]
+    columns, found = np.ascontiguousarray(points.T), outside.any(axis=1)
+    best = np.full(labels.max() + 1, np.inf)
+    np.minimum.at(best, labels[rows[found]], pair_lengths(columns, rows[found], second[found]))
+    reach = pair_lengths(columns, rows, listed[:, -1]) * (2.0 - WIDEN)
+    lacking = np.flatnonzero(~found & (reach < best[labels[rows]]))
+    for component in np.unique(labels[rows[lacking]]):
+        others, members = np.flatnonzero(labels != component), lacking[labels[rows[lacking]] == component]
+        second[members] = others[NodeTree(points[others]).nearest(points[rows[members]], 1)[1][:, 0]]
+    found[lacking] = True
+    return Pairs(rows[found], second[found], pair_lengths(columns, rows[found], second[found]))
 
 
-def shortest_leaving(
-    found: Pairs, near: Pairs, listed: Integers, labels: Integers, wanted: np.ndarray
-) -> tuple[Integers, Integers]:
-    """The shortest edge that leaves each wanted component, among those found and those listed (in both directions)."""
-    first = np.concatenate([found.first, near.first[listed], near.second[listed]])
-    second = np.concatenate([found.second, near.second[listed], near.first[listed]])
-    order = np.argsort(np.concatenate([found.lengths, near.lengths[listed], near.lengths[listed]]), kind="stable")
-    component, position = np.unique(labels[first[order]], return_index=True)
-    shortest = order[position[wanted[component]]]
-    return first[shortest], second[shortest]
-
-
-def cheapest_tree(count: int, columns: Floats, first: Integers, second: Integers) -> Pairs:
-    """The spanning tree of a small set of edges: between equal lengths two components may have chosen two edges."""
-    low, high = np.minimum(first, second).astype(np.int64), np.maximum(first, second).astype(np.int64)
-    code = np.unique(low * count + high)
-    low, high = code // count, code % count
-    lengths = pair_lengths(columns, low, high)
-    tree = minimum_spanning_tree(csr_array((lengths, (low, high)), shape=(count, count))).tocoo()
-    return Pairs(tree.row, tree.col, tree.data)
+def shortest_leaving(parts: Sequence[Pairs], labels: Integers, wanted: np.ndarray) -> Pairs:
+    """The shortest pair that leaves each wanted component, in either direction."""
+    both = together([*parts, *(Pairs(pairs.second, pairs.first, pairs.lengths) for pairs in parts)])
+    both = both.chosen(np.argsort(both.lengths, kind="stable"))
+    component, position = np.unique(labels[both.first], return_index=True)
+    return both.chosen(position[wanted[component]])

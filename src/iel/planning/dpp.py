@@ -10,8 +10,8 @@ c_i of all n states by one number per pick: n k^2 / 2 multiply-adds, as matrix-v
 Here the same picks come from matrix products, and from fewer of them:
 
 Lazy.     r_i never grows, so a stale r_i is an upper bound; a state is only brought up to date when its bound is among
-          the m largest. States near a pick wait long for that.
-Blocked.  The m states with the largest bounds are brought up to date together and get their own residual kernel
+          the `BLOCK` largest. States near a pick wait long for that.
+Blocked.  The `BLOCK` states with the largest bounds are brought up to date together and get their own residual kernel
           G = K - C C^T (one product). Picks are taken inside G until the best residual falls below the largest bound
           outside; all picks of such a block reach the other states later, by products again.
 
@@ -30,26 +30,17 @@ from iel.distances import Floats, Integers, checked_points
 from iel.errors import ConfigError
 
 RANK_TOLERANCE = 1e-6
-PANEL = 256
-"""Picks that states are brought up to date with in one go."""
-NARROWEST, WIDEST = 64, 512
-"""Smallest and largest number of states picked from at a time."""
+BLOCK = 256
+"""States picked from at a time, and picks that states are brought up to date with in one go."""
 FIRST_PICKS = 128
 """Picks made by the plain recursion first, while every bound is still near one and laziness saves nothing."""
-
-WORKING_NUMBERS = 1 << 22
-"""Numbers of c brought up to date in one go: bounds the working memory."""
 
 
 class LazyGreedy:
     """The state of the recursion: bounds of all states, and how many picks each has taken into account."""
 
-    def __init__(self, table: Floats, sigma: float, count: int):
-        # Scaled and moved so that K = exp(<x, y> - |x|^2/2 - |y|^2/2); near the origin rounding is least.
-        self.table = (table - table.mean(axis=0)) / sigma
-        self.half_squares = 0.5 * np.einsum("nd,nd->n", self.table, self.table)
-        # Far more than sigma across, the product form would lose the distances between neighbours to rounding.
-        self.wide = float(self.half_squares.max()) > 1e5
+    def __init__(self, table: Floats, count: int):
+        self.table = table
         self.bound = np.ones(len(table))
         self.level = np.zeros(len(table), dtype=np.int64)
         self.columns = np.empty((len(table), count))
@@ -58,81 +49,53 @@ class LazyGreedy:
 
     def kernel(self, first: Integers, second: Integers) -> Floats:
         """K between two lists of states."""
-        if self.wide:
-            return np.exp(-0.5 * cdist(self.table[first], self.table[second], "sqeuclidean"))
-        exponent = self.table[first] @ self.table[second].T
-        exponent -= self.half_squares[first][:, None]
-        exponent -= self.half_squares[second][None, :]
-        np.minimum(exponent, 0.0, out=exponent)
-        return np.exp(exponent, out=exponent)
+        return np.exp(-0.5 * cdist(self.table[first], self.table[second], "sqeuclidean"))
 
-    def factors(self, states: Integers) -> Floats:
-        """c of these states, brought up to date with all picks: (len(states), picked).
+    def update(self, states: Integers) -> None:
+        """Bring c and r of these states up to date with all picks.
 
-        PANEL picks after PANEL; states that lack the picks [a, e) get C = (K - C_{<a} R^T) L^{-T}, with R and L the
-        picks' own rows before and after a.
+        States that lack the picks [a, e) get C = (K - C_{<a} R^T) L^{-T}, with R and L the picks' own rows before and
+        after a.
         """
-        result, level = self.columns[states, : self.picked], self.level[states]
-        for begin in range(0, self.picked, PANEL):
-            end, lacking = min(begin + PANEL, self.picked), np.maximum(level, begin)
-            for start in np.unique(lacking[lacking < end]).tolist():
-                lack = np.flatnonzero(lacking == start)
-                known = result[:, :start] if len(lack) == len(states) else result[lack, :start]
-                picks = self.picks[start:end]
-                own = self.columns[picks, :end]
-                fresh = self.kernel(picks, states[lack])
-                fresh -= own[:, :start] @ known.T
-                fresh = solve_triangular(own[:, start:], fresh, lower=True, overwrite_b=True, check_finite=False)
-                result[lack, start:end] = self.columns[states[lack], start:end] = fresh.T
-                self.bound[states[lack]] -= np.einsum("pn,pn->n", fresh, fresh)
-        self.level[states] = self.picked
-        return result
+        starts, end = self.level[states] // BLOCK * BLOCK, self.picked  # so that few groups differ
+        for start in np.unique(starts).tolist():
+            late, new = states[starts == start], self.picks[start:end]
+            own = self.columns[new, :end]
+            fresh = self.kernel(new, late) - own[:, :start] @ self.columns[late, :start].T
+            fresh = solve_triangular(own[:, start:], fresh, lower=True, overwrite_b=True, check_finite=False)
+            self.columns[late, start:end] = fresh.T
+            residual = 1.0 - np.einsum("np,np->n", self.columns[late, :end], self.columns[late, :end])
+            self.bound[late] = np.minimum(self.bound[late], residual)  # that of a pick stays minus infinity
+        self.level[states] = end
 
-    def largest(self, size: int) -> tuple[Integers, Floats, float, int]:
-        """The `size` states with the largest residuals, all up to date, with their factors; and what is outside.
-
-        Returns the states in ascending order, c of each, the largest bound outside and the first state that has it.
-        """
-        batch = size
+    def pick_block(self, wanted: int) -> bool:
+        """Take at most `wanted` picks among the states with the largest residuals; False at the rank's end."""
         while True:
-            # Ordered by (bound, index), so that equal bounds keep the rule that the first state wins.
-            top = largest_first(self.bound, max(size + 1, batch))
-            inside, outside = np.sort(top[:size]), top[size : size + 1]
-            if (self.level[inside] == self.picked).all():
-                limit = float(self.bound[outside[0]]) if len(outside) else -np.inf
-                return inside, self.factors(inside), limit, int(outside[0]) if len(outside) else -1
-            self.factors(top[self.level[top] < self.picked])
-            # Few large products beat many small ones: what stays stale at the top is fetched in growing batches.
-            batch = max(size, min(2 * batch, WORKING_NUMBERS // self.picked))
-
-    def pick_block(self, size: int, wanted: int) -> bool:
-        """Take picks among the `size` largest residuals until one outside may be larger; False at the rank's end."""
-        states, factors, limit, limit_state = self.largest(size)
-        gram = self.kernel(states, states)
-        gram -= factors @ factors.T
-        return self.pick(states, min(wanted, len(states)), lambda best: gram[best], limit, limit_state)
+            top = largest_first(self.bound, 4 * BLOCK)
+            states, outside = np.sort(top[:BLOCK]), top[BLOCK : BLOCK + 1]
+            if (self.level[states] == self.picked).all():
+                break
+            self.update(top[self.level[top] < self.picked])
+        factors = self.columns[states, : self.picked]
+        gram = self.kernel(states, states) - factors @ factors.T
+        limit = float(self.bound[outside[0]]) if len(outside) else -np.inf
+        beyond = int(outside[0]) if len(outside) else -1
+        return self.pick(states, min(wanted, len(states)), lambda best: gram[best], limit, beyond)
 
     def pick(
-        self,
-        states: Integers,
-        most: int,
-        gram: Callable[[int], Floats],
-        limit: float = -np.inf,
-        limit_state: int = -1,
+        self, states: Integers, most: int, gram: Callable[[int], Floats], limit: float = -np.inf, beyond: int = -1
     ) -> bool:
-        """The plain recursion over some states, given rows of their residual kernel, until the largest bound outside
-        may be larger; False at the rank's end."""
+        """The plain recursion over some states, given rows of their residual kernel, until `limit`, the largest bound
+        outside, which state `beyond` has, may be larger; False at the rank's end."""
         residual = self.bound[states]
         columns = np.empty((most, len(states)))
         chosen: list[int] = []
         exhausted = False
-        while len(chosen) < most:
+        while len(chosen) < most and not exhausted:
             best = int(np.argmax(residual))
             value = residual[best]
-            if value <= RANK_TOLERANCE:
-                exhausted = max(value, limit) <= RANK_TOLERANCE
-                break
-            if value < limit or (value == limit and states[best] > limit_state):
+            exhausted = max(value, limit) <= RANK_TOLERANCE
+            if value <= RANK_TOLERANCE or value < limit or (value == limit and states[best] > beyond):
                 break
             done = len(chosen)
             columns[done] = (gram(best) - columns[:done, best] @ columns[:done]) / np.sqrt(value)
@@ -149,36 +112,26 @@ class LazyGreedy:
 
 def largest_first(values: Floats, count: int) -> Integers:
     """The positions of the `count` largest values in the order (largest, first position)."""
-    if count >= len(values):
-        return np.argsort(-values, kind="stable")
-    least = np.partition(values, len(values) - count)[len(values) - count]
-    above = np.flatnonzero(values > least)
-    equal = np.flatnonzero(values == least)[: count - len(above)]
-    chosen = np.sort(np.concatenate([above, equal]))
-    return chosen[np.argsort(-values[chosen], kind="stable")]
+    order = np.flatnonzero(values >= np.partition(values, -count)[-count]) if count < len(values) else slice(None)
+    positions = np.arange(len(values))[order]
+    return positions[np.argsort(-values[positions], kind="stable")][:count]
 
 
-def greedy_dpp(points: ArrayLike, count: int, sigma: float, *, width: int = 256) -> Integers:
+def greedy_dpp(points: ArrayLike, count: int, sigma: float) -> Integers:
     """At most `count` greedy picks; fewer where the kernel's numerical rank ends. Among equal residuals the first wins.
 
-    `width` is the number of states picked from at a time. It follows the kernel: with a narrow one many picks fit a
-    block, with a wide one every pick changes all residuals around it and only small blocks pay.
+    `sigma` is the kernel's width, in the unit of the points.
     """
     table = checked_points(points)
     if not (np.isfinite(sigma) and sigma > 0.0):
         raise ConfigError(f"sigma is {sigma}; the kernel width must be a positive number.")
     count, everyone = min(count, len(table)), np.arange(len(table))
-    greedy = LazyGreedy(table, float(sigma), count)
+    greedy = LazyGreedy(table / sigma, count)
     # Blocks are small: threads that wait for each other after every product cost more than they compute.
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1, user_api="blas"):
         more = greedy.pick(everyone, min(FIRST_PICKS, count), lambda best: greedy.kernel(everyone[[best]], everyone)[0])
         while more and greedy.picked < count:
-            before = greedy.picked
-            more = greedy.pick_block(min(width, len(table)), count - before)
-            if greedy.picked - before < width // 16:
-                width = max(width // 2, NARROWEST)
-            elif greedy.picked - before > width // 4:
-                width = min(width * 2, WIDEST)
+            more = greedy.pick_block(count - greedy.picked)
     return greedy.picks[: greedy.picked]

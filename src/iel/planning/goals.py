@@ -1,11 +1,11 @@
-"""What a planner can be asked for, and what becomes of it in the latent space: *stages* of *alternatives*.
+"""Goal specifications, and what they become in the latent space: *stages* of *alternatives*.
 
     a state g              one stage, one alternative                (phi(g), omega_g)
     Region(states)         one stage, any alternative will do        the one that is cheapest from here is pursued
-    Where({0: 8.5})        a region: states of the data that match in these columns, set to the values asked for
+    Where({0: 8.5})        a region: states of the data that match in these columns, set to the wanted values
     Mixture(states, w)     one stage, one alternative                (sum_j w_j phi(g_j), unit(sum_j w_j omega_{g_j}))
     Sequence(goals)        the stages of its goals, one after another
-    Avoid(goal, places)    those of its goal, without the graph's nodes in these places
+    Avoid(goal, regions)   those of its goal, without the graph's nodes in these regions
     Reward(values)         one alternative: no state, but a reward to collect (`rewards`)
     Weighted(states, w)    the same for the reward <phi(x), R sum_j w_j phi(g_j)>, the paper's composition of goals
 
@@ -37,11 +37,11 @@ REACHED_WITHIN = 5.0
 MATCHES = 8
 """Alternatives that stand for all states which match in some columns."""
 NEARBY = 0.5
-"""Where no state of the data matches, the nearest one stands for it if it is within so many standard deviations."""
+"""Standard deviations within which the nearest state of the data stands for a goal that none matches."""
 Columns = Mapping[int, ArrayLike] | Mapping[str, ArrayLike] | Mapping[int | str, ArrayLike]
 """What some columns should be, by name or number: a number or (low, high) each."""
 Regions: TypeAlias = "Where | Columns | Callable[[Floats], ArrayLike] | Many[Regions]"
-"""Places to avoid."""
+"""Regions to avoid."""
 Rewards = Callable[[Floats], ArrayLike] | ArrayLike
 """A function of observations, or one number per state of the data."""
 
@@ -63,8 +63,8 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Sequence:
-    """Goals to visit in order, each but the last something to arrive at; it counts as visited within so many predicted
-    steps."""
+    """Goals to visit in order; each but the last counts as visited within `within` predicted steps. Rewards can only
+    come last."""
 
     goals: Many[Goal]
     within: float = REACHED_WITHIN
@@ -75,7 +75,7 @@ class Where:
     """Any state of the data that matches in these columns: `{column: value}` or `{column: (low, high)}`.
 
     A value matches within `tolerance` times the column's standard deviation in the data. As goals the matching states
-    get exactly the values asked for; the other columns are theirs. Where none matches, the nearest within half a
+    get exactly the wanted values; the other columns are theirs. Where none matches, the nearest within half a
     standard deviation stands for it, and a notice says so. A plain dictionary means the same.
     """
 
@@ -85,8 +85,8 @@ class Where:
 
 @dataclass(frozen=True)
 class Avoid:
-    """A goal, and places to keep out of on the way: a `Where`, a dictionary, a function from observations (n, obs_dim)
-    to booleans (n,), or a list of these. Graph planners only: their nodes in these places are not used."""
+    """A goal, and regions to keep out of: a `Where`, a dictionary, a function from observations (n, obs_dim) to
+    booleans (n,), or a list of these. Graph planners only: their nodes in these regions are not used."""
 
     goal: Goal
     regions: Regions
@@ -110,7 +110,7 @@ class Weighted:
     phi is taken from its mean over the data, since the zero of an embedding of displacements means nothing. R (d, d) is
     the identity unless given; with the inverse covariance of phi the answer would be the same for every embedding that
     is a linear image of this one (all that Theorem 2.3 determines). Scores are linear in phi, so the best state may lie
-    beyond a goal; to *reach* a blend of states ask for a `Mixture`. The discount is near one because what counts is
+    beyond a goal; to *reach* a blend of states use a `Mixture`. The discount is near one because what counts is
     where it ends.
     """
 
@@ -124,18 +124,15 @@ Goal: TypeAlias = "Region | Mixture | Sequence | Where | Avoid | Reward | Weight
 """An observation (obs_dim,), a dictionary of columns, or one of the classes above."""
 
 
-@dataclass(frozen=True)
-class StagedGoal:
-    """Stages, each a list of alternatives, and the predicted steps at which a stage is done."""
-
-    stages: list[list[LatentGoal]]
-    within: float
+Stages = list[list[LatentGoal]]
+"""The stages of a goal, each a list of alternatives."""
 
 
-def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[StagedGoal]:
-    """Embed all goals together, with one call of each network."""
+def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[tuple[Stages, float]]:
+    """The stages of each goal, and the predicted steps at which one of its stages is done; every network is called once
+    for all goals."""
     if len(goals) == 0:
-        raise GeometryError("There are no goals; give at least one.")
+        raise GeometryError("The list of goals is empty; give at least one.")
     rewards: dict[int, LatentGoal] = {}
     distant: list[str] = []
     shapes = [_collect(goal, planner, rewards, distant) for goal in goals]
@@ -143,7 +140,7 @@ def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[StagedGoa
         notice(distant[0] + (f" ({len(distant) - 1} more of {len(goals)} goals.)" if len(distant) > 1 else ""))
     states = np.concatenate([stage.states for stages, _ in shapes for stage in stages])
     phi, omega = _embedded(planner.model, states) if len(states) else (states, states)
-    goal_specs, start = [], 0
+    staged, start = [], 0
     for stages, within in shapes:
         built = []
         for stage in stages:
@@ -151,9 +148,9 @@ def staged_goals(goals: Many[Goal] | Floats, planner: Planner) -> list[StagedGoa
             start = part.stop
             found = [stage.ready] if stage.ready else _alternatives(phi[part], omega[part], states[part], stage.weights)
             built.append([goal._replace(off=stage.off) for goal in found])
-        goal_specs.append(StagedGoal(built, within))
-    _refuse_what_the_metric_lacks(goal_specs, planner.metric)
-    return goal_specs
+        _refuse_what_the_metric_lacks(built, planner.metric)
+        staged.append((built, within))
+    return staged
 
 
 def _embedded(model: PlanningModel, states: Floats) -> tuple[Floats, Floats]:
@@ -162,21 +159,17 @@ def _embedded(model: PlanningModel, states: Floats) -> tuple[Floats, Floats]:
     return phi, unit(_finite(np.asarray(directions, dtype=np.float64), "direction"))
 
 
-def _refuse_what_the_metric_lacks(goal_specs: list[StagedGoal], metric: Metric | None) -> None:
-    if metric is None and any(len(goal_spec.stages) > 1 or len(goal_spec.stages[0]) > 1 for goal_spec in goal_specs):
+def _refuse_what_the_metric_lacks(stages: Stages, metric: Metric | None) -> None:
+    if metric is None and (len(stages) > 1 or len(stages[0]) > 1):
         raise GeometryError("This model has no distances to choose or to pass by; give it single states as goals.")
-    if metric is not None and metric.discount is None and any(len(goal_spec.stages) > 1 for goal_spec in goal_specs):
+    if metric is not None and metric.discount is None and len(stages) > 1:
         raise GeometryError("The costs of this metric are not in steps, so a sequence cannot tell when to move on.")
-    if (metric is None or not metric.spatial) and any(
-        goal.observation is None and goal.rewards is None
-        for goal_spec in goal_specs
-        for s in goal_spec.stages
-        for goal in s
-    ):
+    mixed = any(goal.observation is None and goal.rewards is None for stage in stages for goal in stage)
+    if mixed and (metric is None or not metric.spatial):
         raise GeometryError(
             "A mixture is a mean of embeddings, and this model has none to average; give it states or a Region."
         )
-    if any(stage[0].rewards is not None for goal_spec in goal_specs for stage in goal_spec.stages[:-1]):
+    if any(stage[0].rewards is not None for stage in stages[:-1]):
         raise GeometryError("A reward is never finished, so in a sequence it can only be the last goal.")
 
 
@@ -307,16 +300,14 @@ def _range(column: int, wanted: ArrayLike) -> tuple[float, float, bool]:
     except (TypeError, ValueError):
         ends = np.empty(0)
     if len(ends) not in (1, 2) or np.isnan(ends).any() or ends[0] > ends[-1] or (len(ends) == 1 and np.isinf(ends[0])):
-        raise GeometryError(
-            f"Column {column} is asked to be {wanted!r}; give a number, or (low, high) with low <= high."
-        )
+        raise GeometryError(f"Column {column} cannot be {wanted!r}; give a number, or (low, high) with low <= high.")
     return float(ends[0]), float(ends[-1]), len(ends) == 2
 
 
 def matching_states(
     observations: Floats, std: Floats, where: Where, most: int, signals: Signals = UNNAMED
 ) -> tuple[Floats, str]:
-    """States of the data that match, as goals: at most so many, std out over ranges and else among the closest.
+    """States of the data that match, as goals: at most `most`, far apart within ranges, else among the closest.
 
     Where none does, the nearest one within `NEARBY` standard deviations, and a sentence about it; else it is refused.
     """
@@ -329,7 +320,7 @@ def matching_states(
         found = ", ".join(f"{signals.label(column)} at {observations[nearest, column]:g}" for column in columns)
         if not far <= NEARBY:
             reason = f"; the nearest has {found}" if np.isfinite(far) else ""
-            raise GeometryError(f"No state of the data has {sought}{reason}: ask for what the data shows.")
+            raise GeometryError(f"No state of the data has {sought}{reason}; choose values that the data shows.")
         rows, sentence = np.array([nearest]), f"No state of the data has {sought}; the nearest, {found}, stands for it."
     rows = rows[_some(off[rows], observations[rows][:, ranges], most)]
     states = np.array(observations[rows], np.float32)
@@ -358,7 +349,7 @@ def _some(off: Floats, table: Floats, most: int) -> Integers:
 
 
 def inside(regions: Regions, observations: Floats, std: Floats | None = None, signals: Signals = UNNAMED) -> Booleans:
-    """Which observations lie in places, as `Avoid` takes them.
+    """Which observations lie in regions, as `Avoid` takes them.
 
     `std` is that of the data's columns; without it a value (not a range) is met by itself only.
     """
@@ -370,9 +361,9 @@ def inside(regions: Regions, observations: Floats, std: Floats | None = None, si
         return mismatch(observations, where, np.zeros(observations.shape[1]) if std is None else std) <= 1
     if not callable(regions):
         raise GeometryError(
-            f"{regions!r} is no place; give columns as in {{0: (4, 8)}}, or a function of observations."
+            f"{regions!r} is not a region; give columns as in {{0: (4, 8)}}, or a function of observations."
         )
     mask = np.asarray(regions(observations))
     if mask.shape != (len(observations),) or mask.dtype != bool:
-        raise GeometryError("The function of places must answer True or False for every row of observations.")
+        raise GeometryError("The function of a region must return True or False for every row of observations.")
     return mask

@@ -13,7 +13,6 @@ goals there is one graph for all of them, and a new goal is one search.
 from __future__ import annotations
 
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -38,13 +37,15 @@ from iel.distances import (
 )
 from iel.errors import ConfigError, GeometryError
 from iel.model.atlas import ObservedEdges, ObservedTeleports
-from iel.planning.coreset import Pairs, euclidean_tree, nearest_pairs
+from iel.planning.coreset import euclidean_tree
 from iel.planning.landmarks import SupportCosts
 from iel.planning.node_costs import DisplacementCosts, Matcher, NodeCosts
 from iel.planning.observed import LONGEST
 from iel.planning.teleports import expectations
 
 NO_HOP = -1
+LOOKED_AT = 64
+"""Nodes of a path whose distances are computed together."""
 RECENT = 4
 """Goals whose edges are remembered."""
 K = TypeVar("K", bound=Hashable)
@@ -113,8 +114,8 @@ def search(edges: Edges, count: int, node: int) -> tuple[Floats, Integers]:
     best = best[onward[best] < here[best]]
     next_hop = np.full(count, count)
     np.minimum.at(next_hop, edges.source[best], edges.target[best])
-    # Where a cost drowns in the distance's rounding no edge shortens it strictly: keep the search's own tree there,
-    # which says -9999 where there is no way.
+    # Where a cost is below the distance's rounding no edge shortens it strictly: there the search's own tree is used,
+    # which has -9999 for unreachable nodes.
     left = np.flatnonzero(next_hop == count)
     next_hop[left] = np.maximum(predecessor[left], NO_HOP)
     next_hop[node] = NO_HOP
@@ -124,7 +125,7 @@ def search(edges: Edges, count: int, node: int) -> tuple[Floats, Integers]:
 def teleport_search(
     edges: Edges, count: int, node: int, teleports: ObservedTeleports, entering: Floats, off: Booleans | None = None
 ) -> tuple[Floats, Integers]:
-    """V of every node (`teleports`), and its next hop: a node, or `count` + k for portal k. `entering` are the c_ik."""
+    """V of every node (`teleports`), and its next hop: a node, or `count` + k for teleport k. `entering` is c_ik."""
     usable = np.ones(len(entering), bool) if off is None else ~off[teleports.source]
     routes = edges.more(teleports.source[usable], count + teleports.entered[usable], entering[usable])
     ends = np.concatenate([[node], count + np.arange(len(teleports))])
@@ -162,24 +163,24 @@ class Field:
 
     goal: LatentGoal
     node: int
-    """The node that stands for the goal: argmin_i d(x_i, g; g); -1 for a reward, whose ways end in many places."""
+    """The node that stands for the goal: argmin_i d(x_i, g; g); -1 for a reward, whose paths end at several nodes."""
     last_cost: float
     """d(node, g; g) where all paths lead through `node`; 0 where the goal was joined to several nodes."""
     distance: Floats
     """Cost of the shortest path from every node to `node`, or to the goal where that was joined to several nodes;
     infinite where there is none."""
     next_hop: Integers
-    """The next node on that path; -1 where the goal is next, where a reward is best collected, and where there is no
-    path; N + k where portal k is entered (`teleports`)."""
+    """The next node on that path; -1 where the goal is next, where a reward is best collected, and where the goal
+    cannot be reached; N + k where teleport k is entered (`teleports`)."""
     values: Floats | None = None
     """For a reward: what its discounted sum will be from every node."""
     hops: Floats | None = None
-    """Cost of the next hop from every node, where the search had others: edges that nobody took are dearer to it."""
+    """Cost of the next hop from every node without penalties, where the search penalised unobserved edges."""
 
     def steps(self, metric: Metric) -> Floats:
-        """Predicted steps from every node to `node`: those of its hops, added up along the way.
+        """Predicted steps from every node to `node`: those of its hops, added up along the path.
 
-        s(i) = steps(C_i,next(i)) + s(next(i)). Where a portal is entered, all that is still to come is one hop.
+        s(i) = steps(C_i,next(i)) + s(next(i)). Where a teleport is entered, the rest counts as one hop.
         """
         known = np.isfinite(self.distance)
         hop = np.where(known, 0.0, np.inf)
@@ -191,26 +192,28 @@ class Field:
             hop[known] = metric.steps(self.hops[known])
         return along(hop, self.next_hop)
 
-    def beyond(self, lookahead: float, node_positions: Floats | None = None) -> Integers:
-        """From every node, the first node on its way that is at least `lookahead` away; -1 if the goal comes before.
+    def beyond(self, node: int, lookahead: float, positions: Floats | None = None) -> int:
+        """The first node on the path from `node` that is at least `lookahead` away; -1 if the goal comes before it.
 
-        Away is meant in the nodes' `places`, if they have some, else in costs. What a reward is collected from is not
-        passed by: there it is the next hop.
+        Distances are between the nodes' `positions` if they have some, else in costs. Teleports on the path are not
+        passed by, nor nodes that a reward is collected from.
         """
-        ahead = self.next_hop.copy()
-        if lookahead <= 0.0 or self.goal.rewards is not None:
-            return ahead
-        count = len(ahead)
-        near = np.flatnonzero((ahead != NO_HOP) & (ahead < count))
-        while len(near):
-            if node_positions is None:
-                away = self.distance[near] - self.distance[ahead[near]]
+        path = [int(self.next_hop[node])]
+        if self.goal.rewards is not None:
+            return path[0]
+        while True:
+            while len(path) % LOOKED_AT and 0 <= path[-1] < len(self.next_hop):
+                path.append(int(self.next_hop[path[-1]]))
+            ends = not 0 <= path[-1] < len(self.next_hop)
+            passed = np.array(path[:-1] if ends else path, dtype=np.int64)
+            if positions is None:
+                away = self.distance[node] - self.distance[passed]
             else:
-                away = np.linalg.norm(node_positions[ahead[near]] - node_positions[near], axis=1)
-            near = near[away < lookahead]
-            ahead[near] = self.next_hop[ahead[near]]
-            near = near[(ahead[near] != NO_HOP) & (ahead[near] < count)]
-        return ahead
+                away = np.linalg.norm(positions[passed] - positions[node], axis=1)
+            far = np.flatnonzero(away >= lookahead)
+            if len(far) or ends:
+                return path[far[0]] if len(far) else path[-1]
+            path.append(int(self.next_hop[path[-1]]))
 
 
 def along(cost: Floats, next_hop: Integers) -> Floats:
@@ -218,7 +221,7 @@ def along(cost: Floats, next_hop: Integers) -> Floats:
     end = len(cost)
     onward = np.append(np.where((next_hop == NO_HOP) | (next_hop >= end), end, next_hop), end)
     total = np.append(cost, 0.0)
-    for _ in range(end.bit_length()):  # a way has fewer hops than there are nodes
+    for _ in range(end.bit_length()):  # a path has fewer hops than there are nodes
         if (onward == end).all():
             break
         total, onward = total + total[onward], onward[onward]
@@ -228,34 +231,21 @@ def along(cost: Floats, next_hop: Integers) -> Floats:
 # ---------------------------------------------------------------- the graph
 
 
-@dataclass(frozen=True)
-class Connectivity:
-    """What is left of a graph when only witnessed edges count."""
-
-    edges: int
-    observed_connectivity: int
-    components: int
-    """Strongly connected components of the witnessed edges; 1 if everything can still be reached from everywhere."""
-    largest: int
-    """Nodes in the largest of them."""
-
-
-def node_costs(points: Floats, metric: Metric, neighbours: int, path: str) -> NodeCosts:
-    """The costs between nodes that fit the metric; `path` is for displacements."""
+def node_costs(points: Floats, metric: Metric, neighbours: int) -> NodeCosts:
+    """The costs between nodes that fit the metric."""
     if len(points) > 1 and isinstance(metric, SupportFunction):
         return SupportCosts(points, metric, neighbours)
     if isinstance(metric, Displacement):
-        return DisplacementCosts(points, metric, neighbours, path)
+        return DisplacementCosts(points, metric, neighbours)
     return NodeCosts(points, metric, neighbours)
 
 
 class PlanningGraph:
     """A coreset's points, ready to be planned over for any goal.
 
-    `path` forces the "pruned" or the "dense" computation of a `Displacement`; "auto" prunes while that is cheaper.
-    `symmetric` adds the reverse of every kept edge (Sym-Graph). The Euclidean tree that keeps the graph connected is
-    that of `tree_points`, where the points themselves are no space. The cost of every edge that is not among the
-    `observed_edges` is multiplied by `unobserved_cost`; an infinite factor removes it.
+    `symmetric` adds the reverse of every edge (Sym-Graph). The Euclidean tree that keeps the graph connected is that of
+    `tree_points`, where distances between the points themselves mean nothing. The cost of every edge that is not among
+    the `observed_edges` is multiplied by `unobserved_cost`; an infinite factor removes it.
     """
 
     def __init__(
@@ -265,7 +255,6 @@ class PlanningGraph:
         *,
         neighbours: int = 10,
         symmetric: bool = False,
-        path: str = "auto",
         tree_points: Floats | None = None,
         observed_edges: ObservedEdges | None = None,
         unobserved_cost: float = math.inf,
@@ -275,24 +264,19 @@ class PlanningGraph:
         """Number of nodes, and of numbers in an embedding."""
         if neighbours < 1:
             raise ConfigError(f"neighbours is {neighbours}; every node needs at least 1.")
-        if path not in ("auto", "pruned", "dense"):
-            raise ConfigError(f"path is '{path}'; choose auto, pruned or dense.")
         self.neighbours, self.symmetric = min(neighbours, self.count - 1), symmetric
         self.observed_edges, self.unobserved_cost = observed_edges, unobserved_cost
         self.teleports: ObservedTeleports | None = None
         self.teleport_points: Floats = np.empty((0, self.dimension))
         """Embeddings of the aims of teleports."""
-        self.seconds: dict[str, float] = {}
-        """How long the parts of the last search took."""
         self._recent: OrderedDict[bytes, Edges] = OrderedDict()
         self._common: Edges | None = None
+        self._common_entries: tuple[Integers, Floats] | None = None
         self._sources = np.repeat(np.arange(self.count), self.neighbours)
-        self.costs = node_costs(self.points, metric, self.neighbours, path)
-        self.tree = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-        if self.count > 1:
-            dispersion = self.points if tree_points is None else checked_points(tree_points, "tree points")
-            near, radii = self.costs.near or nearest_pairs(dispersion, self.neighbours, 1.0, math.inf)
-            self.tree = euclidean_tree(dispersion, near, radii)
+        self.costs = node_costs(self.points, metric, self.neighbours)
+        dispersion = self.points if tree_points is None else checked_points(tree_points, "tree points")
+        same = tree_points is None or np.array_equal(dispersion, self.points)
+        self.tree = euclidean_tree(dispersion, self.costs.tree if same else None)
 
     @cached_property
     def vicinity(self) -> Integers:
@@ -301,7 +285,7 @@ class PlanningGraph:
         return around(self.edges(anywhere), self.count)
 
     def matcher(self, goals: list[LatentGoal], nodes_off: Booleans | None) -> Matcher:
-        """Matches states to nodes on the way to these goals; `nodes_off` (m, N) are the nodes not used per goal."""
+        """Matches states to nodes for these goals; `nodes_off` (m, N) are the nodes not used per goal."""
         local = self.metric.expensive and self.metric.for_every_goal and self.count > 1 and nodes_off is None
         matcher = self.costs.matched_by(self.costs, goals, nodes_off)
         matcher.around = self.vicinity if local else None
@@ -312,7 +296,7 @@ class PlanningGraph:
         return recall(self._recent, RECENT, self.costs.key(goal), lambda: self._build(goal))
 
     def _build(self, goal: LatentGoal) -> Edges:
-        """The edges that geometry gives, and among them dearer ones that nobody was seen to take."""
+        """The edges that the metric gives, those that were not observed at their penalised cost."""
         edges = self.geometric(goal)
         if self.observed_edges is None:
             return edges
@@ -328,18 +312,19 @@ class PlanningGraph:
         return self.observed_edges.seen(edges.source, edges.target, self.predicted(edges.cost))
 
     def predicted(self, costs: Floats) -> Floats:
-        """The steps that edges are to take; as many as witnesses look for where the metric's costs are no steps."""
+        """Predicted steps of edges; `LONGEST` where the metric's costs are not steps."""
         return np.full(len(costs), LONGEST) if self.metric.discount is None else self.metric.steps(costs)
 
-    def observed_connectivity(self, goal: LatentGoal) -> Connectivity:
-        """How the graph of one goal hangs together by the edges that were seen."""
+    def observed_connectivity(self, goal: LatentGoal) -> tuple[float, int]:
+        """The share of one goal's edges that were observed, and into how many strongly connected components they join
+        the nodes (1: every node can reach every other)."""
         edges = self.geometric(goal)
-        retained = edges.chosen(self.seen(edges))
-        components, labels = connected_components(retained.matrix(self.count), connection="strong")
-        return Connectivity(len(edges), len(retained), int(components), int(np.bincount(labels).max()))
+        seen = self.seen(edges)
+        components, _ = connected_components(edges.chosen(seen).matrix(self.count), connection="strong")
+        return float(seen.mean()), int(components)
 
     def geometric(self, goal: LatentGoal) -> Edges:
-        """The edges that costs give, whoever took them; asked for once where they are the same for all goals."""
+        """The edges that the metric gives, without penalties; computed once where costs are the same for all goals."""
         if not self.metric.for_every_goal:
             return self._geometric(goal)
         if self._common is None:
@@ -347,32 +332,35 @@ class PlanningGraph:
         return self._common
 
     def entries(self, goals: list[LatentGoal]) -> tuple[Integers, Floats]:
-        """Where paths may begin from every node, the ends of its cheapest out-edges, and the factors by which these
-        edges are penalised: both (m, N, neighbours), with m = 1 where costs are the same for all goals.
+        """Where paths may begin from every node (itself and the ends of its cheapest out-edges), and the factors by
+        which these edges are penalised: both (m, N, 1 + neighbours); m = 1 where costs are the same for all goals.
 
         A metric that tells one-way steps by itself needs no penalty here: some nodes have few observed edges, and an
         agent that keeps to those turns back and forth between such nodes.
         """
-        shape, ends, factors = (self.count, self.neighbours), [], []
+        if self._common_entries is not None:
+            return self._common_entries
+        itself, ends, factors = np.arange(self.count)[:, None], [], []
         for goal in goals[:1] if self.metric.for_every_goal else goals:
             edges = self.geometric(goal).chosen(slice(self.count * self.neighbours))
             trusted = self.observed_edges is None or self.metric.one_way
             factor = np.ones(len(edges)) if trusted else np.where(self.seen(edges), 1.0, self.unobserved_cost)
-            ends.append(edges.target.reshape(shape))
-            factors.append(factor.reshape(shape))
-        return np.stack(ends), np.stack(factors)
+            ends.append(np.hstack([itself, edges.target.reshape(self.count, -1)]))
+            factors.append(np.hstack([np.ones_like(itself), factor.reshape(self.count, -1)]))
+        found = np.stack(ends), np.stack(factors)
+        if self.metric.for_every_goal:
+            self._common_entries = found
+        return found
 
     def _geometric(self, goal: LatentGoal) -> Edges:
-        """Top-k out-edges, then the tree edges that are not among them, both ways; an edge in both appears once."""
+        """Top-k out-edges, then the tree edges that are not among them, in both directions."""
         if self.count == 1:
             return Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-        started = time.perf_counter()
         nearest, costs = self.costs.cheapest(goal)
-        self.seconds["neighbours"] = time.perf_counter() - started
         sources = np.concatenate([self.tree.first, self.tree.second])
         targets = np.concatenate([self.tree.second, self.tree.first])
         new = (nearest[sources] != targets[:, None]).all(axis=1)
-        if not self.metric.expensive:  # networks round by batch, so theirs are all asked together
+        if not self.metric.expensive:  # networks round by batch, so they evaluate all in one
             sources, targets, new = sources[new], targets[new], new[new]
         between = self.costs.pair_costs(sources, targets, goal)
         edges = Edges(self._sources, nearest.ravel(), costs.ravel()).more(sources[new], targets[new], between[new])
@@ -380,7 +368,6 @@ class PlanningGraph:
             code = np.setdiff1d(edges.target * self.count + edges.source, edges.source * self.count + edges.target)
             sources, targets = code // self.count, code % self.count
             edges = edges.more(sources, targets, self.costs.pair_costs(sources, targets, goal))
-        self.seconds["join"] = time.perf_counter() - started - self.seconds["neighbours"]
         return edges
 
     def field(
@@ -400,7 +387,6 @@ class PlanningGraph:
             raise GeometryError(f"The goal is {goal.point.shape}; it and its direction must be ({self.dimension},).")
         goal = goal._replace(off=None)
         edges = self.edges(goal)
-        started = time.perf_counter()
         edges = without(edges, self.count, nodes_off, edges_off)
         to_goal = self.costs.costs_to(goal)
         node = int(np.argmin(to_goal))
@@ -411,19 +397,21 @@ class PlanningGraph:
         else:
             if joins > 1:
                 last = to_goal
-                near = np.argsort(to_goal, kind="stable")[:joins]
+                near = np.flatnonzero(
+                    to_goal <= np.partition(to_goal, min(joins, self.count) - 1)[min(joins, self.count) - 1]
+                )
+                near = near[np.argsort(to_goal[near], kind="stable")][:joins]
                 extra = near, np.full(len(near), self.count), self._penalised(near, node, to_goal[near])
                 distance, next_hop = self._search(edges.more(*extra), self.count + 1, self.count, goal, nodes_off)
             else:
                 distance, next_hop = self._search(edges, self.count, node, goal, nodes_off)
             if nodes_off is not None:
                 distance[nodes_off], next_hop[nodes_off] = np.inf, NO_HOP
-        self.seconds["search"] = time.perf_counter() - started
         hops = None if self.observed_edges is None else self._hops(distance, next_hop, goal, last)
         return Field(goal, node, 0.0 if joins > 1 else float(to_goal[node]), distance, next_hop, hops=hops)
 
     def _penalised(self, sources: Integers, node: int, costs: Floats) -> Floats:
-        """Costs from nodes to a goal beside `node`, dearer where no trajectory was seen to go there (see `entries`)."""
+        """Costs from nodes to a goal beside `node`, penalised where no trajectory went there (see `entries`)."""
         if self.observed_edges is None or self.metric.one_way:
             return costs
         seen = self.seen(Edges(sources, np.full(len(sources), node), costs)) | (sources == node)
@@ -448,7 +436,7 @@ class PlanningGraph:
 
     def _hops(self, distance: Floats, next_hop: Integers, goal: LatentGoal, last: Floats) -> Floats:
         """What the metric says of every next hop, whether it was observed or not: `last` where the goal is next, and
-        where a portal is entered all that is still to come."""
+        where a teleport is entered the whole rest."""
         costs = np.where(next_hop < self.count, last, distance)
         onward = np.flatnonzero((next_hop != NO_HOP) & (next_hop < self.count))
         costs[onward] = self.costs.pair_costs(onward, next_hop[onward], goal)

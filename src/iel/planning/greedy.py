@@ -1,4 +1,4 @@
-"""The planner without a search: the next node is the best one within reach, judged by the distance alone.
+"""The planner without a search: the next node is the best one within reach by the distance alone.
 
 Shortest hitting times obey Bellman's equation, V(x, g) = min over n within reach of d(x, n) + V(n, g), and a distance
 that is right for far goals answers it at once:
@@ -44,7 +44,7 @@ class Downhill(Pursuit):
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
         """The next node of the matched one, or the goal; the cost is the distance to the goal."""
-        nodes, _ = self.matcher.match(states, goals, memory)
+        nodes, _ = self.matcher.match(self.matcher.lifted(states), goals, memory)
         ahead = self.next_nodes[goals, nodes]
         last = ahead == NO_HOP
         points = np.where(last[:, None], self.points[goals], self.planner.points[ahead])
@@ -53,7 +53,8 @@ class Downhill(Pursuit):
 
     def route(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
         """The next nodes one after the other, and what each part costs; from the last one straight to the goal."""
-        node = int(self.matcher.match(state[None, :], np.array([goal]), np.array([-1]))[0][0])
+        lifted = self.matcher.lifted(state[None, :])
+        node = int(self.matcher.match(lifted, np.array([goal]), np.array([-1]))[0][0])
         nodes: list[int] = []
         while (node := int(self.next_nodes[goal, node])) != NO_HOP:
             nodes.append(node)
@@ -93,7 +94,7 @@ class Greedy(Planner):
         method = "all" if self.atlas.chosen else "farthest"
         coreset = select_coreset(embedded, nodes, method=method, default=NODES)
         self.states, self.points, self.reach, self.backups = rows[coreset.indices], coreset.points, reach, backups
-        self.costs = node_costs(self.points, metric, 1, "auto")
+        self.costs = node_costs(self.points, metric, 1)
         self.sources, self.candidates, self.steps = self._within_reach()
 
     def _within_reach(self) -> tuple[Integers, Integers, Floats]:
@@ -135,5 +136,5 @@ class Greedy(Planner):
         return Downhill([goal if goal.observation is not None else self._standing_for(goal) for goal in goals], self)
 
     def _standing_for(self, goal: LatentGoal) -> LatentGoal:
-        """A mixture is no state: for policies that are sent to states its nearest node stands."""
+        """A mixture is not a state: for policies that are sent to states its nearest node stands."""
         return goal._replace(observation=self.observations[self.states[self.costs.costs_to(goal).argmin()]])

@@ -7,8 +7,8 @@ x to y is doubted if it is
     unseen      |p(y) - p(x)| > FREE v, and no trajectory came from within FREE v / 2 of p(x) to within FREE v / 2 of
                 p(y) in 1 + SLACK n steps
 
-Short hops join one trajectory to another, which is what a graph is for; a long one that nobody made leads through a
-wall more often than not.
+Short hops join one trajectory to another, which is what a graph is for; a long one that no trajectory made usually
+leads through a wall.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class Hops:
         """Which of the hops (k - 1,) between states (k, obs_dim) of a route, given their predicted steps (k - 1,)."""
         node_positions = np.asarray(states)[:, self.columns].astype(np.float64)
         lengths = np.linalg.norm(np.diff(node_positions, axis=0), axis=1)
-        predicted = np.nan_to_num(np.asarray(steps, np.float64), nan=np.inf)  # costs that are no steps predict nothing
+        predicted = np.nan_to_num(np.asarray(steps, np.float64), nan=np.inf)  # costs that are not steps predict nothing
         found = lengths > FASTER * self.fastest * np.maximum(predicted, 1.0)
         for hop in np.flatnonzero(~found & (lengths > FREE * self.fastest)):
             found[hop] = not self._made(node_positions[hop], node_positions[hop + 1], 1.0 + SLACK * predicted[hop])
         return found
 
     def _made(self, here: Floats, there: Floats, limit: float) -> bool:
-        """Whether a trajectory went from near one position to near another within so many steps."""
+        """Whether a trajectory went from near one position to near another within `limit` steps."""
         radius = FREE * self.fastest / 2
         begins, ends = (np.sort(self._tree.query_ball_point(position, radius)) for position in (here, there))
         if not (len(begins) and len(ends)):

@@ -19,58 +19,49 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from iel.cores import usable_cores
 from iel.distances import FLOOR, Booleans, Floats, Integers, LatentGoal, SupportFunction, largest_rises
-from iel.planning.coreset import Screen, grid_positions
-from iel.planning.node_costs import Matcher, NodeCosts
+from iel.planning.coreset import LISTED
+from iel.planning.node_costs import ListedMatcher, NodeCosts
 
 FEW = 24
 """Landmarks of the lower bound."""
-LISTED = 32
-"""Nodes in the list of each node, for matching."""
 ROWS = 16
 """Rows of the lower bound that are worked on at a time: 8,192 nodes then fit a core's cache."""
 SAMPLE, NEAR = 256, 32
 """Nodes, and neighbours of each, on which the landmarks of the lower bound are chosen."""
-SLACK = 1e-5
-"""Relative rounding of a sum of two costs, widened."""
 
 
-class SupportMatcher(Matcher):
-    """Exact matching: by the list of the last node where the triangle inequality proves it right, else by all nodes."""
+class SupportMatcher(ListedMatcher):
+    """l is the metric itself."""
 
     nodes: SupportCosts
 
     def __init__(self, nodes: SupportCosts, goals: Sequence[LatentGoal], nodes_off: Booleans | None):
         super().__init__(nodes, goals, nodes_off)
-        self.metric = nodes.metric
-        everyone = np.arange(nodes.count)[:, None]
-        self.listed, self.radii = np.concatenate([everyone, nodes.lists], axis=1), nodes.list_costs[:, -1]
+        self.listed, self.radii = nodes.listed, nodes.list_costs[:, -1]
 
-    def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
-        heights = self.metric.heights(states)
-        found, costs = np.empty(len(states), np.int64), np.empty(len(states))
-        away = np.arange(len(states))
-        if self.nodes_off is None:
-            row = np.flatnonzero(memory >= 0)
-            listed, here = self.listed[memory[row]], heights[row]
-            table = np.maximum(largest_rises(here[:, None], self.nodes.heights[listed]), FLOOR)
-            costs[row] = table.min(axis=1, initial=np.inf)
-            found[row] = np.where(table == costs[row, None], listed, self.nodes.count).min(
-                axis=1, initial=self.nodes.count
-            )
-            back = largest_rises(self.nodes.heights[memory[row]], here)
-            certain = (back + costs[row]) * (1.0 + SLACK) < self.radii[memory[row]]
-            away = np.setdiff1d(away, row[certain])
-        if len(away):
-            off = None if self.nodes_off is None else self.nodes_off[goals[away]]
-            best, least, _ = self.nodes.nearest(heights[away], 1, off=off)
-            found[away], costs[away] = best[:, 0], least[:, 0]
-        return found, costs
+    def lifted(self, states: Floats) -> Floats:
+        return self.nodes.metric.heights(states)
+
+    def back(self, nodes: Integers, states: Floats) -> Floats:
+        return np.maximum.reduce(states - self.nodes.heights.take(nodes, axis=0, mode="wrap"), axis=-1)
+
+    def listed_costs(self, states: Floats, goals: Integers, listed: Integers) -> Floats:
+        if len(states) <= FEW:  # no blocks are needed
+            rises = np.maximum.reduce(self.nodes.heights.take(listed, axis=0) - states[:, None], axis=-1)
+            return np.maximum(rises.astype(np.float64), FLOOR)
+        return np.maximum(largest_rises(states[:, None], self.nodes.heights[listed]), FLOOR)
 
     def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
-        return np.maximum(largest_rises(self.metric.heights(states)[row], self.nodes.heights[node]), FLOOR)
+        return np.maximum(largest_rises(states[row], self.nodes.heights[node]), FLOOR)
+
+    def match_all(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
+        off = None if self.nodes_off is None else self.nodes_off[goals]
+        best, least, _ = self.nodes.nearest(states, 1, off=off)
+        return best[:, 0], least[:, 0]
 
 
 class SupportCosts(NodeCosts):
@@ -87,16 +78,15 @@ class SupportCosts(NodeCosts):
         self.few = self._chosen(points)
         """The landmarks of the lower bound."""
         self.bounding = np.ascontiguousarray(self.heights[:, self.few].T)
-        width = min(max(neighbours, LISTED), self.count - 1)
+        width = min(max(neighbours, LISTED - 1), self.count - 1)
         self.lists, self.list_costs = self._nearest(width)
         """The nearest nodes of every node, nearest first, and their costs: (N, width)."""
+        self.listed = np.sort(np.column_stack([np.arange(self.count), self.lists]), axis=1)
 
     def _chosen(self, points: Floats) -> Integers:
         """The landmarks whose maximum is largest, summed over pairs of near nodes, one after the other."""
         rows = np.unique(np.linspace(0, self.count - 1, min(SAMPLE, self.count)).astype(int))
-        screen = Screen(points)
-        squares = screen.left[rows] @ screen.right
-        near = np.argpartition(squares, min(NEAR, self.count - 1), axis=1)[:, : NEAR + 1]
+        near = np.argpartition(cdist(points[rows], points), min(NEAR, self.count - 1), axis=1)[:, : NEAR + 1]
         rises = self.heights[near.ravel()] - np.repeat(self.heights[rows], near.shape[1], axis=0)
         best = np.zeros(len(rises), np.float32)
         chosen: list[int] = []
@@ -140,7 +130,7 @@ class SupportCosts(NodeCosts):
         first = np.argpartition(bound, width - 1, axis=1)[:, :width]
         radius = np.maximum(largest_rises(heights[:, None, :], self.heights[first]).max(axis=1), FLOOR)
         radius = np.where(np.isinf(np.take_along_axis(bound, first, axis=1)).any(axis=1), np.inf, radius)
-        row, column = grid_positions(bound <= radius[:, None])
+        row, column = np.divmod(np.flatnonzero(bound <= radius[:, None]), self.count)
         exact = np.maximum(largest_rises(heights[row], self.heights[column]), FLOOR)
         exact[np.isinf(bound[row, column])] = np.inf
         starts = np.searchsorted(row, np.arange(count + 1))

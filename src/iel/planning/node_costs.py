@@ -1,7 +1,7 @@
 """What edges between the nodes of a graph cost, and which node a state is matched to: one class per kind of metric.
 
     NodeCosts           any metric: rows of costs in blocks
-    DisplacementCosts   IEL's and HILP's distance: exact, from a few candidates per node
+    DisplacementCosts   the distance of IEL, HILP and GAS: exact, from a few candidates per node
     SupportCosts        a support function over landmarks: exact, filtered               (`landmarks`)
 
 Out-edges of a node are ordered by (cost, target). The order is total, so the k cheapest are unique, whatever method
@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from iel.distances import (
-    FLOOR,
     Booleans,
     Displacement,
     Floats,
@@ -38,25 +38,15 @@ from iel.distances import (
     row_lengths,
     row_products,
 )
-from iel.planning.coreset import (
-    BLOCK_ELEMENTS,
-    WIDEN,
-    Pairs,
-    TooMany,
-    affordable_screen,
-    grid_positions,
-    nearest_pairs,
-    rounded_up,
-    typical_square,
-)
+from iel.planning.coreset import BLOCK_ELEMENTS, NodeTree, Pairs, TooMany, nearest_pairs
 
-MOST_CANDIDATES = 2e7
-"""Candidates kept at most when the path is chosen automatically: about 800 MB."""
 CHUNK_ELEMENTS = 1 << 16
 """Candidate costs worked on at a time: small enough to stay in a core's cache."""
+SLACK = 1e-5
+"""Relative rounding of a sum of two costs, widened."""
 
 
-# ---------------------------------------------------------------- any metric
+# ---------------------------------------------------------------- matching states to nodes
 
 
 class Matcher:
@@ -64,7 +54,7 @@ class Matcher:
 
     Where every cost is a network evaluation, a state is compared with the nodes around its last one along the graph,
     then with those around the best of them, until a node is the best of all around it. The first match looks at all
-    nodes, as every match does with a metric that is cheap to evaluate.
+    nodes, as every match does with a metric of which nothing is known.
     """
 
     around: Integers | None = None
@@ -74,11 +64,20 @@ class Matcher:
         """`nodes_off` (m, N) are the nodes not used per goal."""
         self.nodes, self.goals, self.nodes_off = nodes, goals, nodes_off
 
+    def lifted(self, states: Floats) -> Floats:
+        """What costs from the states are computed from, (n, any); the other methods take it in place of states."""
+        return states
+
     def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
         """d(x, x_i; g) for pairs of a row (a state and its goal) and a node."""
         wanted = [self.goals[goals[r]] for r in row]
         costs = self.nodes.metric.row_costs(states[row], self.nodes.points[node], wanted)
         return checked_costs(costs, (len(row),))
+
+    def listed_costs(self, states: Floats, goals: Integers, listed: Integers) -> Floats:
+        """d(x, x_i; g) from every state to the nodes of its own list, (n, width)."""
+        rows = np.repeat(np.arange(len(states)), listed.shape[1])
+        return self.costs(states, goals, rows, listed.ravel()).reshape(listed.shape)
 
     def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
         """argmin_i d(x, x_i; g) over the nodes in use, the smallest index among equals, and its cost.
@@ -88,11 +87,11 @@ class Matcher:
         """
         moving, first = np.flatnonzero(memory >= 0), np.flatnonzero(memory < 0)
         if self.around is None or not len(moving):
-            return self.match_rows(states, goals)
+            return self.match_all(states, goals)
         near = self.around
         nodes, costs = memory.copy(), np.empty(len(states))
         if len(first):
-            nodes[first], costs[first] = self.match_rows(states[first], goals[first])
+            nodes[first], costs[first] = self.match_all(states[first], goals[first])
         costs[moving], listed = np.inf, near[nodes[moving]]
         fresh = np.ones(listed.shape, bool)
         while fresh.any():
@@ -107,7 +106,7 @@ class Matcher:
             fresh = (listed[:, :, None] != before[:, None, :]).all(axis=2)  # those just evaluated are not better
         return nodes, costs
 
-    def match_rows(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
+    def match_all(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
         """The best of all nodes: one table for all states where goals do not matter, otherwise one per goal."""
         table = np.empty((len(states), self.nodes.count))
         groups = (
@@ -124,6 +123,40 @@ class Matcher:
         return nodes, table[np.arange(len(states)), nodes]
 
 
+class ListedMatcher(Matcher):
+    """Exact matching by the list of nodes near the last one, v, where the triangle inequality proves it right:
+
+        d(x, j) >= l(v, j) - l(v, x) > best     for every j outside of the list, l(v, j) >= radius(v)
+
+    with a quasimetric l <= d. Elsewhere all nodes are looked at.
+    """
+
+    listed: Integers
+    """Per node itself and the nodes near it, ascending, (N, width)."""
+    radii: Floats
+    """l to the nearest node outside of the list, at least: (N,)."""
+
+    @abstractmethod
+    def back(self, nodes: Integers, states: Floats) -> Floats:
+        """l(v, x) row by row."""
+
+    def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
+        if self.nodes_off is not None or memory.max(initial=-1) < 0:
+            return self.match_all(states, goals)
+        listed = self.listed.take(memory, axis=0, mode="wrap")
+        table = self.listed_costs(states, goals, listed)
+        best = np.arange(len(states)) * listed.shape[1] + table.argmin(axis=1)
+        nodes, costs = listed.take(best), table.take(best)
+        near = (self.back(memory, states) + costs) * (1.0 + SLACK) < self.radii.take(memory, mode="wrap")
+        doubtful = np.flatnonzero(~near | (memory < 0))
+        if len(doubtful):
+            nodes[doubtful], costs[doubtful] = self.match_all(states[doubtful], goals[doubtful])
+        return nodes, costs
+
+
+# ---------------------------------------------------------------- any metric
+
+
 class NodeCosts:
     """Costs between the nodes of one graph. Nothing is known of the metric, so rows come in blocks, and no N^2 numbers
     are ever held."""
@@ -132,9 +165,9 @@ class NodeCosts:
     path: str = "metric"
     """How the cheapest edges are found, for reports."""
     candidates: int = 0
-    """Pairs that preparation kept."""
-    near: tuple[Pairs, Floats] | None = None
-    """Euclidean neighbours and radii, where preparation needed them anyway."""
+    """Pairs that preparation stored."""
+    tree: NodeTree | None = None
+    """A tree of the points, where preparation needed one."""
 
     def __init__(self, points: Floats, metric: Metric, neighbours: int):
         self.points, self.metric, self.neighbours = points, metric, neighbours
@@ -168,7 +201,7 @@ class NodeCosts:
 
 
 def keep_cheapest(costs: Floats, k: int) -> Integers:
-    """Places (in the flattened table) of the k cheapest entries of each row, in the order of columns, (n, k); among
+    """Positions (in the flattened table) of the k cheapest entries of each row, in the order of columns, (n, k); among
     equal costs the first columns win."""
     kth = np.partition(costs, k - 1, axis=1)[:, k - 1]
     chosen = costs <= kth[:, None]
@@ -183,48 +216,43 @@ def keep_cheapest(costs: Floats, k: int) -> Integers:
 # ---------------------------------------------------------------- displacements
 
 
-class DisplacementMatcher(Matcher):
-    """Exact: d(x, x_i; g) is least among the nodes with l <= e^{2 beta} l_min, which one matrix product finds."""
+class DisplacementMatcher(ListedMatcher):
+    """l is the length: d(x, x_i; g) is least among the nodes with l <= e^{2 beta} l_min, which a k-d tree finds."""
 
     nodes: DisplacementCosts
 
     def __init__(self, nodes: DisplacementCosts, goals: Sequence[LatentGoal], nodes_off: Booleans | None):
         super().__init__(nodes, goals, nodes_off)
-        self.beta, self.widest = nodes.beta, float(np.exp(2.0 * nodes.beta))
+        self.listed, self.radii = nodes.listed, nodes.radii
         self.directions = np.array([goal.direction for goal in goals])
         self.projections = np.stack([projections(nodes.points, goal.direction) for goal in goals])
 
-    def match(self, states: Floats, goals: Integers, memory: Integers) -> tuple[Integers, Floats]:
-        screen = self.nodes.screen
-        left, slack = screen.sources(states)
-        squares = left @ screen.right
-        if self.nodes_off is not None:
-            squares[self.nodes_off[goals]] = np.inf
-        least = squares.min(axis=1).astype(np.float64)
-        bound = self.widest**2 * WIDEN * np.maximum(least + slack, FLOOR**2) + slack
-        row, node = grid_positions(squares <= rounded_up(bound, squares.dtype)[:, None])
+    def back(self, nodes: Integers, states: Floats) -> Floats:
+        return row_lengths(self.nodes.points[nodes], states)
+
+    def match_all(self, states: Floats, goals: Integers) -> tuple[Integers, Floats]:
+        if self.nodes_off is None:
+            row, node = self.nodes.tree.candidates(states, 1, math.exp(2.0 * self.nodes.beta))
+        else:
+            row, node = np.nonzero(~self.nodes_off[goals])
         costs = self.costs(states, goals, row, node)
-        if self.nodes_off is not None:
-            costs[self.nodes_off[goals[row], node]] = np.inf
-        cheapest = np.full(len(states), np.inf)
-        np.minimum.at(cheapest, row, costs)
-        best = costs == cheapest[row]
-        nodes = np.full(len(states), self.nodes.count, dtype=np.int64)
-        np.minimum.at(nodes, row[best], node[best])
-        return nodes, cheapest
+        best = np.lexsort((node, costs, row))[np.searchsorted(row, np.arange(len(states)))]
+        return node[best], costs[best]
 
     def costs(self, states: Floats, goals: Integers, row: Integers, node: Integers) -> Floats:
         heights = row_products(states, self.directions[goals])
         rises = self.projections[goals[row], node] - heights[row]
-        return directed_cost(row_lengths(states[row], self.nodes.points[node]), rises, self.beta)
+        return directed_cost(row_lengths(states[row], self.nodes.points[node]), rises, self.nodes.beta)
 
 
 class DisplacementCosts(NodeCosts):
-    """Costs of a `Displacement`; `path` forces the "pruned" or the "dense" computation, "auto" prunes if cheaper."""
+    """Costs of a `Displacement`, pruned to a few candidates per node where that is cheaper."""
 
+    metric: Displacement
+    tree: NodeTree
     matched_by = DisplacementMatcher
 
-    def __init__(self, points: Floats, metric: Displacement, neighbours: int, path: str = "auto"):
+    def __init__(self, points: Floats, metric: Displacement, neighbours: int):
         super().__init__(points, metric, neighbours)
         self.beta, self.columns = metric.beta, np.ascontiguousarray(points.T)
         if self.beta > 1.0:
@@ -233,25 +261,20 @@ class DisplacementCosts(NodeCosts):
                 "more than a detour.",
                 stacklevel=4,
             )
-        self.path = "dense" if path == "dense" and self.count > 1 else "pruned"
+        self.tree = NodeTree(points)
+        lengths, listed = self.tree.listed
+        self.listed, self.radii = np.sort(listed, axis=1), lengths[:, -1]
+        self.path = "pruned"
         self.blocks: list[tuple[Integers, Integers, Floats]] = []
         """Candidates as a few rectangles: nodes, their candidates, and the lengths to them."""
-        self.screen = affordable_screen(points, typical_square(points, neighbours))
-        if self.count == 1 or self.path == "dense":
+        if self.count == 1:
             return
-        # Past a quarter of all pairs pruning gains nothing; past MOST_CANDIDATES it costs too much memory, though of
-        # very many nodes 64 candidates each still cost less than looking at all pairs for every goal.
-        most = max(MOST_CANDIDATES, 64.0 * self.count)
-        useful = min(max(64.0 * self.count, 0.25 * self.count**2), most)
         try:
-            near, radii = nearest_pairs(
-                points, neighbours, math.exp(2.0 * self.beta), math.inf if path == "pruned" else useful
-            )
+            near = nearest_pairs(points, self.tree, neighbours, math.exp(2.0 * self.beta), most_pairs(self.count))
         except TooMany:
             self.path = "dense"
             return
-        self.blocks = rectangles(near, self.count)
-        self.near, self.candidates = (near, radii), len(near)
+        self.blocks, self.candidates = rectangles(near, self.count), len(near)
 
     def key(self, goal: LatentGoal) -> bytes:
         """Only omega_g decides."""
@@ -280,6 +303,12 @@ class DisplacementCosts(NodeCosts):
         projection = projections(self.points, goal.direction)
         lengths = lengths_between(self.columns.T, goal.point[None])[:, 0]
         return directed_cost(lengths, float(goal.point @ goal.direction) - projection, self.beta)
+
+
+def most_pairs(count: int) -> float:
+    """Candidates from which on the dense computation is used: past a quarter of all pairs pruning gains nothing, and
+    past 2e7 (800 MB) it needs too much memory, though 64 per node always cost less than all pairs for every goal."""
+    return max(64.0 * count, min(0.25 * count**2, 2e7))
 
 
 def rectangles(near: Pairs, count: int) -> list[tuple[Integers, Integers, Floats]]:

@@ -1,19 +1,19 @@
-"""Witnessed edges: which hops of a planning graph somebody was seen to make.
+"""Observed edges: which hops of a planning graph the trajectories of the data made.
 
-A distance may believe in hops that do not exist: back through a one-way door, across a fold of the embedding, through
-a thin wall. The trajectories know better. With a(t) the node nearest to state t (in the embedding, or in the place
-columns where the policy is steered by them),
+A distance may be short for hops that do not exist: back through a one-way door, across a fold of the embedding, through
+a thin wall. The trajectories do not make these hops. With a(t) the node nearest to state t (in the embedding, or in the
+position columns where the policy is conditioned on them),
 
     n(i, j) = min { k >= 1 : a(t) = i and a(t + k) = j on some trajectory }         steps of the fastest passage,
 
 and with s_ij the steps that the metric predicts for the edge i -> j,
 
-    the edge is witnessed  iff  n(i, j) <= min(1 + slack * s_ij, window),
+    the edge is observed  iff  n(i, j) <= min(1 + slack * s_ij, window),
 
-where `window` is what 99 % of the edges need, and 64 steps at most. Costs that are no steps predict nothing: there any
-passage within 64 steps is a witness. An unwitnessed edge costs `factor` times as much.
-While the factor is finite the graph stays strongly connected, and a large one means: only where no witnessed way is
-known. With an infinite one the edge goes, and nodes may be cut off.
+where `window` is what 99 % of the edges need, and 64 steps at most. Costs that are not steps predict nothing: there any
+passage within 64 steps counts. An unobserved edge costs `unobserved_cost` times as much. While this is finite the
+graph stays strongly connected, and a path uses such edges only where observed ones lead nowhere. An infinite factor
+removes them, and nodes may be cut off.
 
 Passages are counted between *runs* of equal nodes, so standing still costs nothing.
 """

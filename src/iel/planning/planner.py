@@ -1,4 +1,4 @@
-"""Planners behind one face, the plans they make, and the controllers that follow them.
+"""What all planners share, the plans they make, and the controllers that follow them.
 
 planner = AsymGraph(model, data, nodes=8192)
 planner.prepare(goal)                 # once per goal, milliseconds
@@ -11,7 +11,7 @@ actions = controller.act(observations)
     Plan        goals of G episodes, prepared: immutable, so any number of agents may share one
     Memory      what these episodes remember: the stage of a sequence, the node matched last
     Target      where to head for, for many episodes at once
-    Controller  drives episodes: target, command, action; a plan and a memory in one hand
+    Controller  drives episodes: target, command, action; it holds a plan and a memory
 
 Every goal specification (`goals`) becomes *stages* of *alternatives*. How a single goal is approached is a `Pursuit`,
 one per planner.
@@ -52,10 +52,10 @@ from iel.signals import Units
 
 
 class Aim(NamedTuple):
-    """What a pursuit answers for n states: points (n, d), the rows of `targets` they stand for (-1: the goal itself),
+    """What a pursuit returns for n states: points (n, d), the rows of `targets` they stand for (-1: the goal itself),
     the predicted cost to the goal (n,), the nodes at which paths begin (n,), and those that were matched (n,).
 
-    Where there is no way the cost is infinite and the target is the goal itself.
+    Where no path leads to the goal the cost is infinite and the target is the goal itself.
     """
 
     points: Floats
@@ -75,6 +75,7 @@ class Pursuit:
         self.directions = np.array([goal.direction for goal in goals])
         """omega_g of every goal, (m, d)."""
         self.collects = np.array([goal.rewards is not None for goal in goals])
+        self.any_reward = bool(self.collects.any())
 
     def direct_costs(self, states: Floats, goals: Integers) -> Floats:
         """d(x, g; g) from states[r] straight to goal goals[r]; infinite for a method without distances.
@@ -85,34 +86,36 @@ class Pursuit:
             return np.full(len(states), np.inf)
         wanted = [self.goals[goal] for goal in goals]
         costs = checked_costs(self.metric.row_costs(states, self.points[goals], wanted), (len(states),))
+        if not self.any_reward:
+            return costs
         climb = np.maximum(row_products(self.points[goals] - states, self.directions[goals]), FLOOR)
         return np.where(self.collects[goals], climb, costs)
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
-        """Where to head for from states[r] to goal goals[r]: the goal itself, for a reward whatever lies ahead along z.
+        """Where to head for from states[r] to goal goals[r]: the goal itself; for a reward, a point ahead along z.
 
         memory[r] is the node matched last time, or -1.
         """
-        nowhere = np.full(len(states), -1, dtype=np.int64)
+        unmatched = np.full(len(states), -1, dtype=np.int64)
         points = np.where(self.collects[goals, None], states + self.directions[goals], self.points[goals])
-        return Aim(points, nowhere, self.direct_costs(states, goals), nowhere, nowhere)
+        return Aim(points, unmatched, self.direct_costs(states, goals), unmatched, unmatched)
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
-        """Predicted steps to the goals, given what `aim` answered."""
+        """Predicted steps to the goals, given what `aim` returned."""
         assert self.metric is not None
         return self.metric.steps(aim.costs)
 
     def route(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """Nodes and costs of the whole way to a goal; without a graph there is only the straight one."""
+        """Nodes and costs of the whole path to a goal; without a graph it is the straight line."""
         return [], [float(self.direct_costs(state[None, :], np.array([goal]))[0])]
 
 
 @dataclass(frozen=True, repr=False)
 class Route:
-    """A way for people to look at: the nodes from a state to its goal, and what each part of the way costs."""
+    """A planned path for people to look at: the nodes from a state to its goal, and what each part costs."""
 
     nodes: Integers
-    """Nodes of the coreset along the way (empty where the planner has none)."""
+    """Nodes of the coreset along the path (empty where the planner has none)."""
     states: Integers
     """The same nodes as rows of the data's observations."""
     observations: Floats
@@ -126,12 +129,12 @@ class Route:
 
     @property
     def total(self) -> float:
-        """Predicted steps from the state to the goal along this way."""
+        """Predicted steps from the state to the goal along this path."""
         return float(self.steps.sum())
 
     @property
     def steps_to_go(self) -> Floats:
-        """Predicted steps to the goal from the state and from each place of the way."""
+        """Predicted steps to the goal from the state and from each node of the path."""
         return np.cumsum(self.steps[::-1])[::-1]
 
     def __repr__(self) -> str:
@@ -155,13 +158,11 @@ class Memory:
         self.shaking: Integers = np.zeros(episodes, dtype=np.int64)
         """and the steps with noise still to come."""
 
-    def __repr__(self) -> str:
-        return f"Memory({len(self.nodes)} episodes)"
-
 
 class Plan:
     """Prepared goals of G episodes. It is never changed: `target` writes to the memory that it is given, and without
-    one it answers as on the first step of an episode. `rows` are the episodes that the embeddings belong to."""
+    one it returns what it returns on the first step of an episode. `rows` are the episodes that the embeddings belong
+    to."""
 
     def __init__(
         self,
@@ -174,8 +175,8 @@ class Plan:
         """`alternatives[e][s]` are the pursuit's goal numbers of the alternatives of stage s of episode e, which is
         done within[e] predicted steps.
 
-        `observations` are what an aim's states are rows of. Where there is no path to a goal, `target` raises `NoPath`,
-        or heads straight for it if `pursue_blindly`.
+        `observations` are what an aim's states are rows of. Where the goal cannot be reached, `target` raises `NoPath`,
+        or heads straight for it if `allow_direct`.
         """
         self.pursuit, self.observations, self.alternatives, self.within = pursuit, observations, alternatives, within
         self.allow_direct = allow_direct
@@ -184,6 +185,7 @@ class Plan:
         self.goal_observations = np.array(known, np.float32)
         self.known_goals = self.goal_observations[np.isfinite(self.goal_observations).all(axis=1)]
         """Goals that are states, (m, o)."""
+        self.everyone = np.arange(len(alternatives))
         self.stages = np.array([len(stages) for stages in alternatives])
         self.simple = all(len(stages) == 1 and len(stages[0]) == 1 for stages in alternatives)
         self.only = np.array([stages[0][0] for stages in alternatives])
@@ -195,25 +197,26 @@ class Plan:
         return f"Plan({len(self)} episodes, {len(self.pursuit.goals)} goals, {type(self.pursuit).__name__})"
 
     def target(self, embeddings: ArrayLike, memory: Memory | None = None, rows: Integers | None = None) -> Target:
-        """Where to head for from each embedding."""
+        """Where to head for from each embedding; raises `NoPath` where no path leads to a goal."""
         _, aim, goals = self._aim(embeddings, memory, rows)
-        if not self.allow_direct and not np.isfinite(aim.costs).all():
+        if not (self.allow_direct or np.isfinite(aim.costs).all()):
             stuck = np.flatnonzero(~np.isfinite(aim.costs))
             names = stuck if rows is None else np.asarray(rows)[stuck]
             raise NoPath(
-                f"No way leads to the goal of episode {int(names[0])} ({len(stuck)} of {len(aim.costs)} episodes); "
+                f"No path leads to the goal of episode {int(names[0])} ({len(stuck)} of {len(aim.costs)} episodes); "
                 "switch nodes or edges back on, avoid less, or allow direct pursuit with unreachable='direct'.",
                 names.tolist(),
             )
         is_goal = aim.states < 0
-        observation = self.observations[aim.states]
+        observation = self.observations.take(aim.states, axis=0, mode="wrap")
         if is_goal.any():
             observation[is_goal] = self.goal_observations[goals[is_goal]]
         pursuit = self.pursuit
-        return Target(aim.points, observation, is_goal, pursuit.points[goals], pursuit.directions[goals], aim.costs)
+        points, directions = pursuit.points.take(goals, axis=0), pursuit.directions.take(goals, axis=0)
+        return Target(aim.points, observation, is_goal, points, directions, aim.costs)
 
     def costs(self, embeddings: ArrayLike, memory: Memory | None = None, rows: Integers | None = None) -> Floats:
-        """Predicted cost from each embedding to the goal of its current stage; infinite where there is no path."""
+        """Predicted cost from each embedding to the goal of its current stage; infinite where no path leads there."""
         return self._aim(embeddings, memory, rows)[1].costs
 
     def steps(self, embeddings: ArrayLike, memory: Memory | None = None, rows: Integers | None = None) -> Floats:
@@ -224,7 +227,7 @@ class Plan:
     def _aim(self, embeddings: ArrayLike, memory: Memory | None, rows: Integers | None) -> tuple[Floats, Aim, Integers]:
         """(checked embeddings, where to, which goals); the memory is brought up to date."""
         states = np.asarray(embeddings, dtype=np.float64)
-        rows = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
+        rows = self.everyone if rows is None else np.asarray(rows, np.int64)
         dimension = self.pursuit.points.shape[1]
         if states.shape != (len(rows), dimension):
             raise GeometryError(
@@ -268,7 +271,7 @@ class Plan:
     def _best_alternative(
         self, states: Floats, rows: Integers, nodes: Integers, stages: Integers
     ) -> tuple[Aim, Integers]:
-        """Aim at every alternative, keep the cheapest of each episode (the first among equals)."""
+        """Aim at every alternative, choose the cheapest of each episode (the first among equals)."""
         members, owner = self._members(rows, stages)
         aim = self.pursuit.aim(states[owner], members, nodes[owner])
         order = np.lexsort((aim.costs, owner))
@@ -306,7 +309,7 @@ class Acting:
 
 
 class Controller:
-    """Drives the episodes of a plan: target, command, action. It remembers for all of them, and for nobody else."""
+    """Drives the episodes of a plan: target, command, action. Its memory holds these episodes and no others."""
 
     def __init__(
         self,
@@ -325,7 +328,7 @@ class Controller:
         """Predicted costs to go, from the observations that were acted on last."""
 
     def follow(self, plan: Plan) -> Controller:
-        """One that goes on with another plan for the same goals: all is remembered but the matched nodes."""
+        """A controller that goes on with another plan for the same goals; it forgets the matched nodes only."""
         other = copy.copy(self)
         other.plan, other.memory = plan, copy.deepcopy(self.memory)
         other.memory.nodes[:] = -1
@@ -333,17 +336,18 @@ class Controller:
 
     def act(self, observations: Floats, rows: Integers | None = None) -> Floats:
         """Actions of all episodes, or of the listed ones, from their observations."""
-        embeddings = self.model.embed(observations)
-        started = time.perf_counter()
-        target = self.plan.target(embeddings, self.memory, rows)
-        self.seconds += time.perf_counter() - started
-        self.costs = target.cost
-        command = self.model.command(observations, target, embeddings)
-        if self.acting.kind == "sample":
-            return self.model.act(observations, command, self.generator)
-        actions = self.model.act(observations, command)
+
+        def target(embeddings: Floats) -> Target:
+            started = time.perf_counter()
+            found = self.plan.target(embeddings, self.memory, rows)
+            self.seconds += time.perf_counter() - started
+            self.costs = found.cost
+            return found
+
+        generator = self.generator if self.acting.kind == "sample" else None
+        actions = self.model.drive(observations, target, generator)
         if self.acting.kind == "unstick":
-            shaken = self._stuck(target.cost, np.arange(len(self.plan)) if rows is None else np.asarray(rows))
+            shaken = self._stuck(self.costs, self.plan.everyone if rows is None else np.asarray(rows))
             noise = self.acting.noise * self.generator.standard_normal(actions.shape)
             actions = np.clip(actions + shaken[:, None] * noise, -1.0, 1.0).astype(np.float32)
         return actions
@@ -368,7 +372,7 @@ class Controller:
 
 
 class Planner(ABC):
-    """What all planners share: goals in, targets out; a planner differs in the pursuit it builds."""
+    """What all planners share: goals in, targets out. Planners differ in the pursuit that they build."""
 
     name: ClassVar[str]
     collects: ClassVar[bool] = False
@@ -387,7 +391,7 @@ class Planner(ABC):
         """Rows of the data's observations that are nodes."""
         self.metric = model.metric if metric is None else metric
         self.allow_direct = self.metric is None
-        """Whether to head for a goal also where no way to it is known."""
+        """Whether to head for a goal also where no path to it is known."""
         self._goals: list[Goal] = []
         self._controller: Controller | None = None
         self._monitor = OutOfDistributionMonitor()
@@ -397,7 +401,7 @@ class Planner(ABC):
 
     @classmethod
     def setting_names(cls) -> list[str]:
-        """What can be set of it from a file."""
+        """Names of the settings that a file can give."""
         given = inspect.signature(cls).parameters.values()
         return [each.name for each in given if each.kind is each.KEYWORD_ONLY]
 
@@ -406,19 +410,16 @@ class Planner(ABC):
 
         Goals far outside of the training data are reported, or refused if the model's `outside` says so.
         """
-        goal_specs = staged_goals(goals, self)
-        wanted = [goal for goal_spec in goal_specs for stage in goal_spec.stages for goal in stage]
+        staged = staged_goals(goals, self)
+        wanted = [goal for stages, _ in staged for stage in stages for goal in stage]
         known = [goal.observation for goal in wanted if goal.observation is not None]
         report(self.model.support, known, "goal", self.model.outside, self.model.signals)
-        distinct: dict[tuple[bytes, ...], LatentGoal] = {}
-        for goal in wanted:
-            distinct.setdefault(goal.key, goal)
-        number = {key: position for position, key in enumerate(distinct)}
-        numbers = [
-            [np.array([number[goal.key] for goal in stage]) for stage in goal_spec.stages] for goal_spec in goal_specs
-        ]
-        within = np.array([goal_spec.within for goal_spec in goal_specs])
-        return Plan(self._pursuit(list(distinct.values())), self.targets, numbers, within, self.allow_direct)
+        distinct = {goal.key: goal for goal in reversed(wanted)}
+        number = {key: position for position, key in enumerate(dict.fromkeys(goal.key for goal in wanted))}
+        numbers = [[np.array([number[goal.key] for goal in stage]) for stage in stages] for stages, _ in staged]
+        within = np.array([within for _, within in staged])
+        pursuit = self._pursuit([distinct[key] for key in number])
+        return Plan(pursuit, self.targets, numbers, within, self.allow_direct)
 
     @abstractmethod
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
@@ -455,8 +456,8 @@ class Planner(ABC):
         return self.reward_model.attracted(prompt)
 
     def avoided(self, regions: Regions) -> Booleans:
-        """Which nodes lie in places to avoid."""
-        raise GeometryError(f"The planner {self.name} knows no ways around places; use asym-graph or sym-graph.")
+        """Which nodes lie in regions to avoid, (nodes,)."""
+        raise GeometryError(f"The planner {self.name} cannot avoid regions; use asym-graph or sym-graph.")
 
     def prepare(self, goal: Goal, acting: Acting | None = None, seed: int = 0) -> None:
         """Get ready for one goal: an observation, columns as in {0: 8.5}, or any goal of `iel.planning.goals`.
@@ -475,7 +476,7 @@ class Planner(ABC):
     def controller(self) -> Controller:
         """What drives to the prepared goal."""
         if self._controller is None:
-            raise ConfigError("No goal is prepared; call prepare(goal) before asking where to go.")
+            raise ConfigError("No goal is prepared; call prepare(goal) first.")
         return self._controller
 
     @property
@@ -497,14 +498,14 @@ class Planner(ABC):
         return self.model.signals.in_units(np.asarray(controller.act(row))[0], units)
 
     def predicted_steps(self, observation: ArrayLike) -> float:
-        """Predicted steps to the goal of the current stage; infinite where no way leads there."""
+        """Predicted steps to the goal of the current stage; infinite where no path leads there."""
         plan = self.prepared
         self._distances("it predicts no number of steps")
         return float(plan.steps(self._embed(observation), self.controller.memory)[0])
 
     def path(self, observation: ArrayLike) -> Route:
-        """The whole way from this observation, through all stages still to come."""
-        plan, metric = self.prepared, self._distances("it knows no ways")
+        """The whole path from this observation, through all stages still to come."""
+        plan, metric = self.prepared, self._distances("it plans no paths")
         row = self._row(observation)
         report(self.model.support, row, "start", self.model.outside, self.model.signals)
         state = np.asarray(self.model.embed(row))[0].astype(np.float64)
@@ -516,7 +517,7 @@ class Planner(ABC):
             aim = plan.pursuit.aim(np.repeat(state[None, :], len(stage), axis=0), stage, np.full(len(stage), -1))
             best = int(np.argmin(aim.costs))
             if not np.isfinite(aim.costs[best]):
-                raise NoPath("No way leads to the goal; switch nodes or edges back on, avoid less, or choose another.")
+                raise NoPath("No path leads to the goal; switch nodes or edges back on, avoid less, or choose another.")
             begins.append(len(costs))
             stage_nodes, stage_costs = plan.pursuit.route(state, int(stage[best]))
             nodes.extend(stage_nodes)
@@ -561,11 +562,9 @@ class Planner(ABC):
         """Embeddings of these rows of the data."""
         if self.atlas.embeddings is not None:
             return checked_points(self.atlas.embeddings[rows], "embeddings of the data")
-        embedded = [
-            np.asarray(self.model.embed(self.observations[rows[start : start + 16384]]))
-            for start in range(0, len(rows), 16384)
-        ]
-        return checked_points(np.concatenate(embedded), "embeddings of the data")
+        blocks = (self.observations[rows[start : start + 16384]] for start in range(0, len(rows), 16384))
+        embedded = np.concatenate([np.asarray(self.model.embed(block)) for block in blocks])
+        return checked_points(embedded, "embeddings of the data")
 
 
 class Direct(Planner):

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.spatial import cKDTree
 
 from iel.distances import Booleans, Displacement, Floats, Integers, LatentGoal, Metric, SupportFunction, checked_costs
 from iel.errors import ConfigError, NoPath, unknown_name
@@ -38,13 +37,14 @@ from iel.planning.rewards import RewardModel, reward_field
 from iel.planning.teleports import find_teleports
 
 FEW_NODES = 512
-"""Default size of the coreset for metrics that must be asked for every pair."""
+"""Default size of the coreset for metrics that must be evaluated for every pair."""
 NODES_FOR_WAYPOINTS = 8192
-"""Default where the agent heads for places further on than the next node: near nodes have few wrong edges. Not where
-witnesses are asked: of near nodes few pairs were passed by the same trajectory."""
+"""Default where the agent heads for positions beyond the next node: near nodes have few wrong edges. Not with observed
+edges: few pairs of near nodes were passed by the same trajectory."""
 
 REMEMBERED = 64
 """Recent goals whose searches are remembered."""
+NOT_FOUND = -2
 SAMPLED = 1024
 """Pairs of the data that tell what a number of steps costs."""
 
@@ -67,14 +67,18 @@ class AlongGraph(Pursuit):
         super().__init__([field.goal for field in fields], graph.metric)
         self.graph, self.hop_states, self.fields = graph, states, fields
         self.matcher = graph.matcher(self.goals, nodes_off)
-        self.next_hops = np.stack([field.beyond(lookahead, node_positions) for field in fields])
+        self.lookahead, self.node_positions = lookahead, node_positions
+        self.heads = np.stack([field.next_hop for field in fields])
+        """The next hop from every node, or further ahead, which is found when a path begins there; (m, N)."""
+        if lookahead > 0.0:
+            self.heads[:] = NOT_FOUND
         self.hop_points = np.concatenate([graph.points, graph.teleport_points])
         self.distances = np.stack([field.distance for field in fields])
         ends = [(field.next_hop == NO_HOP) & np.isfinite(field.distance) & (field.node >= 0) for field in fields]
         self.final = np.stack(ends)
         """Nodes from which the goal is next, (m, N)."""
         self.last_costs = np.array([field.last_cost for field in fields])
-        self.entries, self.lookahead = entries, lookahead
+        self.entries = entries
 
     @cached_property
     def node_steps(self) -> Floats:
@@ -84,20 +88,26 @@ class AlongGraph(Pursuit):
 
     def aim(self, states: Floats, goals: Integers, memory: Integers) -> Aim:
         """The next hop from the matched node, or the goal from the goal's own node; or that node, to collect there."""
-        matched, costs = self.matcher.match(states, goals, memory)
-        nodes, costs = self._enter(states, goals, matched, costs)
+        lifted = self.matcher.lifted(states)
+        matched, costs = self.matcher.match(lifted, goals, memory)
+        nodes, costs = self._enter(lifted, goals, matched, costs)
         slot = goals * self.graph.count + nodes
-        hops = self.next_hops.take(slot)
+        hops = self.heads.take(slot)
         if self.lookahead == 0.0:  # the next node is the one at which the path begins, unless that is the matched one
             hops = np.where(nodes != matched, nodes, hops)
-        hops = np.where((hops == NO_HOP) & self.collects[goals], nodes, hops)  # a reward is best collected right here
+        for row in np.flatnonzero(hops == NOT_FOUND):
+            hops[row] = self.fields[goals[row]].beyond(nodes[row], self.lookahead, self.node_positions)
+            self.heads[goals[row], nodes[row]] = hops[row]
+        if self.any_reward:  # a reward is best collected right here
+            hops = np.where((hops == NO_HOP) & self.collects[goals], nodes, hops)
         targets = self.hop_points.take(hops, axis=0, mode="wrap")
-        rows = np.where(hops == NO_HOP, -1, self.hop_states.take(hops, mode="wrap"))
-        totals = costs + self.distances.take(slot) + self.last_costs[goals]
-        last = np.flatnonzero(hops == NO_HOP)
-        targets[last] = self.points[goals[last]]
-        beside = np.flatnonzero(self.final.take(slot) & np.isfinite(totals))
-        if len(beside):  # there is no detour over a node
+        rows = self.hop_states.take(hops, mode="wrap")
+        totals = costs + self.distances.take(slot) + self.last_costs.take(goals)
+        last = hops == NO_HOP
+        if last.any():
+            targets[last], rows[last] = self.points[goals[last]], -1
+        beside = self.final.take(slot) & np.isfinite(totals)
+        if beside.any():  # the straight line is shorter than over a node
             totals[beside] = self.direct_costs(states[beside], goals[beside])
         return Aim(targets, rows, totals, nodes, matched)
 
@@ -106,30 +116,30 @@ class AlongGraph(Pursuit):
         if self.entries is None:
             return matched, costs
         ends, penalties = self.entries
-        slot = (goals % len(ends), matched)  # one table for all goals, or one per goal
-        listed, penalty = ends[slot], penalties[slot]
-        rows = np.repeat(np.arange(len(states)), listed.shape[1])
-        table = self.matcher.costs(states, goals, rows, listed.ravel()).reshape(listed.shape)
-        table = np.column_stack([costs, table])
-        listed = np.column_stack([matched, listed])
-        totals = table * np.column_stack([np.ones(len(states)), penalty]) + self.distances[goals[:, None], listed]
-        totals[self.collects[goals], 1:] = np.inf  # where a reward is collected, its distance is not what matters
-        best = (np.arange(len(states)), totals.argmin(axis=1))
-        return listed[best], table[best]
+        slot = goals % len(ends) * self.graph.count + matched  # one table for all goals, or one per goal
+        listed = ends.reshape(-1, ends.shape[2]).take(slot, axis=0)
+        table = self.matcher.listed_costs(states, goals, listed)
+        table[:, 0] = costs
+        totals = table * penalties.reshape(-1, ends.shape[2]).take(slot, axis=0)
+        totals += self.distances.take((goals * self.graph.count)[:, None] + listed)
+        if self.any_reward:  # where a reward is collected, its distance is not what matters
+            totals[self.collects[goals], 1:] = np.inf
+        best = np.arange(len(states)) * ends.shape[2] + totals.argmin(axis=1)
+        return listed.take(best), table.take(best)
 
     def steps(self, states: Floats, goals: Integers, aim: Aim) -> Floats:
         """Steps to the node where the path begins, along it, and from its end to the goal; straight from beside it."""
         there = self.graph.metric.steps(aim.costs)
         onward = np.flatnonzero(np.isfinite(aim.costs) & ~self.final[goals, aim.nodes])
-        first = self.matcher.costs(states, goals, onward, aim.nodes[onward])
+        first = self.matcher.costs(self.matcher.lifted(states), goals, onward, aim.nodes[onward])
         there[onward] = self.graph.metric.steps(first) + self.node_steps[goals[onward], aim.nodes[onward]]
         return there
 
     def route(self, state: Floats, goal: int) -> tuple[list[int], list[float]]:
-        """From the state to its node, hop by hop to the last node, and on to the goal; or to a portal, with what is
-        expected of it as the last cost."""
-        goals = np.array([goal])
-        entered, cost = self._enter(state[None, :], goals, *self.matcher.match(state[None, :], goals, np.array([-1])))
+        """From the state to its node, hop by hop to the last node, and on to the goal; or to a teleport, whose expected
+        cost is the last one."""
+        goals, lifted = np.array([goal]), self.matcher.lifted(state[None, :])
+        entered, cost = self._enter(lifted, goals, *self.matcher.match(lifted, goals, np.array([-1])))
         field = self.fields[goal]
         nodes = [int(entered[0])]
         if self.final[goal, nodes[0]]:
@@ -150,10 +160,10 @@ class GraphSettings:
     """What can be set of `asym-graph` and `sym-graph`."""
 
     nodes: int | None = None
-    """Size of the coreset; by default 2048 (8192 where the policy is steered by places and no witnesses are asked, 512
-    for a metric that must be asked for every pair), or as many as there are distinct states."""
+    """Size of the coreset; by default 2048 (8192 where the policy is conditioned on positions and no edges are
+    penalised, 512 for a metric that must be evaluated for every pair), or as many as there are distinct states."""
     neighbours: int = 10
-    """Cheapest out-edges kept per node."""
+    """Cheapest out-edges per node."""
     join: str | None = None
     """How agents and goals are joined to the graph: like nodes of it, at the "best" of several nodes, which is the
     default unless every cost is a network's answer, or at their "nearest" node alone, as in the paper."""
@@ -166,20 +176,17 @@ class GraphSettings:
     beta: float | None = None
     """Sharpness of a displacement; by default the model's."""
     lookahead: float | None = None
-    """Head for the first node on the way that is this far from the matched one, by place where the policy is steered by
-    it, else by cost; by default as far as its waypoints were in training, or for a policy that is sent to states what
-    10 steps of the data cost, else 0: the next node, as always where nodes or edges are switched off or avoided."""
+    """Head for the first node on the path that is this far from the matched one, by position where the policy is
+    conditioned on it, else by cost; by default as far as its waypoints were in training, or for a policy sent to
+    states what 10 steps of the data cost, else 0: the next node, as always where nodes are switched off or avoided."""
     unobserved_cost: float | None = None
-    """An edge that no trajectory was seen to take costs so many times as much (`iel.planning.observed`); inf takes it
-    out, 1 asks nobody, which is the default but for exports that took them along and for data whose places jump
-    (teleports; 1000)."""
+    """Cost factor of edges that no trajectory took (`iel.planning.observed`): inf removes them, 1 adds nothing. By
+    default that of the export, or 1000 for data whose positions jump (teleports), else 1."""
     teleports: bool = True
-    """Whether places that throw the agent somewhere else, as the data shows, may be entered, at the expected cost of
-    where they lead (`iel.planning.teleports`); needs a model that is steered by places."""
+    """Whether teleports that the data shows may be entered, at the expected cost of where they lead
+    (`iel.planning.teleports`); needs a policy that is conditioned on positions."""
     unreachable: str = "error"
-    """Where switched-off nodes leave no way, "error" raises `NoPath` and "direct" heads straight for the goal."""
-    path: str = "auto"
-    """How the cheapest edges of a displacement are found: "pruned", "dense", or whatever is cheaper."""
+    """Where switched-off nodes leave no path, "error" raises `NoPath` and "direct" heads straight for the goal."""
     seed: int = 0
     """Of the states that are drawn."""
 
@@ -193,7 +200,7 @@ class GraphSettings:
 
 
 class AsymGraph(Planner):
-    """Shortest ways over the directed graph of a coreset (the paper's planner).
+    """Shortest paths over the directed graph of a coreset (the paper's planner).
 
     `settings` are those of `GraphSettings`; `metric` are costs of your own instead of the model's
     (`iel.distances.Metric`).
@@ -216,7 +223,6 @@ class AsymGraph(Planner):
             costs,
             neighbours=chosen.neighbours,
             symmetric=self.symmetric,
-            path=chosen.path,
             tree_points=self.coreset.points,
             unobserved_cost=unobserved_cost,
         )
@@ -258,10 +264,10 @@ class AsymGraph(Planner):
         return f"{type(self).__name__}({self.graph.count} nodes of {len(self.observations)} states)"
 
     def _column_scale(self, metric: Metric, embedded: Floats, nodes: int) -> Floats:
-        """Where embeddings are no space, states are spread out by their columns, each measured by its own spread.
+        """What columns of embeddings are divided by to tell how far apart nodes are: their standard deviations.
 
-        Where they are the observations themselves, columns that are no positions count nothing (their scale is
-        infinite): farthest points among all columns of a legged robot are rare poses, of which its values know least.
+        Where embeddings are the observations themselves, only position columns count (the scale of others is infinite):
+        farthest points among all columns of a legged robot are rare poses, whose values are the least accurate.
         """
         if self.atlas.node_scale is not None:
             return self.atlas.node_scale
@@ -344,14 +350,6 @@ class AsymGraph(Planner):
         fork.nodes_off, fork.edges_off, fork._fields = self.nodes_off.copy(), set(self.edges_off), OrderedDict()
         return fork
 
-    def coverage(self) -> dict[str, float]:
-        """Mean distance of a node to its k nearest others, its standard deviation over that mean, and the largest
-        distance of a state of the pool to its nearest node."""
-        near = np.arange(2, self.graph.neighbours + 2)
-        tree = cKDTree(self.coreset.points)
-        spacing, gaps = tree.query(self.coreset.points, near)[0].mean(axis=1), tree.query(self.pool_points)[0]
-        return {"distance": spacing.mean(), "dispersion": spacing.std() / spacing.mean(), "largest_gap": gaps.max()}
-
     def _pursuit(self, goals: list[LatentGoal]) -> Pursuit:
         off = np.stack([self.nodes_off if goal.off is None else self.nodes_off | goal.off for goal in goals])
         if off.all(axis=1).any():
@@ -388,7 +386,7 @@ class AsymGraph(Planner):
         return self.graph.neighbours if best else 1
 
     def _field(self, goal: LatentGoal, off: Booleans | None) -> Field:
-        """Search for one goal, or recall it. For a mixture, which is no state, its nearest node stands."""
+        """Search for one goal, or recall it. For a mixture, which is not a state, its nearest node stands."""
 
         def searched() -> Field:
             if goal.rewards is not None:
@@ -405,7 +403,7 @@ class AsymGraph(Planner):
     def switch_off(
         self, nodes: Iterable[int] = (), edges: Iterable[tuple[int, int]] = (), *, one_way: bool = False
     ) -> None:
-        """Take nodes and edges (pairs of nodes, both ways unless `one_way`) out of use and replan the prepared goal."""
+        """Take nodes and edges (pairs of nodes, and their reverses unless `one_way`) out of use and replan the goal."""
         off = [self._node(node) for node in nodes]  # all are checked before any is switched off
         pairs = {(self._node(source), self._node(target)) for source, target in edges}
         self.nodes_off[off] = True
@@ -428,10 +426,10 @@ class AsymGraph(Planner):
         self._replan()
 
     def _replan(self) -> None:
-        """Forget searches of the old graph and repeat that of the prepared goal; its stage is kept."""
+        """Forget searches of the old graph and repeat that of the prepared goal, in its current stage."""
         self._fields.clear()
         if (before := self._controller) is not None:
-            self._controller = None  # where there is no plan any more, nobody drives by the old one
+            self._controller = None  # if planning fails, the old plan must not be followed
             self._controller = before.follow(self.plan(self._goals))
 
     def _node(self, node: int) -> int:
@@ -442,7 +440,7 @@ class AsymGraph(Planner):
 
 
 class SymGraph(AsymGraph):
-    """The same without directions: the metric's symmetric form (Euclidean for a displacement), edges both ways."""
+    """Shortest paths by the metric's symmetric form (Euclidean for a displacement), with edges in both directions."""
 
     name = "sym-graph"
     symmetric = True
@@ -481,7 +479,7 @@ def usual_planners(model: PlanningModel, on_request: Sequence[str] = (Greedy.nam
 
 
 def over_coreset(name: str) -> bool:
-    """Whether a planner's graph is that of a coreset, with so many nodes and neighbours."""
+    """Whether a planner of this name has `nodes` and `neighbours`: its graph is that of a coreset."""
     return issubclass(PLANNERS.get(name, Direct), AsymGraph)
 
 

@@ -4,15 +4,16 @@
 state reward <phi(x), z> have the same optimal policy. So a reward is prompted by regression, r(x) ~ c <phi(x), z> + b
 with |z| = 1 and c > 0, and the share of held-out variance that this explains, R^2, says whether it lies in the span.
 
-**The graph.** A planner with a graph need not stop at what is linear. Node i gets the mean reward of the states of the
-data that are nearest to it; an edge of k predicted steps collects the reward of its first node for half the way and of
-its second for the rest; and whoever is at a node may stay:
+**The graph.** A planner with a graph is not limited to linear rewards. Node i gets the mean reward of the states of the
+data that are nearest to it; an edge of k predicted steps collects the reward of its first node for k / 2 steps and of
+its second for the rest; and an agent at a node may stay:
 
     V(i) = max( r_i / (1 - gamma),  max_j  r_i S(k/2) + gamma^(k/2) r_j S(k/2) + gamma^k V(j) ),
     S(k) = 1 + gamma + ... + gamma^(k-1) = (1 - gamma^k) / (1 - gamma)
 
 It is solved exactly by policy iteration. Staying at the best node of a cycle is at least as good as going around, so
-all ways end somewhere. What the nodes cannot tell apart is lost: the held-out R^2 of their means says how much that is.
+all paths end somewhere. Differences between states of one node are lost: the held-out R^2 of the nodes' means says how
+much that is.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ READOUT_POOL = 20_000
 RIDGE = 1e-4
 """Of the readout, relative to the mean square of phi's coordinates."""
 BLOCKS = 20
-"""The data is cut into so many stretches, every other of which is held out: neighbours in time are not told apart."""
+"""Number of stretches that the data is cut into; every other one is held out, as neighbours in time are alike."""
 IN_SPAN = 0.8
 """Held-out R^2 of the readout below which a reward is called out of the span."""
 RESOLVED = 0.5
@@ -69,7 +70,7 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a planner can tell of a reward."""
+    """How well a planner can represent a reward."""
 
     readout: Readout
     values: Floats
@@ -93,7 +94,7 @@ def held_out(count: int) -> np.ndarray:
 
 
 def fit_readout(points: Floats, rewards: Floats) -> Readout:
-    """By ridge regression of rewards (n,) on embeddings (n, d), judged on the stretches it was not fitted on."""
+    """By ridge regression of rewards (n,) on embeddings (n, d), tested on the stretches it was not fitted on."""
     test = held_out(len(points))
     if len(points) < 2 * BLOCKS:
         raise GeometryError(f"A reward is read off at least {2 * BLOCKS} states of data, and here are {len(points)}.")
@@ -104,7 +105,7 @@ def fit_readout(points: Floats, rewards: Floats) -> Readout:
     weights, shift = affine_readout(points, rewards[:, None], RIDGE, one_space=True)
     slope = float(np.linalg.norm(weights))
     if slope <= 0.0:
-        raise GeometryError("Nothing of the reward can be read off the embedding, so there is no direction to follow.")
+        raise GeometryError("The embedding explains nothing of the reward; use a graph planner, or another reward.")
     return Readout(weights[:, 0] / slope, slope, float(shift[0]), share)
 
 
@@ -170,20 +171,19 @@ class RewardModel:
     """The node nearest to each state."""
 
     def read(self, prompt: Reward | Weighted) -> Reading:
-        """What can be told of a reward; that of weighted goals lies in the span by its definition, and is given in
-        standard deviations."""
+        """How well a reward can be read off the embedding and off the nodes. That of weighted goals lies in the span by
+        its definition, and is given in standard deviations."""
         if isinstance(prompt, Reward):
             values = reward_values(prompt.values, self.observations, self.rows)
-            return self._reading(fit_readout(self.points, values), values)
-        table = observation_table(prompt.states, self.observations.shape[1], "table of weighted goals")
-        goals = np.asarray(self.model.embed(table), np.float64)
-        direction = composed_direction(self.points, goals, prompt.weights, prompt.operator)
-        height = self.points @ direction
-        deviation = max(float(height.std()), 1e-12)
-        readout = Readout(direction, 1.0 / deviation, -float(height.mean()) / deviation, 1.0)
-        return self._reading(readout, (height - height.mean()) / deviation)
-
-    def _reading(self, readout: Readout, values: Floats) -> Reading:
+            readout = fit_readout(self.points, values)
+        else:
+            table = observation_table(prompt.states, self.observations.shape[1], "table of weighted goals")
+            goals = np.asarray(self.model.embed(table), np.float64)
+            direction = composed_direction(self.points, goals, prompt.weights, prompt.operator)
+            height = self.points @ direction
+            deviation = max(float(height.std()), 1e-12)
+            values = (height - height.mean()) / deviation
+            readout = Readout(direction, 1.0 / deviation, -float(height.mean()) / deviation, 1.0)
         if self.nodes is None or self.cells is None:
             return Reading(readout, values)
         return Reading(readout, values, *node_means(self.cells, values, len(self.nodes)))
@@ -191,7 +191,7 @@ class RewardModel:
     def attracted(self, prompt: Reward | Weighted) -> LatentGoal:
         """The latent goal of a reward: z and, where there is a graph, the mean reward of every node's states.
 
-        Warns where z (without a graph) or the nodes cannot tell most of the reward.
+        Warns where z (without a graph) or the nodes do not explain most of the reward.
         """
         if not 0.0 < prompt.discount < 1.0:
             raise ConfigError(f"The discount of a reward is {prompt.discount}; choose a number between 0 and 1.")
@@ -205,7 +205,7 @@ class RewardModel:
         if reading.resolved < RESOLVED:
             warnings.warn(
                 f"The graph's nodes explain only {_percent(reading.resolved)} of the reward on held-out states: it is "
-                "noisy or changes faster than they can tell; give the planner more nodes, or a smoother reward.",
+                "noisy or varies between states of one node; give the planner more nodes, or a smoother reward.",
                 stacklevel=2,
             )
         best = self.nodes[int(np.argmax(rewards))]
@@ -216,7 +216,7 @@ class RewardModel:
 
 
 def reward_field(points: Floats, edges: Edges, metric: Metric, goal: LatentGoal, off: np.ndarray | None) -> Field:
-    """Next hops that maximise the discounted reward of a latent goal; a node without one is a place to stay.
+    """Next hops that maximise the discounted reward of a latent goal; at a node without one the agent stays.
 
     `distance` is the cost along the hops to where they end.
     """
@@ -268,7 +268,7 @@ def _best_routes(
 def _evaluated(stay: Floats, choice: Integers, target: Integers, gained: Floats, factor: Floats) -> Floats:
     """V(i) = gained + factor V(next), by composing each node's affine map with its successor's until nothing is left.
 
-    Exact for ways that end; on a way that goes in circles the product of factors vanishes.
+    Exact for paths that end; on a circular path the product of factors vanishes.
     """
     goes = choice >= 0
     following = np.where(goes, target[choice], np.arange(len(stay)))

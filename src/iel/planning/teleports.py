@@ -1,22 +1,22 @@
-"""Chance edges: ways across what throws the agent somewhere else (a teleport, a chute, a lift that stops anywhere).
+"""Teleports: stochastic transitions of the data that end far away (a teleport, a chute, a lift that stops anywhere).
 
-Data that jumps tells where one is thrown from and where to. Jumps that begin in the same place are one *portal* k. It
-can be entered from the nodes where they began, at the cost c_ik, and it was seen to lead to node j in the share p_kj of
-its jumps. Nobody chooses the exit, so what a portal is worth is an expectation:
+Jumps of the data that begin at the same position are one *teleport* k. It can be entered from the nodes where they
+began, at the cost c_ik, and it led to node j in the share p_kj of its jumps. The agent does not choose the exit, so the
+cost from a teleport on is an expectation:
 
     V(i) = min( min_j C_ij + V(j),  min_k c_ik + Q_k ),         V(goal's node) = 0,
     Q_k  = sum_j p_kj V(j).
 
-With D_g(i) and D_k(i) the costs of walking from i to the goal's node and into portal k, V(i) is the least of D_g(i) and
+With D_g(i) and D_k(i) the costs of paths from i to the goal's node and into teleport k, V(i) is the least of D_g(i) and
 D_k(i) + Q_k, so only the Q are unknown:
 
     Q_k = sum_j p_kj min( D_g(j), min_l D_l(j) + Q_l ).
 
-Started from Q = 0 this rises to the least solution, which is the optimum. A portal has an infinite Q if some exit of it
-leads to where the goal cannot be reached from, walking or by teleports that have a finite one.
+Started from Q = 0 this rises to the least solution, which is the optimum. A teleport has an infinite Q if the goal
+cannot be reached from one of its exits, directly or by teleports that have a finite one.
 
-`graph.chance_search` reads V off the Q. The agent enters a portal by heading for its `aim`: where those who jumped
-would have been two steps later.
+`graph.teleport_search` reads V off the Q. The agent enters a teleport by heading for its `aim`: where the trajectories
+that jumped would have been two steps later.
 """
 
 import numpy as np
@@ -28,9 +28,9 @@ from iel.distances import Booleans, Floats
 from iel.model.atlas import ObservedTeleports
 
 FEWEST = 10
-"""Jumps from one place that make a portal: fewer may be a log that was put together wrongly."""
+"""Jumps from one position that make a teleport: fewer may be a log that was joined wrongly."""
 AHEAD = 2.0
-"""How many steps beyond the last state before a jump the portal is entered at."""
+"""How many steps beyond the last state before a jump the teleport is entered at."""
 ACCURACY, ROUNDS = 1e-9, 100_000
 """When expectations are good enough: no share of them changes by more in a round."""
 
@@ -41,13 +41,13 @@ def find_teleports(data: Trajectories, columns: list[int], scale: Floats, nodes:
     `nodes` (N, columns) are the positions of the graph's nodes in these units.
     """
     rows = jump_rows(data, columns)
-    rows = rows[~np.isin(rows, data.offsets[:-1])]  # the step before tells the way
+    rows = rows[~np.isin(rows, data.offsets[:-1])]  # the step before tells the direction
     if len(rows) < FEWEST:
         return None
     table = np.asarray(data.observations)
     before, here, after = (table[rows + step][:, columns].astype(np.float64) / scale for step in (-1, 0, 1))
     steps = np.linalg.norm(here - before, axis=1)
-    near = 3.0 * float(np.quantile(steps, 0.9))  # what a few steps join is one place
+    near = 3.0 * float(np.quantile(steps, 0.9))  # what a few steps join is one position
     inside = here + AHEAD * np.where(steps < near, 1.0, 0.0)[:, None] * (here - before)
     labels = same_entrance(here, near)
     retained = np.flatnonzero(np.bincount(labels) >= FEWEST)
@@ -71,8 +71,8 @@ def find_teleports(data: Trajectories, columns: list[int], scale: Floats, nodes:
 
 
 def expectations(walks: Floats, teleports: ObservedTeleports) -> Floats:
-    """Q of every portal, from the costs of walking from every exit to the goal's node (row 0) and into portal k (row
-    k + 1)."""
+    """Q of every teleport, from the costs of paths from every exit to the goal's node (row 0) and into teleport k
+    (row k + 1)."""
     to_goal, to_teleport = walks[0], walks[1:]
     certain = reaching(np.isfinite(to_goal), np.isfinite(to_teleport), teleports)
     values = np.where(certain, 0.0, np.inf)

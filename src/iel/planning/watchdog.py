@@ -35,13 +35,13 @@ from iel.typed import Count, Positive, check_settings
 
 @dataclass(frozen=True)
 class Watchdog:
-    """When an agent is stopped; what is None is not looked at."""
+    """When an agent is stopped. What is None is not checked."""
 
     stop: tuple[float, ...]
-    """The action that stops the robot, in the units in which actions are asked for: where [-1, 1] stands for speeds
-    from 0 to 0.6 m/s, 0 does not stop it."""
+    """The action that stops the robot, in the units of the call: where [-1, 1] stands for speeds from 0 to 0.6 m/s, 0
+    does not stop it."""
     max_age: Positive | None = None
-    """Seconds by the clock (`time.time()`) that a stamp may lie back; None where stamps are no times."""
+    """Seconds by the clock (`time.time()`) that a stamp may lie back; None where stamps are not times."""
     repeats: Count | None = 10
     """Identical observations in a row."""
     outside: bool = True

@@ -293,7 +293,7 @@ class Session:
     def _pursue(self, goal: Row, base: Planner, obstacles: Obstacles) -> tuple[Planner, LatentGoal]:
         """A planner of this session's own that heads for a goal, with what the obstacles block switched off."""
         planner = base.fork()
-        latent = staged_goals([goal], planner)[0].stages[0][0]
+        latent = staged_goals([goal], planner)[0][0][0][0]
         if isinstance(planner, AsymGraph) and obstacles:
             xy = self.stage.nodes(planner)
             crossed = obstacles.crossed(planner.graph.edges(latent), xy)
