@@ -133,7 +133,7 @@ class DiagnoseCommand(ActingCommand):
         if self.episodes and known is not None:
             protocol = iel.Protocol(self.episodes, None, self.seed, self.environment.max_steps)
             arena = Arena(known, protocol, reference=data.observations[0])
-            rollouts, maze = arena.rollout(model, planner, planner.name), arena.envs[0].map
+            rollouts, maze = arena.rollout(model, planner, planner.name), arena.map
         graph = planner if isinstance(planner, iel.AsymGraph) else None
         support = model.support or support_of(data)
         diagnosis = diagnose(model, held, support, planner=graph, rollouts=rollouts, maze=maze, seed=self.seed)

@@ -51,6 +51,9 @@ class Evaluate(ActingCommand):
     """Collect a reward to the horizon instead of going to goals: places and what a step in them is worth, 0=4:8@1."""
     policy_of: Path | None = None
     """Plan with RUN's distances, but act with the policy of this other run, which is steered by waypoints."""
+    workers: int | None = None
+    """Processes that step the environments (default: all cores, fewer where episodes are few or short). The results
+    are the same to the bit for every number."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
 
@@ -73,7 +76,7 @@ class Evaluate(ActingCommand):
             require_writable(run.folder("evaluations"))
         env = world.name if world else environment_of(runs[0])
         stored = [run.data(self.planning.data) for run in runs]
-        arena = Arena(world or env, protocol, reference=stored[0].observations[0])
+        arena = Arena(world or env, protocol, reference=stored[0].observations[0], workers=self.workers)
         results: list[Result] = []
         for run, data in zip(runs, stored, strict=True):
             results += self._evaluate(run, data, planners, arena, env, driver)

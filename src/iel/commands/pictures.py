@@ -38,7 +38,7 @@ def draw_evaluation(
     """
     from iel.viz import draw_rollouts
 
-    plots, maze = run.folder("plots"), arena.envs[0].map
+    plots, maze = run.folder("plots"), arena.map
     if maze is not None and run.model.metric is not None:
         draw_fields(plots / f"field{suffix}.png", maze, agent, next(iter(results.values())).goals[0])
     draw_rollouts(plots / f"rollouts{suffix}.png", maze or ground(data), results)

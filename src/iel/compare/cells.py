@@ -133,7 +133,7 @@ def evaluate_cell(directory: Path, work: Work, model: Model, earlier: dict[int, 
             fingerprint=cell.evaluation_fingerprint(work.data, variant),
         )
         _add_time(directory, "evaluation", time.monotonic() - started)
-        if work.draw and (maze := arena.envs[0].map) is not None:
+        if work.draw and (maze := arena.map) is not None:
             from iel.viz import draw_rollouts
 
             draw_rollouts(file.with_suffix(".png"), maze, {variant.label: last})
