@@ -4,15 +4,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from compare_worlds import TINY
+from compare_worlds import TINY, InThisProcess
 from iel.compare.cells import finished, missing, run_cell
 from iel.compare.execute import execute, list_jobs, prepare_data, read_recorded
 from iel.compare.grid import check_grid, read_grid
@@ -29,12 +27,12 @@ GRID = (
 [[methods]]
 algo = "gcbc"
 label = "GCBC"
-settings = { steps = 300, hidden = [16, 16], batch_size = 16 }
+settings = { steps = 100, hidden = [16, 16], batch_size = 16 }
 
 [[methods]]
 algo = "gcbc"
 label = "narrow"
-settings = { steps = 300, hidden = [8], batch_size = 16 }
+settings = { steps = 100, hidden = [8], batch_size = 16 }
 """
 )
 
@@ -50,10 +48,14 @@ def location(tmp_path_factory, maze_data) -> Path:
 @pytest.fixture(scope="module")
 def whole(location) -> Path:
     """A comparison that ran without interruption, by the command itself."""
-    words = ["compare", "smoke.toml", "--out", "whole", "--jobs", "2", "--json"]
-    done = subprocess.run([sys.executable, "-m", "iel.cli", *words], cwd=location, stdout=subprocess.PIPE, check=True)
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["done"] == result["cells"] == 4 and not result["errors"]
+    from iel.cli import run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(location)
+        patch.setattr("iel.compare.execute.Here", InThisProcess)
+        assert run(["compare", "smoke.toml", "--out", "whole", "--jobs", "2"]) == 0
+    comparison = collect_grid(location / "whole")
+    assert not comparison.unfinished and not comparison.errors
     return location / "whole"
 
 
@@ -156,7 +158,7 @@ def test_data_is_prepared_once_and_named_when_it_cannot_be(maze_data):
     assert prepare_data(grid.cells, quiet=True) == ({maze_data.name: maze_data.fingerprint}, {})
 
 
-def test_a_part_of_a_grid_is_run_and_the_rest_keeps_waiting(maze_data, tmp_path):
+def test_a_part_of_a_grid_is_run_and_the_rest_keeps_waiting(maze_data, tmp_path, in_this_process):
     settings = {"preset": "smoke", "steps": 10, "hidden": [8]}
     table = {
         "environments": [maze_data.name, "kitchen-partial"],
@@ -180,7 +182,7 @@ def test_a_part_of_a_grid_is_run_and_the_rest_keeps_waiting(maze_data, tmp_path)
     assert "distances.png" in _report(out)["markdown"]
 
 
-def test_a_policy_drives_the_distances_of_others_once_it_is_trained(maze_data, tmp_path):
+def test_a_policy_drives_the_distances_of_others_once_it_is_trained(maze_data, tmp_path, in_this_process):
     tiny = "steps = 60, hidden = [16, 16], batch_size = 16, dimension = 4"
     grid = f"""{TINY}
 [planners.common]
@@ -212,7 +214,7 @@ settings = {{ {tiny}, policy = "waypoints" }}
     assert alone[0].state == "failed" and "walker" in alone[0].error
 
 
-def test_a_waypoint_policy_is_trained_once_for_all_geometries(maze_data, tmp_path):
+def test_a_waypoint_policy_is_trained_once_for_all_geometries(maze_data, tmp_path, monkeypatch):
     """The second cell waits for the first one's policy and continues from it, to the bits it has alone."""
     settings = {"steps": 40, "hidden": [8], "batch_size": 16, "policy": {"kind": "waypoints", "steps": 120}}
     table = {
@@ -224,7 +226,9 @@ def test_a_waypoint_policy_is_trained_once_for_all_geometries(maze_data, tmp_pat
     }
     grid = check_grid(table, "shared")
     jobs = execute(grid, tmp_path / "both", workers=2, quiet=True)
-    alone = execute(grid, tmp_path / "alone", workers=1, quiet=True, only=["* gcbc *"])
+    with monkeypatch.context() as patch:
+        patch.setattr("iel.compare.execute.Here", InThisProcess)
+        alone = execute(grid, tmp_path / "alone", quiet=True, only=["* gcbc *"])
     assert [job.state for job in (*jobs, alone[1])] == ["done"] * 3, jobs
     first, second = (job.directory for job in jobs)
     assert (first / "run" / "policy").is_dir() and not (second / "run" / "policy").exists()
@@ -302,7 +306,7 @@ def test_report_of_run_directories(whole, tmp_path, capsys):
     assert (tmp_path / "report" / "report.html").exists()
 
 
-def test_earlier_checkpoints_are_measured_and_the_best_is_labelled(tmp_path, maze_data, drawn):
+def test_earlier_checkpoints_are_measured_and_the_best_is_labelled(tmp_path, maze_data, drawn, in_this_process):
     table = {
         "environments": [maze_data.name],
         "seeds": [0, 1],

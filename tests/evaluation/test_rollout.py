@@ -170,7 +170,7 @@ def test_a_process_that_fails_or_ends_is_reported_in_a_sentence(capsys):
     arena.reset(range(5))
     (process,) = arena._simulators._processes
     process.send("step", [99], b"")
-    with pytest.raises(RunError, match="A process that steps pointmaze-medium-.* failed: IndexError"):
+    with pytest.raises(RunError, match=r"A process that steps pointmaze-medium-.* failed: IndexError"):
         process.receive()
     arena.close()
     arena.reset(range(5))

@@ -268,7 +268,11 @@ class _Turn:
         self.started = time.perf_counter()
         self.observations, self.goals = arena.reset(chosen)
         self.history = [self.observations.copy()]
-        self.success, self.steps, self.taken = np.zeros(count, bool), np.full(count, arena.horizon), np.zeros(count, int)
+        self.success, self.steps, self.taken = (
+            np.zeros(count, bool),
+            np.full(count, arena.horizon),
+            np.zeros(count, int),
+        )
         self.subtasks, self.over = np.zeros(count), np.zeros(count, bool)
         self.planning = self.seconds = 0.0
         self.generator = np.random.default_rng(np.random.SeedSequence([arena.protocol.seed, chosen.start]))

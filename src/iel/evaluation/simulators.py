@@ -117,7 +117,9 @@ class Simulators:
             process.send("step", (chosen[own] // self.workers).tolist(), actions[own].tobytes())
         count, mine = len(chosen), chosen[rows[0]] // self.workers
         made = Step(np.empty((count, self.width), np.float32), np.empty(count, np.uint8), np.empty(count))
-        for column, part in zip(made, step_all([self._own[e] for e in mine], actions[rows[0]], self.width), strict=True):
+        for column, part in zip(
+            made, step_all([self._own[e] for e in mine], actions[rows[0]], self.width), strict=True
+        ):
             column[rows[0]] = part
         for process, own in busy:
             for column, part in zip(made, process.receive(), strict=True):
