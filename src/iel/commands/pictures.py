@@ -57,7 +57,7 @@ def draw_distances(run: Run, summary: Facts) -> None:
 
 
 def ground(data: Trajectories) -> Ground:
-    """Where there is no map: the places of the data, in the two slowest columns that tell the place, else the first."""
+    """What to draw on without a map: the data in its first two position columns, else in its first two columns."""
     from iel.viz.style import Ground
 
     columns = data.position_columns

@@ -54,7 +54,7 @@ class PublishedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """Success in per cent, as somebody printed it."""
+    """Success in per cent, as printed by others."""
 
     task: str
     method: str
@@ -87,7 +87,7 @@ def published_tables() -> dict[str, PublishedTable]:
 
 
 def published_tasks() -> list[str]:
-    """Every task that somebody printed a success rate for, in the order of the file."""
+    """Every task with a published success rate, in the order of the file."""
     tables = [table for name, table in published_tables().items() if name != "paper-sensitivity"]
     return list(dict.fromkeys(task for table in tables for task in table.rows))
 
@@ -109,7 +109,7 @@ def numbers_on(task: str) -> list[PublishedNumber]:
 
 
 def best_on(task: str) -> dict[Protocol, PublishedNumber]:
-    """The best published number of each protocol class; what no paper's text or transcription bears does not count."""
+    """The best published number of each protocol class, of those read in a paper or in a transcription."""
     best: dict[Protocol, PublishedNumber] = {}
     for number in numbers_on(task):
         if published_tables()[number.table].evidence in ("paper", "transcription"):

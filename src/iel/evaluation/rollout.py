@@ -32,24 +32,24 @@ from iel.planning.goals import Goal, Regions, Rewards, inside
 from iel.progress import Progress
 
 ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
-"""Ways of acting, as protocols print them."""
+"""Kinds of actions, as protocols print them."""
 
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """Only some columns of the goals, places to keep out of, or a reward instead of goals."""
+    """Only some columns of the goals, regions to avoid, or a reward instead of goals."""
 
     columns: tuple[int, ...] | None = None
-    """The agent is sent to these columns of each goal, whatever the others; success is still the environment's."""
+    """The goal is these columns of each task's goal, whatever the others; success is still the environment's."""
     avoid: Regions | None = None
-    """Places to keep out of on the way (`iel.planning.Avoid`)."""
+    """Regions that plans avoid (`iel.planning.Avoid`)."""
     goal: Goal | None = None
     """Any goal of `iel.planning`, the same in all episodes, instead of the tasks' own. Episodes then begin where the
-    tasks do and last to the horizon, and success says whether the task's goal was passed."""
+    tasks do and last to the horizon, and success is whether the task's goal was passed."""
     reward: Callable[[Floats], ArrayLike] | None = None
-    """Measured on the way: a function from observations (n, obs_dim) to numbers (n,)."""
+    """Measured at every step: a function from observations (n, obs_dim) to numbers (n,)."""
     words: str = ""
-    """How protocols print it."""
+    """What protocols print."""
 
     @classmethod
     def for_reward(cls, reward: Rewards, avoid: Regions | None = None, words: str = "") -> TaskRequest:
@@ -60,11 +60,11 @@ class TaskRequest:
 
     def __post_init__(self) -> None:
         if self.goal is not None and self.columns is not None:
-            raise ConfigError("Another goal replaces the tasks' own, so there are no columns of them to choose.")
+            raise ConfigError("A goal replaces those of the tasks, so leave their columns out.")
 
     def specifications(self, goals: NDArray[np.float32]) -> Sequence[Goal] | NDArray[np.float32]:
-        """What a planner is asked for in each episode: of goals of which only some columns are known (the others are
-        NaN), these columns."""
+        """The goal specification of each episode: of goals of which only some columns are known (the others are NaN),
+        these columns."""
         wanted: Sequence[Goal] | NDArray[np.float32] = goals
         if not np.isfinite(goals).all():
             known = [np.flatnonzero(np.isfinite(goal)) for goal in goals]
@@ -76,7 +76,7 @@ class TaskRequest:
         return wanted if self.avoid is None else [Avoid(requested, self.avoid) for requested in wanted]
 
     def scores(self, paths: list[NDArray[np.float32]]) -> dict[str, NDArray[np.float64]]:
-        """Per episode: the mean reward of a step, and the share of steps in places to keep out of."""
+        """Per episode: the mean reward of a step, and the share of steps in avoided regions."""
         found = {}
         if self.reward is not None:
             found["reward_per_step"] = np.array([float(np.mean(np.asarray(self.reward(path[1:])))) for path in paths])
@@ -101,14 +101,14 @@ class Protocol:
     action: ActionKind = "mean"
     """How the policy acts (`iel.planning.Acting`); what is random follows from the seed as well."""
     request: TaskRequest = field(default_factory=TaskRequest)
-    """What the agent is asked for, if not each task's goal."""
+    """What the agent is to do, if not to reach each task's goal."""
     by_distance: bool = False
     """Starts and goals are pairs of cells in bands of distance (`iel.evaluation.distances`), which count as tasks."""
 
     def __post_init__(self) -> None:
-        _ = Acting(self.action)  # refuses an unknown way of acting now
+        _ = Acting(self.action)  # refuses an unknown kind of action now
         if self.episodes < 1:
-            raise ConfigError(f"An evaluation needs at least one episode per task, but {self.episodes} were asked for.")
+            raise ConfigError(f"An evaluation needs at least one episode per task, not {self.episodes}.")
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Rollouts:
     subtasks: NDArray[np.float64] | None = None
     """Fraction of its subtasks that each episode completed, where a task has several."""
     scores: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    """What else was asked about every episode (`Ask.scores`)."""
+    """What else was measured of every episode (`TaskRequest.scores`)."""
     names: dict[int, str] = field(default_factory=dict)
     """What tasks are called, if not task1, task2..."""
 
@@ -198,7 +198,7 @@ class Arena:
             "seed": self.protocol.seed,
             "action": ACTIONS[self.protocol.action],
             "interval": EPISODE_INTERVAL,
-            **({"asked": self.protocol.request.words} if self.protocol.request.words else {}),
+            **({"request": self.protocol.request.words} if self.protocol.request.words else {}),
             **({"by_distance": True} if self.bands else {}),
         }
 
@@ -226,7 +226,7 @@ class Arena:
                 for first in range(0, count, self.num_envs):
                     turns.append(_Turn(self, range(first, min(first + self.num_envs, count))))
                     turns[-1].run(model, planner, bar)
-            except BaseException:  # answers that nobody received would be taken for those of the next rollout
+            except BaseException:  # an answer not received yet would be taken for one of the next rollout
                 self.close()
                 raise
         success, steps, goals, parts = (

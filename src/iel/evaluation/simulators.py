@@ -58,7 +58,7 @@ class Step(NamedTuple):
 
 
 def usual_workers(steps: int) -> int:
-    """How many processes step an evaluation of so many environment steps, the caller included."""
+    """How many processes, the caller included, step an evaluation of this number of environment steps."""
     return min(len(usable_cores()), 1 + steps // STEPS_PER_PROCESS)
 
 

@@ -81,7 +81,7 @@ def plain_log(axis: Axis) -> None:
 
 
 class Ground(NamedTuple):
-    """What to draw on where there is no map: the places of the data, in two columns."""
+    """What to draw on without a map: two columns of the data's states."""
 
     points: NDArray
     columns: tuple[int, int]
@@ -128,7 +128,7 @@ def mark(axes: Axes, xy: NDArray, kind: str, size: float = 110.0) -> None:
 
 
 def draw_directions(axes: Axes, maze: MazeMap) -> None:
-    """One-way doors as bars with an arrow the way they open, wind as an arrow in its cell."""
+    """One-way doors as bars with an arrow in the direction they open, wind as an arrow in its cell."""
     for front, back in maze.doors:
         middle, direction = maze.centre([front, back]).mean(axis=0), maze.centre(back) - maze.centre(front)
         bar = np.stack([middle + side * direction[::-1] / 2 for side in (-1, 1)])
