@@ -76,8 +76,8 @@ def run(options: Options) -> dict[str, Any]:
             ends.append(np.array([path[-1] for path in rollouts.paths]))
         share = {"count": -(-result["episodes"] // workers), "steps": int(rollouts.steps.max())}
         with ThreadPoolExecutor(workers) as pool:
-            started = [pool.submit(in_own_process, "benchmarks.evaluation", "bare", **share) for _ in range(workers)]
-            rows = [each.result() for each in started]
+            parts = [pool.submit(in_own_process, "benchmarks.evaluation", "bare", **share) for _ in range(workers)]
+        rows = [part.result() for part in parts]
         measured["bare"].append(tuple(np.max(rows, axis=0)))
     assert all(np.array_equal(end, ends[0]) for end in ends), "the number of workers changed a result"
     for number, clock in enumerate(("", "busiest_")):

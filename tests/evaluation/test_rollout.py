@@ -168,13 +168,13 @@ def test_teleports_and_turns_are_the_same_on_several_workers():
 def test_a_process_that_fails_or_ends_is_reported_in_a_sentence(capsys):
     arena = Arena(MAZE, Protocol(episodes=1, max_steps=30), workers=2)
     arena.reset(range(5))
-    (process,) = arena._simulators._processes
+    (process,) = arena.simulators._processes
     process.send("step", [99], b"")
     with pytest.raises(RunError, match=r"A process that steps pointmaze-medium-.* failed: IndexError"):
         process.receive()
-    arena.close()
+    arena.simulators.close()
     arena.reset(range(5))
-    (process,) = arena._simulators._processes
+    (process,) = arena.simulators._processes
     process.process.kill()
     with pytest.raises(RunError, match="ended with SIGKILL; use fewer --workers if memory is short"):
         arena.rollout(Compass(), Compass(), "compass", progress=False)
@@ -185,7 +185,7 @@ def test_a_process_that_fails_or_ends_is_reported_in_a_sentence(capsys):
 def test_an_interruption_ends_the_processes(monkeypatch):
     arena = Arena(MAZE, Protocol(episodes=1, max_steps=30), workers=3)
     arena.reset(range(5))
-    processes = [process.process for process in arena._simulators._processes]
+    processes = [process.process for process in arena.simulators._processes]
     compass = Compass()
 
     def interrupted(*arguments):
@@ -231,7 +231,7 @@ def test_kitchen_reports_the_fraction_of_its_subtasks(monkeypatch):
     arena = Arena("kitchen-mixed", Protocol(episodes=3, max_steps=3), workers=1)
     assert arena.num_envs == 2
     arena.reset(range(2))
-    for env in arena._simulators._own:
+    for env in arena.simulators._own:
         kitchen = env.unwrapped
         reset = kitchen.reset
 

@@ -90,7 +90,7 @@ def test_time_in_avoided_positions_is_measured():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ConfigError, match="no columns of them"):
+    with pytest.raises(ConfigError, match="leave their columns out"):
         TaskRequest(columns=(0,), goal=Reward(lambda x: x[:, 0]))
     with pytest.raises(ConfigError, match="evaluate a function"):
         TaskRequest.for_reward(np.ones(5))

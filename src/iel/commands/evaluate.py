@@ -132,13 +132,11 @@ class Evaluate(ActingCommand):
         """What the agent is to do, if not to reach each task's goal."""
         from iel.evaluation import TaskRequest
 
-        words = []
-        if self.goal_columns is not None:
-            words.append(f"columns {', '.join(self.goal_columns)} of each goal")
-        if self.reward is not None:
-            words.append(f"the reward {' + '.join(self.reward)}")
-        if self.avoid is not None:
-            words.append(f"avoiding {' and '.join(self.avoid)}")
+        words = [
+            *([f"columns {', '.join(self.goal_columns)} of each goal"] if self.goal_columns else []),
+            *([f"the reward {' + '.join(self.reward)}"] if self.reward else []),
+            *([f"avoiding {' and '.join(self.avoid)}"] if self.avoid else []),
+        ]
         avoid = None if self.avoid is None else parse_regions(self.avoid, signals)
         columns = None if self.goal_columns is None else tuple(map(signals.column, self.goal_columns))
         if self.reward is None:

@@ -58,11 +58,9 @@ def draw_distances(run: Run, summary: Facts) -> None:
 
 def ground(data: Trajectories) -> Ground:
     """What to draw on without a map: the data in its first two position columns, else in its first two columns."""
-    from iel.viz.style import Ground
+    from iel.viz.style import Ground, picture_columns
 
-    columns = data.position_columns
-    both = [*columns, *(column for column in range(data.observation_size) if column not in columns)][:2]
-    pair = (both[0], both[-1])
+    pair = picture_columns(data.position_columns, data.observation_size)
     rows = np.linspace(0, data.num_states - 1, min(data.num_states, 5000)).astype(int)
     names = data.signals.axis(pair[0]), data.signals.axis(pair[1])
     return Ground(data.observations[rows][:, pair], pair, names)

@@ -25,11 +25,10 @@ from iel.compare.grid import Cell, Grid
 from iel.compare.progress import CellProgress
 from iel.cores import environment_for, usable_cores
 from iel.data import load
-from iel.errors import ConfigError, IELError, RunError
+from iel.errors import ConfigError, IELError
 from iel.evaluation.result import read_record
 from iel.files import locked, open_in_place, write_json
 
-FORMAT = 2
 POLL_SECONDS = 0.2
 PATIENCE = 30.0
 """Seconds a process has to save its state after the signal to stop."""
@@ -153,15 +152,11 @@ class Recorded:
     grid: Grid
     data: dict[str, str]
     """Environment -> fingerprint of its data."""
-    format: int = FORMAT
 
 
 def read_recorded(out: Path) -> Recorded:
     """The grid of a comparison's directory."""
-    recorded = read_record(out / "grid.json", Recorded)
-    if recorded.format != FORMAT:
-        raise RunError(f"{out} has comparison format {recorded.format}, but this version reads {FORMAT}.")
-    return recorded
+    return read_record(out / "grid.json", Recorded)
 
 
 # ---------------------------------------------------------------- processes

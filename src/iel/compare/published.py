@@ -86,10 +86,14 @@ def published_tables() -> dict[str, PublishedTable]:
     return tables
 
 
+def results_tables() -> dict[str, PublishedTable]:
+    """All tables but the study of one method's settings."""
+    return {name: table for name, table in published_tables().items() if name != "paper-sensitivity"}
+
+
 def published_tasks() -> list[str]:
     """Every task with a published success rate, in the order of the file."""
-    tables = [table for name, table in published_tables().items() if name != "paper-sensitivity"]
-    return list(dict.fromkeys(task for table in tables for task in table.rows))
+    return list(dict.fromkeys(task for table in results_tables().values() for task in table.rows))
 
 
 def published_task(name: str) -> str:
@@ -102,9 +106,8 @@ def published_task(name: str) -> str:
 
 
 def numbers_on(task: str) -> list[PublishedNumber]:
-    """All published numbers on a task, the best first; studies of one method's settings are left out."""
-    tables = {name: table for name, table in published_tables().items() if name != "paper-sensitivity"}
-    found = [number for name, table in tables.items() for number in table.numbers(name, task)]
+    """All published numbers on a task, the best first."""
+    found = [number for name, table in results_tables().items() for number in table.numbers(name, task)]
     return sorted(found, key=lambda number: -number.mean)
 
 

@@ -23,7 +23,7 @@ from iel.envs.own import arena_of, episode_seed
 from iel.errors import ConfigError, NoPath
 from iel.evaluation.distances import bands_of
 from iel.evaluation.result import JSON, Episodes, Evaluation, summary_of
-from iel.evaluation.simulators import SUCCESS, TERMINATED, TRUNCATED, Simulators, Start, Step, usual_workers
+from iel.evaluation.simulators import SUCCESS, TERMINATED, TRUNCATED, Simulators, Start, usual_workers
 from iel.evaluation.stats import EPISODE_INTERVAL
 from iel.files import notice
 from iel.model import Model
@@ -186,8 +186,7 @@ class Arena:
         workers = usual_workers(count * self.horizon) if workers is None else workers
         self.workers = 1 if isinstance(env, World) else min(workers, self.num_envs)
         row = None if reference is None else reference.tolist()
-        self._make = lambda: Simulators(first, make, self.num_envs, self.workers, row)
-        self._simulators: Simulators | None = None
+        self.simulators = Simulators(first, make, self.num_envs, self.workers, row)
 
     def describe(self) -> JSON:
         """The protocol as JSON-safe values."""
@@ -211,9 +210,7 @@ class Arena:
 
     def reset(self, chosen: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """(observations, goals) at the start of the chosen episodes, at most `num_envs` of them."""
-        if self._simulators is None:
-            self._simulators = self._make()
-        return self._simulators.reset([self.start(*self.episodes[number]) for number in chosen])
+        return self.simulators.reset([self.start(*self.episodes[number]) for number in chosen])
 
     def rollout(self, model: Model, planner: Planner, name: str, progress: bool = True) -> Rollouts:
         """Let `planner` drive every episode to success or to the horizon."""
@@ -226,8 +223,8 @@ class Arena:
                 for first in range(0, count, self.num_envs):
                     turns.append(_Turn(self, range(first, min(first + self.num_envs, count))))
                     turns[-1].run(model, planner, bar)
-            except BaseException:  # an answer not received yet would be taken for one of the next rollout
-                self.close()
+            except BaseException:
+                self.simulators.close()
                 raise
         success, steps, goals, parts = (
             np.concatenate(columns)
@@ -247,17 +244,6 @@ class Arena:
             self.protocol.request.scores(paths),
             {number: band.label for number, band in enumerate(self.bands, 1)},
         )
-
-    def step(self, chosen: NDArray[np.intp], actions: Floats) -> Step:
-        """One step of the chosen environments, all of which were reset."""
-        assert self._simulators is not None
-        return self._simulators.step(chosen, np.asarray(actions, np.float32))
-
-    def close(self) -> None:
-        """End the processes that step environments; the next rollout starts others."""
-        if self._simulators is not None:
-            self._simulators.close()
-            self._simulators = None
 
 
 class _Turn:
@@ -318,7 +304,7 @@ class _Turn:
 
     def _step(self, step: int, running: NDArray[np.intp], actions: Floats) -> None:
         """One step of the running episodes."""
-        made = self.arena.step(running, actions)
+        made = self.arena.simulators.step(running, np.asarray(actions, np.float32))
         self.observations[running], self.subtasks[running], self.taken[running] = made.observations, made.subtasks, step
         self.history.append(self.observations.copy())
         succeeded = (made.flags & SUCCESS) > 0

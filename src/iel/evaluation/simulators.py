@@ -32,6 +32,7 @@ from iel.cores import environment_for, usable_cores
 from iel.envs import GoalEnv, make_env
 from iel.errors import RunError
 
+Numbers = NDArray[Any]
 SUCCESS, TERMINATED, TRUNCATED = 1, 2, 4
 """What a step says of its episode, as bits of one number."""
 STEPS_PER_PROCESS = 10_000
@@ -55,6 +56,10 @@ class Step(NamedTuple):
     """Sums of SUCCESS, TERMINATED and TRUNCATED."""
     subtasks: NDArray[np.float64]
     """Subtasks completed so far, where a task has several."""
+
+    def put(self, rows: NDArray[np.intp], observations: Numbers, flags: Numbers, subtasks: Numbers) -> None:
+        """Fill in the rows of some environments."""
+        self.observations[rows], self.flags[rows], self.subtasks[rows] = observations, flags, subtasks
 
 
 def usual_workers(steps: int) -> int:
@@ -88,16 +93,24 @@ class Simulators:
     ):
         """`first` is environment 0; `make` makes those that the caller steps besides, and the processes make others
         by the name of `first` and the `reference` observation."""
-        self.name, self.workers, self.width = first.name, workers, 0
-        self._processes = [_Process(self.name) for _ in range(1, workers)]
+        self.name, self.workers, self.count, self.reference, self.width = first.name, workers, count, reference, 0
+        self._own, self._make, self._processes, self._started = [first], make, list[_Process](), False
+
+    def _start(self) -> None:
+        """Start the processes and make the environments."""
+        self._processes = [_Process(self.name) for _ in range(1, self.workers)]
         for number, process in enumerate(self._processes, 1):
-            process.send(self.name, len(range(number, count, workers)), reference)
-        self._own = [first, *(make() for _ in range(workers, count, workers))]
+            process.send(self.name, len(range(number, self.count, self.workers)), self.reference)
+        missing = len(range(0, self.count, self.workers)) - len(self._own)
+        self._own += [self._make() for _ in range(missing)]
         for process in self._processes:
             process.receive()
+        self._started = True
 
     def reset(self, starts: Sequence[Start]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """(observations, goals) at the start of an episode in each of the first `len(starts)` environments."""
+        if not self._started:
+            self._start()
         busy = list(enumerate(self._processes[: len(starts) - 1], 1))
         for number, process in busy:
             process.send("reset", starts[number :: self.workers])
@@ -117,19 +130,18 @@ class Simulators:
             process.send("step", (chosen[own] // self.workers).tolist(), actions[own].tobytes())
         count, mine = len(chosen), chosen[rows[0]] // self.workers
         made = Step(np.empty((count, self.width), np.float32), np.empty(count, np.uint8), np.empty(count))
-        for column, part in zip(
-            made, step_all([self._own[e] for e in mine], actions[rows[0]], self.width), strict=True
-        ):
-            column[rows[0]] = part
+        made.put(rows[0], *step_all([self._own[number] for number in mine], actions[rows[0]], self.width))
         for process, own in busy:
-            for column, part in zip(made, process.receive(), strict=True):
-                column[own] = _rows(part, column.dtype, *column.shape[1:])
+            observations, flags, subtasks = process.receive()
+            made.put(own, _rows(observations, np.float32, self.width), _rows(flags, np.uint8), _rows(subtasks, float))
         return made
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes; others are started for the next episode. An answer that was not received yet must not be
+        taken for that of a later request."""
         for process in self._processes:
             process.end()
+        self._processes, self._started = [], False
 
 
 class _Process:
@@ -159,7 +171,8 @@ class _Process:
         try:
             answer = msgspec.msgpack.decode(self.connection.recv_bytes())
         except (EOFError, OSError):
-            code = self.process.wait(PATIENCE)
+            self.end()
+            code = self.process.returncode
             ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             raise RunError(
                 f"A process that steps {self.name} ended with {ended}; use fewer --workers if memory is short."
@@ -179,7 +192,7 @@ def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _rows(content: bytes, kind: np.typing.DTypeLike, *shape: int) -> NDArray[Any]:
+def _rows(content: bytes, kind: type, *shape: int) -> Numbers:
     return np.frombuffer(content, kind).reshape(-1, *shape)
 
 
@@ -191,7 +204,7 @@ def _serve(connection: Connection) -> None:
 
     name, count, reference = msgspec.msgpack.decode(connection.recv_bytes())
     row = None if reference is None else np.array(reference, np.float32)
-    envs = [make_env(name, reference=row) for _ in range(count)]
+    envs: list[GoalEnv] = [make_env(name, reference=row) for _ in range(count)]
     width = 0
     answer()
     while True:

@@ -1,6 +1,6 @@
 """One look for every picture: colours, sizes, and how a maze is drawn."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,6 +78,12 @@ def plain_log(axis: Axis) -> None:
     )
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def picture_columns(positions: Sequence[int], size: int) -> tuple[int, int]:
+    """The two columns to draw observations in: the position columns, else the first of the `size` columns."""
+    both = [*positions, *(column for column in range(size) if column not in positions)][:2]
+    return both[0], both[-1]
 
 
 class Ground(NamedTuple):

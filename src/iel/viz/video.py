@@ -70,7 +70,7 @@ def record(
 
 
 def write_video(path: Path | str, frames: Frames) -> Path:
-    """Frames (t, height, width, 3) as MP4, or as GIF by its suffix or where imageio-ffmpeg is missing; returns the path of the file."""
+    """Write frames (t, height, width, 3) as MP4, or as GIF by the suffix or without imageio-ffmpeg; returns it."""
     path = Path(path)
     if path.suffix.lower() not in (".mp4", ".gif"):
         raise ConfigError(f"A video is an .mp4 or a .gif file, not {path.name}.")
