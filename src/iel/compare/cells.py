@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -84,8 +84,8 @@ def missing(directory: Path, cell: Cell, data: str) -> list[Variant]:
     return [variant for variant in cell.planners if finished(directory, cell, data, variant) is None]
 
 
-def run_cell(directory: Path) -> None:
-    """Do what is not done yet of a cell."""
+def run_cell(directory: Path, workers: int | None = None) -> None:
+    """Do what is not done yet of a cell; `workers` processes step its evaluations (None: one per core)."""
     work = read_record(directory / "job.json", Work)
     cell, run, snapshots = work.cell, directory / "run", work.cell.protocol.checkpoints
     data = load(cell.env, episodes=cell.data.episodes, seed=cell.data.seed, make=False, progress=False)
@@ -99,17 +99,26 @@ def run_cell(directory: Path) -> None:
     with _timed(directory, "training"):
         trained = train(data, cell.config, [cell.seed], out=run, resume=True, snapshots=snapshots, policy_with=others)
     steps = snapshot_steps(cell.config, snapshots)[:-1]
-    evaluate_cell(directory, work, trained.model, {step: load_model(snapshot_model(run, step)) for step in steps}, data)
+    earlier = {step: load_model(snapshot_model(run, step)) for step in steps}
+    evaluate_cell(directory, work, trained.model, earlier, data, workers)
 
 
-def evaluate_cell(directory: Path, work: Work, model: Model, earlier: dict[int, Model], data: Trajectories) -> None:
+def evaluate_cell(
+    directory: Path,
+    work: Work,
+    model: Model,
+    earlier: dict[int, Model],
+    data: Trajectories,
+    workers: int | None = None,
+) -> None:
     """Measure the planners whose results are not there yet: with the last model, and with those of earlier steps."""
-    cell, protocol, start = work.cell, work.cell.protocol, data.observations[0]
+    cell, protocol = work.cell, work.cell.protocol
+    arena_for = partial(Arena, cell.env, reference=data.observations[0], workers=workers)
     todo = missing(directory, cell, work.data)
     far = []
     if todo and protocol.distances and can_measure(cell.env):
-        far = [Arena(cell.env, protocol.by_distance(), reference=start)]
-    arena_of = cache(lambda columns: Arena(cell.env, protocol.by_task(columns), reference=start))
+        far = [arena_for(protocol.by_distance())]
+    arena_of = cache(lambda columns: arena_for(protocol.by_task(columns)))
     for variant in todo:
         arena, file = arena_of(variant.columns_in(cell.env)), evaluation_file(directory, variant.label)
         driver = _driver(directory, work, variant)
@@ -183,13 +192,14 @@ def stop_with_parent() -> None:
             sys.exit(143)
 
 
-def main(directory: str, cores: str = "") -> int:
-    """Entry point of the process; its last line on stderr is the reason of a failure."""
+def main(directory: str, cores: str = "", workers: str = "") -> int:
+    """Entry point of the process: `cores` are the numbers of those it may use, `workers` is how many step evaluations.
+    Its last line on stderr is the reason of a failure."""
     stop_with_parent()
     if cores:
         keep_to([int(core) for core in cores.split(",")])
     try:
-        run_cell(Path(directory))
+        run_cell(Path(directory), int(workers) if workers else None)
     except KeyboardInterrupt:
         return 130
     except Exception as error:

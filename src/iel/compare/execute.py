@@ -234,8 +234,8 @@ class OnCluster:
     def start(self, job: Job) -> bool:
         for name in ("error.json", "log.txt"):
             (job.directory / name).unlink(missing_ok=True)
-        arguments, log = [str(job.directory.absolute())], str(job.log.absolute())
-        self.running[self.cluster.submit("iel.compare.cells", arguments, log=log)] = job
+        arguments = [str(job.directory.absolute()), "", str(self.cluster.needs.cores)]
+        self.running[self.cluster.submit("iel.compare.cells", arguments, log=str(job.log.absolute()))] = job
         return True
 
     def ended(self) -> Iterator[tuple[Job, int, str]]:
