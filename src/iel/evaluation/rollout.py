@@ -328,12 +328,17 @@ def evaluate(
     workers: int | None = None,
     **world: Any,
 ) -> Evaluation:
-    """Success of a model under each planner (by default all that it allows).
+    """Measure success rates of a model under each planner (by default all that it allows).
+
+        iel.evaluate(model, data, "antmaze-large-navigate-v0", ["direct", "asym-graph"], episodes=20)
 
     `env` is the name of an environment, a Gymnasium environment of your own, or a function that makes one (better: then
-    episodes run side by side). `goal`, `success`, `tolerance`, `columns` and `max_steps` say what your environment does
-    not say itself (`iel.envs.World`). `episodes` is how many each task has. Planners take their nodes from `data`, or
-    from what was exported with the model. `settings` are keyword arguments for planners, by name.
+    its episodes are acted for in batches). `goal`, `success`, `tolerance`, `columns` and `max_steps` are what your
+    environment does not say itself (`iel.envs.World`). `episodes` is the number per task. Planners take their nodes
+    from `data`, or from what was exported with the model; `settings` are their keyword arguments, by planner.
+    `workers` processes step a named environment (default: all cores); every number gives the same bits.
+
+    Returns rollouts by planner, printed as a table. Raises a `ConfigError` for an unknown environment, planner or task.
     """
     if env is None:
         raise ConfigError("Say where to act: env='pointmaze-large-navigate-v0', or an environment of your own.")
