@@ -1,6 +1,6 @@
 """How often do the intervals contain the truth? Simulated comparisons whose truth is known.
 
-Seed i has a quality u_i ~ N(0, 1); its success rate in task k is sigmoid(logit(rate) + offset_k + spread u_i), and each
+Seed i has a quality u_i ~ N(0, 1); its success rate in task k is sigmoid(logit(rate) + offset_k + sigma u_i), and each
 of its episodes succeeds with that probability. The truth is the mean over all seeds there could be.
 
     python scripts/interval_coverage.py       prints the table of docs/comparing.md

@@ -41,12 +41,12 @@ def marks(name: str) -> tuple[str, str]:
 
 
 def require_markers(document: Path, name: str) -> str:
-    """The text of the document, its line ends as they are, if it has one place for the part of this name."""
+    """The text of the document, its line ends as they are, if it has the marks of this part exactly once."""
     begin, end = marks(name)
     text = document.read_bytes().decode()
     if (text.count(begin), text.count(end)) != (1, 1) or text.index(end) < text.index(begin):
         raise RunError(
-            f"{document} has no place for this report; put the lines `{begin}` and `{end}` once each, in this order, "
+            f"{document} has no marks for this report; put the lines `{begin}` and `{end}` once each, in this order, "
             "where it should stand."
         )
     return text
@@ -91,7 +91,7 @@ def measured_of(audit: Mapping[str, Any], source: Path) -> tuple[str, Measured]:
 
 
 def read_measured(file: Path) -> dict[str, Measured]:
-    """The figures so far; none where there is no such file."""
+    """The figures so far; none without the file."""
     return {name: Measured(**figures) for name, figures in read_json(file).items()} if file.exists() else {}
 
 

@@ -288,7 +288,7 @@ def test_fates(data):
 
     support = support_of(data)
     walk = data.episode(0).observations
-    assert fate(walk, True, data, support) == "arrived"
+    assert fate(walk, True, data, support) == "succeeded"
     assert fate(np.repeat(walk[:1], 40, axis=0), False, data, support) == "stuck"
     assert fate(walk, False, data, support) == "slow"
     assert fate(walk + np.float32([50, 0, 0]), False, data, support) == "lost"

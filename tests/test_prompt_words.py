@@ -105,7 +105,7 @@ def test_two_goal_specs_at_once_are_refused(run):
 def test_evaluate_says_what_was_requested(capsys, run):
     small = ("--max-steps", 30, "--episodes", 1, "--tasks", 1, "--nodes", 64, "--no-pictures", "--json")
     found = printed(capsys, "evaluate", run, "--goal-columns", 0, 1, *small)
-    assert found["protocol"]["asked"] == "columns 0, 1 of each goal" and len(found["planners"]) == 4
+    assert found["protocol"]["request"] == "columns 0, 1 of each goal" and len(found["planners"]) == 4
     found = printed(capsys, "evaluate", run, "--reward", "0=0:4@1", "--avoid", "0=100:200", *small)
     assert set(found["planners"]) == {"sym-graph", "asym-graph"}
     for numbers in found["planners"].values():

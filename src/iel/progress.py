@@ -94,6 +94,11 @@ class Progress:
         if self._plain and time.monotonic() - self._said > QUIET_SECONDS:
             self._say(note)
 
+    def line(self, text: str) -> None:
+        """Print a line of its own, above the bar where there is one."""
+        if self._bar:
+            self._bar.console.print(f"{self.title}: {text}", soft_wrap=True, markup=False, highlight=False)
+
     def _say(self, note: str) -> None:
         self._said = time.monotonic()
         left = self.remaining()

@@ -1,12 +1,10 @@
-"""Grids: shipped ones are sound, and a bad one is refused with what is wrong with it."""
+"""Grids: those of the package are sound, and a bad one is refused with what is wrong with it."""
 
-import numpy as np
 import pytest
 
 from iel.cli import main
 from iel.compare.grid import DataChoice, builtin_grids, check_grid, read_grid
 from iel.compare.published import published_numbers
-from iel.compare.results import Entry
 from iel.errors import ConfigError
 from iel.methods import METHODS, config_from_dict
 
@@ -64,7 +62,7 @@ def test_common_settings_hold_where_a_method_has_none_of_its_own():
         assert [cell.settings["steps"] for cell in check_grid(table, "g", scale).cells[:3]] == [steps, 70, 8]
     del table["scales"]
     assert [cell.settings["steps"] for cell in check_grid(table, "g").cells[:3]] == [50, 70, 8]
-    with pytest.raises(ConfigError, match=r"settings\.beta is no setting of HILP"):
+    with pytest.raises(ConfigError, match=r"HILP has no setting settings\.beta"):
         check_grid({**table, "settings": {"beta": 0.2}}, "g")
     with pytest.raises(ConfigError, match=r"settings\.preset belongs at the top"):
         check_grid({**table, "settings": {"preset": "smoke"}}, "g")
@@ -167,17 +165,17 @@ def test_fingerprints_follow_everything_that_decides_a_result():
 
 
 def test_a_planner_may_be_driven_by_the_policy_of_another_method():
-    waypoint_policy = {"algo": "iel", "label": "walker", "settings": {"policy": "waypoints"}}
+    waypoint_policy = {"algo": "iel", "label": "waypoint policy", "settings": {"policy": "waypoints"}}
     other = {"algo": "hilp", "planners": ["sym-graph", "common"]}
-    common = {"common": {"planner": "sym-graph", "policy_of": "walker"}}
+    common = {"common": {"planner": "sym-graph", "policy_of": "waypoint policy"}}
     table = {**GOOD, "planners": common, "methods": [waypoint_policy, other]}
     by = {(cell.method, cell.seed): cell for cell in check_grid(table, "g").cells}
-    driven, driver = by["hilp", 1], by["walker", 1]
-    assert driven.driver("walker").directory("d") == driver.directory("d") and not driver.drivers
+    driven, driver = by["hilp", 1], by["waypoint policy", 1]
+    assert driven.driver("waypoint policy").directory("d") == driver.directory("d") and not driver.drivers
     own, common_one = (driven.evaluation_fingerprint("d", variant) for variant in driven.planners)
     longer = {**table, "methods": [{**waypoint_policy, "settings": {**waypoint_policy["settings"], "steps": 9}}, other]}
     changed = next(cell for cell in check_grid(longer, "g").cells if (cell.method, cell.seed) == ("hilp", 1))
-    assert changed.directory("d") == driven.directory("d")  # nothing is trained again but the walker
+    assert changed.directory("d") == driven.directory("d")  # nothing is trained again but the waypoint policy
     assert changed.evaluation_fingerprint("d", changed.planners[0]) == own
     assert changed.evaluation_fingerprint("d", changed.planners[1]) != common_one
     for change, said in (
@@ -186,8 +184,8 @@ def test_a_planner_may_be_driven_by_the_policy_of_another_method():
     ):
         with pytest.raises(ConfigError, match=said):
             check_grid({**table, "methods": [{**waypoint_policy, **change}, other]}, "g")
-    with pytest.raises(ConfigError, match="walkre"):
-        check_grid({**table, "planners": {"common": {"planner": "sym-graph", "policy_of": "walkre"}}}, "g")
+    with pytest.raises(ConfigError, match="waypoint polcy"):
+        check_grid({**table, "planners": {"common": {"planner": "sym-graph", "policy_of": "waypoint polcy"}}}, "g")
 
 
 def test_a_planner_may_be_requested_for_some_columns_of_the_goals_by_environment():
@@ -203,15 +201,6 @@ def test_a_planner_may_be_requested_for_some_columns_of_the_goals_by_environment
     assert (prints[0] != prints[1]) == matched
     with pytest.raises(ConfigError, match="goal_columns"):
         check_grid({**table, "planners": {"parts": {**parts, "goal_columns": {"*": [-1]}}}}, "g")
-
-
-def test_the_best_checkpoint_is_each_seeds_own_and_never_below_the_last():
-    last, earlier = np.array([[0.2, 0.4], [0.6, 0.6]]), {100: np.array([[0.5, 0.5], [0.1, 0.1]])}
-    entry = Entry((0, 1), last, 10, 50.0, curve=earlier)
-    assert entry.best is not None and entry.best.tolist() == [0.5, 0.6]
-    assert entry.describe()["best_checkpoint"]["mean"] == pytest.approx(0.55)
-    assert entry.describe()["mean"] == pytest.approx(0.45)
-    assert Entry((0, 1), last, 10, 50.0).best is None
 
 
 def test_measuring_earlier_checkpoints_trains_anew_and_the_default_is_the_last_alone():

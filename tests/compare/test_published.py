@@ -28,7 +28,7 @@ def test_a_search_at_test_time_is_class_b_and_another_protocol_class_c():
     assert {kind: number.label for kind, number in best.items()} == {
         "A": "LAVL", "B": "GAS/gas-graph", "C": "SCoTS/search",
     }  # fmt: skip
-    assert best["B"].mean == 88.3  # not the higher one of a re-run that nobody reviewed
+    assert best["B"].mean == 88.3  # not the higher one of a re-run without a review
 
 
 @pytest.mark.parametrize(

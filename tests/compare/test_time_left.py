@@ -1,29 +1,44 @@
-"""What a comparison says of the time that is left, from the files that its cells write."""
+"""What a comparison prints about its cells, from the files that they write."""
 
 import json
-import time
+
+import pytest
 
 from iel.compare.execute import Job
-from iel.compare.grid import Cell, DataChoice, GridProtocol
-from iel.compare.progress import ProgressTable
+from iel.compare.grid import Cell, DataChoice, GridProtocol, Variant
+from iel.compare.progress import CellProgress, stage_of
 
 
-def job(tmp_path, method: str, state: str, seconds: float = 0.0, step: int = 0) -> Job:
-    cell = Cell("maze", method, "gcbc", {"steps": 1000}, 0, DataChoice(), (), GridProtocol())
-    made = Job(cell, tmp_path / method, "", state, started=time.monotonic() - seconds, seconds=seconds)
+def job(tmp_path, method: str, state: str, step: int = 0) -> Job:
+    cell = Cell("maze", method, "gcbc", {"steps": 1000}, 0, DataChoice(), (Variant("a", "a", {}),) * 2, GridProtocol())
+    made = Job(cell, tmp_path / method, "", state)
     (made.directory / "run").mkdir(parents=True)
     (made.directory / "run" / "config.json").write_text(json.dumps({"status": "running"}))
-    (made.directory / "run" / "metrics.csv").write_text(f"step,loss\n1,0.5\n{step},0.5\n")
+    (made.directory / "run" / "metrics.csv").write_text(f"step,loss\n1,0.5\n{step},0.5\n70")
     return made
 
 
-def test_cells_under_path_predict_what_those_to_come_will_take(tmp_path):
-    """A quick cell is done in 60 s; a slow one has taken 400 s for half of its training, 0.4 of its work."""
-    quick, slow = job(tmp_path, "quick", "done", 60.0), job(tmp_path, "slow", "running", 400.0, step=500)
-    waiting = [job(tmp_path, f"other {k}", "waiting") for k in range(2)]
-    # 1,000 s for the slow method, so 600 s are left of it, and the mean of 60 and 1,000 s for each of the two others.
-    assert ProgressTable([quick, slow, *waiting], 1)._left() == "1/4 cells, about 28 min left"
-    assert ProgressTable([quick, slow, *waiting], 2)._left() == "1/4 cells, about 14 min left"
-    # One that has only just begun foretells nothing.
-    slow = job(tmp_path / "again", "slow", "running", 400.0, step=100)
-    assert ProgressTable([slow, *waiting], 1)._left() == "0/3 cells"
+def test_the_share_of_a_cell_follows_its_training_and_its_evaluations(tmp_path):
+    running = job(tmp_path, "running", "running", step=500)
+    assert stage_of(running) == ("step 500/1,000", pytest.approx(0.4))
+    (running.directory / "run" / "config.json").write_text(json.dumps({"status": "finished"}))
+    (running.directory / "evaluations").mkdir()
+    (running.directory / "evaluations" / "a.json").write_text("{}")
+    assert stage_of(running) == ("evaluating 2/2", pytest.approx(0.9))
+    assert stage_of(job(tmp_path, "failed", "failed"))[1] == 1.0 and stage_of(job(tmp_path, "done", "done"))[1] == 1.0
+    assert stage_of(job(tmp_path, "waiting", "waiting"))[1] == 0.0
+
+
+def test_cells_that_begin_or_end_have_a_line_each(tmp_path, capsys):
+    done, other = job(tmp_path, "quick", "done"), job(tmp_path, "slow", "waiting")
+    with CellProgress([done, other]) as shown:
+        assert shown.bar.done == 1000 and shown.bar.total == 2000
+        other.state = "running"
+        shown.update()
+        other.state, other.error = "failed", "out of memory"
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == [
+        "compare: 2 cells, 1 already finished",
+        "compare: running: maze slow seed 0",
+        "compare: failed: maze slow seed 0 out of memory",
+    ]

@@ -106,7 +106,6 @@ def test_teleports_never_draw_from_the_callers_generator():
         before = np.random.get_state()[1].copy()  # noqa: NPY002
         env.step(np.zeros(8, np.float32))
         assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
-    assert env.draws_while_stepping and not make_env("antmaze-medium-v0").draws_while_stepping
 
 
 def test_missing_robotics_names_the_extra(monkeypatch):

@@ -12,7 +12,7 @@ from tests.test_cli import call
 
 
 def point(episodes: int = 60, steps: int = 120, seed: int = 0) -> iel.Trajectories:
-    """A point in a square that goes from place to place, 0.2 a step, with noise."""
+    """A point in a square that goes from target to target, 0.2 a step, with noise."""
     rng, found = np.random.default_rng(seed), []
     for _ in range(episodes):
         position, wanted = rng.uniform(0, 4, (2, 2))

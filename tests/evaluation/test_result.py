@@ -82,4 +82,4 @@ def test_what_evaluate_returns_prints_as_a_table():
     shown = Evaluation("maze <1>", PROTOCOL, {"direct": rollouts})
     assert shown["direct"] is rollouts and "75.0 [" in repr(shown) and "task2" in repr(shown)
     html = shown._repr_html_()
-    assert "<td>direct</td><td>50</td><td>100</td><td>75.0 [" in html and "2 tasks x 2 episodes" in html
+    assert "maze &lt;1&gt;" in html and "75.0 [" in html and "2 tasks x 2 episodes" in html

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iel.envs import make_env
-from iel.errors import ConfigError, NoPath
+from iel.errors import ConfigError, NoPath, RunError
 from iel.evaluation import Arena, Protocol
 from iel.evaluation.distances import BANDS
 from iel.evaluation.result import Result, summarise, table
@@ -123,8 +123,8 @@ def test_summary_has_the_documented_shape(arena):
 
 def test_success_by_distance_starts_and_ends_in_cells_so_far_apart():
     arena = Arena(MAZE, Protocol(episodes=6, max_steps=120, by_distance=True))
-    starts, goals = arena.reset(range(len(arena.envs)))
-    maze = arena.envs[0].map
+    starts, goals = arena.reset(range(arena.num_envs))
+    maze = arena.map
     cells = [maze.number[tuple(maze.cell_of(positions[:, :2]).T)] for positions in (starts, goals)]
     moves = maze.cell_distances[tuple(cells)]
     low, high = zip(*(BANDS[task - 1] for task in arena.episodes[:, 0]), strict=True)
@@ -138,16 +138,70 @@ def test_success_by_distance_starts_and_ends_in_cells_so_far_apart():
         Arena("antmaze-umaze", Protocol(by_distance=True))
 
 
-def test_threads_change_nothing(arena):
-    alone = Arena(MAZE, arena.protocol, threads=1).rollout(Compass(), Compass(), "compass", progress=False)
-    shared = Arena(MAZE, arena.protocol, threads=4).rollout(Compass(), Compass(), "compass", progress=False)
-    assert np.array_equal(alone.steps, shared.steps)
-    for one, other in zip(alone.paths, shared.paths, strict=True):
-        assert np.array_equal(one, other)
+@pytest.mark.parametrize("settings", [{"action": "sample"}, {"by_distance": True}])
+def test_the_number_of_workers_changes_no_bit(settings):
+    """Episodes end at different steps, so that the rows of a step come from all processes, from some or from one."""
+    protocol = Protocol(episodes=2, max_steps=120, **settings)
+    one, *others = (
+        [arena.rollout(Compass(), Compass(), "compass", progress=False) for _ in range(2)]
+        for arena in (Arena(MAZE, protocol, workers=workers) for workers in (1, 2, 3))
+    )
+    for other in others:
+        for mine, theirs in zip(one, other, strict=True):
+            assert np.array_equal(mine.steps, theirs.steps) and np.array_equal(mine.success, theirs.success)
+            assert np.array_equal(mine.goals, theirs.goals)
+            assert all(np.array_equal(a, b) for a, b in zip(mine.paths, theirs.paths, strict=True))
 
 
-def test_teleports_are_stepped_one_after_another():
-    assert Arena("pointmaze-teleport-v0", Protocol(episodes=1), threads=4).threads == 1
+def test_teleports_and_turns_are_the_same_on_several_workers():
+    """Teleports draw while they step; three environments take turns with five episodes."""
+    protocol = Protocol(episodes=1, max_steps=150)
+    runs = []
+    for workers in (1, 2, 3):
+        arena = Arena("pointmaze-teleport-v0", protocol, workers=workers)
+        arena.num_envs = 3
+        runs.append(arena.rollout(Compass(), Compass(), "compass", progress=False))
+    for run in runs[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(runs[0].paths, run.paths, strict=True))
+
+
+def test_a_process_that_fails_or_ends_is_reported_in_a_sentence(capsys):
+    arena = Arena(MAZE, Protocol(episodes=1, max_steps=30), workers=2)
+    arena.reset(range(5))
+    (process,) = arena.simulators._processes
+    process.send("step", [99], b"")
+    with pytest.raises(RunError, match=r"A process that steps pointmaze-medium-.* failed: IndexError"):
+        process.receive()
+    arena.simulators.close()
+    arena.reset(range(5))
+    (process,) = arena.simulators._processes
+    process.process.kill()
+    with pytest.raises(RunError, match="ended with SIGKILL; use fewer --workers if memory is short"):
+        arena.rollout(Compass(), Compass(), "compass", progress=False)
+    again = arena.rollout(Compass(), Compass(), "compass", progress=False)  # others are started
+    assert len(again.paths) == 5 and process.process.poll() is not None
+
+
+def test_an_interruption_ends_the_processes(monkeypatch):
+    arena = Arena(MAZE, Protocol(episodes=1, max_steps=30), workers=3)
+    arena.reset(range(5))
+    processes = [process.process for process in arena.simulators._processes]
+    compass = Compass()
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compass, "act", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        arena.rollout(compass, compass, "compass", progress=False)
+    assert [process.poll() for process in processes] == [0, 0]
+
+
+def test_as_many_workers_as_episodes_and_cores_allow():
+    assert Arena(MAZE, Protocol(episodes=1, tasks=(1, 2)), workers=8).workers == 2
+    assert Arena(MAZE, Protocol(episodes=1, max_steps=20)).workers == 1  # too short to be worth a process
+    with pytest.raises(ConfigError, match="--workers must be at least 1, but is 0"):
+        Arena(MAZE, Protocol(episodes=1), workers=0)
 
 
 class Robot(Compass):
@@ -174,9 +228,10 @@ def test_kitchen_reports_the_fraction_of_its_subtasks(monkeypatch):
     from iel.envs import registry
 
     monkeypatch.setattr(registry, "NUM_ENVS", 2)  # three episodes take turns in two kitchens
-    arena = Arena("kitchen-mixed", Protocol(episodes=3, max_steps=3))
-    assert len(arena.envs) == 2
-    for env in arena.envs:
+    arena = Arena("kitchen-mixed", Protocol(episodes=3, max_steps=3), workers=1)
+    assert arena.num_envs == 2
+    arena.reset(range(2))
+    for env in arena.simulators._own:
         kitchen = env.unwrapped
         reset = kitchen.reset
 

@@ -1,4 +1,4 @@
-"""Evaluations that ask for something else than each task's goal."""
+"""Evaluations with another request than each task's goal."""
 
 import json
 
@@ -47,14 +47,14 @@ def rollout(request: TaskRequest, planner, **settings):
 def test_without_anything_requested_goals_are_handed_on_as_they_are():
     goals = np.ones((3, 2), np.float32)
     assert TaskRequest().specifications(goals) is goals and TaskRequest().scores([goals]) == {}
-    assert "asked" not in Arena(MAZE, Protocol(episodes=1, tasks=(1,))).describe()
+    assert "request" not in Arena(MAZE, Protocol(episodes=1, tasks=(1,))).describe()
     assert TaskRequest((1,)).specifications(goals) == [Where({1: 1.0})] * 3
     regions = {0: (1.0, 2.0)}
     assert TaskRequest((0,), regions).specifications(goals)[2] == Avoid(Where({0: 1.0}), regions)
 
 
 def test_all_columns_of_a_goal_are_the_goal():
-    """Matching states are moved to the values asked for, so nothing is lost."""
+    """Matching states are moved to the requested values, so nothing is lost."""
     planner = Direct(Plane(), STATES)
     _, plain = rollout(TaskRequest(), planner)
     _, columns = rollout(TaskRequest((0, 1)), planner)
@@ -78,7 +78,7 @@ def test_a_reward_is_collected_to_the_horizon_and_measured():
         json.dumps(summary)
         numbers = summary["planners"][found.planner]
         assert numbers["reward_per_step"] == pytest.approx(found.scores["reward_per_step"].mean())
-        assert summary["protocol"]["asked"] == "the reward x / 20"
+        assert summary["protocol"]["request"] == "the reward x / 20"
         assert "reward a step" in [str(column.header) for column in table(summary).columns]
 
 
@@ -90,7 +90,7 @@ def test_time_in_avoided_positions_is_measured():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ConfigError, match="no columns of them"):
+    with pytest.raises(ConfigError, match="leave their columns out"):
         TaskRequest(columns=(0,), goal=Reward(lambda x: x[:, 0]))
     with pytest.raises(ConfigError, match="evaluate a function"):
         TaskRequest.for_reward(np.ones(5))

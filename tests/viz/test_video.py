@@ -1,4 +1,4 @@
-"""Videos and strips exist, have the frames asked for, and show what they should."""
+"""Videos and strips exist, have the requested frames, and show what they should."""
 
 import subprocess
 import sys
@@ -60,7 +60,7 @@ def test_drawing_shows_waypoints_and_the_path_so_far():
         return frame[int((top - y) / (top - bottom) * height), int((x - left) / (right - left) * width)].astype(int)
 
     assert np.abs(pixel(plain[0], 8, 12) - pixel(planned[0], 8, 12)).max() > 60  # a dot, where the plan says
-    assert np.abs(pixel(plain[0], 2, 0) - pixel(plain[1], 2, 0)).max() > 60  # the way, once it has been gone
+    assert np.abs(pixel(plain[0], 2, 0) - pixel(plain[1], 2, 0)).max() > 60  # the path, once it was followed
 
 
 def test_kitchen_is_drawn_as_distances_over_time():

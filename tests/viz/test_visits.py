@@ -1,4 +1,4 @@
-"""The picture of visits: counts land on the places that were visited."""
+"""The picture of visits: counts are at the positions that were visited."""
 
 import matplotlib.colors
 import matplotlib.image

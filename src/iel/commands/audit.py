@@ -65,7 +65,7 @@ class AuditCommand(RunCommand):
             found = audit_costs(data.offsets, cost=cost, exact=exact, data=seen, generator=generator)
             print("\n".join([*found.sentences(), *words]))
             return {**facts, **found.to_dict()}
-        # A method that learned no embedding has no latent dynamics to judge.
+        # A method that learned no embedding has no latent dynamics to measure.
         embeddings = model.embed(observations) if "embedding" in model.networks else None
 
         def predicted(i: np.ndarray, j: np.ndarray) -> np.ndarray:
@@ -108,10 +108,10 @@ class AuditCommand(RunCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnoseCommand(ActingCommand):
-    """Why does an agent fail? Coverage, graph, ways, predicted steps, policy and episodes, each with a remedy."""
+    """Why does an agent fail? Coverage, graph, routes, predicted steps, policy and episodes, each with a remedy."""
 
     episodes: int = 4
-    """Episodes per task to look at; 0 asks the data and the model only."""
+    """Episodes per task to look at; 0 checks the data and the model only."""
     seed: int = 0
     """Seed of the episodes and of the states that are drawn."""
     picture: Path | None = None
@@ -133,7 +133,7 @@ class DiagnoseCommand(ActingCommand):
         if self.episodes and known is not None:
             protocol = iel.Protocol(self.episodes, None, self.seed, self.environment.max_steps)
             arena = Arena(known, protocol, reference=data.observations[0])
-            rollouts, maze = arena.rollout(model, planner, planner.name), arena.envs[0].map
+            rollouts, maze = arena.rollout(model, planner, planner.name), arena.map
         graph = planner if isinstance(planner, iel.AsymGraph) else None
         support = model.support or support_of(data)
         diagnosis = diagnose(model, held, support, planner=graph, rollouts=rollouts, maze=maze, seed=self.seed)

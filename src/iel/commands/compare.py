@@ -18,18 +18,15 @@ from iel.files import write_json, write_text
 from iel.loader import read_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from iel.compare.grid import Grid
-    from iel.compare.results import Comparison
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand(Command):
-    """Train and evaluate a grid of environments, methods, planners and seeds; goes on where it was stopped."""
+    """Train and evaluate a grid of environments, methods, planners and seeds; resumes where it was stopped."""
 
     grid: tyro.conf.Positional[str]
-    """A TOML file (docs/comparing.md) or a shipped grid: ablation, antmaze, geometries, kitchen, paper-table-2,
+    """A TOML file (docs/comparing.md) or a grid of the package: ablation, antmaze, geometries, kitchen, paper-table-2,
     paper-sensitivity, pointmaze."""
     out: Path | None = None
     """Directory of the results (default: runs/compare-GRID-SCALE)."""
@@ -50,15 +47,17 @@ class CompareCommand(Command):
     """Run only cells whose name, as --list shows it, matches one of these; * stands for anything
     ("antmaze-large-* IEL waypoint seed *")."""
     list: Flag = False
-    """Only say which cells there are and which are done."""
+    """Only print which cells there are and which are done."""
 
     def __call__(self) -> Facts:
         from rich.console import Console
+        from rich.markdown import Markdown
 
         from iel.cluster import Cluster, Needs
         from iel.compare.execute import execute, summary_of
         from iel.compare.grid import read_grid
         from iel.compare.results import collect_grid
+        from iel.compare.tables import interval_table, protocol_text
 
         grid = read_grid(self.grid, self.scale)
         out = self.out or Path("runs") / f"compare-{grid.name}{f'-{grid.scale}' if grid.scale else ''}"
@@ -69,7 +68,7 @@ class CompareCommand(Command):
         before: builtins.list[Facts] = []
 
         def begin(waiting: int) -> None:
-            """A line for this session: without a time if it is killed, none if the command is refused."""
+            """Record this session: without a time if it is killed, and not at all if the command is refused."""
             before.extend(read_json(sessions)["sessions"] if sessions.exists() else [])
             session.update(ran=waiting, seconds=None)
             write_json(sessions, {"sessions": [*before, session]})
@@ -81,7 +80,7 @@ class CompareCommand(Command):
         comparison = collect_grid(out)
         result = {"out": str(out), **summary_of(jobs), **comparison.describe()}
         write_json(out / "results.json", comparison.describe())
-        Console().print(results_table(comparison))
+        Console().print(Markdown("\n".join([protocol_text(comparison), "", *interval_table(comparison)])))
         for cell, error in result["errors"].items():
             print(f"failed: {cell}: {error}")
         print(f"written to {out}; next: iel report {out}")
@@ -96,7 +95,7 @@ class CompareCommand(Command):
         return " ".join([*words, *(["--on ray"] if self.on else [])])
 
     def _list_cells(self, grid: Grid, out: Path) -> Facts:
-        """What would be run, without running anything."""
+        """Print the cells and their states without running anything."""
         from iel.compare.execute import chosen, list_jobs, read_recorded, summary_of
 
         try:
@@ -126,7 +125,7 @@ class ReportCommand(Command):
         from iel.compare.tables import markdown
 
         if not self.sources:
-            raise RunError("Say what to report on: a directory of `iel compare`, or evaluated run directories.")
+            raise RunError("Give a directory of `iel compare`, or evaluated run directories, to report on.")
         comparison = collect(self.sources)
         if not comparison.entries:
             raise RunError(f"{self.sources[0]} holds no finished result yet; let `iel compare` finish a cell first.")
@@ -145,20 +144,3 @@ class ReportCommand(Command):
             "results": comparison.describe()["results"],
             "unfinished": comparison.unfinished,
         }
-
-
-def results_table(comparison: Comparison) -> Table:
-    """The comparison for a terminal: a row per method and planner, a column per environment."""
-    from rich.table import Table
-
-    from iel.compare.tables import cell_text, protocol_text
-
-    table = Table(title=comparison.title, caption=protocol_text(comparison), title_style="bold", caption_justify="left")
-    table.add_column("method")
-    table.add_column("planner")
-    for env in comparison.environments:
-        table.add_column(env, justify="right")
-    for column in comparison.columns:
-        entries = [comparison.entries.get((env, column)) for env in comparison.environments]
-        table.add_row(*column, *(cell_text(entry, float("inf"), with_interval=True) for entry in entries))
-    return table

@@ -31,7 +31,7 @@ class Evaluate(ActingCommand):
     run: tyro.conf.Positional[Path]
     """Run directory, or a directory of several seeds."""
     planners: tuple[str, ...] | None = None
-    """Ways of acting: direct, rec-mid, greedy, sym-graph, asym-graph, gas-graph (default: all that the method
+    """Planners: direct, rec-mid, greedy, sym-graph, asym-graph, gas-graph (default: all that the method
     allows, the last for GAS alone, without greedy)."""
     episodes: int = 20
     """Episodes per task."""
@@ -44,13 +44,16 @@ class Evaluate(ActingCommand):
     by_distance: Flag = False
     """Instead of the tasks: pairs of cells in bands of distance, EPISODES per band; draws success against distance."""
     goal_columns: tuple[str, ...] | None = None
-    """Send the agent to these columns of each goal only (x y, or 0 1, for a position), whatever the others."""
+    """Only these columns of each goal count (x y, or 0 1, for a position), whatever the others."""
     avoid: tuple[str, ...] | None = None
-    """Places to keep out of, as columns and ranges: 0=4:8,1=2:6 (graph planners)."""
+    """Regions to avoid, as columns and ranges: 0=4:8,1=2:6 (graph planners)."""
     reward: tuple[str, ...] | None = None
-    """Collect a reward to the horizon instead of going to goals: places and what a step in them is worth, 0=4:8@1."""
+    """Collect a reward to the horizon instead of reaching goals: regions and the reward of a step in them, 0=4:8@1."""
     policy_of: Path | None = None
-    """Plan with RUN's distances, but act with the policy of this other run, which is steered by waypoints."""
+    """Plan with RUN's distances, but act with the policy of this other run, which is conditioned on waypoints."""
+    workers: int | None = None
+    """Processes that step the environments (default: all cores, fewer where episodes are few or short). The results
+    are the same to the bit for every number."""
     no_pictures: Flag = False
     """Draw nothing (otherwise the field, the rollouts and the training curves go into RUN/plots)."""
 
@@ -69,11 +72,11 @@ class Evaluate(ActingCommand):
         planners = self._planners(request, runs[0].model, (driver or runs[0]).model)
         steps = self.environment.max_steps
         protocol = iel.Protocol(self.episodes, self.tasks, self.seed, steps, self.action, request, self.by_distance)
-        for run in runs:  # said before the first episode, not after the last
+        for run in runs:  # refused before the first episode, not after the last
             require_writable(run.folder("evaluations"))
         env = world.name if world else environment_of(runs[0])
         stored = [run.data(self.planning.data) for run in runs]
-        arena = Arena(world or env, protocol, reference=stored[0].observations[0])
+        arena = Arena(world or env, protocol, reference=stored[0].observations[0], workers=self.workers)
         results: list[Result] = []
         for run, data in zip(runs, stored, strict=True):
             results += self._evaluate(run, data, planners, arena, env, driver)
@@ -112,7 +115,7 @@ class Evaluate(ActingCommand):
         return found
 
     def _planners(self, request: TaskRequest, model: Model, acting: Model) -> Sequence[str]:
-        """The planners that are given, else all that can do what is asked."""
+        """The planners that are given, else all that can follow the request."""
         from iel.model import Direction
         from iel.planning import PLANNERS, over_coreset, usual_planners
 
@@ -126,16 +129,14 @@ class Evaluate(ActingCommand):
         return [name for name in usual_planners(model) if over_coreset(name) or (alone and name == "direct")]
 
     def _request(self, signals: Signals) -> TaskRequest:
-        """What the agent is asked for."""
+        """What the agent is to do, if not to reach each task's goal."""
         from iel.evaluation import TaskRequest
 
-        words = []
-        if self.goal_columns is not None:
-            words.append(f"columns {', '.join(self.goal_columns)} of each goal")
-        if self.reward is not None:
-            words.append(f"the reward {' + '.join(self.reward)}")
-        if self.avoid is not None:
-            words.append(f"to keep out of {' and '.join(self.avoid)}")
+        words = [
+            *([f"columns {', '.join(self.goal_columns)} of each goal"] if self.goal_columns else []),
+            *([f"the reward {' + '.join(self.reward)}"] if self.reward else []),
+            *([f"avoiding {' and '.join(self.avoid)}"] if self.avoid else []),
+        ]
         avoid = None if self.avoid is None else parse_regions(self.avoid, signals)
         columns = None if self.goal_columns is None else tuple(map(signals.column, self.goal_columns))
         if self.reward is None:

@@ -38,7 +38,7 @@ def draw_evaluation(
     """
     from iel.viz import draw_rollouts
 
-    plots, maze = run.folder("plots"), arena.envs[0].map
+    plots, maze = run.folder("plots"), arena.map
     if maze is not None and run.model.metric is not None:
         draw_fields(plots / f"field{suffix}.png", maze, agent, next(iter(results.values())).goals[0])
     draw_rollouts(plots / f"rollouts{suffix}.png", maze or ground(data), results)
@@ -57,12 +57,10 @@ def draw_distances(run: Run, summary: Facts) -> None:
 
 
 def ground(data: Trajectories) -> Ground:
-    """Where there is no map: the places of the data, in the two slowest columns that tell the place, else the first."""
-    from iel.viz.style import Ground
+    """What to draw on without a map: the data in its first two position columns, else in its first two columns."""
+    from iel.viz.style import Ground, picture_columns
 
-    columns = data.position_columns
-    both = [*columns, *(column for column in range(data.observation_size) if column not in columns)][:2]
-    pair = (both[0], both[-1])
+    pair = picture_columns(data.position_columns, data.observation_size)
     rows = np.linspace(0, data.num_states - 1, min(data.num_states, 5000)).astype(int)
     names = data.signals.axis(pair[0]), data.signals.axis(pair[1])
     return Ground(data.observations[rows][:, pair], pair, names)

@@ -1,4 +1,4 @@
-"""Runs the cells of a grid: several at a time, each in a process of its own, and only what is not finished.
+"""Runs the unfinished cells of a grid: several at a time, each in a process of its own.
 
 DIR/
   grid.json      the grid as it was run, and the fingerprints of its data
@@ -22,22 +22,21 @@ import msgspec
 from iel.cluster import Cluster
 from iel.compare.cells import Work, missing
 from iel.compare.grid import Cell, Grid
-from iel.compare.progress import ProgressTable
+from iel.compare.progress import CellProgress
 from iel.cores import environment_for, usable_cores
 from iel.data import load
-from iel.errors import ConfigError, IELError, RunError
+from iel.errors import ConfigError, IELError
 from iel.evaluation.result import read_record
 from iel.files import locked, open_in_place, write_json
 
-FORMAT = 2
 POLL_SECONDS = 0.2
 PATIENCE = 30.0
-"""Seconds a process has to save its state after it was asked to stop."""
+"""Seconds a process has to save its state after the signal to stop."""
 
 
 @dataclass
 class Job:
-    """A cell, where it lives, and what became of it."""
+    """A cell, its directory and its state."""
 
     cell: Cell
     directory: Path
@@ -45,8 +44,6 @@ class Job:
     """Of its data; empty where there is none."""
     state: Literal["waiting", "running", "done", "failed"] = "waiting"
     error: str = ""
-    started: float = 0.0
-    seconds: float = 0.0
     sharing: list[Path] = field(default_factory=list)
     """Directories of all cells that train the same policy, this one among them; empty where its geometry matters."""
 
@@ -56,11 +53,11 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """What its process says."""
+        """What its process prints."""
         return self.directory / "log.txt"
 
     def waits_for(self, running: Sequence[Job], queue: Sequence[Job]) -> bool:
-        """Whether it should begin later: a policy that it needs is being trained, or is to be trained before."""
+        """Whether another cell has to train a policy first that this one needs."""
         drivers = {self.cell.driver(name).directory(self.fingerprint) for name in self.cell.drivers}
         if any(job.directory.name in drivers for job in (*running, *queue)):
             return True
@@ -79,9 +76,10 @@ def execute(
 ) -> list[Job]:
     """Run all unfinished cells of a grid into `out`; returns every cell with its state.
 
-    `only` are patterns (* stands for anything): cells whose name matches none of them keep waiting.
-    `on_start` is told how many cells will be run, once nobody else is running them. With a `cluster` they run on its
-    nodes, which must see `out` and the data directory under the same paths.
+    `workers` is the number of processes (default: one per core). `only` are patterns (* stands for anything): cells
+    whose name matches none of them keep waiting. `on_start` is called with the number of cells to run, once the
+    directory is locked. With a `cluster` they run on its nodes, which must see `out` and the data directory under the
+    same paths.
     """
     if workers is not None and workers < 1:
         raise ConfigError(f"--jobs must be at least 1, but is {workers}.")
@@ -107,13 +105,12 @@ def execute(
             work = Work(job.cell, job.fingerprint, job.cell.seed == grid.seeds[0], others)
             write_json(job.directory / "job.json", msgspec.to_builtins(work))
         on_start(len(waiting))
-        if cluster is not None and waiting:
-            with cluster, ProgressTable(shown, cluster.slots, quiet) as board:
-                _run(waiting, OnCluster(cluster), board)
-        else:
-            workers = min(workers or len(usable_cores()), max(len(waiting), 1))
-            with ProgressTable(shown, workers, quiet) as board:
-                _run(waiting, Here(workers), board)
+        with CellProgress(shown, quiet) as progress:
+            if cluster is None or not waiting:
+                _run(waiting, Here(min(workers or len(usable_cores()), max(len(waiting), 1))), progress)
+            else:
+                with cluster:
+                    _run(waiting, OnCluster(cluster), progress)
     return jobs
 
 
@@ -123,7 +120,7 @@ def chosen(cell: Cell, only: Sequence[str]) -> bool:
 
 
 def prepare_data(cells: Sequence[Cell], quiet: bool = False) -> tuple[dict[str, str], dict[str, str]]:
-    """Every data set, made or found once: (fingerprints, reasons why there is none) by environment."""
+    """Make or find every data set once: (fingerprints, errors) by environment."""
     fingerprints, errors = {}, {}
     for cell in {cell.env: cell for cell in cells}.values():
         try:
@@ -135,7 +132,7 @@ def prepare_data(cells: Sequence[Cell], quiet: bool = False) -> tuple[dict[str, 
 
 
 def list_jobs(grid: Grid, out: Path, fingerprints: Mapping[str, str], errors: Mapping[str, str] = {}) -> list[Job]:
-    """All cells with what is known of them: finished ones by their results, others waiting."""
+    """All cells: done where all results are there, failed where the data could not be had, else waiting."""
     jobs: list[Job] = []
     for cell in grid.cells:
         fingerprint = fingerprints.get(cell.env, "")
@@ -155,36 +152,32 @@ class Recorded:
     grid: Grid
     data: dict[str, str]
     """Environment -> fingerprint of its data."""
-    format: int = FORMAT
 
 
 def read_recorded(out: Path) -> Recorded:
     """The grid of a comparison's directory."""
-    recorded = read_record(out / "grid.json", Recorded)
-    if recorded.format != FORMAT:
-        raise RunError(f"{out} has comparison format {recorded.format}, but this version reads {FORMAT}.")
-    return recorded
+    return read_record(out / "grid.json", Recorded)
 
 
 # ---------------------------------------------------------------- processes
 
 
-def _run(waiting: Sequence[Job], workers: Here | OnCluster, board: ProgressTable) -> None:
-    """Run cells, in their order but for those that wait for a policy of another one."""
+def _run(waiting: Sequence[Job], workers: Here | OnCluster, progress: CellProgress) -> None:
+    """Run cells in their order, except for those that wait for the policy of another one."""
     queue, running = list(waiting), list[Job]()
     try:
         while queue or running:
             for job in list(queue):
-                others = [other for other in queue if other is not job]
-                if not job.waits_for(running, others):
-                    if not workers.start(job):
-                        break
-                    queue.remove(job)
-                    running.append(job)
+                if job.waits_for(running, [other for other in queue if other is not job]):
+                    continue
+                if not workers.start(job):
+                    break
+                queue.remove(job)
+                running.append(job)
             for job, code, said in workers.ended():
                 running.remove(job)
                 _finish(job, code, said)
-            board.update()
+            progress.update()
     except BaseException:
         workers.stop()
         raise
@@ -199,7 +192,7 @@ class Here:
         self.running: list[tuple[Job, subprocess.Popen[bytes], tuple[int, ...]]] = []
 
     def start(self, job: Job) -> bool:
-        """Begin a cell; False where there is no room for it now."""
+        """Begin a cell; False where all workers are busy."""
         if not self.free:
             return False
         cores = self.free.pop(0)
@@ -208,11 +201,11 @@ class Here:
         with open_in_place(job.log) as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment_for(cores))
         self.running.append((job, process, cores))
-        job.state, job.started = "running", time.monotonic()
+        job.state = "running"
         return True
 
     def ended(self) -> Iterator[tuple[Job, int, str]]:
-        """Cells whose processes have ended meanwhile, with the exit code and what was said where there is no log."""
+        """Cells whose processes have ended, with the exit code and the reason where it is not in the log."""
         time.sleep(POLL_SECONDS)
         for job, process, cores in list(self.running):
             if (code := process.poll()) is not None:
@@ -221,19 +214,19 @@ class Here:
                 yield job, code, ""
 
     def stop(self) -> None:
-        """Ctrl-C in a terminal has reached the processes already, and a second signal would stop them at once, so they
-        are asked again only when they do not end by themselves."""
-        for signal_sent in (None, signal.SIGTERM, signal.SIGKILL):
-            deadline = time.monotonic() + (3.0 if signal_sent is None else PATIENCE)
-            for _, process, _ in self.running:
-                if signal_sent is not None and process.poll() is None:
-                    process.send_signal(signal_sent)
-            while time.monotonic() < deadline and any(process.poll() is None for _, process, _ in self.running):
+        """End all processes. Ctrl-C in a terminal has reached them already, and a second signal would stop them before
+        they have saved, so they get one only if they have not ended after 3 s."""
+        for number, seconds in ((0, 3.0), (signal.SIGTERM, PATIENCE), (signal.SIGKILL, PATIENCE)):
+            deadline = time.monotonic() + seconds
+            alive = [process for _, process, _ in self.running if process.poll() is None]
+            for process in alive:
+                process.send_signal(number)
+            while time.monotonic() < deadline and any(process.poll() is None for process in alive):
                 time.sleep(POLL_SECONDS)
 
 
 class OnCluster:
-    """Processes on the nodes of a cluster, which starts them when there is room; their files are watched."""
+    """Processes on the nodes of a cluster, which starts them when a node is free; their files say when that is."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.running = cluster, dict[Any, Job]()
@@ -241,24 +234,23 @@ class OnCluster:
     def start(self, job: Job) -> bool:
         for name in ("error.json", "log.txt"):
             (job.directory / name).unlink(missing_ok=True)
-        arguments, log = [str(job.directory.absolute())], str(job.log.absolute())
-        self.running[self.cluster.submit("iel.compare.cells", arguments, log=log)] = job
+        arguments = [str(job.directory.absolute()), "", str(self.cluster.needs.cores)]
+        self.running[self.cluster.submit("iel.compare.cells", arguments, log=str(job.log.absolute()))] = job
         return True
 
     def ended(self) -> Iterator[tuple[Job, int, str]]:
         for ticket in self.cluster.ended(list(self.running), POLL_SECONDS):
             yield self.running.pop(ticket), *self.cluster.result(ticket)
         for job in self.running.values():
-            if job.state == "waiting" and job.log.exists():  # a node has begun
-                job.state, job.started = "running", time.monotonic()
+            if job.log.exists():  # a node has begun
+                job.state = "running"
 
     def stop(self) -> None:
         self.cluster.stop(list(self.running))
 
 
 def _finish(job: Job, code: int, said: str) -> None:
-    """Note how the process of a cell ended; `said` is the reason where it left no log."""
-    job.seconds = time.monotonic() - job.started if job.started else 0.0
+    """Record how the process of a cell ended; `said` is the reason where it left no log."""
     if code == 0 and not missing(job.directory, job.cell, job.fingerprint):
         job.state = "done"
         return

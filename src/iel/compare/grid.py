@@ -111,7 +111,7 @@ class MethodTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScaledPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """[scales.NAME], and the same at the top of a file."""
+    """[scales.NAME], and the keys at the top of a file."""
 
     title: str = ""
     environments: Names = ()
@@ -147,10 +147,10 @@ class Variant:
     policy_of: str = ""
     """Method of the grid whose policy acts; empty: the method's own."""
     goal_columns: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Pattern of environments -> columns of each goal that are asked for; elsewhere it is the whole goal."""
+    """Pattern of environments -> columns of each goal that are requested; elsewhere it is the whole goal."""
 
     def columns_in(self, env: str) -> tuple[int, ...] | None:
-        """The columns asked for in an environment; None: all."""
+        """The requested columns of goals in an environment; None: all."""
         return next((columns for pattern, columns in self.goal_columns.items() if fnmatch.fnmatch(env, pattern)), None)
 
 
@@ -229,7 +229,10 @@ def builtin_grids() -> list[str]:
 
 
 def read_grid(source: str | Path, scale: str | None = None) -> Grid:
-    """A grid by the name of a shipped one or by the path of a TOML file; `scale` is one of its `[scales.*]`."""
+    """The grid of a TOML file, or one of the package by its name; `scale` is one of its `[scales.*]`.
+
+    Raises a `ConfigError` that names what is wrong with it.
+    """
     path = Path(source)
     if not str(source).endswith(".toml"):
         if str(source) not in builtin_grids():
@@ -239,7 +242,7 @@ def read_grid(source: str | Path, scale: str | None = None) -> Grid:
 
 
 def check_grid(table: Mapping[str, Any], name: str, scale: str | None = None) -> Grid:
-    """The grid a TOML table describes; raises an error that says what is wrong with it."""
+    """The grid that a TOML table describes; raises a `ConfigError` that names what is wrong with it."""
     try:
         scales = _as(table, GridFile, "").scales
         if scale is None and scales:
@@ -256,7 +259,7 @@ def check_grid(table: Mapping[str, Any], name: str, scale: str | None = None) ->
 
 
 def _as(table: object, kind: type[T], where: str) -> T:
-    """A table of the file as what it should be; an unknown key is told with the nearest one."""
+    """A table of the file as what it should be; the error of an unknown key names the nearest one."""
     if wrong := violation(table, kind):
         if unknown := re.search(r"unknown field `(.*)`(?: at (.*))?", wrong):
             wrong = str(unknown_name("key", unknown[1], KEYS, "docs/comparing.md shows all there are."))
@@ -341,9 +344,7 @@ def _settings(method: MethodTable, label: str, env: str, common: Settings, at_sc
     fields = ["preset", *(field.name for field in dataclasses.fields(config))]
     for name in common:
         if name not in fields:
-            raise ConfigError(
-                f"settings.{name} is no setting of {config.__name__}; give it to the methods that have it."
-            )
+            raise ConfigError(f"{config.__name__} has no setting settings.{name}; give it to the methods that have it.")
     given = {**common, **method.settings, **at_scale}
     for pattern, special in method.where.items():
         for name in special:  # also where no environment matches

@@ -20,9 +20,9 @@ INTERVAL = re.compile(r"(?<=<td>)(\d+\.\d)([^<]*</td>\s*<td>)\[(\d+\.\d), (\d+\.
 def html_page(comparison: Comparison, pictures: Mapping[str, Path]) -> str:
     """The whole page; `pictures` are titles and PNG files, which are put into it."""
     text = markdown(comparison, {title: _data(path) for title, path in pictures.items()})
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text).replace("&lt;br&gt;", "<br>")
+    tables = MarkdownIt("commonmark", {"html": False}).enable("table").render(text).replace("&lt;br&gt;", "<br>")
     page = Path(__file__).with_suffix(".html").read_text().replace("[title]", escape(comparison.title))
-    return page.replace("[body]", INTERVAL.sub(_with_bar, body) + "".join(_rollouts(comparison)))
+    return page.replace("[content]", INTERVAL.sub(_with_bar, tables) + "".join(_rollouts(comparison)))
 
 
 def _with_bar(found: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from iel.model import Model
 from iel.training import open_run
 from iel.training.trackers import read_losses
 from iel.viz.comparison import draw_bars, draw_by_distance, draw_by_time, draw_learning, draw_profiles
-from iel.viz.pictures import draw_orders
+from iel.viz.pictures import draw_field
 
 THRESHOLDS = np.linspace(0, 1, 101)
 """Scores at which performance profiles are drawn."""
@@ -70,9 +70,9 @@ def _by_time(comparison: Comparison) -> dict[str, dict[str, tuple[float, np.ndar
 
 
 def _fields(comparison: Comparison, env_name: str, path: Path) -> Path | None:
-    """The order in which every method's distances have the points of a maze (first seed, first task, start's pose).
+    """How every method's distances order the points of a maze (first seed, first task, pose of the start).
 
-    Of methods that were only sent straight to their goals, whose distances nobody asked for, there is none.
+    A method without a planner, whose distances nothing used, has no panel.
     """
     models: dict[str, Model] = {}
     planned = {method for method, planner in comparison.columns if planner != "direct"}
@@ -96,7 +96,7 @@ def _fields(comparison: Comparison, env_name: str, path: Path) -> Path | None:
     def cost(model: Model) -> Callable[[np.ndarray], np.ndarray]:
         return lambda states: model.cost(states, *(np.tile(goal, (len(states), 1)) for _ in range(2)))
 
-    draw_orders(path, world.map, goal, {method: cost(model) for method, model in models.items()}, start)
+    draw_field(path, world.map, goal, {method: cost(model) for method, model in models.items()}, start, ranked=True)
     return path
 
 

@@ -54,7 +54,7 @@ class PublishedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """Success in per cent, as somebody printed it."""
+    """Success in per cent, as printed by others."""
 
     task: str
     method: str
@@ -86,10 +86,14 @@ def published_tables() -> dict[str, PublishedTable]:
     return tables
 
 
+def results_tables() -> dict[str, PublishedTable]:
+    """All tables but the study of one method's settings."""
+    return {name: table for name, table in published_tables().items() if name != "paper-sensitivity"}
+
+
 def published_tasks() -> list[str]:
-    """Every task that somebody printed a success rate for, in the order of the file."""
-    tables = [table for name, table in published_tables().items() if name != "paper-sensitivity"]
-    return list(dict.fromkeys(task for table in tables for task in table.rows))
+    """Every task with a published success rate, in the order of the file."""
+    return list(dict.fromkeys(task for table in results_tables().values() for task in table.rows))
 
 
 def published_task(name: str) -> str:
@@ -102,14 +106,13 @@ def published_task(name: str) -> str:
 
 
 def numbers_on(task: str) -> list[PublishedNumber]:
-    """All published numbers on a task, the best first; studies of one method's settings are left out."""
-    tables = {name: table for name, table in published_tables().items() if name != "paper-sensitivity"}
-    found = [number for name, table in tables.items() for number in table.numbers(name, task)]
+    """All published numbers on a task, the best first."""
+    found = [number for name, table in results_tables().items() for number in table.numbers(name, task)]
     return sorted(found, key=lambda number: -number.mean)
 
 
 def best_on(task: str) -> dict[Protocol, PublishedNumber]:
-    """The best published number of each protocol class; what no paper's text or transcription bears does not count."""
+    """The best published number of each protocol class, of those read in a paper or in a transcription."""
     best: dict[Protocol, PublishedNumber] = {}
     for number in numbers_on(task):
         if published_tables()[number.table].evidence in ("paper", "transcription"):

@@ -1,4 +1,8 @@
-"""What came out of a comparison: scores of every seed and task, and the statistics that go with them."""
+"""The results of a comparison: scores of every seed and task, and their statistics.
+
+Scores are those of the model that training ended with. With `checkpoints` above 1 in the protocol models of earlier
+steps are measured as well, for learning curves.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,9 +37,6 @@ from iel.training import open_runs
 
 Scores = NDArray[np.float64]
 T = TypeVar("T")
-CHECKPOINT = "last"
-"""Which model of a run the tables show: the one training ended with. With `checkpoints` above 1 in the protocol earlier
-ones are measured as well, for learning curves and for a table of the best ones, which is labelled as such."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +53,9 @@ class Entry:
     curve: dict[int, Scores] = field(default_factory=dict)
     """Step -> (seeds, tasks) mean scores of earlier checkpoints."""
     last_step: int = 0
-    """The step of the last checkpoint, if it was noted."""
+    """The step of the last checkpoint, if it was recorded."""
     bands: dict[str, Scores] = field(default_factory=dict)
-    """Band of distance -> scores of the seeds, where it was measured."""
-
-    @property
-    def best(self) -> Scores | None:
-        """Each seed's highest score over its checkpoints, or None where only the last one was measured.
-
-        Chosen by the episodes it is judged by, so it flatters: most where checkpoints are many and episodes few.
-        """
-        if not self.curve:
-            return None
-        return np.max([self.scores, *(rates.mean(1) for rates in self.curve.values())], axis=0)
+    """Band of distance -> scores of the seeds, where they were measured."""
 
     @property
     def scores(self) -> Scores:
@@ -79,23 +70,18 @@ class Entry:
         """JSON-safe."""
         described: JSON = {
             "metric": self.metric,
-            **_summary(self.scores),
+            **dict(zip(("mean", "standard_deviation"), mean_and_deviation(self.scores), strict=True)),
             "interval": list(self.interval),
             "per_seed": dict(zip(map(str, self.seeds), self.scores.tolist(), strict=True)),
             "per_task": self.rates.mean(0).tolist(),
             "episodes_per_task": self.episodes,
             "mean_steps": self.steps,
         }
-        if self.best is not None:
-            described["best_checkpoint"] = _summary(self.best)
+        if self.curve:
             described["earlier"] = {str(step): rates.mean(1).tolist() for step, rates in self.curve.items()}
         if self.bands:
             described["by_distance"] = {band: scores.tolist() for band, scores in self.bands.items()}
         return described
-
-
-def _summary(scores: Scores) -> JSON:
-    return dict(zip(("mean", "standard_deviation"), mean_and_deviation(scores), strict=True))
 
 
 @dataclass(frozen=True)
@@ -171,7 +157,7 @@ class Comparison:
         return {
             "title": self.title,
             "scale": self.scale,
-            "checkpoint": CHECKPOINT,
+            "checkpoint": "last",
             "interval": SUCCESS_INTERVAL,
             "protocol": structs.asdict(self.protocol),
             "results": labelled(self.entries, Entry.describe),

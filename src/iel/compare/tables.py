@@ -36,13 +36,12 @@ def best_in(comparison: Comparison, env: str) -> float:
     return max((e.scores.mean() for (name, _), e in comparison.entries.items() if name == env), default=float("nan"))
 
 
-def cell_text(entry: Entry | None, best: float, with_interval: bool = False) -> str:
+def cell_text(entry: Entry | None, best: float) -> str:
     """Mean ± standard deviation, bold for the best."""
     if entry is None:
         return "–"
     text = number(*mean_and_deviation(entry.scores))
-    text = f"**{text}**" if entry.scores.mean() >= best - 1e-12 else text
-    return f"{text} {interval_text(entry.interval)}" if with_interval else text
+    return f"**{text}**" if entry.scores.mean() >= best - 1e-12 else text
 
 
 def main_table(comparison: Comparison) -> list[str]:
@@ -66,7 +65,7 @@ def _lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _published(comparison: Comparison, env: str, column: Column) -> str:
-    """A number of others is in italics wherever it stands, and is in per cent already."""
+    """A published number, in per cent and in italics as everywhere; empty where there is none."""
     if (env, column) not in comparison.published:
         return ""
     mean, deviation = comparison.published[env, column]
@@ -117,24 +116,8 @@ def aggregate_table(comparison: Comparison) -> list[str]:
     return _lines(["method", "planner", "IQM", "95 % interval", "mean", better, "95 % interval"], rows)
 
 
-def best_table(comparison: Comparison) -> list[str]:
-    """The best of several checkpoints beside the last one; empty where only the last was measured."""
-    rows = []
-    for row, entry in ordered(comparison):
-        if entry.best is not None:
-            last, top = (number(*mean_and_deviation(scores)) for scores in (entry.scores, entry.best))
-            rows.append([*row, last, f"{top} of {len(entry.curve) + 1}"])
-    return _lines(("data set", "method", "planner", "last checkpoint", "best checkpoint of"), rows) if rows else []
-
-
-BEST_NOTE = (
-    "The best checkpoint of each seed was chosen by the very episodes it is judged by, so these numbers flatter; all "
-    "other tables show the last checkpoint."
-)
-
-
 def protocol_text(comparison: Comparison) -> str:
-    """How the numbers were measured, in a sentence or two."""
+    """How the numbers were measured."""
     protocol, counts = comparison.protocol, sorted({len(entry.seeds) for entry in comparison.entries.values()})
     seeds = f"{' or '.join(map(str, counts)) or 'no'} training {'seed' if counts == [1] else 'seeds'}"
     limit = f", at most {protocol.max_steps} steps" if protocol.max_steps else ""
@@ -185,8 +168,6 @@ def markdown(comparison: Comparison, pictures: dict[str, str], level: int = 1) -
     if aggregate := aggregate_table(comparison):
         lines += [f"{section} All environments together", "", *aggregate, ""]
     lines += [f"{section} Every result", "", *interval_table(comparison), ""]
-    if best := best_table(comparison):
-        lines += [f"{section} Best checkpoint", "", BEST_NOTE, "", *best, ""]
     for title, path in pictures.items():
         lines += [f"![{title}]({path})", ""]
     lines += [

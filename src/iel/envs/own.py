@@ -52,8 +52,6 @@ class GoalEnv(Protocol):
     """Parts a task has; 0 where success is all there is."""
     num_envs: int | None
     """How many to keep in memory at a time; None where they are small."""
-    draws_while_stepping: bool
-    """Whether `step` borrows numpy's global generator (then two such environments must not step at the same time)."""
     observation_space: Any
     action_space: Any
 
@@ -125,8 +123,6 @@ class OwnEnv:
 
     map: MazeMap | None = None
     subtasks = 0
-    draws_while_stepping = True
-    """Whether it may be stepped in a thread is not known, so it is not."""
 
     def __init__(self, world: World):
         env = world.make()

@@ -39,7 +39,7 @@ class SeededEnv(gymnasium.Wrapper):
         super().__init__(env)
         self.name, self.horizon, self.map = name, horizon, maze
         self.num_tasks, self.subtasks, self.num_envs = num_tasks, subtasks, num_envs
-        self.draws_while_stepping, self._may_draw = may_draw is not None, may_draw
+        self._may_draw = may_draw
         self._raw_step = env.step
         self._left = horizon
         self._state = np.random.RandomState(0).get_state()

@@ -1,7 +1,7 @@
 """Success by distance: pairs of cells of a maze instead of its five tasks.
 
 The tasks of a large maze are all long, 12 to 19 cells, so success there is nearly all or nothing. Here starts and goals
-come from all ordered pairs of free cells, in bands of n, the moves of the shortest way between them:
+come from all ordered pairs of free cells, in bands of n, the moves of the shortest path between them:
 
     1-2, 3-5, 6-9, 10-14, 15 and more cells.
 
@@ -34,7 +34,7 @@ class Band(NamedTuple):
 
 
 def bands_of(name: str, maze: MazeMap | None) -> tuple[Band, ...]:
-    """The bands that a maze has pairs for; refused where an environment cannot be asked for any pair of cells."""
+    """The bands that a maze has pairs for; refused where episodes of an environment cannot begin in any cell."""
     if maze is None or not can_measure(name):
         raise ConfigError(f"{name} has starts and goals of its own; success by distance needs a maze of OGBench's.")
     moves = maze.cell_distances

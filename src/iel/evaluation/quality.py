@@ -12,7 +12,7 @@
     score      max_k  s_k (v_k - median v_k) / (1.4826 MAD v_k),   s = -1 for progress, else 1, over all episodes
 
 A score is how unusual the worst trait of an episode is among the episodes at hand, so at most half of them may be
-wrong. Costs that are not in steps serve as well, because only their order and spread count. A model trained on the
+wrong. Costs that are not in steps serve as well, because only their order and dispersion count. A model trained on the
 same episodes finds those that differ from most others.
 """
 

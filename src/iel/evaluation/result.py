@@ -38,7 +38,7 @@ JSON = dict[str, Any]
 SCORES = {
     "subtask_fraction": "fraction of subtasks",
     "reward_per_step": "reward a step",
-    "share_in_avoided": "share of steps in avoided places",
+    "share_in_avoided": "share of steps in avoided regions",
 }
 """What is measured beside success, as tables call it."""
 
@@ -204,12 +204,7 @@ class Evaluation(dict[str, "Rollouts"]):
         """The table in a notebook."""
         from html import escape
 
-        shown = table(self.summary())
-        heads = "".join(f"<th>{escape(str(column.header))}</th>" for column in shown.columns)
-        rows = zip(*(column.cells for column in shown.columns), strict=True)
-        lines = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
-        body = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f"<table><caption>{escape(str(shown.caption))}</caption><tr>{heads}</tr>{body}</table>"
+        return f"<pre>{escape(repr(self))}</pre>"
 
 
 def summarise(results: Iterable[Result]) -> JSON:
@@ -277,7 +272,7 @@ def table(summary: JSON) -> Table:
         f"success rate in per cent; {protocol['tasks']} {kind} x {protocol['episodes_per_task']} episodes x "
         f"{protocol['training_seeds']} training seed(s), {protocol['action']}, brackets: {protocol['interval']}"
     )
-    caption += f"; asked: {protocol['asked']}" if "asked" in protocol else ""
+    caption += f"; request: {protocol['request']}" if "request" in protocol else ""
     caption += f"; driven by the policy of {protocol['policy_of']}" if "policy_of" in protocol else ""
     result = Table(title=summary["env"], caption=caption, title_style="bold", caption_justify="left", pad_edge=False)
     result.add_column("planner")

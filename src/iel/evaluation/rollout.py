@@ -3,23 +3,19 @@
 OGBench's protocol: every fixed task of an environment, N episodes each, success as the environment reports it. D4RL's
 is the same with one task; in the kitchen the score is the fraction of its four subtasks. The policy acts by its mean,
 or by samples where the protocol says so. Episode e of task k starts from the seed (seed, k, e), so every planner and
-every model meets the same episodes, and two evaluations agree exactly. Simulators release Python's lock while they
-compute, so threads step them; which thread steps which environment cannot change a result.
+every model meets the same episodes, and two evaluations agree exactly, on any number of cores (`simulators.py`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iel.cores import usable_cores
 from iel.data import Trajectories
 from iel.distances import Floats
 from iel.envs import GoalEnv, World, make_env
@@ -27,6 +23,7 @@ from iel.envs.own import arena_of, episode_seed
 from iel.errors import ConfigError, NoPath
 from iel.evaluation.distances import bands_of
 from iel.evaluation.result import JSON, Episodes, Evaluation, summary_of
+from iel.evaluation.simulators import SUCCESS, TERMINATED, TRUNCATED, Simulators, Start, usual_workers
 from iel.evaluation.stats import EPISODE_INTERVAL
 from iel.files import notice
 from iel.model import Model
@@ -35,24 +32,24 @@ from iel.planning.goals import Goal, Regions, Rewards, inside
 from iel.progress import Progress
 
 ACTIONS = {"mean": "policy mean", "sample": "policy sample", "unstick": "policy mean, noise while stuck"}
-"""Ways of acting, as protocols print them."""
+"""Kinds of actions, as protocols print them."""
 
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """Only some columns of the goals, places to keep out of, or a reward instead of goals."""
+    """Only some columns of the goals, regions to avoid, or a reward instead of goals."""
 
     columns: tuple[int, ...] | None = None
-    """The agent is sent to these columns of each goal, whatever the others; success is still the environment's."""
+    """The goal is these columns of each task's goal, whatever the others; success is still the environment's."""
     avoid: Regions | None = None
-    """Places to keep out of on the way (`iel.planning.Avoid`)."""
+    """Regions that plans avoid (`iel.planning.Avoid`)."""
     goal: Goal | None = None
     """Any goal of `iel.planning`, the same in all episodes, instead of the tasks' own. Episodes then begin where the
-    tasks do and last to the horizon, and success says whether the task's goal was passed."""
+    tasks do and last to the horizon, and success is whether the task's goal was passed."""
     reward: Callable[[Floats], ArrayLike] | None = None
-    """Measured on the way: a function from observations (n, obs_dim) to numbers (n,)."""
+    """Measured at every step: a function from observations (n, obs_dim) to numbers (n,)."""
     words: str = ""
-    """How protocols print it."""
+    """What protocols print."""
 
     @classmethod
     def for_reward(cls, reward: Rewards, avoid: Regions | None = None, words: str = "") -> TaskRequest:
@@ -63,11 +60,11 @@ class TaskRequest:
 
     def __post_init__(self) -> None:
         if self.goal is not None and self.columns is not None:
-            raise ConfigError("Another goal replaces the tasks' own, so there are no columns of them to choose.")
+            raise ConfigError("A goal replaces those of the tasks, so leave their columns out.")
 
     def specifications(self, goals: NDArray[np.float32]) -> Sequence[Goal] | NDArray[np.float32]:
-        """What a planner is asked for in each episode: of goals of which only some columns are known (the others are
-        NaN), these columns."""
+        """The goal specification of each episode: of goals of which only some columns are known (the others are NaN),
+        these columns."""
         wanted: Sequence[Goal] | NDArray[np.float32] = goals
         if not np.isfinite(goals).all():
             known = [np.flatnonzero(np.isfinite(goal)) for goal in goals]
@@ -79,7 +76,7 @@ class TaskRequest:
         return wanted if self.avoid is None else [Avoid(requested, self.avoid) for requested in wanted]
 
     def scores(self, paths: list[NDArray[np.float32]]) -> dict[str, NDArray[np.float64]]:
-        """Per episode: the mean reward of a step, and the share of steps in places to keep out of."""
+        """Per episode: the mean reward of a step, and the share of steps in avoided regions."""
         found = {}
         if self.reward is not None:
             found["reward_per_step"] = np.array([float(np.mean(np.asarray(self.reward(path[1:])))) for path in paths])
@@ -104,14 +101,14 @@ class Protocol:
     action: ActionKind = "mean"
     """How the policy acts (`iel.planning.Acting`); what is random follows from the seed as well."""
     request: TaskRequest = field(default_factory=TaskRequest)
-    """What the agent is asked for, if not each task's goal."""
+    """What the agent is to do, if not to reach each task's goal."""
     by_distance: bool = False
     """Starts and goals are pairs of cells in bands of distance (`iel.evaluation.distances`), which count as tasks."""
 
     def __post_init__(self) -> None:
-        _ = Acting(self.action)  # refuses an unknown way of acting now
+        _ = Acting(self.action)  # refuses an unknown kind of action now
         if self.episodes < 1:
-            raise ConfigError(f"An evaluation needs at least one episode per task, but {self.episodes} were asked for.")
+            raise ConfigError(f"An evaluation needs at least one episode per task, not {self.episodes}.")
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ class Rollouts:
     subtasks: NDArray[np.float64] | None = None
     """Fraction of its subtasks that each episode completed, where a task has several."""
     scores: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    """What else was asked about every episode (`Ask.scores`)."""
+    """What else was measured of every episode (`TaskRequest.scores`)."""
     names: dict[int, str] = field(default_factory=dict)
     """What tasks are called, if not task1, task2..."""
 
@@ -152,10 +149,12 @@ class Rollouts:
 
 
 class Arena:
-    """A pool of environments, made once and used for every planner: one per episode, or fewer that take turns where one
-    needs much memory (`GoalEnv.num_envs`).
+    """The environments of a protocol, made once and used by every planner: one per episode, or fewer that take turns
+    where one needs much memory (`GoalEnv.num_envs`).
 
-    `reference` is an observation of the data set, for environments whose goals take the robot's pose from it.
+    `reference` is an observation of the data set, for environments whose goals take the robot's pose from it. `workers`
+    is the number of processes that step them (default: as many as there are cores, fewer where the episodes are short).
+    An environment of your own is stepped in this process alone.
     """
 
     def __init__(
@@ -164,28 +163,30 @@ class Arena:
         protocol: Protocol,
         *,
         reference: NDArray[np.float32] | None = None,
-        threads: int | None = None,
+        workers: int | None = None,
     ):
         def make() -> GoalEnv:
             made: Any = env.environment() if isinstance(env, World) else make_env(env, reference=reference)
             return made
 
+        if workers is not None and workers < 1:
+            raise ConfigError(f"--workers must be at least 1, but is {workers}.")
         first = make()
-        self.name, self.protocol = env if isinstance(env, str) else env.name, protocol
+        self.name, self.protocol, self.map = env if isinstance(env, str) else env.name, protocol, first.map
         self.bands = bands_of(self.name, first.map) if protocol.by_distance else ()
         known = len(self.bands) or first.num_tasks
         self.tasks = protocol.tasks or tuple(range(1, known + 1))
         unknown = [task for task in self.tasks if not 1 <= task <= known]
         if unknown:
             raise ConfigError(f"{self.name} has tasks 1 to {known}, not {unknown[0]}.")
-        episodes = [(task, episode) for task in self.tasks for episode in range(protocol.episodes)]
-        self.episodes = np.array(episodes)
-        num_envs = min(len(episodes), first.num_envs or len(episodes))
-        self.envs: list[GoalEnv] = [first, *(make() for _ in range(num_envs - 1))]
+        self.episodes = np.array([(task, episode) for task in self.tasks for episode in range(protocol.episodes)])
         self.horizon = min(protocol.max_steps or first.horizon, first.horizon)
-        # Environments that borrow the global generator while they step cannot do so at the same time.
-        cores = len(usable_cores())
-        self.threads = 1 if first.draws_while_stepping else min(threads or cores, num_envs)
+        self.subtasks, count = first.subtasks, len(self.episodes)
+        self.num_envs = min(count, first.num_envs or count)
+        workers = usual_workers(count * self.horizon) if workers is None else workers
+        self.workers = 1 if isinstance(env, World) else min(workers, self.num_envs)
+        row = None if reference is None else reference.tolist()
+        self.simulators = Simulators(first, make, self.num_envs, self.workers, row)
 
     def describe(self) -> JSON:
         """The protocol as JSON-safe values."""
@@ -196,39 +197,40 @@ class Arena:
             "seed": self.protocol.seed,
             "action": ACTIONS[self.protocol.action],
             "interval": EPISODE_INTERVAL,
-            **({"asked": self.protocol.request.words} if self.protocol.request.words else {}),
+            **({"request": self.protocol.request.words} if self.protocol.request.words else {}),
             **({"by_distance": True} if self.bands else {}),
         }
 
+    def start(self, task: int, episode: int) -> Start:
+        """How an episode of a task begins."""
+        seed = self.protocol.seed, int(task), int(episode)
+        if not self.bands:
+            return Start(episode_seed(*seed), {"task_id": int(task)})
+        return Start(episode_seed(*seed), {"task_info": self.bands[task - 1].task(np.random.SeedSequence(seed))})
+
     def reset(self, chosen: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(observations, goals) at the start of the chosen episodes, one per environment."""
-        observations, goals = [], []
-        for env, (task, episode) in zip(self.envs, self.episodes[list(chosen)], strict=False):
-            sequence = np.random.SeedSequence([self.protocol.seed, int(task), int(episode)])
-            options = {"task_info": self.bands[task - 1].task(sequence)} if self.bands else {"task_id": int(task)}
-            seed = episode_seed(self.protocol.seed, int(task), int(episode))
-            observation, info = env.reset(seed=seed, options=options)
-            observations.append(observation)
-            goals.append(info["goal"])
-        return np.array(observations, np.float32), np.array(goals, np.float32)
+        """(observations, goals) at the start of the chosen episodes, at most `num_envs` of them."""
+        return self.simulators.reset([self.start(*self.episodes[number]) for number in chosen])
 
     def rollout(self, model: Model, planner: Planner, name: str, progress: bool = True) -> Rollouts:
         """Let `planner` drive every episode to success or to the horizon."""
         from threadpoolctl import threadpool_limits
 
-        count, num_envs, turns = len(self.episodes), len(self.envs), list[_Turn]()
+        count, turns = len(self.episodes), list[_Turn]()
         # Episodes are few rows: a second thread for their products would only be waited for.
-        limits = threadpool_limits(1, "blas")
-        with Progress(f"evaluate {name}", count, unit="episodes", show=progress) as bar, limits, ExitStack() as stack:
-            pool = stack.enter_context(ThreadPoolExecutor(self.threads)) if self.threads > 1 else None
-            for first in range(0, count, num_envs):
-                turns.append(_Turn(self, range(first, min(first + num_envs, count)), pool))
-                turns[-1].run(model, planner, bar)
+        with Progress(f"evaluate {name}", count, unit="episodes", show=progress) as bar, threadpool_limits(1, "blas"):
+            try:
+                for first in range(0, count, self.num_envs):
+                    turns.append(_Turn(self, range(first, min(first + self.num_envs, count))))
+                    turns[-1].run(model, planner, bar)
+            except BaseException:
+                self.simulators.close()
+                raise
         success, steps, goals, parts = (
             np.concatenate(columns)
             for columns in zip(*((turn.success, turn.steps, turn.goals, turn.subtasks) for turn in turns), strict=True)
         )
-        paths = [np.array(path, np.float32) for turn in turns for path in turn.paths]
+        paths = [path for turn in turns for path in turn.paths()]
         return Rollouts(
             name,
             self.episodes[:, 0],
@@ -238,7 +240,7 @@ class Arena:
             sum(turn.planning for turn in turns),
             paths,
             goals,
-            parts / self.envs[0].subtasks if self.envs[0].subtasks else None,
+            parts / self.subtasks if self.subtasks else None,
             self.protocol.request.scores(paths),
             {number: band.label for number, band in enumerate(self.bands, 1)},
         )
@@ -247,12 +249,16 @@ class Arena:
 class _Turn:
     """Episodes that are stepped together, one per environment."""
 
-    def __init__(self, arena: Arena, chosen: range, pool: ThreadPoolExecutor | None):
-        self.arena, self.pool, count = arena, pool, len(chosen)
+    def __init__(self, arena: Arena, chosen: range):
+        self.arena, count = arena, len(chosen)
         self.started = time.perf_counter()
         self.observations, self.goals = arena.reset(chosen)
-        self.paths = [[observation.copy()] for observation in self.observations]
-        self.success, self.steps = np.zeros(count, bool), np.full(count, arena.horizon)
+        self.history = [self.observations.copy()]
+        self.success, self.steps, self.taken = (
+            np.zeros(count, bool),
+            np.full(count, arena.horizon),
+            np.zeros(count, int),
+        )
         self.subtasks, self.over = np.zeros(count), np.zeros(count, bool)
         self.planning = self.seconds = 0.0
         self.generator = np.random.default_rng(np.random.SeedSequence([arena.protocol.seed, chosen.start]))
@@ -278,6 +284,11 @@ class _Turn:
         self.planning += controller.seconds
         self.seconds = time.perf_counter() - self.started
 
+    def paths(self) -> list[NDArray[np.float32]]:
+        """(steps + 1, obs_dim) observations of every episode."""
+        table = np.stack(self.history, axis=1)
+        return [path[: taken + 1].copy() for path, taken in zip(table, self.taken, strict=True)]
+
     def _act(self, controller: Controller, running: NDArray[np.intp], bar: Progress) -> tuple[Floats, NDArray[np.intp]]:
         """Actions of the running episodes but for those whose goal no route leads to: they have failed."""
         try:
@@ -292,24 +303,16 @@ class _Turn:
             return (controller.act(self.observations[left], left), left) if len(left) else (np.empty((0, 0)), left)
 
     def _step(self, step: int, running: NDArray[np.intp], actions: Floats) -> None:
-        """One step of the running episodes. Each touches its own rows only, so they may share out among threads."""
-
-        def advance(share: NDArray[np.intp]) -> None:
-            for row in share:
-                episode = running[row]
-                observation, _, terminated, truncated, info = self.arena.envs[episode].step(actions[row])
-                self.observations[episode] = observation
-                self.paths[episode].append(self.observations[episode].copy())
-                self.subtasks[episode] = info.get("subtasks", 0)
-                if info["success"] and not self.success[episode]:
-                    self.success[episode], self.steps[episode] = True, step
-                # Who was asked for something else passes by the task's goal; only the simulator's limit ends that.
-                reached = (terminated or info["success"]) and self.arena.protocol.request.goal is None
-                self.over[episode] = truncated or reached
-
-        shares = np.array_split(np.arange(len(running)), min(self.arena.threads, len(running)))
-        for _ in map(advance, shares) if self.pool is None or len(running) == 1 else self.pool.map(advance, shares):
-            pass
+        """One step of the running episodes."""
+        made = self.arena.simulators.step(running, np.asarray(actions, np.float32))
+        self.observations[running], self.subtasks[running], self.taken[running] = made.observations, made.subtasks, step
+        self.history.append(self.observations.copy())
+        succeeded = (made.flags & SUCCESS) > 0
+        new = running[succeeded & ~self.success[running]]
+        self.success[new], self.steps[new] = True, step
+        # An agent with another goal may pass by the task's; then only the simulator's limit ends the episode.
+        reached = (made.flags & (SUCCESS | TERMINATED)) > 0 if self.arena.protocol.request.goal is None else False
+        self.over[running] = ((made.flags & TRUNCATED) > 0) | reached
 
 
 def evaluate(
@@ -322,14 +325,20 @@ def evaluate(
     episodes: int | None = None,
     settings: dict[str, JSON] | None = None,
     progress: bool = True,
+    workers: int | None = None,
     **world: Any,
 ) -> Evaluation:
-    """Success of a model under each planner (by default all that it allows).
+    """Measure success rates of a model under each planner (by default all that it allows).
+
+        iel.evaluate(model, data, "antmaze-large-navigate-v0", ["direct", "asym-graph"], episodes=20)
 
     `env` is the name of an environment, a Gymnasium environment of your own, or a function that makes one (better: then
-    episodes run side by side). `goal`, `success`, `tolerance`, `columns` and `max_steps` say what your environment does
-    not say itself (`iel.envs.World`). `episodes` is how many each task has. Planners take their nodes from `data`, or
-    from what was exported with the model. `settings` are keyword arguments for planners, by name.
+    its episodes are acted for in batches). `goal`, `success`, `tolerance`, `columns` and `max_steps` are what your
+    environment does not say itself (`iel.envs.World`). `episodes` is the number per task. Planners take their nodes
+    from `data`, or from what was exported with the model; `settings` are their keyword arguments, by planner.
+    `workers` processes step a named environment (default: all cores); every number gives the same bits.
+
+    Returns rollouts by planner, printed as a table. Raises a `ConfigError` for an unknown environment, planner or task.
     """
     if env is None:
         raise ConfigError("Say where to act: env='pointmaze-large-navigate-v0', or an environment of your own.")
@@ -342,14 +351,19 @@ def evaluate(
     for name in planners:
         own = (settings or {}).get(name, {})
         made[name] = model.planner(name, **own) if data is None else make_planner(name, model, data, **own)
-    return evaluate_planners(model, made, known_world, protocol, progress)
+    return evaluate_planners(model, made, known_world, protocol, progress, workers)
 
 
 def evaluate_planners(
-    model: Model, planners: dict[str, Planner], env: str | World, protocol: Protocol, progress: bool = True
+    model: Model,
+    planners: dict[str, Planner],
+    env: str | World,
+    protocol: Protocol,
+    progress: bool = True,
+    workers: int | None = None,
 ) -> Evaluation:
     """Success of a model under planners that were made already, by name."""
     reference = next(iter(planners.values())).observations[0]
-    arena = Arena(env, protocol, reference=reference)
+    arena = Arena(env, protocol, reference=reference, workers=workers)
     rollouts = {name: arena.rollout(model, planner, name, progress) for name, planner in planners.items()}
     return Evaluation(arena.name, arena.describe(), rollouts)

@@ -1,11 +1,11 @@
 """Statistics of success rates, reproducible from a seed. numpy and scipy's special functions only.
 
-Two kinds of chance are kept apart: which episodes an agent met, and which training seed it came from. Tables compare
+Two kinds of chance are separate: which episodes an agent met, and which training seed it came from. Tables compare
 methods, so their intervals are about new training seeds:
 
     success_interval     one method in one environment: (seeds, tasks) success rates; of a single seed, its episodes
                          are all that is known, and it says nothing about another training seed
-    bootstrap_interval   a mean that is no rate (such as collected reward), of one trained agent's episodes
+    bootstrap_interval   a mean that is not a rate (such as collected reward), of one trained agent's episodes
     stratified_interval  any statistic of several environments' scores, such as their interquartile mean
 
 How often each of them contains the truth is measured by scripts/interval_coverage.py.
@@ -23,7 +23,7 @@ TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 SUCCESS_INTERVAL = "95 % score interval over training seeds"
 """What tables call `success_interval`."""
 EPISODE_INTERVAL = "95 % score interval over episodes"
-"""The same of a single training seed."""
+"""What tables call the `success_interval` of a single training seed."""
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -74,11 +74,11 @@ def score_bounds(rates: Floats, episodes: int) -> tuple[Floats, Floats]:
     seeds, tasks = rates.shape[-2:]
     scores = rates.mean(-1)
     mean, trials = scores.mean(-1), seeds * tasks * episodes
-    inner = (mean * trials + 1) / (trials + 2)  # away from 0 and 1, where no dispersion could be told
+    inner = (mean * trials + 1) / (trials + 2)  # away from 0 and 1, where the dispersion would be 0
     unit = inner * (1 - inner)
     task_rates = (rates.mean(-2) * seeds * episodes + 0.5) / (seeds * episodes + 1)
     by_chance = (task_rates * (1 - task_rates)).sum(-1) / (tasks**2 * episodes) / unit
-    if tasks == 1:  # exactly Wilson's: there are no strata to take variance out
+    if tasks == 1:  # exactly Wilson's: one task has no variance between tasks
         by_chance = np.full(mean.shape, 1.0 / episodes)
     low, high = _wilson(mean, ndtri(TAILS[1]) ** 2 * by_chance / seeds)
     if seeds > 1:

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
-import matplotlib.ticker
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from iel.viz.style import EDGE, INK, LINES, panels, plain_log
@@ -141,27 +140,12 @@ def draw_learning(
                 panel.plot(steps, mean, color=colour, linewidth=1.6, label=env.removesuffix("-v0"))
             if unit == "loss":
                 panel.set_yscale("symlog", linthresh=0.1)
-                _numbered(panel)
+                panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             else:
                 panel.set_ylim(-2, 102)
             panel.set(title=method, xlabel="thousand steps", ylabel="loss of each phase" if unit == "loss" else unit)
             panel.grid(color=EDGE, alpha=0.2, linewidth=0.6)
         axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-
-
-def _numbered(panel: Axes) -> None:
-    """Numbers on a symmetric logarithmic axis: 1, 2 and 5 of each decade, or evenly where there are not two of them."""
-    low, high = panel.get_ylim()
-    positions = np.array(
-        [0.0, *(sign * first * 10.0**power for sign in (-1, 1) for first in (1, 2, 5) for power in range(-1, 9))]
-    )
-    shown = np.sort(positions[(positions >= low) & (positions <= high)])
-    if len(shown) > 8:  # whole decades alone
-        shown = np.array([point for point in shown if point == 0 or np.log10(abs(point)) % 1 == 0])
-    locator = matplotlib.ticker.FixedLocator(shown.tolist()) if len(shown) > 1 else matplotlib.ticker.MaxNLocator(4)
-    panel.yaxis.set_major_locator(locator)
-    panel.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))
-    panel.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
 
 
 def draw_by_distance(

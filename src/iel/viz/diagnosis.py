@@ -11,7 +11,7 @@ from iel.evaluation.diagnosis import Diagnosis
 from iel.evaluation.rollout import Rollouts
 from iel.viz.style import EDGE, FAILURE, INK, LINES, SUCCESS, Ground, draw_maze, figure
 
-ENDS = {"arrived": SUCCESS, "stuck": FAILURE, "lost": LINES[3], "slow": LINES[1]}
+ENDS = {"succeeded": SUCCESS, "stuck": FAILURE, "lost": LINES[3], "slow": LINES[1]}
 
 
 def draw_diagnosis(

@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm
-from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
@@ -39,7 +37,7 @@ RESOLUTION = 24
 BINS_A_CELL = 8
 """Bins a maze cell along each axis where visits are counted."""
 LOWERED = ("/loss", "_error")
-"""Ends of the names of what training lowers."""
+"""Ends of the names of metrics that training lowers."""
 EXAMPLES = 3
 """Episodes drawn as lines over these counts."""
 
@@ -50,44 +48,15 @@ def draw_field(
     goal: ArrayLike,
     fields: Mapping[str, Callable[[NDArray], NDArray]],
     template: ArrayLike,
+    *,
+    ranked: bool = False,
 ) -> None:
     """Predicted steps to one goal from every free point of the maze: colour and contour lines, one panel a predictor.
 
     `fields` are functions from observations (n, size) to steps (n,), by title; all panels share one scale of colours.
-    `template` is an observation whose first two columns are replaced by the position (a point's are all there is).
+    `template` is an observation whose first two columns are replaced by the position (a point has no others). With
+    `ranked`, for costs in units of their own, colour is the share of points that are nearer to the goal.
     """
-    observations, show = _everywhere(maze, template)
-    with panels(path, len(fields), len(fields), (1.1 + 3.9 * _shape(maze), 4.2)) as axes:
-        predicted = {title: predict(observations) for title, predict in fields.items()}
-        highest = max(float(values[np.isfinite(values)].max(initial=1.0)) for values in predicted.values())
-        for panel, (title, values) in zip(axes, predicted.items(), strict=True):
-            image = show(panel, values, highest, 14, 0.6)
-            mark(panel, np.asarray(goal)[:2], "goal")
-            panel.set_title(title)
-            panel.figure.colorbar(image, ax=panel, shrink=0.8, label="steps")
-
-
-def draw_orders(
-    path: Path | str,
-    maze: MazeMap,
-    goal: ArrayLike,
-    fields: Mapping[str, Callable[[NDArray], NDArray]],
-    template: ArrayLike,
-) -> None:
-    """The same for costs in units of their own: a point's colour is the share of points that are nearer to the goal."""
-    observations, show = _everywhere(maze, template)
-    with panels(path, len(fields), 5, (0.2 + 2.4 * _shape(maze), 2.8)) as axes:
-        for panel, (title, cost) in zip(axes, fields.items(), strict=True):
-            rank = np.argsort(np.argsort(cost(observations), kind="stable"), kind="stable")
-            image = show(panel, rank / max(1, len(rank) - 1), 1.0, 11, 0.5)
-            mark(panel, np.asarray(goal)[:2], "goal", 60.0)
-            panel.set_title(title, fontsize="medium")
-        bar = axes[0].figure.colorbar(image, ax=axes, shrink=0.8, label="share of points nearer to the goal")
-        bar.ax.tick_params(labelsize="small")
-
-
-def _everywhere(maze: MazeMap, template: ArrayLike) -> tuple[NDArray, Callable[..., AxesImage]]:
-    """The free points of a fine lattice as observations, and what shows a value of each below the walls."""
     left, right, bottom, top = maze.extent
     rows, columns = (RESOLUTION * n for n in maze.walls.shape)
     x = left + (np.arange(columns) + 0.5) * (right - left) / columns
@@ -96,22 +65,24 @@ def _everywhere(maze: MazeMap, template: ArrayLike) -> tuple[NDArray, Callable[.
     free = ~maze.walls[tuple(np.moveaxis(maze.cell_of(points), -1, 0))]
     observations = np.tile(np.asarray(template, np.float32), (int(free.sum()), 1))
     observations[:, :2] = points[free]
-
-    def show(panel: Axes, values: NDArray, highest: float, lines: int, width: float) -> AxesImage:
-        field = np.full(free.shape, np.nan)
-        field[free] = values
-        image = panel.imshow(field, FIELD_MAP, extent=maze.extent, origin="lower", vmin=0, vmax=highest, zorder=1)
-        levels = np.linspace(0, highest, lines)[1:-1]
-        panel.contour(x, y, field, levels=levels, colors="white", linewidths=width, alpha=0.7, zorder=1)
-        draw_walls(panel, maze)
-        return image
-
-    return observations, show
-
-
-def _shape(maze: MazeMap) -> float:
-    left, right, bottom, top = maze.extent
-    return (right - left) / (top - bottom)
+    predicted = {title: predict(observations) for title, predict in fields.items()}
+    if ranked:
+        last = max(1, len(observations) - 1)
+        predicted = {title: np.argsort(np.argsort(costs, kind="stable")) / last for title, costs in predicted.items()}
+    highest = max(float(values[np.isfinite(values)].max(initial=1.0)) for values in predicted.values())
+    shape, across = (right - left) / (top - bottom), 5 if ranked else len(fields)
+    with panels(path, len(fields), across, (0.8 + 2.6 * shape, 3.0) if ranked else (1.1 + 3.9 * shape, 4.2)) as axes:
+        for panel, (title, values) in zip(axes, predicted.items(), strict=True):
+            field = np.full(free.shape, np.nan)
+            field[free] = values
+            image = panel.imshow(field, FIELD_MAP, extent=maze.extent, origin="lower", vmin=0, vmax=highest, zorder=1)
+            levels = np.linspace(0, highest, 14)[1:-1]
+            panel.contour(x, y, field, levels=levels, colors="white", linewidths=0.6, alpha=0.7, zorder=1)
+            draw_walls(panel, maze)
+            mark(panel, np.asarray(goal)[:2], "goal")
+            panel.set_title(title)
+        label = "share of points nearer to the goal" if ranked else "steps"
+        axes[0].figure.colorbar(image, ax=axes, shrink=0.8, label=label)
 
 
 def draw_graph(
@@ -129,7 +100,7 @@ def draw_graph(
     """Nodes and edges of the planning graph at the nodes' positions, with a route through them.
 
     nodes (n, 2) positions, edges (m, 2) node numbers, route (k, 2) positions from start to goal; `avoided` (n,) marks
-    nodes to keep out of, `rewards` (n,) colour the others, `doubted` (k - 1,) hops of the route are dashed and red.
+    nodes in avoided regions, `rewards` (n,) colour the others, `doubted` (k - 1,) hops of the route are dashed and red.
     """
     used = np.ones(len(nodes), bool) if avoided is None else ~avoided
     left, right, bottom, top = maze.extent
@@ -145,7 +116,7 @@ def draw_graph(
             shown = panel.scatter(*nodes[used].T, s=14, c=rewards[used], cmap=REWARD_MAP, linewidth=0, zorder=3)
             panel.figure.colorbar(shown, ax=panel, shrink=0.7, label="reward a step")
         if not used.all():
-            panel.scatter(*nodes[~used].T, s=14, color=FAILURE, linewidth=0, alpha=0.6, zorder=3, label="kept out of")
+            panel.scatter(*nodes[~used].T, s=14, color=FAILURE, linewidth=0, alpha=0.6, zorder=3, label="avoided")
         panel.plot(*route.T, color=PATH, linewidth=2.6, zorder=4, solid_capstyle="round", label="planned route")
         if doubted is not None and doubted.any():
             over = LineCollection(
@@ -161,7 +132,7 @@ def draw_graph(
 
 
 def draw_rollouts(path: Path | str, maze: MazeMap | Ground, results: Mapping[str, Rollouts]) -> None:
-    """Every episode's way through the maze: rows are planners, columns tasks; blue where it arrived, red where not."""
+    """The path of every episode: rows are planners, columns tasks; blue where it succeeded, red where it failed."""
     x, y = maze.columns if isinstance(maze, Ground) else (0, 1)
     tasks = np.unique(next(iter(results.values())).tasks)
     left, right, bottom, top = maze.extent
@@ -179,7 +150,7 @@ def draw_rollouts(path: Path | str, maze: MazeMap | Ground, results: Mapping[str
                     mark(panel, result.goals[episode, [x, y]], "goal", 45)
                 rate = result.success[chosen].mean()
                 panel.set_title(f"{name}, task {task}: {rate:.0%}", fontsize=8.5)
-        colours = {"arrived": SUCCESS, "did not arrive": FAILURE}
+        colours = {"succeeded": SUCCESS, "failed": FAILURE}
         keys = [Line2D([], [], color=colour, linewidth=1.6, label=word) for word, colour in colours.items()]
         marks, _ = axes[0, 0].get_legend_handles_labels()
         axes[0, 0].figure.legend(handles=[*keys, *marks[:2]], loc="outside lower center", ncols=4, fontsize=8)
@@ -217,7 +188,7 @@ def draw_curves(path: Path | str, curves: Mapping[str, tuple[Sequence[int], Sequ
 
 
 def draw_visits(path: Path | str, maze: MazeMap, data: Trajectories) -> None:
-    """States a place on a logarithmic scale over the walls, and the first few episodes as lines."""
+    """Number of states at each position on a logarithmic scale over the walls, and the first episodes as lines."""
     left, right, bottom, top = maze.extent
     rows, columns = (BINS_A_CELL * size for size in maze.walls.shape)
     xy = data.observations[:, :2]

@@ -12,7 +12,7 @@ SHOWN = 6
 
 
 def draw_quality(path: Path | str, quality: Quality, ground: MazeMap | Ground) -> None:
-    """Left: scores in order, coloured by the trait. Right: the paths of the first episodes, their place marked."""
+    """Left: scores in order, coloured by the trait. Right: the paths of the first episodes, the worst step marked."""
     pair = list(ground.columns) if isinstance(ground, Ground) else [0, 1]
     order, names = quality.order, list(quality.traits)
     colours = [LINES[names.index(quality.worst(int(episode))) % len(LINES)] for episode in order]

@@ -1,6 +1,6 @@
 """One look for every picture: colours, sizes, and how a maze is drawn."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,8 +80,14 @@ def plain_log(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def picture_columns(positions: Sequence[int], size: int) -> tuple[int, int]:
+    """The two columns to draw observations in: the position columns, else the first of the `size` columns."""
+    both = [*positions, *(column for column in range(size) if column not in positions)][:2]
+    return both[0], both[-1]
+
+
 class Ground(NamedTuple):
-    """What to draw on where there is no map: the places of the data, in two columns."""
+    """What to draw on without a map: two columns of the data's states."""
 
     points: NDArray
     columns: tuple[int, int]
@@ -128,7 +134,7 @@ def mark(axes: Axes, xy: NDArray, kind: str, size: float = 110.0) -> None:
 
 
 def draw_directions(axes: Axes, maze: MazeMap) -> None:
-    """One-way doors as bars with an arrow the way they open, wind as an arrow in its cell."""
+    """One-way doors as bars with an arrow in the direction they open, wind as an arrow in its cell."""
     for front, back in maze.doors:
         middle, direction = maze.centre([front, back]).mean(axis=0), maze.centre(back) - maze.centre(front)
         bar = np.stack([middle + side * direction[::-1] / 2 for side in (-1, 1)])

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from iel.agent import Agent
 from iel.errors import ConfigError, NoPath, install
 from iel.planning.goals import Goal, observation_table
+from iel.viz.style import picture_columns
 
 TIMELINE = "step"
 PLAN_EVERY = 10
@@ -35,7 +36,8 @@ def log_episode(
     rerun, path = _require_rerun(), Path(path)
     rows = observation_table(observations, agent.model.observation_size, "observation")
     done = np.zeros((0, agent.model.action_size)) if len(np.asarray(actions)) == 0 else np.asarray(actions)
-    signals, pair = agent.signals, _pair(agent)
+    signals, size = agent.signals, agent.model.observation_size
+    pair = list(picture_columns(agent.model.target_spec.columns or agent.atlas.position_columns, size))
     names = {
         "observation": signals.observations or [str(column) for column in range(rows.shape[1])],
         "action": signals.actions or [str(column) for column in range(done.shape[1])],
@@ -64,13 +66,6 @@ def log_episode(
     recording.flush()
     recording.disconnect()
     return path
-
-
-def _pair(agent: Agent) -> list[int]:
-    """Two columns to draw positions in: those of the policy's waypoints or the data's, else the first ones."""
-    columns = agent.model.target_spec.columns or agent.atlas.position_columns
-    both = [*columns, *(column for column in range(agent.model.observation_size) if column not in columns)][:2]
-    return [both[0], both[-1]]
 
 
 def _require_rerun() -> ModuleType:

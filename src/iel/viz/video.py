@@ -70,7 +70,7 @@ def record(
 
 
 def write_video(path: Path | str, frames: Frames) -> Path:
-    """Frames (t, height, width, 3) as MP4, or as GIF if asked for or if imageio-ffmpeg is missing; the file written."""
+    """Write frames (t, height, width, 3) as MP4, or as GIF by the suffix or without imageio-ffmpeg; returns it."""
     path = Path(path)
     if path.suffix.lower() not in (".mp4", ".gif"):
         raise ConfigError(f"A video is an .mp4 or a .gif file, not {path.name}.")
@@ -106,7 +106,7 @@ def draw_strip(path: Path | str, frames: Frames, pictures: int = 6) -> Path:
 
 
 def draw_frames(env_name: str, path: NDArray, goal: NDArray, waypoints: NDArray, chosen: NDArray) -> Frames:
-    """2-D drawings of a rollout up to each chosen step: the way through a maze, or how distances to the goal shrink."""
+    """2-D drawings of a rollout up to each chosen step: the path through a maze, or the distances to the goal."""
     maze = make_env(env_name).map
     width, height = frame_size(maze)
     with matplotlib.rc_context(RULES):
