@@ -47,7 +47,7 @@ def trained(robot, name, **settings):
 
 def policy_of(own):
     """The network that acts, of whatever learner holds it."""
-    state = own.get("policy", own.get("skills", own.get("joint", own.get("train"))))
+    state = own.get("policy", own.get("joint", own.get("train")))
     state = getattr(state, "policy_params", getattr(state, "params", state))
     network = getattr(state, "low", None) or getattr(state, "policy", state)
     return network, lambda x: jnp.tanh(network(x)) if isinstance(network, MLP) else network(x)
