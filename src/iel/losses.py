@@ -22,7 +22,7 @@ def ivl_loss(
 
     q_e = r + gamma m V'_e(s', g),  A = min_e q_e - mean_e V'_e(s, g),  L = sum_e E[W_tau(A) (q_e - V_e(s, g))^2],
     where V' is the Polyak target, r = -1 and m = 1 unless s is the goal (then r = m = 0). With tau near 1 the weight
-    is large where the target value is larger, that is where the target *cost is smaller*: short ways win.
+    is large where the target value is larger, that is where the target *cost is smaller*: short routes win.
     """
     reward, mask = goal_reward(success)
     targets = jax.lax.stop_gradient(reward + discount * mask * target_next)

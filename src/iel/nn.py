@@ -158,14 +158,18 @@ class GaussianPolicy(eqx.Module):
         self.mean = MLP(key, *shape, **kind) if heads == 1 else ensemble(key, heads, *shape, **kind)
         self.log_std, self.heads = jnp.zeros(actions), heads
 
+    def _means(self, x: jax.Array) -> jax.Array:
+        """mu(x), or mu_h(x) with a leading axis of heads."""
+        return self.mean(x) if self.heads == 1 else apply_heads(self.mean, x)
+
     def __call__(self, x: jax.Array) -> jax.Array:
         """The mean action."""
-        return self.mean(x) if self.heads == 1 else apply_heads(self.mean, x).mean(0)
+        return self._means(x) if self.heads == 1 else self._means(x).mean(0)
 
     def log_prob(self, x: jax.Array, action: jax.Array) -> jax.Array:
         """log pi(a | x), summed over action dimensions."""
         log_std = jnp.clip(self.log_std, *LOG_STD_RANGE)
-        z = (action - (self.mean(x) if self.heads == 1 else apply_heads(self.mean, x))) * jnp.exp(-log_std)
+        z = (action - self._means(x)) * jnp.exp(-log_std)
         each = -0.5 * jnp.sum(jnp.square(z) + 2.0 * log_std + jnp.log(2.0 * jnp.pi), axis=-1)
         return each if self.heads == 1 else each.mean(0)
 
@@ -182,18 +186,9 @@ class TanhGaussianPolicy(eqx.Module):
 
     network: MLP
 
-    def __init__(
-        self,
-        key: jax.Array,
-        inputs: int,
-        hidden: Sequence[int],
-        actions: int,
-        *,
-        layer_norm: bool = False,
-        lens: Lens | None = None,
-    ):
-        shape = inputs, hidden, 2 * actions
-        self.network = MLP(key, *shape, layer_norm=layer_norm, last_scale=POLICY_SCALE, lens=lens)
+    def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int, **kind: Any):
+        """`kind`: `layer_norm` (default False) and `lens`, as for `MLP`."""
+        self.network = MLP(key, inputs, hidden, 2 * actions, last_scale=POLICY_SCALE, **{"layer_norm": False, **kind})
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The action at the Gaussian's mean, tanh(mu(x))."""
@@ -254,7 +249,7 @@ def scalars(heads: MLP, *parts: jax.Array) -> jax.Array:
 
 
 def frozen(network: MLP, *inputs: str, logit: bool = False) -> Network:
-    """A trained network, or an ensemble of them, as the numpy network that is shipped. `logit`: it is a log-odds."""
+    """A trained network, or an ensemble of them, as the exported numpy network. `logit`: its output is a log-odds."""
     leaves: Any = jax.tree.map(np.asarray, network)
     first = leaves.layers[0].kernel
     heads = [leaves] if first.ndim == 2 else [head(leaves, index) for index in range(len(first))]
@@ -302,7 +297,7 @@ def _through(lens: Lens, kernel: np.ndarray, bias: np.ndarray, inputs: int) -> t
 def in_blocks(network: Callable[[jax.Array], jax.Array], rows: jax.Array, block: int = 8192) -> jax.Array:
     """`network` on all rows, a block at a time, so that a million states need no gigabytes of activations.
 
-    Of rows that stay on the disk it is computed for those that are asked for.
+    Of rows that stay on the disk it is computed for the requested ones.
     """
     if isinstance(rows, Table):
         return rows.through(network)  # type: ignore[return-value]

@@ -62,7 +62,7 @@ def _check_phase(phase: Phase, states: dict[str, TrainState], arrays: DeviceData
     after, metrics = step(state, jax.random.key(1))
     before_types, after_types = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, after))
     _demand(before_types == after_types, f"{name}: update reshapes the state")
-    _demand(f"{name}/loss" in metrics, f"{name}: there is no metric {name}/loss")
+    _demand(f"{name}/loss" in metrics, f"{name}: the metric {name}/loss is missing")
     for metric, value in metrics.items():
         _demand(value.shape == () and bool(jnp.isfinite(value)), f"{name}: the metric {metric} is not a finite scalar")
     again, _ = step(state, jax.random.key(1))

@@ -5,7 +5,7 @@ phi            embedding (two heads)      state -> R^d; head 0 is used downstrea
 z              direction                  random unit vector the policy is trained on; never a goal
 pi, V, Q       policy, value, critic      IQL + AWR over directions (policies/directions.py, shared with IEL)
 
-It is IEL with beta = 0 and without the hitting-time regression: there is no omega and distances are Euclidean.
+It is IEL with beta = 0, without omega and the hitting-time regression: distances are Euclidean.
 """
 
 from __future__ import annotations

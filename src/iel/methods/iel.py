@@ -143,7 +143,7 @@ class IEL(Embedded):
     noise: Amount = 0.01
     """Standard deviation of the InfoNCE augmentation."""
     noise_units: Literal["column", "raw"] = "column"
-    """`column`: noise is relative to each observation column's spread; `raw`: in the observations' own units."""
+    """`column`: noise is a share of each column's standard deviation; `raw`: in the columns' own units."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

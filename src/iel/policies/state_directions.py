@@ -6,8 +6,8 @@
 
 The geometry decides what a direction is made of: of an ant's 29 columns x and y are worth 39 and 23 steps per standard
 deviation and no other more than 1, so z is the heading (docs/htp.md). A direction of phi would carry the same
-information, but what it means for the legs changes from place to place: phi unfolds the maze. A direction of the state
-means the same everywhere, so much less data teaches it.
+information, but what it means for the legs changes over the maze, which phi unfolds. A direction of the state means the
+same everywhere, so much less data teaches it.
 
 With equal weights on the position columns and none elsewhere this is `Waypoints`. The policy is trained after the
 geometry, on standardised columns, and sees all of them.

@@ -2,10 +2,10 @@
 
     L = -E[log pi(a | x without p(x), unit(p(x_{t+k}) - p(x_t)))],     1 <= k <= `future_steps`
 
-It does not see its own position, so what it learns in one place holds in every other: an ant's phi changes more with
-its pose than with a metre of path (docs/results.md). It is trained before the geometry. Batch t follows from the seed
-and t, so with the same data, seed and settings it has the same bits under every geometry: geometries can be compared
-under one policy.
+It does not see its own position, so what it learns at one position holds at every other: an ant's phi changes more
+with its pose than with a metre of path (docs/results.md). It is trained before the geometry. Batch t follows from the
+seed and t, so with the same data, seed and settings it has the same bits under every geometry: geometries can be
+compared under one policy.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CloningLearner(PolicyLearner):
 
 @dataclass(frozen=True)
 class WaypointLearner(CloningLearner):
-    """Clones what the data did on its way."""
+    """Clones what the data did in each direction of the position columns."""
 
     policy: Waypoints
 

@@ -7,7 +7,7 @@
       manifest.json         sha256 and size of every file above, of the data, of itself; the versions that wrote them
 
 A checkpoint is written beside its final name, flushed, read back and verified, and only then renamed; older ones are
-removed afterwards. Whether it is complete is told by its own manifest, so it can be copied anywhere.
+removed afterwards. Its own manifest says whether it is complete, so it can be copied anywhere.
 """
 
 import re
@@ -67,7 +67,7 @@ def checkpoint_name(step: int) -> str:
 
 
 def save_checkpoint(root: Path, state: object, config: Config, facts: Facts) -> Path:
-    """Write a checkpoint under `root` and return its directory. One of this step that is there and whole is kept."""
+    """Write a checkpoint under `root` and return its directory. One of this step that is there and whole stays."""
     final, what = root / checkpoint_name(facts.step), f"checkpoint of step {facts.step}"
     if final.exists() and is_whole(final):
         return final
