@@ -114,7 +114,7 @@ def test_a_standardised_policy_leaves_the_geometry_as_it_is(robot, name):
     settings = {"training": "phased"} if name == "hilp" else {}
     plain, other, whole = (trained(robot, name, standardise=how, **settings)[1] for how in ("none", "policy", "all"))
     states, goals = robot.observations[:20], robot.observations[-20:]
-    if name == "crl":  # its critic is asked at the policy's action
+    if name == "crl":  # its critic is evaluated at the policy's action
         phi, features = (m.networks["goal_features"](goals) for m in (plain, other))
     else:
         phi, features = (m.cost(states, goals, goals) for m in (plain, other))
@@ -140,7 +140,7 @@ def test_goal_columns_are_all_that_is_seen_of_a_goal(robot, name):
     goals[:, 0] += 30.0
     assert not np.array_equal(acted, answers(goals))  # how much it heeds goals is a matter of training
     if model.metric is not None and name not in ("qrl", "cmd", "tmd", "fb", "psm", "crl", "clearning", "gccql"):
-        # (Distances of embeddings compare states, and critics are asked at a state whose own pose counts.)
+        # (Distances of embeddings compare states, and critics are evaluated at a state whose own pose counts.)
         np.testing.assert_allclose(model.cost(states, goals, goals), model.cost(states, goals * [1, 1, 0, 0], goals))
 
 

@@ -1,4 +1,4 @@
-"""Training that is watched: callbacks, the evaluator, trackers, run.toml, and programs that are kept."""
+"""Training that is watched: callbacks, the evaluator, trackers, run.toml, and stored programs."""
 
 import json
 import sys
@@ -13,6 +13,7 @@ from iel.cli import main
 from iel.data import Trajectories
 from iel.errors import ConfigError, RunError
 from iel.methods import get_method
+from iel.policies import Waypoints
 from iel.training import Evaluator, Tracker, TrainingProgress, open_run, resume, train
 from iel.training.callbacks import Callback
 from iel.training.compiled import keep_programs
@@ -98,34 +99,26 @@ def test_what_a_callback_raises_ends_training_and_the_run_can_be_resumed(walks, 
 # ---------------------------------------------------------------- success during training
 
 
-def evaluated(monkeypatch, rates) -> list[int]:
-    """The evaluator measures these success rates, one after the other, instead of acting; returns the steps."""
-    steps: list[int] = []
-    call = Evaluator.__call__
-
-    def noted(self, progress):
-        monkeypatch.setattr(
-            Evaluator, "success_rate", lambda *_: (steps.append(progress.step), rates[len(steps) - 1])[1]
-        )
-        return call(self, progress)
-
-    monkeypatch.setattr(Evaluator, "__call__", noted)
-    return steps
+def evaluated(monkeypatch, *rates: float) -> None:
+    """The evaluator finds these success rates, one after the other, instead of acting."""
+    found = iter(rates)
+    monkeypatch.setattr(Evaluator, "success_rate", lambda *_: next(found))
 
 
 def test_an_evaluator_logs_success_of_the_last_phase_and_stops(walks, tmp_path, monkeypatch):
-    steps = evaluated(monkeypatch, [0.25, 0.5, 1.0])
+    evaluated(monkeypatch, 0.25, 0.5, 1.0)
     train(walks, TINY, out=tmp_path / "run", progress=False, callbacks=[Evaluator(every=12, stop_at=0.9)])
-    assert steps == [16, 24, 40]  # the ends of the chunks after 12, 24 and 36
+    # The ends of the chunks after 12, 24 and 36.
     assert read_metrics(tmp_path / "run/metrics.csv")["success"] == ([16, 24, 40], [0.25, 0.5, 1.0])
-    two = get_method("iel").preset("smoke", steps=16, hidden=(8,), batch_size=8, dimension=2)
-    steps = evaluated(monkeypatch, [0.0] * 9)
-    train(walks, two, progress=False, callbacks=[Evaluator(every=8)])
-    assert steps == [24, 32]  # nothing can act before the policy's phase
+    two = get_method("qrl").preset("smoke", steps=16, hidden=(8,), batch_size=8, policy=Waypoints(columns=(0, 1)))
+    evaluated(monkeypatch, 0.0, 0.0)
+    train(walks, two, out=tmp_path / "two", progress=False, callbacks=[Evaluator(every=8)])
+    # Not before the last phase.
+    assert read_metrics(tmp_path / "two/metrics.csv")["success"] == ([24, 32], [0.0, 0.0])
 
 
 def test_a_resumed_run_is_evaluated_as_one_that_was_never_stopped(walks, tmp_path, monkeypatch):
-    evaluated(monkeypatch, [0.1, 0.2, 0.3, 0.4])
+    evaluated(monkeypatch, 0.1, 0.2, 0.3, 0.4)
     evaluator = Evaluator(every=8, stop_at=0.4)
     train(walks, TINY, out=tmp_path / "whole", progress=False, callbacks=[evaluator], checkpoint_every=16)
     assert open_run(tmp_path / "whole").config["step"] == 32
@@ -134,7 +127,7 @@ def test_a_resumed_run_is_evaluated_as_one_that_was_never_stopped(walks, tmp_pat
         if progress.step == 24:
             raise ValueError
 
-    evaluated(monkeypatch, [0.1, 0.2, 0.3, 0.3, 0.4])
+    evaluated(monkeypatch, 0.1, 0.2, 0.3, 0.3, 0.4)
     with pytest.raises(ValueError):
         train(walks, TINY, out=tmp_path / "run", progress=False, callbacks=[evaluator, fail], checkpoint_every=16)
     resume(tmp_path / "run", walks, progress=False)
@@ -246,8 +239,12 @@ def test_trackers_that_cannot_be_used_are_refused(walks, tmp_path, monkeypatch):
         train(walks, TINY, out=tmp_path / "run", trackers=["mlflow"], progress=False)
 
 
-def test_tensorboard_files_of_a_resumed_run_leave_out_what_came_after_the_checkpoint(walks, tmp_path):
-    pytest.importorskip("tensorboardX")
+def test_tensorboard_files_of_a_resumed_run_leave_out_what_came_after_the_checkpoint(walks, tmp_path, monkeypatch):
+    found: list[dict] = []
+    writer = types.SimpleNamespace(add_scalar=lambda *_: None, flush=lambda: None, close=lambda: None)
+    module = types.ModuleType("tensorboardX")
+    module.SummaryWriter = lambda directory, **options: (found.append({"directory": directory, **options}), writer)[1]
+    monkeypatch.setitem(sys.modules, "tensorboardX", module)
 
     def fail(progress):
         if progress.step == 24:
@@ -257,7 +254,8 @@ def test_tensorboard_files_of_a_resumed_run_leave_out_what_came_after_the_checkp
         train(walks, TINY, out=tmp_path / "run", trackers=["tensorboard"], callbacks=[fail], checkpoint_every=16,
               progress=False)  # fmt: skip
     resume(tmp_path / "run", walks, progress=False)
-    assert len(list((tmp_path / "run/tensorboard").iterdir())) == 2
+    directory = str(tmp_path / "run/tensorboard")
+    assert found == [{"directory": directory, "purge_step": step} for step in (None, 17)]
 
 
 # ---------------------------------------------------------------- run.toml
@@ -311,9 +309,9 @@ def test_options_of_any_text_are_read_back(tmp_path):
 # ---------------------------------------------------------------- compiled programs
 
 
-def test_programs_are_kept_below_the_users_cache_unless_jax_was_told_where(tmp_path, monkeypatch):
+def test_programs_are_stored_below_the_users_cache_unless_jax_has_a_directory(tmp_path, monkeypatch):
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: jax.config.read(name) for name in names}
+    before = {name: getattr(jax.config, name) for name in names}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     try:
         keep_programs()

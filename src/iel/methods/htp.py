@@ -189,7 +189,6 @@ class HTP(Method, Learner):
         return spec._replace(teleports=outcomes(uncut, scaling))
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> Outcomes | None:
-        """The data's teleports."""
         return spec.teleports
 
     def sample(self, key: jax.Array, data: DeviceData, tables: Outcomes | None) -> Batch:
@@ -247,7 +246,6 @@ class HTP(Method, Learner):
     # ---------------------------------------------------------------- what is exported
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
-        """phi in canonical coordinates."""
         assert spec.examples is not None
         return canonical(trained["geometry"].network, spec.examples, self.landmarks)[0]
 

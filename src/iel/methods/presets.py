@@ -65,11 +65,12 @@ def config_from_dict(cls: type[Method], settings: Settings) -> Method:
 
 
 def policy_from(given: str | Settings) -> Policy | None:
-    """A policy from its name (`own` is the method's own: None), or from its kind and settings."""
-    if isinstance(given, str):
-        return None if given == "own" else get_policy(given)()
-    settings = _with_tuples(given)
-    kind = get_policy(str(settings.pop("kind", None)))
+    """A policy from its kind (`own` is the method's own: None), or from its `kind` and settings."""
+    settings = _with_tuples({"kind": given} if isinstance(given, str) else given)
+    name = str(settings.pop("kind", None))
+    if name == "own" and not settings:
+        return None
+    kind = get_policy(name)
     refuse_unknown(kind, settings, f"setting of the policy {kind.kind}")
     return kind(**settings)
 

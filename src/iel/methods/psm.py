@@ -139,11 +139,9 @@ class TaskLearner(Part):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam, and the policy's own."""
         return self.method.apart(adam(self.method.learning_rate), self.method.geometry()[1].steps)
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
-        """phi of every state of the data."""
         return in_blocks(lambda x: on_sphere(trained["basis"].basis(x)), data.observations)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> Batch:

@@ -51,7 +51,7 @@ class TMD(Contrastive):
     name = "tmd"
     facts = Facts(
         "reachability",
-        "arrival time",
+        "time to arrival",
         "quasimetric feature",
         directional=True,
         triangle_inequality=True,

@@ -112,10 +112,9 @@ class DirectionLearner(PolicyLearner):
 
     def init(self, key: jax.Array, spec: Spec) -> DirectionParams:
         """Fresh networks; values have LayerNorm, the policy has it on request."""
-        keys = jax.random.split(key, 5)[2:]
+        keys, parts = jax.random.split(key, 5)[2:], ("observation", self.method.dimension)
         policy, widths, actions = self.policy, self.method.policy_widths, spec.action_size
-        inputs, valued = spec.observation_size + self.method.dimension, policy.extraction == "iql-awr"
-        lens = spec.lens("observation", self.method.dimension, policy=True)
+        inputs, valued, lens = spec.width(*parts), policy.extraction == "iql-awr", spec.lens(*parts, policy=True)
         return DirectionParams(
             MLP(keys[0], inputs, widths, 1) if valued else None,
             ensemble(keys[1], 2, inputs + actions, widths, 1) if valued else None,
@@ -126,11 +125,9 @@ class DirectionLearner(PolicyLearner):
         return params.critic
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
-        """phi of every state of the data."""
         return in_blocks(self.method.embedding(trained, spec), data.observations)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> DirectionBatch:
-        """Uniform transitions."""
         rows = draw_states(key, data, self.method.batch_size)
         future = None
         if self.policy.future_share > 0.0:

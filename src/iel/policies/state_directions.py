@@ -97,20 +97,17 @@ class StateDirectionLearner(CloningLearner):
     policy: StateDirections
 
     def init(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
-        """A fresh policy with LayerNorm."""
         inputs, widths = 2 * spec.observation_size, self.method.policy_widths
         key = jax.random.fold_in(key, POLICY_KEY)
         return GaussianPolicy(key, inputs, widths, spec.action_size, layer_norm=True, heads=self.policy.heads)
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> StateTables:
-        """Every state, weighted."""
         assert spec.columns is not None
         weights = column_weights(self.method, trained, spec)
         scaling = jnp.asarray(spec.columns.mean, jnp.float32), jnp.asarray(spec.columns.std, jnp.float32)
         return StateTables(data.observations * weights, *scaling)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: StateTables) -> WaypointBatch:
-        """Uniform transitions, and where their trajectories went."""
         rows = draw_states(key, data, self.method.batch_size)
         later = draw_future(key, data, rows, self.policy.future_steps)
         state = (data.observations[rows] - tables.mean) / tables.deviation

@@ -62,7 +62,6 @@ class Resumed(NamedTuple, Generic[Tree]):
 
 
 def checkpoint_name(step: int) -> str:
-    """The directory of a step."""
     return f"step_{step:09d}"
 
 
@@ -111,7 +110,6 @@ def read_facts(directory: Path) -> Facts:
 
 
 def is_whole(directory: Path) -> bool:
-    """Whether a checkpoint verifies."""
     try:
         verify_checkpoint(directory)
     except RunError:

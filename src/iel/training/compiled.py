@@ -21,6 +21,6 @@ def keep_programs() -> None:
         directory = cache.expanduser() / "iel" / "compiled"
     except RuntimeError:  # there is no home directory
         return
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)

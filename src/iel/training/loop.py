@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -133,7 +133,7 @@ def train(
     if policy_with and (len(seeds) > 1 or checkpoint_every is not None or out is None):
         raise ConfigError("policy_with needs `out`, one seed, and checkpoints by the clock.")
     if out is None and (resume or trackers):
-        raise ConfigError(f"{'resume' if resume else 'trackers'} needs `out`, the directory of the run.")
+        raise ConfigError(f"{'resume=True' if resume else 'trackers'} needs `out`, the directory of the run.")
     made = [get_tracker(tracker) if isinstance(tracker, str) else tracker for tracker in trackers]
     evaluator = next((each for each in callbacks if isinstance(each, Evaluator)), None)
     watched: dict[str, Any] = (
@@ -328,7 +328,7 @@ class Trainer:
             self.trackers[seed] = [kind() for kind in trackers]
             for tracker in self.trackers[seed]:
                 tracker.start({**run.config, "run": str(run.path), "resumed_at": self.step if resumed else None})
-                stack.callback(lambda ended=tracker: ended.close())
+                stack.enter_context(closing(tracker))
             run.update(status="running", step=self.step)
         self.stopped = bool(self.runs) and all(run.config.get("stopped_at") == self.step for run in self.runs.values())
         if fresh:

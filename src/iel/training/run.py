@@ -100,7 +100,6 @@ class Run:
 
     @property
     def env(self) -> str:
-        """Name of the data set and environment."""
         return self.config["env"]
 
     @property
@@ -114,7 +113,6 @@ class Run:
 
     @cached_property
     def algo(self) -> Method:
-        """The method's configuration."""
         from iel.methods import get_method
 
         try:
@@ -127,7 +125,6 @@ class Run:
 
     @cached_property
     def model(self) -> Model:
-        """The frozen model."""
         if not (self.path / "model").is_dir():
             raise RunError(
                 f"{self.path} has no model yet (status: {self.status}); let the training finish, or train again."
