@@ -37,7 +37,7 @@ def test_ivl_by_hand():
     assert ivl_loss(values, target_values, target_next, success, 0.95, 0.9) == pytest.approx(expected, rel=1e-6)
 
 
-def test_ivl_prefers_short_paths():
+def test_ivl_prefers_short_routes():
     """Two targets for one state, costs 4 and 8 equally often: tau = 0.95 must settle near 4, tau = 0.05 near 8."""
 
     def settle(tau: float) -> float:

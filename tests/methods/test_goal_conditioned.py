@@ -169,7 +169,7 @@ def test_the_warm_up_of_cql_ignores_the_critic(batch):
 
 
 @pytest.mark.slow
-def test_cloning_learns_the_mean_action_on_the_path_to_each_goal():
+def test_cloning_learns_the_mean_action_towards_each_goal():
     """Uniform later goals: from 0, position 4 is one of five on the short route, one of nine on the long one."""
     model = train(ring(), GCBC.preset("smoke", **{**FAST, "batch_size": 512}, steps=800), progress=False).model
     np.testing.assert_allclose(act(model, 0, 4), (9 * RIGHT + 5 * WRONG) / 14, atol=0.1)

@@ -339,7 +339,7 @@ RINGS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", [FB, PSM])
-def test_measures_rank_the_ring_and_the_policy_goes_the_short_path(method):
+def test_measures_rank_the_ring_and_the_policy_takes_the_short_route(method):
     """Costs of all 144 pairs in the order of the exact steps; and a reward leads to where it is."""
     data = wandering()
     model = train(data, method.preset("smoke", **RINGS[method]), progress=False).model

@@ -140,7 +140,7 @@ def logits_by_hand(algo, networks, batch, rows=(), goals=()) -> tuple[np.ndarray
     return (potential[:, None, :] - cost) / np.sqrt(8), cost
 
 
-def test_cmd_requests_which_goal_and_whose_goal(batch):
+def test_cmd_contrasts_goals_and_states(batch):
     """By hand; with + d instead of - d the number is another."""
     algo = CMD.preset("smoke", **TINY, components=2, state_share=0.5)
     networks = start(algo, 2.0)
@@ -156,7 +156,7 @@ def test_cmd_requests_which_goal_and_whose_goal(batch):
     assert abs(cross_entropy(logits + 2 * cost / np.sqrt(8)) - cross_entropy(logits)) > 0.05
 
 
-def test_cmd_as_a_baseline_requests_yes_or_no_and_has_no_potential(batch):
+def test_cmd_as_a_baseline_is_binary_and_has_no_potential(batch):
     algo = CMD.preset("ogbench", **TINY, components=2)
     networks = start(algo, 2.0)
     assert networks.potential is None
