@@ -104,7 +104,7 @@ def test_the_example_of_contributing_keeps_the_contract():
     exec(example, {"__name__": __name__})
 
 
-def test_commands_and_grids_take_it_by_its_position(tmp_path, monkeypatch):
+def test_commands_and_grids_take_it_by_module_and_class(tmp_path, monkeypatch):
     """`--algo package.module:Class`, from a file that nothing of iel knows of."""
     page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -201,21 +201,21 @@ def check_actions(model: Model) -> None:
 
 
 @pytest.mark.slow
-def test_gcivl_finds_the_short_path():
+def test_gcivl_finds_the_short_route():
     check_values(model := train(ring(), GCIVL.preset("smoke", **FAST, **OWN, steps=1200), progress=False).model, 0.6)
     check_actions(model)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extraction", ["ddpg-bc", "awr"])
-def test_iql_finds_the_short_path(extraction):
+def test_iql_finds_the_short_route(extraction):
     algo = GCIQL.preset("smoke", **FAST, **OWN, steps=1200, extraction=extraction, bc_weight=1.0)
     check_values(model := train(ring(), algo, progress=False).model, 0.6)
     check_actions(model)
 
 
 @pytest.mark.slow
-def test_cql_finds_the_short_path():
+def test_cql_finds_the_short_route():
     """Caution makes every route look longer than it is, but nearer stays nearer and the long route does not win."""
     settings = {"policy_learning_rate": 2e-3, "conservative_weight": 1.0, "lagrange": True, "gap": 5.0}
     settings |= {"action_samples": 2, "reward_scale": 10.0, "price_learning_rate": 3e-4}

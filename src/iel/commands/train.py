@@ -91,7 +91,7 @@ class Train(Command):
             recorded |= {"seeds": first.config.get("seeds", [first.seed]), "tracker": first.config.get("trackers", [])}
         elif given.config:
             options = read_options(Path(given.config))
-            algo = options.algo or algo
+            algo = given.algo or options.algo or algo
             defaults = _of_file(options, given)
             recorded = {name: value for name, value in structs.asdict(options).items() if name in TRAINING}
             if given.env or given.data:  # other data than the file names
@@ -220,9 +220,9 @@ def _of_file(options: Options, given: argparse.Namespace) -> Method:
     """The method that a run.toml describes."""
     from iel.methods import config_from_dict, get_method
 
-    if given.preset or given.algo not in (None, options.algo):
+    method = get_method(given.algo or options.algo or Train.algo)
+    if given.preset or method.name != (options.algo or method.name):
         raise ConfigError(f"{given.config} says the method and its settings; leave out --algo and --preset.")
-    method = get_method(options.algo or Train.algo)
     preset = options.preset or (Train.preset if Train.preset in method.presets else "paper")
     chosen = {} if options.policy is None else {"policy": options.policy}
     return config_from_dict(method, {"preset": preset, **options.settings, **chosen})

@@ -20,14 +20,14 @@ import optax
 
 from iel.data.goals import DeviceData, Table, draw_states, geometric
 from iel.learner import Controls, Facts, Loss, Part, Phase, Spec, Trained, adam, total
-from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
+from iel.losses import ddpg_bc_loss
 from iel.methods.goal_conditioned import OwnPolicy
 from iel.methods.hilp import EuclideanLearner
 from iel.methods.iel import Embedded
 from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen_policy, in_blocks, scalars, unit
-from iel.policies.directions import DirectionBatch
+from iel.policies.directions import DirectionBatch, direction_iql
 from iel.typed import Amount, Fraction, Positive
 
 
@@ -133,15 +133,9 @@ class SubgoalLearner(Part):
     def critic_loss(self, params: DirectionParams, target: MLP, batch: DirectionBatch, key: jax.Array) -> Loss:
         """IQL's two losses on directions drawn uniformly."""
         z = unit(jax.random.normal(key, batch.displacement.shape))
-        reward = (batch.displacement * z).sum(-1)
-        value = scalars(params.value, batch.state, z)[0]
-        next_value = scalars(params.value, batch.next_state, z)[0]
-        target_q = scalars(target, batch.state, z, batch.action)
-        value_loss = iql_value_loss(value, target_q, self.method.policy_expectile)
-        q = scalars(params.critic, batch.state, z, batch.action)
-        critic_loss = iql_critic_loss(q, reward, next_value, self.method.discount)
-        metrics = {"policy/value": value_loss, "policy/critic": critic_loss, "policy/reward": jnp.abs(reward).mean()}
-        return value_loss + critic_loss, metrics
+        values = scalars(params.value, batch.state, z)[0], scalars(params.value, batch.next_state, z)[0]
+        qs = tuple(scalars(critic, batch.state, z, batch.action) for critic in (params.critic, target))
+        return direction_iql(batch, z, values, qs, self.method.policy_expectile, self.method.discount)
 
     def actor_loss(self, policy: GaussianPolicy, critic: MLP, batch: DirectionBatch) -> Loss:
         """DDPG+BC in the direction of the subgoal; no gradient flows to the critic."""

@@ -129,15 +129,11 @@ class GCCQL(Valued):
 
         anything = jax.random.uniform(uniform_key, here_actions.shape, minval=-1.0, maxval=1.0)
         anything_log = jnp.full(here_log.shape, -anything.shape[-1] * jnp.log(2.0))
-        actions = jnp.concatenate([anything, after_actions, here_actions])
-        log_density = jnp.concatenate([anything_log, after_log, here_log])
-        excess = conservative_gap(
-            self.reward_scale * _rate(critic, here, jax.lax.stop_gradient(actions)),
-            jax.lax.stop_gradient(log_density),
-            self.reward_scale * q,
-            self.conservative_temperature,
-            self.conservative_floor,
-        )
+        actions = jax.lax.stop_gradient(jnp.concatenate([anything, after_actions, here_actions]))
+        log_density = jax.lax.stop_gradient(jnp.concatenate([anything_log, after_log, here_log]))
+        sampled, own = self.reward_scale * _rate(critic, here, actions), self.reward_scale * q
+        limits = self.conservative_temperature, self.conservative_floor
+        excess = conservative_gap(sampled, log_density, own, *limits)
         weight = self.conservative_weight / self.reward_scale**2
         penalty = weight * (_price(prices.caution) * (excess - self.gap) if self.lagrange else excess).sum()
         loss = td + penalty

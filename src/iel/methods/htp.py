@@ -47,6 +47,11 @@ from iel.policies import Waypoints
 from iel.typed import Count, Positive, Share
 
 SHORT: dict[str, Any] = {"steps": 12_000, "batch_size": 256, "hidden": (128, 128), "cut_jumps": True, "cut_rests": True}
+ROBOT: dict[str, Any] = {
+    **SHORT,
+    "policy_hidden": (256, 256, 256),
+    "policy": Waypoints(steps=24_000, learning_rate=1e-3),
+}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The geometry takes half a minute on one core; the policy of a point needs little. Detours around doors are long,
@@ -57,19 +62,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "policy_hidden": (128, 128, 128),
         "policy": Waypoints(steps=6_000, learning_rate=1e-3),
     },
-    "laptop-robot": {**SHORT, "policy_hidden": (256, 256, 256), "policy": Waypoints(steps=24_000, learning_rate=1e-3)},
-    "laptop-robot-even": {
-        **SHORT,
-        "policy_hidden": (256, 256, 256),
-        "policy": Waypoints(steps=24_000, learning_rate=1e-3),
-        "standardise": "policy",
-    },
+    "laptop-robot": ROBOT,
+    "laptop-robot-even": {**ROBOT, "standardise": "policy"},
     "laptop-arm": {
-        **SHORT,
+        **ROBOT,
         "push_offset": 150.0,
         "p_ahead": 0.6,
         "max_steps": 20,
-        "policy_hidden": (256, 256, 256),
         "policy": replace(ARM_DIRECTIONS, steps=18_000, learning_rate=1e-3),
     },
     "smoke": {
