@@ -192,12 +192,10 @@ class Phase(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Prefix of its metrics."""
         return self.learner.phase
 
     @property
     def slot(self) -> str:
-        """Whose state it trains."""
         return self.learner.slot or self.learner.phase
 
 
@@ -366,7 +364,6 @@ class Method(ABC):
 
     @property
     def policy_widths(self) -> tuple[int, ...]:
-        """Widths of the hidden layers of a policy."""
         return self.policy_hidden or self.hidden
 
     @property

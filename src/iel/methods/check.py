@@ -20,11 +20,11 @@ from iel.model import Model, load_model, save_model
 def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     """Run the whole contract on a small data set; raises `ContractError` with the promise that is broken.
 
-    Checked in every phase: shapes and types are preserved by `update` (so that it can be scanned), metrics are finite
-    scalars and one of them is the loss, the same key gives the same bits, another key does not, seeds can be mapped.
-    Of the model: it survives its files; costs are finite and positive, in a table as row by row; predicted steps are in
-    steps; the conditioning gives commands the policy takes, under every planner the metric allows; samples are drawn
-    from the generator alone. The configuration must survive JSON.
+    Of every phase: `update` preserves shapes and types, metrics are finite scalars and one of them is the loss, the same
+    key gives the same bits and another key does not, seeds can be mapped. Of the model: it survives its files; costs
+    are finite and positive, in a table as row by row; predicted steps are in steps; the conditioning gives commands
+    that the policy takes, under every planner the metric allows; samples are drawn from the generator alone. The
+    configuration survives JSON.
     """
     data = data or _random_walks()
     _demand(isinstance(algo, Method), "a method is a dataclass below iel.learner.Method")
