@@ -237,6 +237,7 @@ def test_trackers_that_cannot_be_used_are_refused(walks, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(ConfigError, match=r"pip install '\.\[mlflow\]'"):
         train(walks, TINY, out=tmp_path / "run", trackers=["mlflow"], progress=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_tensorboard_files_of_a_resumed_run_leave_out_what_came_after_the_checkpoint(walks, tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from iel.model import Model, load_model, save_model
 def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     """Run the whole contract on a small data set; raises `ContractError` with the promise that is broken.
 
-    Of every phase: `update` preserves shapes and types, metrics are finite scalars and one of them is the loss, the same
+    Of every phase: `update` preserves shapes and types, metrics are finite scalars, one of them is the loss, the same
     key gives the same bits and another key does not, seeds can be mapped. Of the model: it survives its files; costs
     are finite and positive, in a table as row by row; predicted steps are in steps; the conditioning gives commands
     that the policy takes, under every planner the metric allows; samples are drawn from the generator alone. The

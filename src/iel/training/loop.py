@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ from iel.training.checkpoint import (
     state_bytes,
     versions,
 )
-from iel.training.run import STORED_DATA, Run, nothing_left, open_or_create, open_runs, run_config
+from iel.training.run import STORED_DATA, Config, Run, nothing_left, open_or_create, open_runs, run_config
 from iel.training.shared import load_policy, save_policy
 from iel.training.steps import Source, many_steps, over_seeds
 from iel.training.trackers import CSVTracker, Tracker, get_tracker
@@ -134,18 +134,16 @@ def train(
         raise ConfigError("policy_with needs `out`, one seed, and checkpoints by the clock.")
     if out is None and (resume or trackers):
         raise ConfigError(f"{'resume=True' if resume else 'trackers'} needs `out`, the directory of the run.")
-    made = [get_tracker(tracker) if isinstance(tracker, str) else tracker for tracker in trackers]
-    evaluator = next((each for each in callbacks if isinstance(each, Evaluator)), None)
-    watched: dict[str, Any] = (
-        {} if evaluator is None else {"evaluate_every": evaluator.every, "stop_at": evaluator.stop_at}
-    )
-    if named := [tracker for tracker in trackers if isinstance(tracker, str)]:
-        watched["trackers"] = named
+    kinds = [get_tracker(tracker) if isinstance(tracker, str) else tracker for tracker in trackers]
+    made = {
+        seed: [kind() for kind in kinds] for seed in seeds
+    }  # a package that is missing is named before anything else
     with ExitStack() as stack, deferred_signals(saves=out is not None) as stop:
         runs: dict[int, Run] = {}
         if out is not None:
             stack.enter_context(locked(Path(out)))
-            config = run_config(data, algo, seeds, checkpoint_every, data_file or data.source, snapshots, **watched)
+            config = run_config(data, algo, seeds, checkpoint_every, data_file or data.source, snapshots)
+            config |= _recorded(callbacks, trackers)
             runs = open_or_create(Path(out), seeds, config, resume)
             if data_file is None and data.source is None and not (Path(out) / STORED_DATA).exists():
                 data.save(Path(out) / STORED_DATA)
@@ -165,6 +163,14 @@ def train(
             raise Interrupted(f"Training was stopped{saved if runs else none}") from None
         trainer.save("finished")
     return Trained(trainer.models(), runs, time.monotonic() - started)
+
+
+def _recorded(callbacks: Sequence[Callback], trackers: Sequence[str | type[Tracker]]) -> Config:
+    """What config.json says of them, so that `resume` finds them again."""
+    named = [tracker for tracker in trackers if isinstance(tracker, str)]
+    evaluator = next((callback for callback in callbacks if isinstance(callback, Evaluator)), None)
+    watched = {} if evaluator is None else {"evaluate_every": evaluator.every, "stop_at": evaluator.stop_at}
+    return {**watched, **({"trackers": named} if named else {})}
 
 
 def resume(
@@ -308,7 +314,7 @@ class Trainer:
         """The states of every seed, as numpy arrays."""
         return jax.tree.map(np.asarray, self.state)
 
-    def open(self, stack: ExitStack, trackers: Sequence[type[Tracker]] = ()) -> None:
+    def open(self, stack: ExitStack, trackers: Mapping[int, list[Tracker]] | None = None) -> None:
         """Continue from the newest checkpoint, or save the first one; both show that the directory can be written."""
         if not self.runs:
             return
@@ -325,7 +331,7 @@ class Trainer:
             metrics = resumed.facts[seed].metrics if resumed else None
             self.csv[seed] = CSVTracker(run.path / "metrics.csv", self.step, metrics)
             stack.callback(self.csv[seed].close)
-            self.trackers[seed] = [kind() for kind in trackers]
+            self.trackers[seed] = (trackers or {}).get(seed, [])
             for tracker in self.trackers[seed]:
                 tracker.start({**run.config, "run": str(run.path), "resumed_at": self.step if resumed else None})
                 stack.enter_context(closing(tracker))

@@ -244,9 +244,8 @@ def run_config(
     checkpoint_every: int | None,
     data_file: Path | str | None = None,
     snapshots: int = 1,
-    **more: Any,
 ) -> Config:
-    """What a run's config.json holds when it begins, its seed aside; `more` are entries of `RunConfig`."""
+    """What a run's config.json holds when it begins, its seed aside."""
     facts = {
         "name": data.name,
         "fingerprint": data.fingerprint,
@@ -265,7 +264,6 @@ def run_config(
         "snapshots": snapshots,
         "status": "running",
         "signals": to_builtins(data.signals),
-        **more,
     }
 
 

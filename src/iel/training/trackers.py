@@ -117,10 +117,12 @@ class Tracker(ABC):
 class TensorBoardTracker(Tracker):
     """Event files of TensorBoard, in RUN/tensorboard."""
 
+    def __init__(self) -> None:
+        self._package = _package("tensorboardX", "tensorboard")
+
     def start(self, config: Mapping[str, Any]) -> None:
-        resumed = config["resumed_at"]
-        writer = _package("tensorboardX", "tensorboard").SummaryWriter
-        self._writer = writer(f"{config['run']}/tensorboard", purge_step=None if resumed is None else resumed + 1)
+        directory, resumed = f"{config['run']}/tensorboard", config["resumed_at"]
+        self._writer = self._package.SummaryWriter(directory, purge_step=None if resumed is None else resumed + 1)
         self.close = self._writer.close  # type: ignore[method-assign]
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -132,9 +134,12 @@ class TensorBoardTracker(Tracker):
 class WandbTracker(Tracker):
     """A run of Weights & Biases in the project `iel`; a resumed run continues its own."""
 
+    def __init__(self) -> None:
+        self._package = _package("wandb", "wandb")
+
     def start(self, config: Mapping[str, Any]) -> None:
         identity = hashlib.sha256(f"{config['run']}{config['data']['fingerprint']}".encode()).hexdigest()[:16]
-        self._run = _package("wandb", "wandb").init(
+        self._run = self._package.init(
             project="iel", name=_title(config), id=identity, resume="allow", reinit="create_new",
             dir=config["run"], config=dict(config),
         )  # fmt: skip
@@ -147,8 +152,10 @@ class WandbTracker(Tracker):
 class MlflowTracker(Tracker):
     """A run of MLflow in its default experiment; a resumed run is a new one of the same name."""
 
-    def start(self, config: Mapping[str, Any]) -> None:
+    def __init__(self) -> None:
         self._client = _package("mlflow", "mlflow").MlflowClient()
+
+    def start(self, config: Mapping[str, Any]) -> None:
         tags = {f"iel.{name}": str(value) for name, value in {**config, **config["settings"]}.items()}
         self._id = self._client.create_run("0", tags=tags, run_name=_title(config)).info.run_id
 
