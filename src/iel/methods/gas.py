@@ -134,8 +134,8 @@ class SubgoalLearner(Part):
         """IQL's two losses on directions drawn uniformly."""
         z = unit(jax.random.normal(key, batch.displacement.shape))
         values = scalars(params.value, batch.state, z)[0], scalars(params.value, batch.next_state, z)[0]
-        qs = tuple(scalars(critic, batch.state, z, batch.action) for critic in (params.critic, target))
-        return direction_iql(batch, z, values, qs, self.method.policy_expectile, self.method.discount)
+        q, target_q = (scalars(critic, batch.state, z, batch.action) for critic in (params.critic, target))
+        return direction_iql(batch, z, values, (q, target_q), self.method.policy_expectile, self.method.discount)
 
     def actor_loss(self, policy: GaussianPolicy, critic: MLP, batch: DirectionBatch) -> Loss:
         """DDPG+BC in the direction of the subgoal; no gradient flows to the critic."""

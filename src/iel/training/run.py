@@ -344,15 +344,11 @@ def _identity(config: Config) -> Config:
     """Everything that decides the bits of a run, under flat names."""
     settings = dict(config.get("settings", {}))
     policy = settings.pop("policy", None) or {}
+    others = ("algo", "seed", "seeds", "checkpoint_every", "evaluate_every", "stop_at")
     return {
-        "algo": config.get("algo"),
         **{f"settings.{name}": value for name, value in settings.items()},
         **{f"settings.policy.{name}": value for name, value in policy.items()},
-        "seed": config.get("seed"),
-        "seeds": config.get("seeds"),
-        "checkpoint_every": config.get("checkpoint_every"),
-        "evaluate_every": config.get("evaluate_every"),
-        "stop_at": config.get("stop_at"),
+        **{name: config.get(name) for name in others},
         "snapshots": config.get("snapshots", 1),
         "data.fingerprint": config.get("data", {}).get("fingerprint"),
     }
