@@ -51,7 +51,7 @@ def test_a_process_that_dies_is_named():
     os.kill(child.process.pid, signal.SIGKILL)
     with pytest.raises(IELError, match=r"The process of seeds 0,1 was ended by SIGKILL; if memory was short"):
         child.hear()
-    child.tell("train")  # no process listens, and nothing happens
+    child.tell("train")  # no process answers, and nothing happens
     child.end()
     with pytest.raises(IELError, match=r"The process of seeds 0 failed: .*nothing-like-it"):
         measure(variants(1)[0], "nothing-like-it", 2, ["omega"])

@@ -19,7 +19,7 @@ def keep_programs() -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     try:
         directory = cache.expanduser() / "iel" / "compiled"
-    except RuntimeError:  # there is no home directory
+    except RuntimeError:  # HOME is unknown
         return
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
         jax.config.update("jax_compilation_cache_dir", str(directory))
