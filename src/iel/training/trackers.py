@@ -96,7 +96,7 @@ def rewind(path: Path, step: int, facts: MetricsFacts) -> bytes:
 
 
 class Tracker(ABC):
-    """A destination for metrics besides metrics.csv: a class with two functions, `iel.train(..., trackers=[MyTracker])`.
+    """Another destination for metrics: a class with two functions, `iel.train(..., trackers=[MyTracker])`.
 
     One tracker is made for every seed.
     """
