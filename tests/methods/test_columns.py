@@ -198,12 +198,10 @@ def test_goals_of_the_actor_may_be_near(robot):
         assert ahead.min() == 1 and ahead.max() >= min(most, 20) and ahead.max() <= most
 
 
-def test_impossible_columns_and_old_configurations(robot):
+def test_impossible_columns(robot):
     with pytest.raises(ConfigError, match="columns from 0 to 3"):
         METHODS["gcivl"].preset("smoke", goal_columns=(9,)).spec(robot)
     with pytest.raises(ConfigError, match="columns from 0 to 3"):
         METHODS["gcivl"].preset("smoke", goal_columns=()).spec(robot)
     with pytest.raises(ConfigError, match="standardise"):
         METHODS["gcivl"].preset("smoke", standardise="some")
-    old = iel.methods.config_from_dict(METHODS["gcivl"], {"standardise": True})
-    assert old.standardise == "all" and iel.methods.config_from_dict(METHODS["gcivl"], {}).standardise == "none"

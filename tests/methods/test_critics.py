@@ -355,7 +355,7 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, policy, tmp_path
     else:
         chosen = jnp.clip(own.policy(pair), -1, 1)
         if name == "crl":
-            phi, psi = algo.features(own, states, chosen, goals)
+            phi, psi = algo.features(own, (states, chosen), goals)
             f = (phi * psi).sum(-1).min(0) + np.log(algo.batch_size - 1)
         else:
             f = rated(own.classifier, pair, chosen).min(0)
