@@ -42,7 +42,7 @@ def run(preset: str = "laptop", *, rounds: int = 12, directory: Path | None = No
     with tempfile.TemporaryDirectory(prefix="iel-bench-", dir=directory) as scratch, ExitStack() as stack:
         runs = open_or_create(Path(scratch), [0], run_config(data, algo, [0], None), resume=False)
         trainer = Trainer(data, algo, [0], runs)
-        trainer.open(stack, tensorboard=False)
+        trainer.open(stack)
         bar = stack.enter_context(Progress("bench checkpoints", len(trainer.phases), unit="phases", show=progress))
         for phase in trainer.phases:
             rows.append({"phase": phase.name, **_measure(trainer, phase, rounds)})

@@ -1,14 +1,14 @@
 """Eight seeds in one program, against eight programs.
 
-All ways of training n seeds are measured in one run, in processes of their own, on the same data:
+All variants of training n seeds are measured in one run, in processes of their own, on the same data:
 
 - `one after another`: one process with one seed; n of them in turn take n times as long. This is the baseline.
 - `vmap`: one process, all seeds in one step of a mapped program, as `iel train --seeds 0 1 2 ...` does on accelerators.
 - `threads`: one process, the program of one seed run for all of them, as many at a time as there are cores, as
   `iel train --seeds` does on CPUs.
 - `processes, all at once`: n processes, started together and left to the operating system.
-- `processes, one per core`: as many processes as cores, each kept to its own, as `iel compare` does; a wave of them for
-  every so many seeds. Left out where the system cannot keep a process to a core.
+- `processes, one per core`: as many processes as cores, each pinned to its own, as `iel compare` does, wave after wave.
+  Left out where the system cannot pin a process to a core.
 
 The number compared is gradient steps a second, summed over the seeds that train at the same time, once everything is
 compiled: no process begins to train before all are ready, none goes on to compile the next phase before all have ended,
@@ -58,7 +58,7 @@ class Options(Output):
     steps: int = 300
     """Gradient steps of each phase that are timed."""
     rounds: int = 2
-    """How often everything is measured; the best round of each way counts."""
+    """How often everything is measured; the best round of each variant counts."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def variants(count: int) -> list[Variant]:
 
 
 def run(count: int = 8, *, preset: str = "laptop", steps: int = 300, rounds: int = 2, progress: bool = True) -> dict:
-    """Train `steps` steps of every phase in every way, the whole `rounds` times over; the best round of each counts."""
+    """Train `steps` steps of every phase in every variant, `rounds` times; the best round of each counts."""
     phases = [phase.name for phase in IEL.preset(preset).phases()]
     best: dict[str, dict[str, float]] = {}
     with Progress("bench seeds", len(variants(count)) * rounds, unit="trainings", show=progress) as bar:
@@ -104,7 +104,7 @@ def run(count: int = 8, *, preset: str = "laptop", steps: int = 300, rounds: int
     baseline = best["one after another"]
     rows = [
         {
-            "way": name,
+            "variant": name,
             **{f"{phase}_steps_per_second": round(found[phase], 1) for phase in phases},
             **{f"{phase}_ratio": round(found[phase] / baseline[phase], 2) for phase in phases},
             "ready_seconds": round(found["ready"], 1),
@@ -139,7 +139,7 @@ def measure(variant: Variant, preset: str, steps: int, phases: Sequence[str]) ->
 
 
 class Child:
-    """A process that trains: it says when it is ready, waits to be told, and says when it began and ended."""
+    """A process that trains: it says when it is ready, waits for the signal, and says when it began and ended."""
 
     def __init__(self, seeds: Sequence[int], cores: Sequence[int], each: str, preset: str, steps: int):
         self.seeds, self.errors = seeds, tempfile.TemporaryFile("w+")  # noqa: SIM115

@@ -35,7 +35,7 @@ class Options(Output):
     """Core-hours of a grid, from measured steps."""
 
     grid: tyro.conf.Positional[str] = "paper-table-2"
-    """A shipped grid, or a TOML file."""
+    """A grid that comes with the package, or a TOML file."""
     scale: str | None = "paper"
     """One of the grid's scales."""
     steps: int = 3

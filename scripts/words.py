@@ -73,7 +73,8 @@ ORDINARY = {
     "walker": r"skill learning|skill discovery",
     "steering": r"steering wheel",
     "is no": r"(?:is|are) no (?:longer|more|less|better|worse|later|earlier|smaller|larger)",
-    "arrives": r"(?:data|requests?|messages?|frames?|bytes|rows|answers?|samples?|signals?) (?:arrives?|arrived)",
+    "arrives": r"time to arrival|"
+    r"(?:data|requests?|messages?|frames?|bytes|rows|answers?|samples?|signals?) (?:arrives?|arrived)",
 }
 # Identifiers of libraries, protocols and file formats.
 FOREIGN = {

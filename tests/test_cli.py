@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import iel
 from iel import cli
 from iel.cli import COMMANDS, benchmarks, main
 from iel.data import Trajectories
@@ -33,7 +32,6 @@ def test_options_and_presets_of_the_last_version_work_with_a_notice(capsys):
     assert cli._current("--witnesses=20") == "--unobserved-cost=20" and cli._current("--nodes") == "--nodes"
     assert cli._current("laptop-body-even") == "laptop-robot-even"
     assert capsys.readouterr().err.count("old name") == 2
-    assert iel.HTP.preset("laptop-body") == iel.HTP.preset("laptop-robot")
 
 
 def test_overview_names_every_command(capsys):

@@ -61,7 +61,7 @@ def test_triangle_inequality_holds_up_to_beta_one(beta, dimension):
 
 
 def test_triangle_inequality_fails_for_beta_above_one():
-    # Straight back against omega is dearer than a zigzag: the unit ball is not convex any more.
+    # Straight back against omega costs more than a zigzag: the unit ball is not convex any more.
     omega, end = np.array([1.0, 0.0]), np.array([-2.0, 0.0])
     middle = np.array([-1.0, 0.35])
     straight = directed(np.zeros(2), end, omega, 1.2)

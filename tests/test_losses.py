@@ -24,7 +24,7 @@ def test_expectile_weight_is_large_for_positive_advantages():
 
 
 def test_ivl_by_hand():
-    # Two heads, three rows: a shorter way found, a longer way found, and the goal itself.
+    # Two heads, three rows: a shorter route found, a longer route found, and the goal itself.
     values = jnp.array([[-10.0, -5.0, -0.5], [-12.0, -4.0, -0.25]])
     target_values = jnp.array([[-10.0, -5.0, -0.5], [-11.0, -5.0, -0.3]])
     target_next = jnp.array([[-7.0, -8.0, -3.0], [-8.0, -6.0, -2.0]])
@@ -37,7 +37,7 @@ def test_ivl_by_hand():
     assert ivl_loss(values, target_values, target_next, success, 0.95, 0.9) == pytest.approx(expected, rel=1e-6)
 
 
-def test_ivl_prefers_short_paths():
+def test_ivl_prefers_short_routes():
     """Two targets for one state, costs 4 and 8 equally often: tau = 0.95 must settle near 4, tau = 0.05 near 8."""
 
     def settle(tau: float) -> float:
@@ -116,4 +116,4 @@ def test_info_nce_by_hand():
     logits = np.asarray(anchors, np.float64) @ np.asarray(positives, np.float64).T / 0.5
     expected = np.mean([np.log(np.exp(logits[i]).sum()) - logits[i, i] for i in range(2)])
     assert info_nce_loss(anchors, positives, 0.5) == pytest.approx(expected, rel=1e-6)
-    assert info_nce_loss(anchors, anchors, 0.01) < 1e-6  # told apart perfectly
+    assert info_nce_loss(anchors, anchors, 0.01) < 1e-6  # perfectly separated

@@ -1,4 +1,4 @@
-"""`iel bench seeds`: every way trains every seed, and a process that dies is reported at once."""
+"""`iel bench seeds`: every route trains every seed, and a process that dies is reported at once."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def test_a_child_with_one_core_has_one_thread(monkeypatch):
 @pytest.mark.long
 def test_rates_are_compared_with_the_baseline():
     result = run(2, preset="smoke", steps=4, rounds=1, progress=False)
-    assert [row["way"] for row in result["rows"]] == [variant.name for variant in variants(2)]
+    assert [row["variant"] for row in result["rows"]] == [variant.name for variant in variants(2)]
     first, together = result["rows"][:2]
     for phase in ("omega", "embedding", "policy"):
         assert first[f"{phase}_ratio"] == 1.0 and first[f"{phase}_steps_per_second"] > 0
@@ -51,7 +51,7 @@ def test_a_process_that_dies_is_named():
     os.kill(child.process.pid, signal.SIGKILL)
     with pytest.raises(IELError, match=r"The process of seeds 0,1 was ended by SIGKILL; if memory was short"):
         child.hear()
-    child.tell("train")  # nobody listens, and nothing happens
+    child.tell("train")  # no process answers, and nothing happens
     child.end()
     with pytest.raises(IELError, match=r"The process of seeds 0 failed: .*nothing-like-it"):
         measure(variants(1)[0], "nothing-like-it", 2, ["omega"])

@@ -51,20 +51,20 @@ Booleans = NDArray[np.bool_]
 
 
 class LatentGoal(NamedTuple):
-    """A goal as planners see it: phi(g), omega_g, and the state it is (None for a mixture, which is no state).
+    """A goal as planners see it: phi(g), omega_g, and its state (None for a mixture of states).
 
-    A reward to collect is a goal as well: `direction` is the way up, `point` its best place.
+    A reward to collect is a goal as well: `direction` is where it increases, `point` where it is largest.
     """
 
     point: Floats
     direction: Floats
     observation: Floats | None = None
     rewards: Floats | None = None
-    """Of every node of the planner's graph (empty where there is none); None for a goal to arrive at."""
+    """Of every node of the planner's graph (empty where there is none); None for a goal to reach."""
     discount: float = 1.0
     """Of rewards, per step."""
     off: Booleans | None = None
-    """Nodes that are not to be used on the way to this goal."""
+    """Nodes that routes to this goal leave out."""
 
     @property
     def key(self) -> tuple[bytes, ...]:
@@ -85,14 +85,14 @@ class Metric(ABC):
     one_way: bool = False
     """Whether it can tell a step that cannot be undone: nothing bounds the ratio of the two directions."""
     expensive: bool = False
-    """Whether every single cost is a network's answer: then planners ask for few of them."""
+    """Whether every single cost is a network's answer: then planners compute few of them."""
 
     @abstractmethod
     def costs(self, sources: Floats, targets: Floats, goal: LatentGoal) -> Floats:
-        """From every source to every target on the way to `goal`: (n, d), (m, d) -> (n, m)."""
+        """From every source to every target, for `goal`: (n, d), (m, d) -> (n, m)."""
 
     def row_costs(self, sources: Floats, targets: Floats, goals: list[LatentGoal]) -> Floats:
-        """Row by row: from sources[r] to targets[r] on the way to goals[r], (n,)."""
+        """Row by row: from sources[r] to targets[r], for goals[r], (n,)."""
         rows = range(len(sources))
         return np.array([self.costs(sources[[r]], targets[[r]], goals[r])[0, 0] for r in rows], dtype=np.float64)
 
@@ -103,7 +103,7 @@ class Metric(ABC):
         return np.where(np.isfinite(costs), undiscounted_steps(costs, self.discount), np.inf)
 
     def symmetric(self) -> Metric:
-        """The same without direction: the mean of the ways there and back."""
+        """A metric without direction: the mean of the costs there and back."""
         return Symmetric(self)
 
 
@@ -386,7 +386,7 @@ def checked_points(points: ArrayLike, what: str = "embeddings") -> Floats:
     if table.ndim != 2 or table.shape[1] == 0:
         raise GeometryError(f"The {what} have shape {table.shape}; give a table with one row per state.")
     if len(table) == 0:
-        raise GeometryError(f"There are no {what}; give at least one.")
+        raise GeometryError(f"The table of {what} is empty; give at least one row.")
     # Comparisons with NaN are false; beyond 1e100 squares would soon overflow.
     usable = (np.abs(table) < 1e100).all(axis=1)
     if not usable.all():
@@ -401,7 +401,7 @@ def checked_costs(costs: ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Costs of any metric, verified: the right shape, finite, not negative, and at least FLOOR."""
     table = np.asarray(costs, dtype=np.float64)
     if table.shape != shape:
-        raise GeometryError(f"The metric returned costs of shape {table.shape} where {shape} was asked for.")
+        raise GeometryError(f"The metric returned costs of shape {table.shape} but must return {shape}.")
     if not np.isfinite(table).all():
         raise GeometryError("The metric returned a non-finite cost; every cost must be a finite number.")
     if (table < 0.0).any():

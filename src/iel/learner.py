@@ -70,7 +70,7 @@ class Examples(NamedTuple):
 
 class Outcomes(NamedTuple):
     """Teleports of the data: the states before and after each, (m, observation size), and for each the rows of those
-    that were entered in the same place, (m, k)."""
+    with the same entrance, (m, k)."""
 
     before: jax.Array
     after: jax.Array
@@ -87,7 +87,7 @@ class Spec(NamedTuple):
     reach: float = 0.0
     """Mean distance of a waypoint in training, in units of the position columns."""
     examples: Examples | None = None
-    """Some transitions, for methods and policies that ask for them (`examples`)."""
+    """Some transitions, for methods and policies that need them (`examples`)."""
     columns: Scaling | None = None
     """Mean and standard deviation of the columns, as training sees them, for policies that standardise."""
     teleports: Outcomes | None = None
@@ -96,6 +96,10 @@ class Spec(NamedTuple):
     """By which policies standardise the columns they see, where nothing else does."""
     goal: tuple[int, ...] = ()
     """Columns of a goal that networks see (empty: all)."""
+
+    def width(self, *parts: str | int) -> int:
+        """Size of these inputs side by side, before any column is hidden; parts are those of `lens`."""
+        return sum(part if isinstance(part, int) else self.observation_size for part in parts)
 
     def lens(self, *parts: str | int, policy: bool = False) -> Lens | None:
         """A network's inputs, side by side: `observation`, `without_position`, `goal`, or a number of others."""
@@ -136,7 +140,7 @@ class Learner(ABC):
     slot: ClassVar[str] = ""
     """Whose state it trains; by default its own. Learners with one slot continue each other's training."""
     caps: ClassVar[Mapping[str, float]] = {}
-    """Metrics that are prices, and the largest that each may become: a price that stays there is told."""
+    """Metrics that are multipliers, and the largest value of each: training prints a notice when it is reached."""
     target_rate: float = 0.0
     """Polyak rate of the target copy."""
 
@@ -188,12 +192,10 @@ class Phase(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Prefix of its metrics."""
         return self.learner.phase
 
     @property
     def slot(self) -> str:
-        """Whose state it trains."""
         return self.learner.slot or self.learner.phase
 
 
@@ -223,26 +225,20 @@ def dual_loss(log_multiplier: jax.Array, excess: jax.Array, epsilon: float) -> j
     return jnp.exp(log_multiplier) * (epsilon - jax.lax.stop_gradient(excess))
 
 
-def with_policy(
-    optimiser: optax.GradientTransformation, policy: optax.GradientTransformation, parts: Collection[str]
+def with_parts(
+    optimiser: optax.GradientTransformation, other: optax.GradientTransformation, parts: Collection[str]
 ) -> optax.GradientTransformation:
-    """`optimiser` for all networks, and another one for these parts, which are policies."""
+    """`optimiser` for all fields of a named tuple of networks but these parts, which `other` moves."""
 
     def labels(params: Params) -> Params:
-        return params._replace(**{name: "policy" if name in parts else "networks" for name in params._fields})
+        return params._replace(**{name: "parts" if name in parts else "networks" for name in params._fields})
 
-    return optax.multi_transform({"networks": optimiser, "policy": policy}, labels)
+    return optax.multi_transform({"networks": optimiser, "parts": other}, labels)
 
 
 def with_multiplier(optimiser: optax.GradientTransformation, rate: float) -> optax.GradientTransformation:
     """`optimiser` for all networks, and Adam with its own step size for the leaf `log_multiplier`."""
-
-    def labels(params: Params) -> Params:
-        return params._replace(
-            **{name: "multiplier" if name == "log_multiplier" else "networks" for name in params._fields}
-        )
-
-    return optax.multi_transform({"networks": optimiser, "multiplier": adam(rate)}, labels)
+    return with_parts(optimiser, adam(rate), ("log_multiplier",))
 
 
 # ---------------------------------------------------------------- policies
@@ -361,7 +357,6 @@ class Method(ABC):
     @classmethod
     def preset(cls, name: str = "paper", **settings: Any) -> Self:
         """Preset settings, overridden by keyword arguments."""
-        name = str(name).replace("laptop-body", "laptop-robot")  # its name before 0.3.0
         if name not in cls.presets:
             raise unknown_name("preset", name, cls.presets)
         refuse_unknown(cls, settings, f"setting of {cls.__name__}")
@@ -369,7 +364,6 @@ class Method(ABC):
 
     @property
     def policy_widths(self) -> tuple[int, ...]:
-        """Widths of the hidden layers of a policy."""
         return self.policy_hidden or self.hidden
 
     @property
@@ -379,7 +373,7 @@ class Method(ABC):
 
     def geometry(self) -> tuple[Phase, ...]:
         """The learners of the geometry, and of a policy of its own, in order."""
-        assert isinstance(self, Learner), "a method that is no learner says what its learners are"
+        assert isinstance(self, Learner), "a method that is not a learner overrides geometry()"
         return (Phase(self, self.steps),)
 
     def phases(self) -> tuple[Phase, ...]:

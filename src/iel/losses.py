@@ -6,23 +6,30 @@ Expectile weight: W_tau(A) = tau where A >= 0, 1 - tau where A < 0.
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float
 
+Scalar = Float[Array, ""]
 AWR_WEIGHT_CAP = 100.0
 
 
-def expectile_weight(advantage: jax.Array, tau: float) -> jax.Array:
+def expectile_weight(advantage: Float[Array, "*n"], tau: float) -> Float[Array, "*n"]:
     """W_tau(A)."""
     return jnp.where(advantage >= 0, tau, 1.0 - tau)
 
 
 def ivl_loss(
-    values: jax.Array, target_values: jax.Array, target_next: jax.Array, success: jax.Array, tau: float, discount: float
-) -> jax.Array:
+    values: Float[Array, "heads batch"],
+    target_values: Float[Array, "heads batch"],
+    target_next: Float[Array, "heads batch"],
+    success: Float[Array, " batch"],
+    tau: float,
+    discount: float,
+) -> Scalar:
     """Implicit V-learning with two heads; all values are negative costs of shape (heads, batch).
 
     q_e = r + gamma m V'_e(s', g),  A = min_e q_e - mean_e V'_e(s, g),  L = sum_e E[W_tau(A) (q_e - V_e(s, g))^2],
     where V' is the Polyak target, r = -1 and m = 1 unless s is the goal (then r = m = 0). With tau near 1 the weight
-    is large where the target value is larger, that is where the target *cost is smaller*: short ways win.
+    is large where the target value is larger, that is where the target *cost is smaller*: short routes win.
     """
     reward, mask = goal_reward(success)
     targets = jax.lax.stop_gradient(reward + discount * mask * target_next)
@@ -32,36 +39,41 @@ def ivl_loss(
 
 
 def regression_expectile_loss(
-    prediction: jax.Array, target: jax.Array, tau: float, counted: jax.Array | None = None
-) -> jax.Array:
+    prediction: Float[Array, "*n"], target: Float[Array, "*m"], tau: float, counted: Float[Array, "*m"] | None = None
+) -> Scalar:
     """E[W_tau(l) l^2] with l = target - prediction; rows that are not `counted` add nothing to the mean over all."""
     residual = target - prediction
     return (expectile_weight(residual, tau) * jnp.square(residual) * (1.0 if counted is None else counted)).mean()
 
 
-def iql_value_loss(value: jax.Array, target_q: jax.Array, tau: float) -> jax.Array:
+def iql_value_loss(value: Float[Array, " batch"], target_q: Float[Array, "heads batch"], tau: float) -> Scalar:
     """E[W_tau(u) u^2] with u = min_e Q'_e(s, a) - V(s); `target_q` is (heads, batch)."""
     return regression_expectile_loss(value, jax.lax.stop_gradient(target_q.min(0)), tau)
 
 
-def iql_critic_loss(q: jax.Array, reward: jax.Array, next_value: jax.Array, discount: float) -> jax.Array:
+def iql_critic_loss(
+    q: Float[Array, "heads batch"],
+    reward: Float[Array, " batch"],
+    next_value: Float[Array, " batch"],
+    discount: float,
+) -> Scalar:
     """E[sum_e (Q_e(s, a) - (r + gamma V(s')))^2]; `q` is (heads, batch), the target carries no gradient."""
     target = jax.lax.stop_gradient(reward + discount * next_value)
     return jnp.square(q - target).mean(-1).sum()
 
 
-def goal_reward(success: jax.Array) -> tuple[jax.Array, jax.Array]:
+def goal_reward(success: Float[Array, " batch"]) -> tuple[Float[Array, " batch"], Float[Array, " batch"]]:
     """(r, m) of reaching a goal: r = -1 and m = 1 before it, r = m = 0 at it, so that -V counts discounted steps."""
     return success - 1.0, 1.0 - success
 
 
-def awr_loss(log_prob: jax.Array, advantage: jax.Array, temperature: float) -> jax.Array:
+def awr_loss(log_prob: Float[Array, " batch"], advantage: Float[Array, " batch"], temperature: float) -> Scalar:
     """-E[min(exp(alpha A), 100) log pi(a | s)]."""
     weight = jnp.minimum(jnp.exp(temperature * jax.lax.stop_gradient(advantage)), AWR_WEIGHT_CAP)
     return -(weight * log_prob).mean()
 
 
-def ddpg_bc_loss(q: jax.Array, log_prob: jax.Array, bc_weight: float) -> jax.Array:
+def ddpg_bc_loss(q: Float[Array, " batch"], log_prob: Float[Array, " batch"], bc_weight: float) -> Scalar:
     """-E[q] / E|q| - alpha E[log pi(a | s)], with q = min_e Q_e(s, pi(s)) differentiable in the policy's action.
 
     The scale E|q| carries no gradient: alpha means the same whatever the size of Q.
@@ -71,34 +83,37 @@ def ddpg_bc_loss(q: jax.Array, log_prob: jax.Array, bc_weight: float) -> jax.Arr
 
 
 def conservative_gap(
-    q_sampled: jax.Array, log_density: jax.Array, q_data: jax.Array, temperature: float, floor: float
-) -> jax.Array:
+    q_sampled: Float[Array, "heads samples batch"],
+    log_density: Float[Array, "samples batch"],
+    q_data: Float[Array, "heads batch"],
+    temperature: float,
+    floor: float,
+) -> Float[Array, " heads"]:
     """How much higher a critic rates other actions than the data's, averaged over the batch: (heads,).
 
     max(T log sum_j exp((Q(s, a_j) - log mu(a_j)) / T) - Q(s, a), floor), where a_j was drawn with density mu(a_j).
-    `q_sampled` is (heads, samples, batch), `log_density` (samples, batch), `q_data` (heads, batch).
     """
     soft_maximum = temperature * jax.nn.logsumexp((q_sampled - log_density) / temperature, axis=1)
     return jnp.maximum(soft_maximum - q_data, floor).mean(-1)
 
 
-def diagonal_cross_entropy(logits: jax.Array) -> jax.Array:
+def diagonal_cross_entropy(logits: Float[Array, "*heads n n"]) -> Float[Array, "*heads n"]:
     """Cross-entropy of every row, the diagonal being right: (..., n, n) -> (..., n)."""
     right = jnp.broadcast_to(jnp.arange(logits.shape[-1]), logits.shape[:-1])
     return optax.softmax_cross_entropy_with_integer_labels(logits, right)
 
 
-def info_nce_loss(anchors: jax.Array, positives: jax.Array, temperature: float) -> jax.Array:
+def info_nce_loss(anchors: Float[Array, "n d"], positives: Float[Array, "n d"], temperature: float) -> Scalar:
     """Row-wise cross-entropy of <z_i, z~_j> / T with the diagonal as label; rows are unit vectors."""
     return diagonal_cross_entropy(anchors @ positives.T / temperature).mean()
 
 
-def pessimistic(values: jax.Array, pessimism: float) -> jax.Array:
+def pessimistic(values: Float[Array, "2 *n"], pessimism: float) -> Float[Array, "*n"]:
     """Mean over two heads less `pessimism` times their difference: (2, ...) -> (...); 0.5 is their minimum."""
     return values.mean(0) - pessimism * jnp.abs(values[0] - values[1])
 
 
-def measure_loss(measures: jax.Array, target: jax.Array, discount: float) -> jax.Array:
+def measure_loss(measures: Float[Array, "heads n n"], target: Float[Array, "n n"], discount: float) -> Scalar:
     """TD for successor measures: sum_k [mean_{i != j} (M_k,ij - gamma M'_ij)^2 / 2 - mean_i M_k,ii].
 
     Row i is a state with an action, column j the state that row j went to: M_ij is how much more often (discounted,
@@ -111,20 +126,20 @@ def measure_loss(measures: jax.Array, target: jax.Array, discount: float) -> jax
     return (0.5 * off_diagonal_mean(jnp.square(residual)) - visits.mean(-1)).sum()
 
 
-def orthonormality_loss(features: jax.Array) -> jax.Array:
+def orthonormality_loss(features: Float[Array, "n d"]) -> Scalar:
     """mean_{i != j} <B_i, B_j>^2 - 2 mean_i ||B_i||^2: least where E[B B^T] is the identity; (n, d)."""
     gram = features @ features.T
     return off_diagonal_mean(jnp.square(gram)) - 2.0 * jnp.diagonal(gram).mean()
 
 
-def off_diagonal_mean(squares: jax.Array) -> jax.Array:
+def off_diagonal_mean(squares: Float[Array, "*heads n n"]) -> Float[Array, "*heads"]:
     """The mean of (..., n, n) tables without their diagonals."""
     size = squares.shape[-1]
     inside = squares.sum((-2, -1)) - jnp.diagonal(squares, axis1=-2, axis2=-1).sum(-1)
     return inside / (size * (size - 1))
 
 
-def contrastive_loss(logits: jax.Array) -> jax.Array:
+def contrastive_loss(logits: Float[Array, "heads n n"]) -> Scalar:
     """Binary cross-entropy of f_ij with labels 1[i = j], averaged over heads, rows and columns; (heads, B, B).
 
     -log sigmoid(f_ii) where goal i belongs to row i, -log(1 - sigmoid(f_ij)) where it belongs to another. With goals j
@@ -134,8 +149,11 @@ def contrastive_loss(logits: jax.Array) -> jax.Array:
 
 
 def recursive_classification_loss(
-    positive: jax.Array, negative: jax.Array, ratio: jax.Array, discount: float
-) -> jax.Array:
+    positive: Float[Array, "heads batch"],
+    negative: Float[Array, "heads batch"],
+    ratio: Float[Array, " batch"],
+    discount: float,
+) -> Scalar:
     """mean_e E[-(1 - gamma) log C(s') - gamma w log C(g) - log(1 - C(g))], with C = sigmoid of logits (heads, batch).
 
     `positive` are logits of the next state s', `negative` those of a random g; `ratio` is w = p(g | s') / p(g) as the

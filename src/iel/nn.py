@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from iel.data.goals import Table
 from iel.model import Network, Norm, Perceptron
@@ -158,18 +159,24 @@ class GaussianPolicy(eqx.Module):
         self.mean = MLP(key, *shape, **kind) if heads == 1 else ensemble(key, heads, *shape, **kind)
         self.log_std, self.heads = jnp.zeros(actions), heads
 
+    def _means(self, x: jax.Array) -> jax.Array:
+        """mu(x), or mu_h(x) with a leading axis of heads."""
+        return self.mean(x) if self.heads == 1 else apply_heads(self.mean, x)
+
     def __call__(self, x: jax.Array) -> jax.Array:
         """The mean action."""
-        return self.mean(x) if self.heads == 1 else apply_heads(self.mean, x).mean(0)
+        return self._means(x) if self.heads == 1 else self._means(x).mean(0)
 
-    def log_prob(self, x: jax.Array, action: jax.Array) -> jax.Array:
+    def log_prob(self, x: Float[Array, "*batch inputs"], action: Float[Array, "*batch a"]) -> Float[Array, "*batch"]:
         """log pi(a | x), summed over action dimensions."""
         log_std = jnp.clip(self.log_std, *LOG_STD_RANGE)
-        z = (action - (self.mean(x) if self.heads == 1 else apply_heads(self.mean, x))) * jnp.exp(-log_std)
+        z = (action - self._means(x)) * jnp.exp(-log_std)
         each = -0.5 * jnp.sum(jnp.square(z) + 2.0 * log_std + jnp.log(2.0 * jnp.pi), axis=-1)
         return each if self.heads == 1 else each.mean(0)
 
-    def unit_log_prob(self, x: jax.Array, action: jax.Array) -> jax.Array:
+    def unit_log_prob(
+        self, x: Float[Array, "*batch inputs"], action: Float[Array, "*batch a"]
+    ) -> Float[Array, "*batch"]:
         """log N(a; mu(x), 1), up to a constant -||a - mu(x)||^2 / 2: the learned sigma plays no part."""
         return -0.5 * jnp.sum(jnp.square(action - self(x)) + jnp.log(2.0 * jnp.pi), axis=-1)
 
@@ -182,18 +189,9 @@ class TanhGaussianPolicy(eqx.Module):
 
     network: MLP
 
-    def __init__(
-        self,
-        key: jax.Array,
-        inputs: int,
-        hidden: Sequence[int],
-        actions: int,
-        *,
-        layer_norm: bool = False,
-        lens: Lens | None = None,
-    ):
-        shape = inputs, hidden, 2 * actions
-        self.network = MLP(key, *shape, layer_norm=layer_norm, last_scale=POLICY_SCALE, lens=lens)
+    def __init__(self, key: jax.Array, inputs: int, hidden: Sequence[int], actions: int, **kind: Any):
+        """`kind`: `layer_norm` (default False) and `lens`, as for `MLP`."""
+        self.network = MLP(key, inputs, hidden, 2 * actions, last_scale=POLICY_SCALE, **{"layer_norm": False, **kind})
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The action at the Gaussian's mean, tanh(mu(x))."""
@@ -205,7 +203,7 @@ class TanhGaussianPolicy(eqx.Module):
         u = mean + jnp.exp(log_std) * jax.random.normal(key, (count, *mean.shape))
         return jnp.tanh(u), _squashed_log_prob(u, mean, log_std)
 
-    def log_prob(self, x: jax.Array, action: jax.Array) -> jax.Array:
+    def log_prob(self, x: Float[Array, "*batch inputs"], action: Float[Array, "*batch a"]) -> Float[Array, "*batch"]:
         """log pi(a | x), summed over action dimensions; actions are first clipped to +-0.999."""
         u = jnp.arctanh(jnp.clip(action, -LARGEST_SQUASHED, LARGEST_SQUASHED))
         return _squashed_log_prob(u, *self._moments(x))
@@ -227,8 +225,8 @@ def ensemble(key: jax.Array, heads: int, inputs: int, hidden: Sequence[int], out
     return jax.vmap(lambda k: MLP(k, inputs, hidden, outputs, **kind))(jax.random.split(key, heads))
 
 
-def apply_heads(heads: MLP, x: jax.Array) -> jax.Array:
-    """(batch, inputs) -> (heads, batch, outputs)."""
+def apply_heads(heads: MLP, x: Float[Array, "*batch inputs"]) -> Float[Array, "heads *batch outputs"]:
+    """Every member of an ensemble on the same inputs."""
     return jax.vmap(lambda head: head(x))(heads)
 
 
@@ -237,24 +235,24 @@ def head(heads: MLP, index: int) -> MLP:
     return jax.tree.map(lambda leaf: leaf[index], heads)
 
 
-def unit(x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
+def unit(x: Float[Array, "*n d"], epsilon: float = 1e-6) -> Float[Array, "*n d"]:
     """x / (||x|| + epsilon) along the last axis; the norm is floored so that its gradient is finite at zero."""
     norm = jnp.sqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-12))
     return x / (norm + epsilon)
 
 
-def on_sphere(x: jax.Array) -> jax.Array:
+def on_sphere(x: Float[Array, "*n c"]) -> Float[Array, "*n c"]:
     """Rows of c numbers scaled to length sqrt(c), so that their numbers are of size one."""
     return jnp.sqrt(float(x.shape[-1])) * unit(x)
 
 
-def scalars(heads: MLP, *parts: jax.Array) -> jax.Array:
-    """An ensemble with one output on the concatenated inputs: (heads, batch)."""
+def scalars(heads: MLP, *parts: Float[Array, "*batch _"]) -> Float[Array, "heads *batch"]:
+    """An ensemble with one output on the concatenated inputs."""
     return apply_heads(heads, jnp.concatenate(parts, -1))[..., 0]
 
 
 def frozen(network: MLP, *inputs: str, logit: bool = False) -> Network:
-    """A trained network, or an ensemble of them, as the numpy network that is shipped. `logit`: it is a log-odds."""
+    """A trained network, or an ensemble of them, as the exported numpy network. `logit`: its output is a log-odds."""
     leaves: Any = jax.tree.map(np.asarray, network)
     first = leaves.layers[0].kernel
     heads = [leaves] if first.ndim == 2 else [head(leaves, index) for index in range(len(first))]
@@ -302,7 +300,7 @@ def _through(lens: Lens, kernel: np.ndarray, bias: np.ndarray, inputs: int) -> t
 def in_blocks(network: Callable[[jax.Array], jax.Array], rows: jax.Array, block: int = 8192) -> jax.Array:
     """`network` on all rows, a block at a time, so that a million states need no gigabytes of activations.
 
-    Of rows that stay on the disk it is computed for those that are asked for.
+    Of rows that stay on the disk it is computed for the requested ones.
     """
     if isinstance(rows, Table):
         return rows.through(network)  # type: ignore[return-value]

@@ -49,7 +49,7 @@ def union_lengths(left: Array, right: Array) -> Array:
     if isinstance(left, np.ndarray):
         return length
     begins, ends = adds & (covered == left), adds
-    for j in position:  # y_k is no end of the union if an interval that adds something was covered up to y_k
+    for j in position:  # y_k is not an end of the union if an interval that adds something was covered up to y_k
         ends = ends & ~((adds & ~begins)[..., j : j + 1] & (covered[..., j : j + 1] == right))
     return _with_gradient(length, (xp.where(ends, right, 0.0) - xp.where(begins, left, 0.0)).sum(-1))
 
@@ -106,9 +106,9 @@ def table(head: Head, sources: np.ndarray, targets: np.ndarray, groups: int, mix
 
 
 def pairwise(head: Head, sources: Array, targets: Array, groups: int, mix: Array = 0.5) -> Array:
-    """The same in JAX, for losses: (..., n, D), (..., m, D) -> (..., n, m).
+    """d from every source to every target in JAX, for losses: (..., n, D), (..., m, D) -> (..., n, m).
 
-    Rows come in blocks, whose differences are made again for the gradient: kept, those of 512 states with 512 numbers
+    Rows come in blocks, whose differences are made again for the gradient: stored, those of 512 states with 512 numbers
     and two heads would take a gigabyte, and moving them takes longer than making them (docs/tmd.md).
     """
     import jax  # only training has it
@@ -136,8 +136,8 @@ def _block(head: Head, sources: Array, targets: Array, groups: int, mix: Array) 
 def _mrn_block(x: Array, y: Array) -> Array:
     """max_k (x_k - y_k)_+ + ||x - y|| of all pairs of columns.
 
-    Both gradients have shorter ways than through the differences: that of the largest is in one coordinate, and that
-    of ||x||^2 + ||y||^2 - 2 <x, y> is two matrix products. The values are those of the differences.
+    Both gradients are cheaper elsewhere than in the differences: that of the largest is in one coordinate, and that of
+    ||x||^2 + ||y||^2 - 2 <x, y> is two matrix products. The values are those of the differences.
     """
     xp, half = x.__array_namespace__(), x.shape[-2] // 2
     differences = [x[..., k, :, None] - y[..., k, None, :] for k in range(2 * half)]

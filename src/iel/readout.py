@@ -30,6 +30,6 @@ def affine_readout(
 
 
 def unexplained(missed: Floats, targets: Floats) -> float:
-    """1 - R^2: squared errors over the squared spread of the targets; 0 is perfect, 1 is as good as the mean."""
+    """1 - R^2: squared errors over the variance of the targets; 0 is perfect, 1 is as good as the mean."""
     dispersion = float(((targets - targets.mean(axis=0)) ** 2).sum())
     return float((missed**2).sum()) / dispersion if dispersion > 0 else 0.0

@@ -1,4 +1,4 @@
-"""The demo from no data to a film, tiny, and stopped on the way."""
+"""The demo from no data to a film, tiny, and stopped in the middle."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The whole way on a small real maze: collect, train, plan, act. Slow (a minute or two), and worth it."""
+"""Everything on a small real maze: collect, train, plan, act. Slow (a minute or two), and worth it."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
-"""A world with exact answers: a ring of 12 places with a short and a long way from place 0 to place 4.
+"""A world with exact answers: a ring of 12 positions with a short and a long route from position 0 to position 4.
 
-Both ways end one step beyond place 4: the last state of an episode is never the start of a transition, so nothing would
-say that place 4 is no steps away from itself.
+Both routes end one step beyond position 4: the last state of an episode never starts a transition, so the distance from
+position 4 to itself would not be learned.
 """
 
 import itertools
@@ -20,13 +20,13 @@ LONG = [0, 11, 10, 9, 8, 7, 6, 5, 4, 12]
 
 
 def action(here: int, there: int) -> np.ndarray:
-    """What leads from a place to its neighbour: the unit vector between them, times 0.8 to keep clear of the bounds."""
+    """The action from a position to its neighbour: the unit vector between them times 0.8, within the bounds."""
     step = POSITIONS[there] - POSITIONS[here]
     return 0.8 * step / np.linalg.norm(step)
 
 
 def ring() -> Trajectories:
-    """Both ways, eight times each."""
+    """Both routes, eight times each."""
     episodes = []
     for route in (SHORT, LONG):
         actions = np.array([action(a, b) for a, b in itertools.pairwise(route)])
@@ -39,7 +39,7 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def act(model, here: int, goal: int) -> np.ndarray:
-    """The policy's action at a place towards a goal, as the planner `direct` asks for it."""
+    """The policy's action at a position towards a goal, under the planner `direct`."""
     from iel.planning import make_planner
 
     planner = make_planner("direct", model, ring())
@@ -73,7 +73,7 @@ def learner(method: Method, phase: str) -> Learner:
 # ---------------------------------------------------------------- worlds where every state reaches every other
 
 CIRCLE = 3 * np.stack([np.cos(np.arange(8) * np.pi / 4), np.sin(np.arange(8) * np.pi / 4)], 1)
-"""Eight places on a circle."""
+"""Eight positions on a circle."""
 SQUARE = np.array([[x, y] for x in range(5) for y in range(5)], float)
 """Five by five."""
 
@@ -94,22 +94,22 @@ def one_way_steps() -> np.ndarray:
 
 
 def symmetric() -> Trajectories:
-    """The circle of twelve places (`PLACES`), walked one way in some episodes and the other way in the rest."""
+    """The circle of twelve positions, walked clockwise in some episodes and counter-clockwise in the rest."""
     episodes = []
     for first in range(24):
         route = (first + (-1) ** first * np.arange(41)) % 12
         episodes.append((POSITIONS[route], np.array([action(a, b) for a, b in itertools.pairwise(route)])))
-    return Trajectories.from_episodes(episodes, "both ways", trust=True)
+    return Trajectories.from_episodes(episodes, "both directions", trust=True)
 
 
 def two_way_steps() -> np.ndarray:
-    """The fewest steps between its places, (12, 12)."""
+    """The fewest steps between its positions, (12, 12)."""
     there = (np.arange(12)[None] - np.arange(12)[:, None]) % 12
     return np.minimum(there, 12 - there).astype(float)
 
 
 def grid() -> Trajectories:
-    """Random walks on a square of 25 places."""
+    """Random walks on a square of 25 positions."""
     generator = np.random.default_rng(0)
     moves = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
     episodes = []
@@ -125,5 +125,5 @@ def grid() -> Trajectories:
 
 
 def grid_steps() -> np.ndarray:
-    """The fewest steps between the places of the square, (25, 25)."""
+    """The fewest steps between the positions of the square, (25, 25)."""
     return np.abs(SQUARE[:, None] - SQUARE[None]).sum(-1)

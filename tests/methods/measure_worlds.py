@@ -1,4 +1,4 @@
-"""A world with exact measures: a ring of 12 places on which an agent may go on, go back or stay."""
+"""A world with exact measures: a ring of 12 positions on which an agent may go on, go back or stay."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ ANGLES = 2 * np.pi * np.arange(COUNT) / COUNT
 RING = 2.0 * np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1).astype(np.float32)
 APART = np.abs(np.arange(COUNT)[:, None] - np.arange(COUNT))
 EXACT = np.minimum(APART, COUNT - APART)
-"""Least steps from every place to every place."""
+"""Least steps from every position to every position."""
 
 
 def step(position, action):
@@ -18,7 +18,7 @@ def step(position, action):
 
 
 def wandering(seed: int = 0, episodes: int = 40, length: int = 50) -> Trajectories:
-    """Uniform random actions from random places."""
+    """Uniform random actions from random positions."""
     rng = np.random.default_rng(seed)
     walks = []
     for _ in range(episodes):
@@ -31,12 +31,12 @@ def wandering(seed: int = 0, episodes: int = 40, length: int = 50) -> Trajectori
 
 
 def pairs() -> tuple[np.ndarray, np.ndarray]:
-    """Every place with every goal, row by row of `EXACT`."""
+    """Every position with every goal, row by row of `EXACT`."""
     return np.repeat(RING, COUNT, axis=0), np.tile(RING, (COUNT, 1))
 
 
 def reaches_goal(act) -> float:
-    """Share of all pairs of places from which act(observations, goals) gets to the goal in the least steps."""
+    """Share of all pairs of positions from which act(observations, goals) gets to the goal in the least steps."""
     positions, goals = np.repeat(np.arange(COUNT), COUNT), np.tile(np.arange(COUNT), COUNT)
     left = EXACT.ravel().copy()
     for _ in range(COUNT // 2):

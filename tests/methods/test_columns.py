@@ -47,7 +47,7 @@ def trained(robot, name, **settings):
 
 def policy_of(own):
     """The network that acts, of whatever learner holds it."""
-    state = own.get("policy", own.get("skills", own.get("joint", own.get("train"))))
+    state = own.get("policy", own.get("joint", own.get("train")))
     state = getattr(state, "policy_params", getattr(state, "params", state))
     network = getattr(state, "low", None) or getattr(state, "policy", state)
     return network, lambda x: jnp.tanh(network(x)) if isinstance(network, MLP) else network(x)
@@ -114,7 +114,7 @@ def test_a_standardised_policy_leaves_the_geometry_as_it_is(robot, name):
     settings = {"training": "phased"} if name == "hilp" else {}
     plain, other, whole = (trained(robot, name, standardise=how, **settings)[1] for how in ("none", "policy", "all"))
     states, goals = robot.observations[:20], robot.observations[-20:]
-    if name == "crl":  # its critic is asked at the policy's action
+    if name == "crl":  # its critic is evaluated at the policy's action
         phi, features = (m.networks["goal_features"](goals) for m in (plain, other))
     else:
         phi, features = (m.cost(states, goals, goals) for m in (plain, other))
@@ -140,7 +140,7 @@ def test_goal_columns_are_all_that_is_seen_of_a_goal(robot, name):
     goals[:, 0] += 30.0
     assert not np.array_equal(acted, answers(goals))  # how much it heeds goals is a matter of training
     if model.metric is not None and name not in ("qrl", "cmd", "tmd", "fb", "psm", "crl", "clearning", "gccql"):
-        # (Distances of embeddings compare states, and critics are asked at a state whose own pose counts.)
+        # (Distances of embeddings compare states, and critics are evaluated at a state whose own pose counts.)
         np.testing.assert_allclose(model.cost(states, goals, goals), model.cost(states, goals * [1, 1, 0, 0], goals))
 
 
@@ -198,12 +198,10 @@ def test_goals_of_the_actor_may_be_near(robot):
         assert ahead.min() == 1 and ahead.max() >= min(most, 20) and ahead.max() <= most
 
 
-def test_impossible_columns_and_old_configurations(robot):
+def test_impossible_columns(robot):
     with pytest.raises(ConfigError, match="columns from 0 to 3"):
         METHODS["gcivl"].preset("smoke", goal_columns=(9,)).spec(robot)
     with pytest.raises(ConfigError, match="columns from 0 to 3"):
         METHODS["gcivl"].preset("smoke", goal_columns=()).spec(robot)
     with pytest.raises(ConfigError, match="standardise"):
         METHODS["gcivl"].preset("smoke", standardise="some")
-    old = iel.methods.config_from_dict(METHODS["gcivl"], {"standardise": True})
-    assert old.standardise == "all" and iel.methods.config_from_dict(METHODS["gcivl"], {}).standardise == "none"

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's "Add a method", followed once: a stranger's method, and what `check_algo` says of broken ones.
+"""CONTRIBUTING's "Add a method", followed once: a third-party method, and what `check_algo` says of broken ones.
 
 `Nearby` is not registered: whatever works with it here works with any method that keeps the contract.
 """
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Nearby(Method, Learner):
-    """Clone what was done on the way to a later state g (or x itself), and remember how long it took.
+    """Clone what was done towards a later state g (or x itself), and remember how long it took.
 
     L = E[(V(x, g) + h(k))^2] - E[log N(a; mu(x, g), 1)],   h(k) = (1 - gamma^k) / (1 - gamma),   g = x_{t+k}
     """
@@ -104,7 +104,7 @@ def test_the_example_of_contributing_keeps_the_contract():
     exec(example, {"__name__": __name__})
 
 
-def test_commands_and_grids_take_it_by_its_position(tmp_path, monkeypatch):
+def test_commands_and_grids_take_it_by_module_and_class(tmp_path, monkeypatch):
     """`--algo package.module:Class`, from a file that nothing of iel knows of."""
     page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -148,7 +148,7 @@ def test_a_third_party_method_trains_and_acts(tmp_path):
         assert steps(model, here, 4) == pytest.approx(4 - here, abs=0.5)
         assert cosine(act(model, here, 4), action(here, here + 1)) > 0.9
     assert steps(model, 9, 4) == pytest.approx(5, abs=0.7), "the long way only leads this way round"
-    # Place 4 is one of five later states on the short way, one of nine on the long one.
+    # Position 4 is one of five later states on the short route, one of nine on the long one.
     mean = (9 * discounted_steps(4, 0.99) + 5 * discounted_steps(8, 0.99)) / 14
     assert model.cost(*(POSITIONS[[position]] for position in (0, 4, 4)))[0] == pytest.approx(mean, abs=0.3)
     assert planners_for(model) == ("direct", "sym-graph", "asym-graph")
@@ -189,7 +189,7 @@ class Unheard(GoalState, frozen=True, tag="unheard"): ...
 
 
 def shipping(change: Any) -> type[Nearby]:
-    """A method whose model is changed before it is shipped."""
+    """A method whose model is changed before it is exported."""
 
     @dataclass(frozen=True, kw_only=True)
     class Changed(Nearby):
@@ -262,7 +262,7 @@ BROKEN = {
     "the conditioning's command has the wrong shape": conditioned_by(Narrow()),
     "does not survive its files.*conditioning by directions needs an embedding": conditioned_by(Direction()),
     "does not survive its files.*conditioning.kind: invalid value": conditioned_by(Unheard()),
-    "there is no metric train/loss": Silent,
+    "the metric train/loss is missing": Silent,
     "update reshapes the state": Growing,
     "the key does not matter": Stubborn,
     "the key does not matter|changes nothing": Frozen,

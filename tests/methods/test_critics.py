@@ -1,4 +1,4 @@
-"""CRL, C-Learning and HIQL: losses by hand in float64, exact measures on a ring, goals reached, what is shipped."""
+"""CRL, C-Learning and HIQL: losses by hand in float64, exact measures on a ring, goals reached, what is exported."""
 
 import itertools
 
@@ -277,7 +277,7 @@ def learned_logits(model) -> np.ndarray:
 
 
 def check_order(model) -> None:
-    """Costs at the policy's action rise with the steps of the shorter way, and the policy takes it."""
+    """Costs at the policy's action rise with the steps of the shorter route, and the policy takes it."""
     cost = model.cost(*(SPOTS[PAIRS[:, side]] for side in (0, 1, 1)))
     assert spearman(cost, APART) >= 0.95
     unique = (APART < 6) & (APART > 0)
@@ -302,7 +302,7 @@ def test_crl_learns_how_likely_the_data_gets_anywhere():
 @pytest.mark.long
 @pytest.mark.optimised
 def test_c_learning_learns_how_likely_its_own_policy_gets_anywhere():
-    """Off-policy: the data walks at random, the measure is that of the policy that takes the shorter way."""
+    """Off-policy: the data walks at random, the measure is that of the policy that takes the shorter route."""
     model = train(walk(), CLearning.preset("smoke", discount=GAMMA, bc_weight=0.03), progress=False).model
     turns = np.array([model.act(SPOTS, np.tile(SPOTS[g], (SIZE, 1)))[:, 0] > 0 for g in range(SIZE)])
     exact = np.array([log_ratio(turns[g].astype(float), g)[(s + a) % SIZE] for s, a, g in TRIPLES])
@@ -313,7 +313,7 @@ def test_c_learning_learns_how_likely_its_own_policy_gets_anywhere():
 @pytest.mark.long
 @pytest.mark.optimised
 def test_hiql_reaches_goals_on_the_ring():
-    """Two ways from 0 to 4: the short one is taken. What is pursued is a subgoal two steps ahead."""
+    """Two routes from 0 to 4: the short one is taken. What is pursued is a subgoal two steps ahead."""
     settings = {"batch_size": 128, "learning_rate": 2e-3, "discount": 0.9, "p_current": 0.3, "p_trajectory": 0.7}
     algo = HIQL.preset("smoke", **settings, expectile=0.9, subgoal_steps=2, steps=2000)
     model = train(ring(), algo, progress=False).model
@@ -329,7 +329,7 @@ def test_hiql_reaches_goals_on_the_ring():
         assert here == goal, (start_, goal)
 
 
-# ---------------------------------------------------------------- what is shipped
+# ---------------------------------------------------------------- what is exported
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_numpy_and_onnx_say_what_the_trained_networks_say(name, policy, tmp_path
     else:
         chosen = jnp.clip(own.policy(pair), -1, 1)
         if name == "crl":
-            phi, psi = algo.features(own, states, chosen, goals)
+            phi, psi = algo.features(own, (states, chosen), goals)
             f = (phi * psi).sum(-1).min(0) + np.log(algo.batch_size - 1)
         else:
             f = rated(own.classifier, pair, chosen).min(0)

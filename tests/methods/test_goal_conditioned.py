@@ -1,4 +1,4 @@
-"""GCBC, GCIVL, GC-IQL and GC-CQL: losses against float64 numpy, and exact answers on a ring with two ways round."""
+"""GCBC, GCIVL, GC-IQL and GC-CQL: losses against float64 numpy, and exact answers on a ring with two routes round."""
 
 import dataclasses
 import threading
@@ -23,10 +23,10 @@ from iel.training.loop import Trainer
 FAST = {"hidden": (64, 64), "batch_size": 64, "learning_rate": 2e-3}
 TINY = {"hidden": (8,), "batch_size": 16, "steps": 6}
 OWN = {"p_current": 0.3, "p_trajectory": 0.7, "discount": 0.9}
-"""No random goals: a place visited in two episodes is two rows, and only one of them would count as reached. With a
+"""No random goals: a position visited in two episodes is two rows, and only one of them would count as reached. With a
 discount of 0.99 nearly all later goals would be the last states of these short episodes."""
 RIGHT, WRONG = action(0, 1), action(0, 11)
-"""At place 0: the first action of the short way to place 4, and that of the long way."""
+"""At position 0: the first action of the short route to position 4, and that of the long route."""
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +169,8 @@ def test_the_warm_up_of_cql_ignores_the_critic(batch):
 
 
 @pytest.mark.slow
-def test_cloning_learns_the_mean_action_on_the_path_to_each_goal():
-    """Uniform later goals: from place 0, place 4 is one of five on the short way, one of nine on the long one."""
+def test_cloning_learns_the_mean_action_towards_each_goal():
+    """Uniform later goals: from 0, position 4 is one of five on the short route, one of nine on the long one."""
     model = train(ring(), GCBC.preset("smoke", **{**FAST, "batch_size": 512}, steps=800), progress=False).model
     np.testing.assert_allclose(act(model, 0, 4), (9 * RIGHT + 5 * WRONG) / 14, atol=0.1)
     np.testing.assert_allclose(act(model, 0, 2), RIGHT, atol=0.15)
@@ -183,7 +183,7 @@ def check_values(model: Model, tolerance: float) -> None:
     """Where one way leads to the goal, its length; where two do, nearly that of the short one.
 
     The 0.9 expectile of 4 and 8 steps is 4.3 (a weight on the wrong side would make it 7.5), and no steps lead from a
-    place to itself (a mask left out would make every way endless).
+    position to itself (a mask left out would make every route endless).
     """
     assert steps(model, 0, 4) == pytest.approx(4.3, abs=tolerance)
     assert steps(model, 0, 2) == pytest.approx(2, abs=tolerance)
@@ -193,7 +193,7 @@ def check_values(model: Model, tolerance: float) -> None:
 
 
 def check_actions(model: Model) -> None:
-    """Place 0 is where the ways part; place 4 is reached by both, the others by one."""
+    """Position 0 is where the routes part; position 4 is reached by both, the others by one."""
     assert cosine(act(model, 0, 4), RIGHT) > 0.9
     assert cosine(act(model, 0, 2), RIGHT) > 0.9
     assert cosine(act(model, 0, 8), WRONG) > 0.9
@@ -201,22 +201,22 @@ def check_actions(model: Model) -> None:
 
 
 @pytest.mark.slow
-def test_gcivl_finds_the_short_path():
+def test_gcivl_finds_the_short_route():
     check_values(model := train(ring(), GCIVL.preset("smoke", **FAST, **OWN, steps=1200), progress=False).model, 0.6)
     check_actions(model)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extraction", ["ddpg-bc", "awr"])
-def test_iql_finds_the_short_path(extraction):
+def test_iql_finds_the_short_route(extraction):
     algo = GCIQL.preset("smoke", **FAST, **OWN, steps=1200, extraction=extraction, bc_weight=1.0)
     check_values(model := train(ring(), algo, progress=False).model, 0.6)
     check_actions(model)
 
 
 @pytest.mark.slow
-def test_cql_finds_the_short_path():
-    """Caution makes every way look longer than it is, but nearer stays nearer and the long way does not win."""
+def test_cql_finds_the_short_route():
+    """Caution makes every route look longer than it is, but nearer stays nearer and the long route does not win."""
     settings = {"policy_learning_rate": 2e-3, "conservative_weight": 1.0, "lagrange": True, "gap": 5.0}
     settings |= {"action_samples": 2, "reward_scale": 10.0, "price_learning_rate": 3e-4}
     model = train(ring(), GCCQL.preset("smoke", **FAST, **OWN, **settings, steps=1200), progress=False).model

@@ -141,7 +141,7 @@ def test_a_joint_step_rewards_the_policy_with_the_embedding_before_it(world):
 
 @pytest.mark.slow
 def test_hilp_learns_the_ring():
-    """Nearly the length of the short way where two lead to the goal, and the policy parts for either at place 0.
+    """Nearly the length of the short route where two lead to the goal, and the policy parts for either at position 0.
 
     A lower discount than usual: with 0.99 nearly all later goals would be the last states of these short episodes.
     """

@@ -1,4 +1,4 @@
-"""IEL: its contract, its losses against float64 numpy, what is frozen stays frozen, and short ways win."""
+"""IEL: its contract, its losses against float64 numpy, what is frozen stays frozen, and short routes win."""
 
 import dataclasses
 
@@ -120,7 +120,7 @@ def test_targets_follow_the_parameters_before_the_step(world):
 
 
 def two_routes() -> Trajectories:
-    """A ring of 12 places: from place 0 to place 4 a short way (4 steps) and a long way (8), equally often."""
+    """A ring of 12 positions: from 0 to 4 a short route (4 steps) and a long route (8), equally often."""
     angle = 2 * np.pi * np.arange(12) / 12
     position = 3 * np.stack([np.cos(angle), np.sin(angle)], 1)
     short, long = position[[0, 1, 2, 3, 4]], position[[0, 11, 10, 9, 8, 7, 6, 5, 4]]
@@ -158,7 +158,11 @@ def test_presets_and_settings():
     assert (paper.beta, paper.kappa, paper.hitting_expectile, paper.max_steps) == (0.1, 0.05, 0.5, 10)
     assert [phase.steps for phase in paper.phases()] == [20_000, 480_000, 500_000]
     assert IEL.preset("official").beta == 0.3 and IEL.preset("official").noise_units == "raw"
-    assert IEL.preset("laptop", hidden=(512, 512, 512)).hidden == (512, 512, 512)  # what is said wins over the preset
+    assert IEL.preset("laptop", hidden=(512, 512, 512)).hidden == (
+        512,
+        512,
+        512,
+    )  # explicit settings win over the preset
     assert sum(phase.steps for phase in IEL(steps=101).geometry()) == 101
     assert [phase.steps for phase in IEL(steps=100, policy=Directions(steps=7)).phases()] == [4, 96, 7]
     assert config_from_dict(IEL, config_dict(IEL.preset("laptop"))) == IEL.preset("laptop")

@@ -178,7 +178,7 @@ def test_a_code_is_one_policy_and_codes_together_are_all_actions():
     assert np.asarray(code_bits(jnp.array([5])))[0, :4].tolist() == [1, 0, 1, 0]
 
 
-# ---------------------------------------------------------------- what is shipped: exact measures, prompts, files
+# ---------------------------------------------------------------- what is exported: exact measures, prompts, files
 
 
 def linear(matrix: np.ndarray, *inputs: str, width: int | None = None, squash: bool = False) -> Network:
@@ -189,14 +189,14 @@ def linear(matrix: np.ndarray, *inputs: str, width: int | None = None, squash: b
 
 
 def exact_model(transitions: np.ndarray, gamma: float) -> Model:
-    """Places are one-hot, the data visits all alike, and F is the exact measure of one policy, whatever it is told."""
+    """Positions are one-hot, the data visits all alike, and F is the exact measure of one policy for every task."""
     count = len(transitions)
     measure = transitions @ np.linalg.inv(np.eye(count) - gamma * transitions)  # visits from the next step on
     root = np.sqrt(count)
     networks = {
         "policy": linear(np.zeros((2 * count, 1)), "observation", "command"),
         "high": linear(root * np.eye(count), "goal"),  # E[B B^T] = 1, ||B||^2 = d
-        # measure / density = F^T B: one in `count` states is each place
+        # measure / density = F^T B: one in `count` states is each position
         "forward": linear(root * measure, "observation", "action", "command", width=2 * count + 1),
     }
     return Model("exact", count, 1, networks, Subgoal(), metric=Measure(gamma))
@@ -211,7 +211,7 @@ def first_visits(transitions: np.ndarray, gamma: float, goal: int) -> np.ndarray
 
 
 def test_the_cost_of_an_exact_measure_is_the_discounted_first_visit():
-    """On any chain: p(s, t) = E[gamma^H]; where arrival is sure after H steps, the cost is H."""
+    """On any chain: p(s, t) = E[gamma^H]; where the goal is always reached after H steps, the cost is H."""
     gamma, rng = 0.9, np.random.default_rng(0)
     random = rng.dirichlet(np.ones(5), size=5)
     model = exact_model(random, gamma)
@@ -226,7 +226,7 @@ def test_the_cost_of_an_exact_measure_is_the_discounted_first_visit():
     table = round_trip.metric.costs(positions, positions, LatentGoal(positions[0], positions[0]))
     steps = (np.arange(6)[None] - np.arange(6)[:, None]) % 6
     np.testing.assert_allclose(table[steps > 0], steps[steps > 0], rtol=2e-3)
-    assert table[0, 1] < table[1, 0], "a measure is directed; with the wrong sign it would go the other way"
+    assert table[0, 1] < table[1, 0], "a measure is directed; with the wrong sign the two would be swapped"
     rows = round_trip.metric.row_costs(positions, np.roll(positions, 2, axis=0), [])
     np.testing.assert_allclose(rows, [table[i, (i - 2) % 6] for i in range(6)], rtol=1e-5)
     with pytest.raises(GeometryError, match="not in steps"):
@@ -243,7 +243,7 @@ def test_negative_measures_cost_more_the_more_negative_they_are():
 
 
 def test_a_goal_is_its_own_reward_and_rewards_add_up():
-    """E[r B] of one rewarded place is that place's task; of two, the middle of theirs; of a bad one, the opposite."""
+    """E[r B] of one rewarded position is its task; of two, the middle of theirs; of a penalised one, the opposite."""
     model = exact_model(np.roll(np.eye(6), 1, axis=1), 0.9)
     positions = np.eye(6, dtype=np.float32)
     data = np.tile(positions, (50, 1))
@@ -339,7 +339,7 @@ RINGS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", [FB, PSM])
-def test_measures_rank_the_ring_and_the_policy_goes_the_short_path(method):
+def test_measures_rank_the_ring_and_the_policy_takes_the_short_route(method):
     """Costs of all 144 pairs in the order of the exact steps; and a reward leads to where it is."""
     data = wandering()
     model = train(data, method.preset("smoke", **RINGS[method]), progress=False).model
@@ -347,10 +347,10 @@ def test_measures_rank_the_ring_and_the_policy_goes_the_short_path(method):
     rank, share = spearmanr(cost.ravel(), EXACT.ravel())[0], reaches_goal(goal_actions(model))
     plain = spearmanr(-model.metric.measure(pairs()[0], model.metric.tasks(pairs()[1])), EXACT.ravel())[0]
     print(
-        method.name, "-M", round(plain, 3), "spearman", round(rank, 3), "arrives", round(share, 3), np.round(cost[0], 1)
+        method.name, "-M", round(plain, 3), "spearman", round(rank, 3), "success", round(share, 3), np.round(cost[0], 1)
     )
     assert rank >= 0.95 and share >= 0.95
-    near = EXACT[:, 7] <= 1  # a reward for places 6, 7 and 8
+    near = EXACT[:, 7] <= 1  # a reward for positions 6, 7 and 8
     position = np.argmin(np.linalg.norm(data.observations[:, None] - RING, axis=-1), axis=1)
     z = model.reward_command(data.observations, near[position].astype(float))
     there = reaches_region(model, z, near)
@@ -359,7 +359,7 @@ def test_measures_rank_the_ring_and_the_policy_goes_the_short_path(method):
 
 
 def reaches_region(model, z: np.ndarray, region: np.ndarray) -> float:
-    """Share of places from which the policy, told z, is in the region after ten steps."""
+    """Share of positions from which the policy, conditioned on z, is in the region after ten steps."""
     positions = np.arange(COUNT)
     for _ in range(10):
         positions = step(positions, model.act(RING[positions], np.tile(z, (COUNT, 1)))[:, 0])

@@ -162,7 +162,7 @@ def test_a_phase_changes_its_own_slot_and_no_other(name):
         (after,) = trainer.states()
         assert before.keys() == after.keys()
         assert [slot for slot in before if not same(before[slot], after[slot])] == [phase.slot]
-    slots = {"gccql": {"train"}, "gas": {"embedding", "skills"}, "htp": {"geometry", "policy"}}
+    slots = {"gccql": {"train"}, "gas": {"embedding", "policy"}, "htp": {"geometry", "policy"}}
     assert set(after) == slots.get(name, set(after)) and len(after) >= 1
 
 

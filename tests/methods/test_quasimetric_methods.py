@@ -93,7 +93,7 @@ def test_the_price_of_long_steps_rises_while_they_are_too_long():
     price, excess = slope(jnp.array(0.5), jnp.array(0.2))
     assert float(price) == pytest.approx(np.exp(0.5) * (0.05 - 0.2), rel=1e-5)
     assert float(slope(jnp.array(0.5), jnp.array(0.0))[0]) > 0, "and falls while they are short"
-    assert float(excess) == 0.0, "the networks are not told to be too long"
+    assert float(excess) == 0.0, "the networks get no gradient to be too long"
 
 
 def test_the_whole_loss_of_qrl_moves_the_price_by_the_excess_alone(batch):
@@ -140,7 +140,7 @@ def logits_by_hand(algo, networks, batch, rows=(), goals=()) -> tuple[np.ndarray
     return (potential[:, None, :] - cost) / np.sqrt(8), cost
 
 
-def test_cmd_requests_which_goal_and_whose_goal(batch):
+def test_cmd_contrasts_goals_and_states(batch):
     """By hand; with + d instead of - d the number is another."""
     algo = CMD.preset("smoke", **TINY, components=2, state_share=0.5)
     networks = start(algo, 2.0)
@@ -156,7 +156,7 @@ def test_cmd_requests_which_goal_and_whose_goal(batch):
     assert abs(cross_entropy(logits + 2 * cost / np.sqrt(8)) - cross_entropy(logits)) > 0.05
 
 
-def test_cmd_as_a_baseline_requests_yes_or_no_and_has_no_potential(batch):
+def test_cmd_as_a_baseline_is_binary_and_has_no_potential(batch):
     algo = CMD.preset("ogbench", **TINY, components=2)
     networks = start(algo, 2.0)
     assert networks.potential is None
@@ -298,8 +298,8 @@ EXACT = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", EXACT)
 def test_distances_rank_states_as_the_exact_steps_do(name):
-    """Random walks on a square, where ways must be stitched; a circle walked one way only, whose neighbour behind is
-    seven steps away; a circle walked both ways, where the better action counts."""
+    """Random walks on a square, where routes must be stitched; a circle walked one way only, whose neighbour behind is
+    seven steps away; a circle walked in both directions, where the better action counts."""
     world, positions, exact, settings = EXACT[name]
     model = train(world(), METHODS[name].preset("smoke", **FAST, **settings), progress=False).model
     i, j = np.nonzero(exact())

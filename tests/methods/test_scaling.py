@@ -1,4 +1,4 @@
-"""Standardised training ships a model for raw observations; directions may come from the trajectory's own future."""
+"""Standardised training exports a model for raw observations; directions may come from the trajectory's own future."""
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +124,7 @@ def test_impossible_settings_are_refused():
 
 @pytest.mark.parametrize("training", ["joint", "phased"])
 def test_hilp_takes_the_same_options(uneven, training):
-    """Each of them changes what is learned, and the policy with LayerNorm is the one that is shipped."""
+    """Each of them changes what is learned, and the policy with LayerNorm is the one that is exported."""
     import iel
 
     plain = {"steps": 4, "training": training, "hidden": (16,), "batch_size": 16, "dimension": 4}

@@ -94,7 +94,7 @@ def test_every_step_sees_the_batch_it_sees_in_memory(algo, memory, disk):
 
 @pytest.mark.long
 def test_a_model_trained_from_the_disk_is_the_one_trained_in_memory(memory, disk):
-    """To rounding where networks of an earlier phase are asked, which Adam makes larger along directions that do not
+    """To rounding where networks of an earlier phase are evaluated, which Adam enlarges along directions that do not
     matter (a shift of all embeddings); so costs are compared."""
     one, other = (iel.train(data, METHODS[0], progress=False).model for data in (memory, disk))
     states, goals, commands = memory.observations[:9], memory.observations[-9:], np.ones((9, 4), np.float32)
@@ -103,7 +103,7 @@ def test_a_model_trained_from_the_disk_is_the_one_trained_in_memory(memory, disk
 
 
 def after(data: Trajectories, stacked: bool, counts: tuple[int, ...]) -> list:
-    """The leaves of both seeds' states after so many steps, in so many goes."""
+    """The leaves of both seeds' states after a number of steps, taken in several calls."""
     trainer = Trainer(data, METHODS[-1], [3, 4], {}, stacked)
     advance = trainer.stepper(trainer.phases[0])
     for count in counts:

@@ -59,7 +59,7 @@ def results(out) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def whole(walks, tmp_path_factory):
-    """A run nobody stopped."""
+    """A run that was not stopped."""
     root = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "CHUNK", 4)

@@ -64,14 +64,14 @@ def lent(walks, tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("lent")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "CHUNK", 8)
-        return fit(walks, root / "qrl", QRL, others=(root / "nobody",))
+        return fit(walks, root / "qrl", QRL, others=(root / "missing",))
 
 
 def test_a_policy_of_another_geometry_gives_the_same_run_to_the_bit(walks, lent, tmp_path, phases):
     alone = fit(walks, tmp_path / "alone")
     assert phases == ["policy", "train"] and not (alone / "policy").exists()
     phases.clear()
-    shared = fit(walks, tmp_path / "shared", others=(tmp_path / "nobody", lent))
+    shared = fit(walks, tmp_path / "shared", others=(tmp_path / "missing", lent))
     assert phases == ["train"] and results(shared) == results(alone)
     assert not (shared / "policy").exists()  # there is one of it
 
@@ -106,9 +106,9 @@ def test_a_policy_left_in_the_middle_of_its_training_is_finished_by_its_own_run(
     report = Trainer._report
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         patch.setattr(Trainer, "_report", lambda self, *rest: (report(self, *rest), self.stop.set()))
-        fit(walks, tmp_path / "run", QRL, others=(tmp_path / "nobody",))
+        fit(walks, tmp_path / "run", QRL, others=(tmp_path / "missing",))
     assert not (tmp_path / "run" / "policy").exists()
-    run = fit(walks, tmp_path / "run", QRL, others=(tmp_path / "nobody",))
+    run = fit(walks, tmp_path / "run", QRL, others=(tmp_path / "missing",))
     mine, other = (
         [sha256(where / "policy" / name) for name in ("state.safetensors", "metrics.csv")] for where in (run, lent)
     )

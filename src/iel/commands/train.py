@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import tyro
+from msgspec import structs
 
 import iel
 from iel.commands.common import ADVANCED, Command, Facts, Flag, known_environment
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from iel.methods import Method
     from iel.policies import Policy
     from iel.training import Run
+    from iel.training.run import Options
+
+
+TRAINING = (
+    "env", "data", "trust", "episodes", "seeds", "checkpoint_every", "evaluate_every", "stop_at", "tracker",
+)  # fmt: skip
+"""Options that a run.toml may hold besides the method and its settings: the data's first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,8 @@ class Train(Command):
     alone: htp, with the preset that suits the data."""
     preset: str = "laptop"
     """Named set of the method's settings; whatever is given explicitly wins over it."""
+    config: Path | None = None
+    """Take all options from this TOML file, such as the run.toml of a run; options given besides win over it."""
     seeds: tuple[int, ...] = (0,)
     """Training seeds; several are trained at once, each with a run directory of its own."""
     out: Path | None = None
@@ -46,8 +56,12 @@ class Train(Command):
     """Continue this run (or a directory of several seeds) from its newest whole checkpoint, with its own settings."""
     checkpoint_every: int | None = None
     """Save a checkpoint every this many steps (default: about once a minute; first and last are always saved)."""
-    tensorboard: Flag = False
-    """Also write TensorBoard files (needs the extra `tensorboard`)."""
+    evaluate_every: int | None = None
+    """Measure success in the environment every this many steps of the last phase; written to metrics.csv."""
+    stop_at: float | None = None
+    """End training once success, as --evaluate-every measures it, is at least this (0 to 1) for every seed."""
+    tracker: tuple[str, ...] = ()
+    """Also send metrics to these: tensorboard, wandb, mlflow (each an extra of the same name)."""
     policy: str = ""
     """What acts: the method's own policy, directions of its embedding or of the state, or waypoints (docs/htp.md)."""
     settings: Any = None
@@ -59,29 +73,42 @@ class Train(Command):
         from iel.agent import suited_preset
         from iel.methods import METHODS, get_method, policy_from
         from iel.policies import POLICIES
+        from iel.training.run import read_options
 
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        for option in ("--resume", "--algo", "--preset", "--policy", "--data", "--env"):
+        for option in ("--resume", "--config", "--algo", "--preset", "--policy", "--data", "--env"):
             parser.add_argument(option)
         given = parser.parse_known_args(arguments)[0]
-        algo, preset, seeds, every = cls.algo, cls.preset, cls.seeds, cls.checkpoint_every
+        algo, preset = cls.algo, cls.preset
+        recorded: dict[str, Any] = {}
+        """Defaults that a run or a run.toml gives to options of training."""
         if given.resume:  # the run's own; what is given all the same must agree
             from iel.training import open_runs
 
             first = open_runs(given.resume)[0]
-            defaults, algo, every = first.algo, first.config["algo"], first.config.get("checkpoint_every")
-            seeds = tuple(first.config.get("seeds", [first.seed]))
+            defaults, algo = first.algo, first.config["algo"]
+            recorded = {name: first.config.get(name) for name in ("checkpoint_every", "evaluate_every", "stop_at")}
+            recorded |= {"seeds": first.config.get("seeds", [first.seed]), "tracker": first.config.get("trackers", [])}
+        elif given.config:
+            options = read_options(Path(given.config))
+            algo = given.algo or options.algo or algo
+            defaults = _of_file(options, given)
+            recorded = {name: value for name, value in structs.asdict(options).items() if name in TRAINING}
+            if given.env or given.data:  # other data than the file names
+                recorded = {name: value for name, value in recorded.items() if name not in TRAINING[:4]}
+            elif options.data is not None:
+                recorded["data"] = Path(options.data)
         else:
             alone = given.data and not (given.env or given.algo or given.preset)  # then what `iel.fit` trains
             algo = given.algo or ("htp" if alone else algo)
             method = get_method(algo)  # imports one of your own
             preset = cls.preset if cls.preset in method.presets else "paper"
             if alone:
-                preset = suited_preset(iel.load(given.data, trust=True))  # judged when it is trained on
+                preset = suited_preset(iel.load(given.data, trust=True))  # it is validated when it is trained on
             defaults = method.preset(given.preset or preset)
-            if given.policy is not None and given.policy != _kind(defaults.policy):
-                defaults = dataclasses.replace(defaults, policy=policy_from(given.policy))
-        # The policy has options of its own, so it is no option of the method.
+        if not given.resume and given.policy is not None and given.policy != _kind(defaults.policy):
+            defaults = dataclasses.replace(defaults, policy=policy_from(given.policy))
+        # The policy has options of its own, so it is not an option of the method.
         hidden = ("policy", Annotated[Any, tyro.conf.Fixed, tyro.conf.Suppress], None)
         own = type(defaults)
         kind: Any = make_dataclass(own.__name__, [hidden], bases=(own,), frozen=True, kw_only=True)
@@ -92,8 +119,7 @@ class Train(Command):
         fields = [
             ("algo", _one_of((*METHODS, "package.module:Class")), algo),
             ("preset", _one_of(defaults.presets), preset),
-            ("seeds", tuple[int, ...], seeds),
-            ("checkpoint_every", int | None, every),
+            *_with_defaults(cls, recorded),
             ("policy", _one_of(("own", *POLICIES)), _kind(defaults.policy)),
             ("settings", settings, kind(**vars(defaults))),
         ]
@@ -119,16 +145,27 @@ class Train(Command):
 
     def __call__(self) -> Facts:
         from iel.commands.pictures import draw_training
-        from iel.training import open_runs
+        from iel.training import Evaluator, open_runs
+        from iel.training.compiled import keep_programs
         from iel.training.loop import check_seeds
         from iel.training.run import holds_run, next_free
 
         algo = self.method()
         check_seeds(self.seeds)  # before data is collected, which may take minutes
+        if self.stop_at is not None and self.evaluate_every is None:
+            raise ConfigError("--stop-at needs --evaluate-every: say how often success is measured.")
+        every = self.evaluate_every
+        callbacks = [] if every is None else [Evaluator(every=every, stop_at=self.stop_at)]
+        keep_programs()
         if self.resume is None and self.out is not None and holds_run(self.out):
             raise ConfigError(f"{self.out} already holds a run; continue it with --resume, or choose another --out.")
         begun = None if self.resume is None else open_runs(self.resume)[0]
         data, file = self._data_to_begin() if begun is None else self._data_to_continue(begun, algo)
+        if callbacks and known_environment(data.name) is None:
+            raise ConfigError(
+                f"--evaluate-every needs an environment, but '{data.name}' has none; name it with --env, or give "
+                "iel.train an Evaluator with your own."
+            )
         out = self.resume or self.out or next_free(Path("runs"), f"{data.name}-{algo.name}")
         trained = iel.train(
             data,
@@ -137,7 +174,8 @@ class Train(Command):
             out=out,
             resume=begun is not None,
             checkpoint_every=self.checkpoint_every,
-            tensorboard=self.tensorboard or (begun is not None and (begun.path / "tensorboard").is_dir()),
+            callbacks=callbacks,
+            trackers=self.tracker,
             data_file=file,
             snapshots=1 if begun is None else begun.config.get("snapshots", 1),
         )
@@ -159,7 +197,7 @@ class Train(Command):
     def _data_to_begin(self) -> tuple[iel.Trajectories, Path | None]:
         from iel.envs import canonical_name
 
-        if self.env is not None:
+        if self.env is not None and self.config is None:
             canonical_name(self.env)  # an unknown name is refused before anything long starts
         if self.data is not None:
             return iel.load(self.data, env=self.env, trust=self.trust), self.data
@@ -168,7 +206,7 @@ class Train(Command):
         return iel.load(self.env, episodes=self.episodes, trust=self.trust), None
 
     def _data_to_continue(self, run: Run, algo: Method) -> tuple[iel.Trajectories, Path | None]:
-        """The data of the run; `--env`, `--data` and `--algo` may be given again, and are then held against the run."""
+        """The data of the run; `--env`, `--data` and `--algo` may be given again, if they are those of the run."""
         if self.out is not None and self.out != self.resume:
             raise ConfigError(f"--resume continues {self.resume} where it is; leave out --out.")
         for name, given, recorded in (("env", self.env, run.env), ("algo", algo.name, run.config["algo"])):
@@ -176,6 +214,24 @@ class Train(Command):
                 raise ConfigError(f"{self.resume} cannot be resumed: {name} is {recorded} in the run and {given} now.")
         file = self.data or (Path(recorded) if (recorded := run.config["data"].get("file")) else None)
         return run.data(file), file
+
+
+def _of_file(options: Options, given: argparse.Namespace) -> Method:
+    """The method that a run.toml describes."""
+    from iel.methods import config_from_dict, get_method
+
+    method = get_method(given.algo or options.algo or Train.algo)
+    if given.preset or method.name != (options.algo or method.name):
+        raise ConfigError(f"{given.config} says the method and its settings; leave out --algo and --preset.")
+    preset = options.preset or (Train.preset if Train.preset in method.presets else "paper")
+    chosen = {} if options.policy is None else {"policy": options.policy}
+    return config_from_dict(method, {"preset": preset, **options.settings, **chosen})
+
+
+def _with_defaults(kind: type[Train], values: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Fields of these names with these defaults, as `make_dataclass` takes them."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [(name, hints[name], tuple(value) if isinstance(value, list) else value) for name, value in values.items()]
 
 
 def _kind(policy: Policy | None) -> str:

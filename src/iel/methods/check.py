@@ -20,11 +20,11 @@ from iel.model import Model, load_model, save_model
 def check_algo(algo: Method, data: Trajectories | None = None) -> None:
     """Run the whole contract on a small data set; raises `ContractError` with the promise that is broken.
 
-    Checked in every phase: shapes and types are preserved by `update` (so that it can be scanned), metrics are finite
-    scalars and one of them is the loss, the same key gives the same bits, another key does not, seeds can be mapped.
-    Of the model: it survives its files; costs are finite and positive, in a table as row by row; predicted steps are in
-    steps; the conditioning gives commands the policy takes, under every planner the metric allows; samples are drawn
-    from the generator alone. The configuration must survive JSON.
+    Of every phase: `update` preserves shapes and types, metrics are finite scalars, one of them is the loss, the same
+    key gives the same bits and another key does not, seeds can be mapped. Of the model: it survives its files; costs
+    are finite and positive, in a table as row by row; predicted steps are in steps; the conditioning gives commands
+    that the policy takes, under every planner the metric allows; samples are drawn from the generator alone. The
+    configuration survives JSON.
     """
     data = data or _random_walks()
     _demand(isinstance(algo, Method), "a method is a dataclass below iel.learner.Method")
@@ -62,7 +62,7 @@ def _check_phase(phase: Phase, states: dict[str, TrainState], arrays: DeviceData
     after, metrics = step(state, jax.random.key(1))
     before_types, after_types = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, after))
     _demand(before_types == after_types, f"{name}: update reshapes the state")
-    _demand(f"{name}/loss" in metrics, f"{name}: there is no metric {name}/loss")
+    _demand(f"{name}/loss" in metrics, f"{name}: the metric {name}/loss is missing")
     for metric, value in metrics.items():
         _demand(value.shape == () and bool(jnp.isfinite(value)), f"{name}: the metric {metric} is not a finite scalar")
     again, _ = step(state, jax.random.key(1))

@@ -18,7 +18,7 @@ from iel.learner import Distances, Facts, Learner, Loss, Spec, Trained, total
 from iel.losses import ddpg_bc_loss, recursive_classification_loss
 from iel.methods.goal_conditioned import GoalInputs, actor_goals
 from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
-from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
+from iel.nn import MLP, TanhGaussianPolicy, frozen, scalars
 from iel.typed import Amount, Count, Fraction, Index, Share
 
 
@@ -60,27 +60,23 @@ class CLearning(GoalInputs, Learner):
     bc_weight: Amount = 0.1
     """alpha of cloning; 0 is the published actor, which is for data that the policy itself collects."""
     actor_p_trajectory: Share = 0.5
-    """Share of the actor's goals from the same trajectory (uniform); the others are random states, as the recursion
-    asks what the policy would do about them."""
+    """Share of the actor's goals from the same trajectory (uniform); the others are random states, at which the
+    recursion evaluates the policy."""
     actor_steps: Index = 0
-    """The former are at most so many steps ahead (0: up to the end of the trajectory)."""
+    """Most steps that the former lie ahead (0: up to the end of the trajectory)."""
 
     @property
     def actor_goals(self) -> GoalSampler:
         return actor_goals(self.actor_p_trajectory, self.actor_steps)
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
-        """Fresh networks."""
         classifier_key, policy_key = jax.random.split(key)
-        pair, actions, kind = 2 * spec.observation_size, spec.action_size, self.policy_kind(spec, "observation", "goal")
-        lens = spec.lens("observation", "goal", actions)
         return Networks(
-            ensemble(classifier_key, 2, pair + actions, self.hidden, 1, lens=lens),
-            TanhGaussianPolicy(policy_key, pair, self.policy_widths, actions, **kind),
+            self.new_values(classifier_key, 2, spec, "observation", "goal", spec.action_size),
+            self.new_policy(TanhGaussianPolicy, policy_key, spec, "observation", "goal"),
         )
 
     def target_of(self, networks: Networks) -> MLP:
-        """The classifier."""
         return networks.classifier
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
@@ -129,11 +125,8 @@ class CLearning(GoalInputs, Learner):
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """The classifier's log-odds at the action of the method's own policy, whichever policy acts."""
-        own = trained["train"]
-        networks = {"value": frozen(own.classifier, "observation", "goal", "action", logit=True)}
-        if self.policy is not None:
-            networks["actor"] = frozen_policy(own.policy, "observation", "goal")
-        return Distances(networks)
+        classifier = frozen(trained["train"].classifier, "observation", "goal", "action", logit=True)
+        return Distances({"value": classifier, **self.actor(trained)})
 
 
 class Batch(NamedTuple):
@@ -148,7 +141,5 @@ class Batch(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves."""
-
     classifier: MLP
     policy: TanhGaussianPolicy

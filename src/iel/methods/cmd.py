@@ -1,7 +1,7 @@
 """Contrastive metric distillation (CMD), top to bottom: settings, the losses, the model.
 
 here            what it is
-encoder         phi: state, action -> R^d, two heads, for both ends of a way; head 0 is used downstream
+encoder         phi: state, action -> R^d, two heads, for both ends of a route; head 0 is used downstream
 potential       c(g), two heads: what a goal's own density adds to its logits
 policy          pi(a | x, g)
 
@@ -49,7 +49,7 @@ class CMD(Contrastive):
 
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],  q = min_e -d(phi_e(x, mu(x, g)), phi_e(g, a'))
 
-    Planners ask for distances between states, without actions: those of phi(x, 0). `state_share` of the rows are
+    Planners use distances between states, without actions: those of phi(x, 0). `state_share` of the rows are
     trained without their actions, so that phi(x, 0) means x whatever is done there.
     """
 
@@ -81,7 +81,7 @@ class CMD(Contrastive):
             ensemble(encoder_key, 2, size + spec.action_size, self.hidden, self.dimension),
             ensemble(potential_key, 2, size, self.hidden, 1) if self.potential else None,
             jnp.zeros(()),
-            self.new_policy(policy_key, spec),
+            self.own_policy(policy_key, spec),
         )
 
     def ends(
@@ -92,8 +92,8 @@ class CMD(Contrastive):
         return tuple(jnp.split(apply_heads(networks.encoder, jnp.concatenate(rows, -1)), 2, axis=1))
 
     def left_out(self) -> tuple[jax.Array, jax.Array]:
-        """Rows and goals, (batch, 1) each, whose actions are left out: the first ones, and as many that are spread
-        evenly, so that the absence of an action does not tell whose goal it is.
+        """Rows and goals, (batch, 1) each, whose actions are left out: the first ones, and as many at even
+        intervals, so that the absence of an action does not tell whose goal it is.
         """
         rows, without = jnp.arange(self.batch_size)[:, None], round(self.state_share * self.batch_size)
         return rows < without, rows * without % self.batch_size < without
@@ -143,8 +143,6 @@ class CMD(Contrastive):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves."""
-
     encoder: MLP
     potential: MLP | None
     mix_logit: jax.Array

@@ -20,7 +20,7 @@ from iel.learner import Distances, Facts, Loss, Spec, Trained
 from iel.losses import contrastive_loss
 from iel.methods.goal_conditioned import GoalConditioned, ddpg_bc
 from iel.methods.presets import EVEN, LAPTOP, LEGGED, SMOKE
-from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, frozen_policy, with_constants
+from iel.nn import MLP, GaussianPolicy, apply_heads, ensemble, frozen, with_constants
 from iel.typed import Amount, Count, Fraction
 
 
@@ -59,25 +59,22 @@ class CRL(GoalConditioned):
             raise ConfigError("batch_size must be at least 2: a contrast needs another goal to compare with.")
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
-        """Fresh networks."""
         phi_key, psi_key, policy_key = jax.random.split(key, 3)
-        size, actions, kind = spec.observation_size, spec.action_size, self.policy_kind(spec, "observation", "goal")
+        size = spec.observation_size
         return Networks(
-            ensemble(phi_key, 2, size + actions, self.hidden, self.latent),
+            ensemble(phi_key, 2, size + spec.action_size, self.hidden, self.latent),
             ensemble(psi_key, 2, size, self.hidden, self.latent, lens=spec.lens("goal")),
-            GaussianPolicy(policy_key, 2 * size, self.policy_widths, actions, gelu=True, **kind),
+            self.goal_policy(policy_key, spec),
         )
 
-    def features(
-        self, networks: Networks, state: jax.Array, action: jax.Array, goal: jax.Array
-    ) -> tuple[jax.Array, ...]:
+    def features(self, networks: Networks, pair: tuple[jax.Array, jax.Array], goal: jax.Array) -> tuple[jax.Array, ...]:
         """phi(x, a) and psi(g) / sqrt(d), (heads, batch, d) each."""
-        phi = apply_heads(networks.phi, jnp.concatenate([state, action], -1))
+        phi = apply_heads(networks.phi, jnp.concatenate(pair, -1))
         return phi, apply_heads(networks.psi, goal) / jnp.sqrt(self.latent)
 
     def geometry_loss(self, networks: Networks, target: None, batch: Relabelled) -> Loss:
         """Which of the batch's goals came after which state and action?"""
-        phi, psi = self.features(networks, batch.state, batch.action, batch.goal)
+        phi, psi = self.features(networks, (batch.state, batch.action), batch.goal)
         logits = jnp.einsum("eik,ejk->eij", phi, psi)
         loss, own = contrastive_loss(logits), jnp.diagonal(logits, axis1=1, axis2=2)
         right = (logits.mean(0).argmax(-1) == jnp.arange(len(batch.goal))).mean()
@@ -88,7 +85,7 @@ class CRL(GoalConditioned):
         fixed = jax.lax.stop_gradient(networks)
 
         def q(action: jax.Array) -> jax.Array:
-            phi, psi = self.features(fixed, batch.state, action, batch.actor_goal)
+            phi, psi = self.features(fixed, (batch.state, action), batch.actor_goal)
             return (phi * psi).sum(-1).min(0)
 
         loss, metrics = ddpg_bc(networks.policy, batch, q, self.bc_weight)
@@ -101,13 +98,8 @@ class CRL(GoalConditioned):
         """
         own = trained["train"]
         phi, psi = frozen(own.phi, "observation", "action", logit=True), frozen(own.psi, "goal")
-        networks = {
-            "value": with_constants(phi, [1.0]),
-            "goal_features": with_constants(psi, [np.log(self.batch_size - 1)], 1.0 / np.sqrt(self.latent)),
-        }
-        if self.policy is not None:
-            networks["actor"] = frozen_policy(own.policy, "observation", "goal")
-        return Distances(networks)
+        goals = with_constants(psi, [np.log(self.batch_size - 1)], 1.0 / np.sqrt(self.latent))
+        return Distances({"value": with_constants(phi, [1.0]), "goal_features": goals, **self.actor(trained)})
 
 
 class Networks(NamedTuple):

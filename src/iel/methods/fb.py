@@ -3,7 +3,7 @@
 paper          here                     what it is
 F              forward (two heads)      (x, a, z) -> R^d: where pi(., z) goes from x after a
 B              backward                 y -> R^d, length sqrt(d): what it is to be at y
-z              task vector              length sqrt(d): a reward, or a goal; what the policy is told
+z              task vector              length sqrt(d): a reward, or a goal; the input of the policy
 pi             policy                   (x, z) -> tanh of a Gaussian
 
 The losses of F and of the policy, and most settings, are in measures.py, shared with PSM.
@@ -51,17 +51,15 @@ class FB(Tasked, Learner):
     }
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
-        """Fresh networks."""
         forward_key, backward_key, policy_key = jax.random.split(key, 3)
         condition = spec.observation_size + self.dimension
         return Networks(
             ensemble(forward_key, 2, condition + spec.action_size, self.hidden, self.dimension),
             MLP(backward_key, spec.observation_size, self.hidden, self.dimension, lens=spec.lens("goal")),
-            self.new_policy(policy_key, spec),
+            self.task_policy(policy_key, spec),
         )
 
     def target_of(self, networks: Networks) -> Targets:
-        """F and B."""
         return Targets(networks.forward, networks.backward)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Transitions:
@@ -73,7 +71,7 @@ class FB(Tasked, Learner):
     def measure_loss(
         self, networks: Networks, target: Targets, z: jax.Array, batch: Transitions, key: jax.Array
     ) -> Loss:
-        """TD of the measures, and B kept orthonormal."""
+        """TD of the measures, and the orthonormality loss of B."""
         forward, backward = (networks.forward, target.forward), (networks.backward, target.backward)
         return self.basis_loss(forward, backward, self.next_action(key, networks.policy, batch, z), z, batch)
 
@@ -95,8 +93,6 @@ class FB(Tasked, Learner):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves."""
-
     forward: MLP
     backward: MLP
     policy: MLP

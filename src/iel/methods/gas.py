@@ -1,8 +1,8 @@
-"""Graph-assisted stitching (GAS), top to bottom: settings, the way ahead, batches, the losses, the model.
+"""Graph-assisted stitching (GAS), top to bottom: settings, the losses, subgoals, the model.
 
 paper              here                       what it is
 psi (TDR)          embedding (two heads)      state -> R^d, the temporal-distance space; head 0 is used downstream
-z                  direction                  a random unit vector for the critic; the way to a subgoal for the policy
+z                  direction                  random unit vector (critic), direction of a subgoal (policy)
 V, Q, pi           value, critic, policy      IQL over directions; DDPG+BC towards subgoals
 H_TD               reach                      how far ahead a subgoal is, in psi
 
@@ -20,14 +20,14 @@ import optax
 
 from iel.data.goals import DeviceData, Table, draw_states, geometric
 from iel.learner import Controls, Facts, Loss, Part, Phase, Spec, Trained, adam, total
-from iel.losses import ddpg_bc_loss, iql_critic_loss, iql_value_loss
+from iel.losses import ddpg_bc_loss
 from iel.methods.goal_conditioned import OwnPolicy
 from iel.methods.hilp import EuclideanLearner
 from iel.methods.iel import Embedded
 from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen_policy, in_blocks, scalars, unit
-from iel.policies.directions import DirectionBatch
+from iel.policies.directions import DirectionBatch, direction_iql
 from iel.typed import Amount, Fraction, Positive
 
 
@@ -39,8 +39,8 @@ class GAS(Embedded, OwnPolicy):
 
         L = IVL(V; expectile, discount)
 
-    Phase `skills`: psi is frozen. The critic is trained on directions z drawn uniformly, the policy on the way to a
-    later state of the same trajectory, at most as far as its first state at distance H or more:
+    Phase `policy`: psi is frozen. The critic is trained on directions z drawn uniformly, the policy on directions of
+    later states of the same trajectory, at most as far as its first state at distance H or more:
 
         L_Q, L_V = IQL on r = <psi(x') - psi(x), z>, never terminal
         L_pi = -E[q] / E|q| - alpha E[log N(a; mu, 1)],   q = min_e Q_e(x, z, mu(x, z)),  z = unit(psi(x_s) - psi(x))
@@ -59,7 +59,7 @@ class GAS(Embedded, OwnPolicy):
     }
 
     expectile: Fraction = 0.999
-    """tau of the TD loss: near 1, short ways win. Published: 0.95 for humanoids, kitchens and pixels."""
+    """tau of the TD loss: near 1, short routes win. Published: 0.95 for humanoids, kitchens and pixels."""
     reach: Positive = 8.0
     """H: how far ahead of a state its subgoals are at most. Published: 8 ants, 32 humanoids, 48 kitchens."""
     policy_expectile: Fraction = 0.7
@@ -69,7 +69,6 @@ class GAS(Embedded, OwnPolicy):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam, for the space."""
         return adam(self.learning_rate)
 
     def geometry(self) -> tuple[Phase, ...]:
@@ -79,7 +78,7 @@ class GAS(Embedded, OwnPolicy):
 
     def controls(self, trained: Trained, spec: Spec) -> Controls:
         """The policy that follows directions of psi, to targets as far as H."""
-        policy = frozen_policy(trained["skills"].policy, "observation", "command")
+        policy = frozen_policy(trained["policy"].policy, "observation", "command")
         return Controls({"policy": policy}, Direction(self.reach))
 
 
@@ -88,35 +87,29 @@ class SpaceLearner(EuclideanLearner):
     """Phase `embedding`: TD with the Euclidean distance, as HILP's."""
 
     def init(self, key: jax.Array, spec: Spec) -> MLP:
-        """Two heads."""
         method = self.method
         return ensemble(jax.random.split(key, 4)[0], 2, spec.observation_size, method.hidden, method.dimension)
 
 
 @dataclass(frozen=True)
 class SubgoalLearner(Part):
-    """Phase `skills`: a critic of directions, and a policy towards later states of the trajectory."""
+    """Phase `policy`: a critic of directions, and a policy towards later states of the trajectory."""
 
     method: GAS
 
-    phase = "skills"
+    phase = "policy"
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam, and the policy's own."""
         return self.method.apart(adam(self.method.learning_rate), self.method.steps)
 
     def init(self, key: jax.Array, spec: Spec) -> DirectionParams:
-        """Fresh networks."""
         method, keys = self.method, jax.random.split(key, 4)
-        condition, kind = (
-            spec.observation_size + method.dimension,
-            method.policy_kind(spec, "observation", method.dimension),
-        )
+        inputs = "observation", method.dimension
         return DirectionParams(
-            ensemble(keys[1], 1, condition, method.hidden, 1),
-            ensemble(keys[2], 2, condition + spec.action_size, method.hidden, 1),
-            GaussianPolicy(keys[3], condition, method.policy_widths, spec.action_size, gelu=True, **kind),
+            ensemble(keys[1], 1, spec.width(*inputs), method.hidden, 1),
+            ensemble(keys[2], 2, spec.width(*inputs, spec.action_size), method.hidden, 1),
+            method.new_policy(GaussianPolicy, keys[3], spec, *inputs, gelu=True),
         )
 
     def target_of(self, params: DirectionParams) -> MLP:
@@ -140,15 +133,9 @@ class SubgoalLearner(Part):
     def critic_loss(self, params: DirectionParams, target: MLP, batch: DirectionBatch, key: jax.Array) -> Loss:
         """IQL's two losses on directions drawn uniformly."""
         z = unit(jax.random.normal(key, batch.displacement.shape))
-        reward = (batch.displacement * z).sum(-1)
-        value = scalars(params.value, batch.state, z)[0]
-        next_value = scalars(params.value, batch.next_state, z)[0]
-        target_q = scalars(target, batch.state, z, batch.action)
-        value_loss = iql_value_loss(value, target_q, self.method.policy_expectile)
-        q = scalars(params.critic, batch.state, z, batch.action)
-        critic_loss = iql_critic_loss(q, reward, next_value, self.method.discount)
-        metrics = {"skills/value": value_loss, "skills/critic": critic_loss, "skills/reward": jnp.abs(reward).mean()}
-        return value_loss + critic_loss, metrics
+        values = scalars(params.value, batch.state, z)[0], scalars(params.value, batch.next_state, z)[0]
+        q, target_q = (scalars(critic, batch.state, z, batch.action) for critic in (params.critic, target))
+        return direction_iql(batch, z, values, (q, target_q), self.method.policy_expectile, self.method.discount)
 
     def actor_loss(self, policy: GaussianPolicy, critic: MLP, batch: DirectionBatch) -> Loss:
         """DDPG+BC in the direction of the subgoal; no gradient flows to the critic."""
@@ -156,10 +143,9 @@ class SubgoalLearner(Part):
         condition = jnp.concatenate([batch.state, unit(batch.future)], -1)
         q = scalars(jax.lax.stop_gradient(critic), condition, jnp.clip(policy(condition), -1.0, 1.0)).min(0)
         loss = ddpg_bc_loss(q, policy.unit_log_prob(condition, batch.action), self.method.bc_weight)
-        return loss, {"skills/actor": loss, "skills/actor_q": q.mean()}
+        return loss, {"policy/actor": loss, "policy/actor_q": q.mean()}
 
     def loss(self, params: DirectionParams, target: MLP, batch: DirectionBatch, key: jax.Array) -> Loss:
-        """The sum."""
         critic = self.critic_loss(params, target, batch, key)
         return total(critic, self.actor_loss(params.policy, params.critic, batch), phase=self.phase)
 
@@ -167,8 +153,8 @@ class SubgoalLearner(Part):
 def first_beyond(points: jax.Array, final: jax.Array, reach: float, block: int = 8192) -> jax.Array:
     """For every row the first later row of its trajectory at least `reach` away; the trajectory's last if none is.
 
-    The same as `planning.clusters.first_beyond`, on the device: a block of rows looks ahead until all have found one.
-    Of points that are computed from the disk, only the rows that are asked for look ahead.
+    `planning.clusters.first_beyond` on the device: a block of rows looks ahead until all have found one. Of points that
+    are computed from the disk, only the requested rows look ahead.
     """
 
     def search(rows: jax.Array) -> jax.Array:
@@ -195,7 +181,7 @@ class Tables(NamedTuple):
 
 
 class DirectionParams(NamedTuple):
-    """What the phase `skills` trains; the value is an ensemble of one."""
+    """Networks of the phase `policy`; the value is an ensemble of one."""
 
     value: MLP
     critic: MLP

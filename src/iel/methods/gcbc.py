@@ -1,7 +1,7 @@
 """Goal-conditioned behavioural cloning (GCBC), top to bottom: settings, the loss, the model.
 
 here           what it is
-policy         pi(a | x, g): what was done in x on the way to g
+policy         pi(a | x, g): what was done in x before g was reached
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from iel.typed import Index, Share
 
 @dataclass(frozen=True, kw_only=True)
 class GCBC(GoalInputs, Learner):
-    """Goal-conditioned behavioural cloning: imitate whatever the data did on its way to a later state.
+    """Goal-conditioned behavioural cloning: imitate what the data did before it reached a later state.
 
         L = -E[log N(a; mu(x, g), 1)],  g uniform among the later states of the same trajectory
 
@@ -39,7 +39,7 @@ class GCBC(GoalInputs, Learner):
     p_trajectory: Share = 1.0
     """Share of goals from the same trajectory; the rest are random states."""
     actor_steps: Index = 0
-    """These are at most so many steps ahead (0: up to the end of the trajectory, as published)."""
+    """Most steps that these lie ahead (0: up to the end of the trajectory, as published)."""
 
     @property
     def goals(self) -> GoalSampler:
@@ -47,16 +47,12 @@ class GCBC(GoalInputs, Learner):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam of the policy, the only network."""
         return self.policy_adam(self.steps)
 
     def init(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
-        """A fresh policy."""
-        kind = self.policy_kind(spec, "observation", "goal")
-        return GaussianPolicy(key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True, **kind)
+        return self.goal_policy(key, spec)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Batch:
-        """Transitions and a goal each."""
         state_key, goal_key = jax.random.split(key)
         rows = draw_states(state_key, data, self.batch_size)
         goals = self.goals.goals(goal_key, data, rows)
@@ -69,11 +65,9 @@ class GCBC(GoalInputs, Learner):
         return loss, {"train/loss": loss, "train/squared_error": jnp.square(policy(inputs) - batch.action).mean()}
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
-        """None: there is no value."""
         return Distances({})
 
     def controls(self, trained: Trained, spec: Spec) -> Controls:
-        """The policy, conditioned on the target's state."""
         return Controls({"policy": frozen_policy(trained["train"], "observation", "command")}, GoalState())
 
 

@@ -21,7 +21,7 @@ from iel.learner import Distances, Facts, Loss, Phase, Settings, Spec, Trained, 
 from iel.losses import conservative_gap, goal_reward, iql_critic_loss
 from iel.methods.goal_conditioned import Valued
 from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
-from iel.nn import MLP, TanhGaussianPolicy, ensemble, frozen, frozen_policy, scalars
+from iel.nn import MLP, TanhGaussianPolicy, frozen, scalars
 from iel.typed import Amount, Count, Positive, Share
 
 LARGEST_CAUTION = 1e6
@@ -77,7 +77,7 @@ class GCCQL(Valued):
     lagrange: bool = True
     """Move the price alpha' of caution so that D stays near `gap`; without it the price is 1."""
     gap: float = 0.2
-    """What D may be before caution gets dearer (with Lagrange); 0.2 to 0.8 were used for antmaze."""
+    """What D may be before its price rises (with Lagrange); 0.2 to 0.8 were used for antmaze."""
     conservative_temperature: Positive = 1.0
     """T of the soft maximum over sampled actions."""
     conservative_floor: float = -200.0
@@ -89,7 +89,6 @@ class GCCQL(Valued):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam, with a step size for each part."""
         own = adam(self.learning_rate), self.policy_adam(self.steps), adam(self.price_learning_rate)
         parts = Networks._fields
         return optax.multi_transform(dict(zip(parts, own, strict=True)), Networks(*parts))  # type: ignore[arg-type]
@@ -102,14 +101,11 @@ class GCCQL(Valued):
     def init(self, key: jax.Array, spec: Spec) -> Networks:
         """Fresh networks, and both prices at 1."""
         critic_key, policy_key = jax.random.split(key)
-        pair, actions, kind = 2 * spec.observation_size, spec.action_size, self.policy_kind(spec, "observation", "goal")
-        lens = spec.lens("observation", "goal", actions)
-        critic = ensemble(critic_key, 2, pair + actions, self.hidden, 1, lens=lens)
-        policy = TanhGaussianPolicy(policy_key, pair, self.policy_widths, actions, **kind)
+        critic = self.new_values(critic_key, 2, spec, "observation", "goal", spec.action_size)
+        policy = self.new_policy(TanhGaussianPolicy, policy_key, spec, "observation", "goal")
         return Networks(critic, policy, Prices(jnp.zeros(()), jnp.zeros(())))
 
     def target_of(self, networks: Networks) -> MLP:
-        """The critic."""
         return networks.critic
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
@@ -133,23 +129,15 @@ class GCCQL(Valued):
 
         anything = jax.random.uniform(uniform_key, here_actions.shape, minval=-1.0, maxval=1.0)
         anything_log = jnp.full(here_log.shape, -anything.shape[-1] * jnp.log(2.0))
-        actions = jnp.concatenate([anything, after_actions, here_actions])
-        log_density = jnp.concatenate([anything_log, after_log, here_log])
-        excess = conservative_gap(
-            self.reward_scale * _rate(critic, here, jax.lax.stop_gradient(actions)),
-            jax.lax.stop_gradient(log_density),
-            self.reward_scale * q,
-            self.conservative_temperature,
-            self.conservative_floor,
-        )
+        actions = jax.lax.stop_gradient(jnp.concatenate([anything, after_actions, here_actions]))
+        log_density = jax.lax.stop_gradient(jnp.concatenate([anything_log, after_log, here_log]))
+        sampled, own = self.reward_scale * _rate(critic, here, actions), self.reward_scale * q
+        limits = self.conservative_temperature, self.conservative_floor
+        excess = conservative_gap(sampled, log_density, own, *limits)
         weight = self.conservative_weight / self.reward_scale**2
         penalty = weight * (_price(prices.caution) * (excess - self.gap) if self.lagrange else excess).sum()
-        return td + penalty, {
-            "critic/loss": td + penalty,
-            "critic/td": td,
-            "critic/excess": excess.mean(),
-            "critic/q": q.mean(),
-        }
+        loss = td + penalty
+        return loss, {"critic/loss": loss, "critic/td": td, "critic/excess": excess.mean(), "critic/q": q.mean()}
 
     def actor_loss(self, networks: Networks, batch: Relabelled, key: jax.Array) -> Loss:
         """Climb Q (or clone the data) and keep entropy at its price; both are only looked at."""
@@ -162,7 +150,7 @@ class GCCQL(Valued):
         return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 
     def price_loss(self, prices: Prices, log_prob: jax.Array, excess: jax.Array, actions: int) -> Loss:
-        """Entropy gets dearer while there is less than -|A| of it, caution while D exceeds the gap."""
+        """The price of entropy rises while there is less than -|A| of it, that of caution while D exceeds the gap."""
         entropy = -prices.entropy * (log_prob - actions)
         caution = -_price(prices.caution) * self.conservative_weight * (excess - self.gap) if self.lagrange else 0.0
         metrics = {"actor/entropy_price": jnp.exp(prices.entropy), "critic/caution_price": _price(prices.caution)}
@@ -179,16 +167,13 @@ class GCCQL(Valued):
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """The critic, whose smaller head at the policy's action is minus the distance."""
-        own = trained["train"]
-        networks = {"value": frozen(own.critic, "observation", "goal", "action")}
-        if self.policy is not None:
-            networks["actor"] = frozen_policy(own.policy, "observation", "goal")
-        return Distances(networks, discount=self.discount)
+        critic = frozen(trained["train"].critic, "observation", "goal", "action")
+        return Distances({"value": critic, **self.actor(trained)}, discount=self.discount)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Warmup(GCCQL):
-    """The same training with a policy that clones the data while the critic already learns."""
+    """Phase `warmup`: the policy clones the data while the critic already learns."""
 
     phase = "warmup"
     slot = "train"
@@ -203,8 +188,6 @@ class Prices(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves."""
-
     critic: MLP
     policy: TanhGaussianPolicy
     prices: Prices

@@ -19,13 +19,13 @@ from iel.learner import Distances, Facts, Loss, Spec, Trained
 from iel.losses import goal_reward, iql_critic_loss, iql_value_loss
 from iel.methods.goal_conditioned import GoalConditioned, Valued, awr, ddpg_bc
 from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
-from iel.nn import MLP, GaussianPolicy, ensemble, frozen, scalars
+from iel.nn import MLP, GaussianPolicy, frozen, scalars
 from iel.typed import Amount, Fraction, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
 class GCIQL(Valued, GoalConditioned):
-    """Goal-conditioned implicit Q-learning: values of (x, g) and (x, g, a) that never ask about unseen actions.
+    """Goal-conditioned implicit Q-learning: values of (x, g) and (x, g, a), never of unseen actions.
 
         L_V = E[W_tau(u) u^2],  u = min_e Q'_e(x, g, a) - V(x, g)
         L_Q = sum_e E[(Q_e(x, g, a) - (r + gamma m V(x', g)))^2],        r = -1 and m = 1 until x is g, then 0
@@ -57,17 +57,14 @@ class GCIQL(Valued, GoalConditioned):
     """alpha' of AWR: how much better actions are preferred."""
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
-        """Fresh networks."""
         value_key, critic_key, policy_key = jax.random.split(key, 3)
-        pair, actions = 2 * spec.observation_size, spec.action_size
         return Networks(
-            ensemble(value_key, 1, pair, self.hidden, 1, lens=spec.lens("observation", "goal")),
-            ensemble(critic_key, 2, pair + actions, self.hidden, 1, lens=spec.lens("observation", "goal", actions)),
-            self.new_policy(policy_key, spec),
+            self.new_values(value_key, 1, spec, "observation", "goal"),
+            self.new_values(critic_key, 2, spec, "observation", "goal", spec.action_size),
+            self.own_policy(policy_key, spec),
         )
 
     def target_of(self, networks: Networks) -> MLP:
-        """The critic."""
         return networks.critic
 
     def geometry_loss(self, networks: Networks, target: MLP, batch: Relabelled) -> Loss:

@@ -17,7 +17,7 @@ from iel.learner import Distances, Facts, Loss, Spec, Trained
 from iel.losses import ivl_loss
 from iel.methods.goal_conditioned import GoalConditioned, Valued, awr
 from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
-from iel.nn import MLP, GaussianPolicy, ensemble, frozen, scalars
+from iel.nn import MLP, GaussianPolicy, frozen, scalars
 from iel.typed import Fraction, Positive
 
 
@@ -28,7 +28,7 @@ class GCIVL(Valued, GoalConditioned):
         L_V = IVL(V; expectile, discount)                                with r = -1 until x is g
         L_pi = -E[min(exp(alpha A), 100) log N(a; mu(x, g), 1)],         A = mean_e V_e(x', g) - mean_e V_e(x, g)
 
-    The value never sees an action: where the same action may lead to several places, it believes in the luckiest.
+    The value never sees an action: where an action has several outcomes, it counts the luckiest.
     """
 
     name = "gcivl"
@@ -42,18 +42,15 @@ class GCIVL(Valued, GoalConditioned):
     }
 
     expectile: Fraction = 0.9
-    """tau of the TD loss: near 1, short ways win."""
+    """tau of the TD loss: near 1, short routes win."""
     awr_temperature: Positive = 10.0
     """alpha of AWR: how much better actions are preferred."""
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
-        """Fresh networks."""
         value_key, policy_key = jax.random.split(key)
-        value = ensemble(value_key, 2, 2 * spec.observation_size, self.hidden, 1, lens=spec.lens("observation", "goal"))
-        return Networks(value, self.new_policy(policy_key, spec))
+        return Networks(self.new_values(value_key, 2, spec, "observation", "goal"), self.own_policy(policy_key, spec))
 
     def target_of(self, networks: Networks) -> MLP:
-        """The value."""
         return networks.value
 
     def geometry_loss(self, networks: Networks, target: MLP, batch: Relabelled) -> Loss:
@@ -66,9 +63,8 @@ class GCIVL(Valued, GoalConditioned):
     def actor_loss(self, networks: Networks, batch: Relabelled) -> Loss:
         """AWR with the advantage of the state that followed over the state itself."""
         assert networks.policy is not None
-        here, after = (
-            scalars(networks.value, state, batch.actor_goal).mean(0) for state in (batch.state, batch.next_state)
-        )
+        states = batch.state, batch.next_state
+        here, after = (scalars(networks.value, state, batch.actor_goal).mean(0) for state in states)
         return awr(networks.policy, batch, jax.lax.stop_gradient(after - here), self.awr_temperature)
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
@@ -77,8 +73,6 @@ class GCIVL(Valued, GoalConditioned):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves."""
-
     value: MLP
     policy: GaussianPolicy | None
     """None where another policy acts."""

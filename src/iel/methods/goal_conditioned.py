@@ -8,7 +8,7 @@ L_pi = -E[min(exp(alpha A), 100) log N(a; mu(x, g), 1)]        `awr`: A is how m
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,14 @@ from iel.data.goals import DeviceData, GoalSampler, Relabelled, relabel
 from iel.data.trajectories import Trajectories
 from iel.distances import Quasimetric
 from iel.errors import ConfigError
-from iel.learner import SPATIAL, Distances, Learner, Loss, Method, Params, Spec, Trained, adam, total, with_policy
+from iel.learner import SPATIAL, Distances, Learner, Loss, Method, Params, Spec, Trained, adam, total, with_parts
 from iel.losses import awr_loss, ddpg_bc_loss
-from iel.nn import MLP, GaussianPolicy, frozen
+from iel.model import Network
+from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy
 from iel.quasimetrics import Head, check_groups, distance, groups_of, pairwise
 from iel.typed import Amount, Count, Fraction, Index, Share
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,21 +44,24 @@ class OwnPolicy(Method):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam, with a step size of the policy's own where one is asked for."""
+        """Adam, with a step size of the policy's own where one is set."""
         return self.apart(adam(self.learning_rate), self.steps)
 
     def policy_adam(self, steps: int) -> optax.GradientTransformation:
-        """Adam as the policy's settings say, for so many steps."""
+        """Adam as the policy's settings say; a falling step size reaches 0 after `steps`."""
         return adam(self.policy_learning_rate or self.learning_rate, max(steps, 1) if self.policy_decay else 0)
 
     def apart(self, networks: optax.GradientTransformation, steps: int) -> optax.GradientTransformation:
         """The optimiser of all other networks, and the policy's."""
         own = self.policy_learning_rate or self.policy_decay
-        return with_policy(networks, self.policy_adam(steps), self.policy_parts) if own else networks
+        return with_parts(networks, self.policy_adam(steps), self.policy_parts) if own else networks
 
-    def policy_kind(self, spec: Spec, *inputs: str | int) -> dict[str, Any]:
-        """What a policy of these inputs is made with: LayerNorm, and how it sees columns."""
-        return {"layer_norm": self.policy_norm, "lens": spec.lens(*inputs, policy=True)}
+    def new_policy(
+        self, kind: Callable[..., P], key: jax.Array, spec: Spec, *inputs: str | int, outputs: int = 0, **more: Any
+    ) -> P:
+        """A fresh policy network of the class `kind` that sees these inputs (the parts of `Spec.lens`)."""
+        shape = spec.width(*inputs), self.policy_widths, outputs or spec.action_size
+        return kind(key, *shape, layer_norm=self.policy_norm, lens=spec.lens(*inputs, policy=True), **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +83,19 @@ class GoalInputs(OwnPolicy):
             raise ConfigError(f"goal_columns are {columns}, but must name different columns from 0 to {last}.")
         return tuple(sorted(columns))
 
+    def new_values(self, key: jax.Array, heads: int, spec: Spec, *inputs: str | int) -> MLP:
+        """Fresh networks of these inputs with one output: a value, a critic or a classifier."""
+        return ensemble(key, heads, spec.width(*inputs), self.hidden, 1, lens=spec.lens(*inputs))
+
+    def goal_policy(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
+        """A fresh pi(a | x, g)."""
+        return self.new_policy(GaussianPolicy, key, spec, "observation", "goal", gelu=True)
+
+    def actor(self, trained: Trained) -> dict[str, Network]:
+        """The method's own policy, at whose action a critic is evaluated where another policy acts."""
+        policy = trained["train"].policy
+        return {} if self.policy is None else {"actor": frozen_policy(policy, "observation", "goal")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class GoalConditioned(GoalInputs, Learner):
@@ -85,7 +104,7 @@ class GoalConditioned(GoalInputs, Learner):
     actor_p_trajectory: Share = 1.0
     """Share of the actor's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore data."""
     actor_steps: Index = 0
-    """These are at most so many steps ahead (0: up to the end of the trajectory, as published)."""
+    """Most steps that these lie ahead (0: up to the end of the trajectory, as published)."""
 
     @property
     def discount(self) -> float:
@@ -102,12 +121,9 @@ class GoalConditioned(GoalInputs, Learner):
         """Goals of the policy."""
         return actor_goals(self.actor_p_trajectory, self.actor_steps)
 
-    def new_policy(self, key: jax.Array, spec: Spec) -> GaussianPolicy | None:
-        """A fresh policy; None where another policy acts."""
-        if self.policy is not None:
-            return None
-        kind = self.policy_kind(spec, "observation", "goal")
-        return GaussianPolicy(key, 2 * spec.observation_size, self.policy_widths, spec.action_size, gelu=True, **kind)
+    def own_policy(self, key: jax.Array, spec: Spec) -> GaussianPolicy | None:
+        """A fresh pi(a | x, g); None where another policy acts."""
+        return self.goal_policy(key, spec) if self.policy is None else None
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Relabelled:
         """Transitions with a goal for the geometry and another for the actor."""

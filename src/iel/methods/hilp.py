@@ -5,7 +5,7 @@ phi            embedding (two heads)      state -> R^d; head 0 is used downstrea
 z              direction                  random unit vector the policy is trained on; never a goal
 pi, V, Q       policy, value, critic      IQL + AWR over directions (policies/directions.py, shared with IEL)
 
-It is IEL with beta = 0 and without the hitting-time regression: there is no omega and distances are Euclidean.
+It is IEL with beta = 0, without omega and the hitting-time regression: distances are Euclidean.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import jax.numpy as jnp
 from iel.data.goals import DeviceData, Draw
 from iel.distances import euclidean
 from iel.learner import Facts, Loss, Part, Phase, Policy, Spec, Trained
-from iel.losses import ivl_loss
 from iel.methods.iel import Embedded, TwoHeads
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
 from iel.model import Model
@@ -69,7 +68,6 @@ class HILP(Embedded):
     `phased`: one after the other, as IEL."""
 
     def geometry(self) -> tuple[Phase, ...]:
-        """The embedding."""
         return (Phase(EuclideanLearner(self), self.steps),)
 
     @property
@@ -82,7 +80,6 @@ class HILP(Embedded):
         return (Phase(JointLearner(self), self.steps),) if self.joint else super().phases()
 
     def model(self, trained: Trained, spec: Spec) -> Model:
-        """phi and the policy."""
         if self.joint:
             trained = {"embedding": trained["joint"].embedding, "policy": trained["joint"].policy_params}
         return super().model(trained, spec)
@@ -93,27 +90,17 @@ class EuclideanLearner(TwoHeads):
     """Phase `embedding`: IVL with the Euclidean distance."""
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> GoalBatch:
-        """Transitions with goals."""
         return self.batch(data, self.method.sampler(key, data, self.method.batch_size))
 
     def batch(self, data: DeviceData, draw: Draw) -> GoalBatch:
         """The rows that were drawn."""
-        return GoalBatch(
-            state=data.observations[draw.state],
-            next_state=data.observations[draw.state + 1],
-            goal=data.observations[draw.goal],
-            success=(draw.goal == draw.state).astype(jnp.float32),
-        )
+        state, next_state, goal = (data.observations[rows] for rows in (draw.state, draw.state + 1, draw.goal))
+        return GoalBatch(state, next_state, goal, (draw.goal == draw.state).astype(jnp.float32))
 
     def loss(self, embedding: MLP, target: MLP, batch: GoalBatch, key: jax.Array) -> Loss:
         """IVL with V(x, g) = -||phi(x) - phi(g)||."""
         state, goal = jnp.split(apply_heads(embedding, jnp.concatenate([batch.state, batch.goal])), 2, axis=1)
-        three = jax.lax.stop_gradient(apply_heads(target, jnp.concatenate([batch.state, batch.goal, batch.next_state])))
-        old_state, old_goal, old_next = jnp.split(three, 3, axis=1)
-        cost = euclidean(state, goal)
-        old_cost, next_cost = euclidean(old_state, old_goal), euclidean(old_next, old_goal)
-        rates = self.method.expectile, self.method.discount
-        loss = ivl_loss(-cost, -old_cost, -next_cost, batch.success, *rates)
+        loss, cost = self.td(target, batch, (state, goal), euclidean)
         return loss, {"embedding/loss": loss, "embedding/distance": cost[0].mean()}
 
 
@@ -126,13 +113,17 @@ class JointLearner(Part):
     phase = "joint"
 
     @property
+    def space_learner(self) -> EuclideanLearner:
+        return EuclideanLearner(self.method)
+
+    @property
     def policy_learner(self) -> DirectionLearner:
         assert isinstance(self.method.policy, Directions)
         return self.method.policy.learner(self.method)
 
     def init(self, key: jax.Array, spec: Spec) -> Joint:
         """Both, each from its own part of the key."""
-        return Joint(EuclideanLearner(self.method).init(key, spec), self.policy_learner.init(key, spec))
+        return Joint(self.space_learner.init(key, spec), self.policy_learner.init(key, spec))
 
     def target_of(self, params: Joint) -> tuple[MLP, MLP | None]:
         return params.embedding, params.policy_params.critic
@@ -143,12 +134,12 @@ class JointLearner(Part):
         future = None
         if policy.future_share > 0.0:
             future = data.observations[draw_future(key, data, draw.state, policy.future_steps)]
-        return JointBatch(EuclideanLearner(self.method).batch(data, draw), data.actions[draw.state], future)
+        return JointBatch(self.space_learner.batch(data, draw), data.actions[draw.state], future)
 
     def loss(self, params: Joint, target: tuple[MLP, MLP | None], batch: JointBatch, key: jax.Array) -> Loss:
         """The sum; no gradient flows from the policy to phi."""
         goals = batch.goals
-        loss, metrics = EuclideanLearner(self.method).loss(params.embedding, target[0], goals, key)
+        loss, metrics = self.space_learner.loss(params.embedding, target[0], goals, key)
         phi = jax.lax.stop_gradient(head(params.embedding, 0))
         here, after = jnp.split(phi(jnp.concatenate([goals.state, goals.next_state])), 2)
         future = None if batch.future is None else phi(batch.future) - here

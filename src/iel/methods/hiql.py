@@ -21,7 +21,7 @@ from iel.losses import awr_loss, ivl_loss
 from iel.methods.goal_conditioned import Valued
 from iel.methods.presets import EVEN_MAP, LAPTOP, LEGGED, SMOKE
 from iel.model import Subgoal
-from iel.nn import MLP, GaussianPolicy, ensemble, frozen, frozen_policy, on_sphere, scalars
+from iel.nn import MLP, GaussianPolicy, frozen, frozen_policy, on_sphere, scalars
 from iel.typed import Count, Fraction, Positive, Share
 
 
@@ -34,8 +34,8 @@ class HIQL(Valued):
         L_l = -E[min(exp(alpha_l A_l), 100) log N(a; mu_l(x, rho(x, s)), 1)],      A_l = V(x', s) - V(x, s)
 
     with s the state k steps ahead on the trajectory (never beyond the high level's goal), V in both advantages the mean
-    over its heads. rho is trained by the value alone. It is scaled to length sqrt(c), and so is mu_h before the low
-    level is told it.
+    over its heads. rho is trained by the value alone. It is scaled to length sqrt(c), and so is mu_h before it
+    conditions the low level.
     """
 
     name = "hiql"
@@ -51,7 +51,7 @@ class HIQL(Valued):
     policy_parts = ("high", "low")
 
     expectile: Fraction = 0.7
-    """tau of the TD loss: near 1, short ways win."""
+    """tau of the TD loss: near 1, short routes win."""
     subgoal_steps: Count = 25
     """k: how far ahead subgoals lie. Published: 25, 100 for humanoids, 50 for the original's antmaze-ultra."""
     representation: Count = 10
@@ -64,20 +64,15 @@ class HIQL(Valued):
     """Share of the high level's goals from the same trajectory (uniform): 1 for navigate, 0.5 stitch, 0 explore."""
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
-        """Fresh networks."""
         keys = jax.random.split(key, 4)
-        size, condition = spec.observation_size, spec.observation_size + self.representation
-        representation = MLP(keys[0], 2 * size, self.hidden, self.representation, lens=spec.lens("observation", "goal"))
-        value = ensemble(keys[1], 2, condition, self.hidden, 1)
+        pair, size = ("observation", "goal"), self.representation
+        representation = MLP(keys[0], spec.width(*pair), self.hidden, size, lens=spec.lens(*pair))
+        value = self.new_values(keys[1], 2, spec, "observation", size)
         if self.policy is not None:
             return Networks(representation, value, None, None)
-        high, low = (self.policy_kind(spec, "observation", what) for what in ("goal", self.representation))
-        return Networks(
-            representation,
-            value,
-            GaussianPolicy(keys[2], 2 * size, self.policy_widths, self.representation, gelu=True, **high),
-            GaussianPolicy(keys[3], condition, self.policy_widths, spec.action_size, gelu=True, **low),
-        )
+        high = self.new_policy(GaussianPolicy, keys[2], spec, *pair, outputs=size, gelu=True)
+        low = self.new_policy(GaussianPolicy, keys[3], spec, "observation", size, gelu=True)
+        return Networks(representation, value, high, low)
 
     def target_of(self, networks: Networks) -> MLP:
         """The value; the representation has no copy."""
@@ -119,7 +114,7 @@ class HIQL(Valued):
         return loss, {"train/high": loss, "train/high_gain": gain.mean()}
 
     def low_loss(self, networks: Networks, batch: Batch) -> Loss:
-        """Weighted cloning on the way to the subgoal."""
+        """Weighted cloning of the actions that led to the subgoal."""
         assert networks.low is not None
         gain = self.gain(networks, batch.state, batch.next_state, batch.low_subgoal)
         condition = jax.lax.stop_gradient(networks.represent(batch.state, batch.low_subgoal))
@@ -137,24 +132,19 @@ class HIQL(Valued):
     def distances(self, trained: Trained, spec: Spec) -> Distances:
         """Both heads of the value, whose mean is minus the distance, and the representation they are given."""
         own = trained["train"]
-        networks = {
-            "representation": frozen(own.representation, "observation", "goal"),
-            "value": frozen(own.value, "observation", "representation"),
-        }
+        value = frozen(own.value, "observation", "representation")
+        networks = {"representation": frozen(own.representation, "observation", "goal"), "value": value}
         return Distances(networks, discount=self.discount)
 
     def controls(self, trained: Trained, spec: Spec) -> Controls:
         """Both policies; the high level makes the low level's command of the target."""
         own = trained["train"]
-        networks = {
-            "policy": frozen_policy(own.low, "observation", "command"),
-            "high": frozen_policy(own.high, "observation", "goal"),
-        }
-        return Controls(networks, Subgoal())
+        high = frozen_policy(own.high, "observation", "goal")
+        return Controls({"policy": frozen_policy(own.low, "observation", "command"), "high": high}, Subgoal())
 
 
 class Batch(NamedTuple):
-    """(a, x = g, x, x', g), the high level's goal and the subgoal on the way to it, the low level's subgoal."""
+    """(a, x = g, x, x', g), the high level's goal and subgoal, the low level's subgoal."""
 
     action: jax.Array
     success: jax.Array
@@ -167,7 +157,7 @@ class Batch(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves; no policies where one is steered by waypoints."""
+    """Both policies are None where another policy acts."""
 
     representation: MLP
     value: MLP

@@ -47,6 +47,11 @@ from iel.policies import Waypoints
 from iel.typed import Count, Positive, Share
 
 SHORT: dict[str, Any] = {"steps": 12_000, "batch_size": 256, "hidden": (128, 128), "cut_jumps": True, "cut_rests": True}
+ROBOT: dict[str, Any] = {
+    **SHORT,
+    "policy_hidden": (256, 256, 256),
+    "policy": Waypoints(steps=24_000, learning_rate=1e-3),
+}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # The geometry takes half a minute on one core; the policy of a point needs little. Detours around doors are long,
@@ -57,19 +62,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "policy_hidden": (128, 128, 128),
         "policy": Waypoints(steps=6_000, learning_rate=1e-3),
     },
-    "laptop-robot": {**SHORT, "policy_hidden": (256, 256, 256), "policy": Waypoints(steps=24_000, learning_rate=1e-3)},
-    "laptop-robot-even": {
-        **SHORT,
-        "policy_hidden": (256, 256, 256),
-        "policy": Waypoints(steps=24_000, learning_rate=1e-3),
-        "standardise": "policy",
-    },
+    "laptop-robot": ROBOT,
+    "laptop-robot-even": {**ROBOT, "standardise": "policy"},
     "laptop-arm": {
-        **SHORT,
+        **ROBOT,
         "push_offset": 150.0,
         "p_ahead": 0.6,
         "max_steps": 20,
-        "policy_hidden": (256, 256, 256),
         "policy": replace(ARM_DIRECTIONS, steps=18_000, learning_rate=1e-3),
     },
     "smoke": {
@@ -105,14 +104,14 @@ class HTP(Method, Learner):
         c        = E[(d(x, x') - 1)_+^2] + E[(d(x, u) - H)_+^2 / H],       H uniform on 1..H_max
         L_lambda = lambda (epsilon - c)                                    lambda rises while steps are too long
 
-    There is no target network, no bootstrapping, no expectile and no discount. What is exported is d over `landmarks`
+    It needs neither target network, bootstrapping, expectile nor discount. What is exported is d over `landmarks`
     states of the data, divided by its median over the data's transitions: a directed metric in steps, with the triangle
     inequality, the same for every goal (`iel.distances.SupportFunction`). Coordinates are chosen so that the landmarks'
     omega have the identity as second moment: the length of a displacement is its root mean square over goals.
 
-    A sampled constraint believes in luck: where a transition may lead to several places, the best of them counts. But
-    V is linear in phi(x'), so an expectation goes inside. Teleports of the data are bounded so, over all places that
-    those entered in the same place led to (`expect_jumps`):
+    A sampled constraint believes in luck: where a transition has several outcomes, the best of them counts. But V is
+    linear in phi(x'), so an expectation goes inside. Teleports of the data are bounded so, over all outcomes of those
+    with the same entrance (`expect_jumps`):
 
         <E[phi(x')] - phi(x), omega_g> <= 1                                the Bellman inequality of a random world
     """
@@ -144,7 +143,7 @@ class HTP(Method, Learner):
     max_steps: Count = 10
     """H_max: how far ahead on the trajectory the state u of the constraint may lie."""
     push_offset: Positive = 100.0
-    """o: pairs further apart than about so many steps are hardly pushed any more."""
+    """o, in steps: pairs further apart than about o are hardly pushed any more."""
     push_scale: Positive = 0.2
     """s as a share of o: how gradually that sets in."""
     epsilon: Positive = 0.05
@@ -178,7 +177,7 @@ class HTP(Method, Learner):
         return with_multiplier(clipped, self.dual_learning_rate)
 
     def init(self, key: jax.Array, spec: Spec) -> Networks:
-        """A fresh network; lambda starts at 1: states spread out first and are then drawn together."""
+        """A fresh network; lambda starts at 1: states move apart first and are then drawn together."""
         return Networks(MLP(key, spec.observation_size, self.hidden, 2 * self.dimension), jnp.zeros(()))
 
     def spec(self, data: Trajectories, scaling: Scaling | None = None, uncut: Trajectories | None = None) -> Spec:
@@ -189,7 +188,6 @@ class HTP(Method, Learner):
         return spec._replace(teleports=outcomes(uncut, scaling))
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> Outcomes | None:
-        """The data's teleports."""
         return spec.teleports
 
     def sample(self, key: jax.Array, data: DeviceData, tables: Outcomes | None) -> Batch:
@@ -198,7 +196,7 @@ class HTP(Method, Learner):
         drawn, size = draw_states(state_key, data, self.batch_size), (self.batch_size,)
         final = data.final[drawn]
         kind = jax.random.uniform(kind_key, size)
-        # A goal behind is drawn the other way round: the row drawn is the goal, and the state comes after it.
+        # A goal behind is drawn in reverse: the row drawn is the goal, and the state comes after it.
         behind = (kind >= self.p_ahead) & (kind < self.p_ahead + self.p_behind)
         after = drawn + jax.random.randint(behind_key, size, 1, self.behind_steps + 1)
         state = jnp.where(behind, jnp.minimum(after, final - 1), drawn)
@@ -247,7 +245,6 @@ class HTP(Method, Learner):
     # ---------------------------------------------------------------- what is exported
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
-        """phi in canonical coordinates."""
         assert spec.examples is not None
         return canonical(trained["geometry"].network, spec.examples, self.landmarks)[0]
 
@@ -292,7 +289,7 @@ def canonical(network: MLP, examples: Examples, landmarks: int) -> tuple[MLP, ML
 
 
 ENTERED, LED = 4, 128
-"""Teleports of a batch, and places that each led to: the mean over few of them would still believe in luck."""
+"""Teleports of a batch, and outcomes of each: the mean over few of them would still believe in luck."""
 FEWEST = 10
 """Fewer jumps may be a log that was put together wrongly."""
 JUMP_KEY = 40009
@@ -300,14 +297,13 @@ JUMP_KEY = 40009
 
 
 def outcomes(data: Trajectories, scaling: Scaling | None) -> Outcomes:
-    """The data's teleports, each with the `LED` nearest that were entered in the same place (again and again, where
-    there are fewer)."""
+    """The data's teleports, each with the `LED` nearest ones of the same entrance, repeated where there are fewer."""
     rows, columns = data.jumps, list(data.position_columns)
     before, after = (data.observations[rows + step] for step in (0, 1))
     positions = data.observations[:, columns].astype(np.float64) / data.scale[columns]
     usual = float(np.quantile(np.linalg.norm(np.diff(positions, axis=0), axis=1), 0.9))
     entrances = positions[rows]
-    labels = same_entrance(entrances, 3.0 * usual)  # what a few steps join is one place
+    labels = same_entrance(entrances, 3.0 * usual)  # what a few steps join is one entrance
     alike = np.empty((len(rows), LED), np.int64)
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)
@@ -332,7 +328,5 @@ class Batch(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves."""
-
     network: MLP
     log_multiplier: jax.Array

@@ -10,7 +10,9 @@ pi, V, Q       policy, value, critic      IQL + AWR over directions
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -19,7 +21,7 @@ import jax.numpy as jnp
 from iel.data.goals import DeviceData, GoalSampler, ahead
 from iel.distances import directed, discounted_steps, projection
 from iel.errors import ConfigError
-from iel.learner import SPATIAL, Distances, Facts, Loss, Method, Part, Phase, Policy, Spec, Trained
+from iel.learner import SPATIAL, Batch, Distances, Facts, Loss, Method, Part, Phase, Policy, Spec, Trained
 from iel.losses import info_nce_loss, ivl_loss, regression_expectile_loss
 from iel.methods.presets import ARM_DIRECTIONS, LAPTOP, LEGGED_DIRECTIONS, MAP, SMOKE, WALKING
 from iel.nn import MLP, apply_heads, ensemble, frozen, head, in_blocks, unit
@@ -56,7 +58,6 @@ class Embedded(Method):
         return GoalSampler(self.discount, self.p_trajectory, 1.0 - self.p_trajectory, p_behind=self.p_behind)
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
-        """Head 0 of phi."""
         return head(trained["embedding"], 0)
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
@@ -80,6 +81,15 @@ class TwoHeads(Part):
 
     def target_of(self, params: MLP) -> MLP:
         return params
+
+    def td(
+        self, target: MLP, batch: Batch, ends: tuple[jax.Array, jax.Array], distance: Callable[..., jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        """(IVL of -d, d) for embeddings of states and goals, (heads, batch, d) each; d(x, g) is `distance`."""
+        states = jnp.concatenate([batch.state, batch.goal, batch.next_state])
+        old, old_goal, old_next = jnp.split(jax.lax.stop_gradient(apply_heads(target, states)), 3, axis=1)
+        cost, rates = distance(*ends), (self.method.expectile, self.method.discount)
+        return ivl_loss(-cost, -distance(old, old_goal), -distance(old_next, old_goal), batch.success, *rates), cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +153,7 @@ class IEL(Embedded):
     noise: Amount = 0.01
     """Standard deviation of the InfoNCE augmentation."""
     noise_units: Literal["column", "raw"] = "column"
-    """`column`: noise is relative to each observation column's spread; `raw`: in the observations' own units."""
+    """`column`: noise is a share of each column's standard deviation; `raw`: in the columns' own units."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,7 +171,6 @@ class IEL(Embedded):
         return Phase(OmegaLearner(self), omega), Phase(EmbeddingLearner(self), self.steps - omega)
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
-        """phi and omega."""
         networks = {**super().distances(trained, spec).networks, "omega": frozen(trained["omega"], "observation")}
         return Distances(networks, beta=self.beta, discount=self.discount)
 
@@ -175,7 +184,6 @@ class OmegaLearner(Part):
     phase = "omega"
 
     def init(self, key: jax.Array, spec: Spec) -> MLP:
-        """A direction for every state."""
         return MLP(jax.random.split(key, 5)[0], spec.observation_size, self.method.hidden, self.method.dimension)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> NoisyBatch:
@@ -187,7 +195,6 @@ class OmegaLearner(Part):
         return NoisyBatch(jnp.concatenate(list(states)), method.noise * scale)
 
     def loss(self, omega: MLP, target: None, batch: NoisyBatch, key: jax.Array) -> Loss:
-        """CE(omega(X) omega(X~)^T / T, diagonal)."""
         noisy = batch.states + batch.noise * jax.random.normal(key, batch.states.shape)
         anchors, positives = jnp.split(unit(omega(jnp.concatenate([batch.states, noisy]))), 2)
         loss = info_nce_loss(anchors, positives, self.method.temperature)
@@ -225,13 +232,8 @@ class EmbeddingLearner(TwoHeads):
         method = self.method
         three = apply_heads(embedding, jnp.concatenate([batch.state, batch.goal, batch.intermediate]))
         state, goal, intermediate = jnp.split(three, 3, axis=1)
-        three = jax.lax.stop_gradient(apply_heads(target, jnp.concatenate([batch.state, batch.goal, batch.next_state])))
-        old_state, old_goal, old_next = jnp.split(three, 3, axis=1)
-
-        cost = directed(state, goal, batch.omega, method.beta)
-        old_cost = directed(old_state, old_goal, batch.omega, method.beta)
-        next_cost = directed(old_next, old_goal, batch.omega, method.beta)
-        td = ivl_loss(-cost, -old_cost, -next_cost, batch.success, method.expectile, method.discount)
+        distance = partial(directed, omega=batch.omega, beta=method.beta)
+        td, cost = self.td(target, batch, (state, goal), distance)
 
         observed = discounted_steps(batch.steps, method.discount)
         predicted = projection(state, intermediate, batch.omega)

@@ -7,7 +7,7 @@
 
 Task vectors and B have length sqrt(d). z is uniform on that sphere, or B of some state of the data, or (a share `own`
 that is 0 as published) B of a later state of the same trajectory: only there the data's own action says something
-about z, so only there the policy is kept close to it.
+about z, so only there the policy is held close to it.
 
 A goal is the task vector B(g); a reward the vector E[r B] (`Model.reward_command`).
 """
@@ -32,11 +32,11 @@ from iel.typed import Amount, Count, Fraction, Positive, Share
 
 T = TypeVar("T")
 Copied = tuple[T, T]
-"""Something, and the same of the target copy."""
+"""(networks or features, those of the Polyak copy)."""
 BOUND = 1.0 - 1e-6
 """Actions in training stay below this."""
 MAZES: Settings = {"discount": 0.99, "target_rate": 0.02, "future_share": 0.5, "bc_weight": 0.3}
-"""For the laptop presets: long ways, few steps, and a policy that keeps to what the data did."""
+"""For the laptop presets: long routes, few steps, and a policy that stays near the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Tasked(GoalInputs):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bc_weight > 0 and self.future_share == 0:
-            raise ConfigError("bc_weight needs future_share > 0: only on the way to a later state there is an example.")
+            raise ConfigError("bc_weight needs future_share > 0: only tasks of later states have actions to clone.")
 
     def draw_rows(self, key: jax.Array, data: DeviceData) -> tuple[jax.Array, jax.Array]:
         """Rows of transitions, and of a state ahead on the same trajectory, geometric in the discount."""
@@ -84,7 +84,7 @@ class Tasked(GoalInputs):
     def draw_tasks(self, key: jax.Array, states: jax.Array, future: jax.Array | None) -> Tasks:
         """z uniform on the sphere; with probability `state_share` B of another row's state; then B of its own future.
 
-        `states` are B of the batch's states, (n, d), on the sphere; `future` the same of later states.
+        `states` are B of the batch's states and `future` B of later ones, (n, d) each, on the sphere.
         """
         sphere_key, order_key, kind_key, own_key = jax.random.split(key, 4)
         z = on_sphere(jax.random.normal(sphere_key, states.shape))
@@ -96,10 +96,9 @@ class Tasked(GoalInputs):
         own = jax.random.uniform(own_key, rows) < self.future_share
         return Tasks(jnp.where(own, future, z), own[:, 0].astype(jnp.float32))
 
-    def new_policy(self, key: jax.Array, spec: Spec) -> MLP:
-        """A fresh policy mu(x, z)."""
-        condition, kind = spec.observation_size + self.dimension, self.policy_kind(spec, "observation", self.dimension)
-        return MLP(key, condition, self.policy_widths, spec.action_size, last_scale=POLICY_SCALE, **kind)
+    def task_policy(self, key: jax.Array, spec: Spec) -> MLP:
+        """A fresh mu(x, z)."""
+        return self.new_policy(MLP, key, spec, "observation", self.dimension, last_scale=POLICY_SCALE)
 
     def noisy(self, key: jax.Array, mean: jax.Array) -> jax.Array:
         """tanh(mu) + clipped noise, clamped to the bounds; the gradient goes through as if it were not clamped.
@@ -124,7 +123,7 @@ class Tasked(GoalInputs):
     ) -> tuple[jax.Array, jax.Array]:
         """The measure loss, and the measures it is about (heads, n, n).
 
-        `task` is what F is told (z, or a code); `columns` are B(x'_j), (n, d); both come with their target copies'.
+        `task` is F's last input (z, or a code); `columns` are B(x'_j), (n, d); both come with their target copies'.
         """
         after = apply_heads(forward[1], jnp.concatenate([batch.next_state, next_action, task], -1)) @ columns[1].T
         measures = apply_heads(forward[0], jnp.concatenate([batch.state, batch.action, task], -1)) @ columns[0].T
@@ -139,7 +138,7 @@ class Tasked(GoalInputs):
         batch: Transitions,
         phase: str = "train",
     ) -> Loss:
-        """The measure loss, and B kept orthonormal."""
+        """The measure loss, and lambda times the orthonormality loss of B."""
         columns = on_sphere(backward[0](batch.next_state)), on_sphere(backward[1](batch.next_state))
         measure, measures = self.forward_loss(forward, next_action, task, columns, batch)
         apart, visits = orthonormality_loss(columns[0]), jnp.diagonal(measures, axis1=1, axis2=2).mean()
@@ -159,10 +158,8 @@ class Tasked(GoalInputs):
     def measure_distances(self, trained: Trained, backward: MLP) -> Distances:
         """F and B; F is evaluated at the action of the method's own policy, whichever policy acts."""
         forward = frozen(trained["train"].forward, "observation", "action", "command")
-        networks = {"high": frozen(backward, "goal"), "forward": forward}
-        if self.policy is not None:
-            networks["actor"] = exported_actor(trained["train"].policy, self.noise)
-        return Distances(networks, metric=Measure(self.discount))
+        actor = {} if self.policy is None else {"actor": exported_actor(trained["train"].policy, self.noise)}
+        return Distances({"high": frozen(backward, "goal"), "forward": forward, **actor}, metric=Measure(self.discount))
 
     def controls(self, trained: Trained, spec: Spec) -> Controls:
         """The policy, conditioned on B of its target."""

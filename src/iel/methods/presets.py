@@ -19,8 +19,7 @@ from iel.policies import Directions, Waypoints, get_policy
 LAPTOP: Settings = {"steps": 21_000, "batch_size": 256, "hidden": (128, 128, 128)}
 """Minutes on two cores, for points."""
 SMOKE: Settings = {"steps": 1_500, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3}
-"""Seconds, for tests. Where there are target copies they must follow quickly: what is learned spreads one copy at a
-time."""
+"""Seconds, for tests. Target copies must follow quickly: what is learned propagates one copy at a time."""
 LEGGED: Settings = {
     "steps": 24_000,
     "batch_size": 256,
@@ -40,7 +39,7 @@ EVEN: Settings = {**LEGGED, **OWN_POLICY, "standardise": "policy"}
 EVEN_MAP: Settings = {**MAP, **OWN_POLICY, "standardise": "policy"}
 """The same with target copies."""
 WALKING: Settings = {**MAP, "hidden": (128, 128, 128), "policy_hidden": (256, 256, 256), "policy": Waypoints()}
-"""With a waypoint policy. The geometry of a maze asks for narrower networks than walking does."""
+"""With a waypoint policy. The geometry of a maze needs narrower networks than walking does."""
 LEGGED_DIRECTIONS = Directions(temperature=1.0, target_rate=0.02, norm=True, future_share=1.0)
 """Latent directions for legged robots, whose gait hides the direction (docs/results.md)."""
 ARM_DIRECTIONS = Directions(
@@ -60,23 +59,21 @@ def config_dict(algo: Method) -> dict[str, Any]:
 def config_from_dict(cls: type[Method], settings: Settings) -> Method:
     """The inverse of `config_dict`; a `preset` may be named, a policy by its kind alone. Unknown names are refused."""
     values = _with_tuples(settings)
-    if isinstance(values.get("standardise"), bool):  # before 0.3.0
-        values["standardise"] = "all" if values["standardise"] else "none"
     if values.get("policy") is not None:
         values["policy"] = policy_from(values["policy"])
     return cls.preset(values.pop("preset", "paper"), **values)
 
 
 def policy_from(given: str | Settings) -> Policy | None:
-    """A policy from its name (`own` is the method's own: None), or from its kind and settings."""
-    if isinstance(given, str):
-        return None if given == "own" else get_policy(given)()
-    settings = _with_tuples(given)
-    kind = get_policy(str(settings.pop("kind", None)))
+    """A policy from its kind (`own` is the method's own: None), or from its `kind` and settings."""
+    settings = _with_tuples({"kind": given} if isinstance(given, str) else given)
+    name = str(settings.pop("kind", None))
+    if name == "own" and not settings:
+        return None
+    kind = get_policy(name)
     refuse_unknown(kind, settings, f"setting of the policy {kind.kind}")
     return kind(**settings)
 
 
 def _with_tuples(settings: Settings) -> dict[str, Any]:
-    """JSON has lists only."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}

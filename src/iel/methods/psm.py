@@ -74,7 +74,6 @@ class PSM(Tasked):
     """Of the two heads' target measures take the mean less so much of their difference; 0.5 is the minimum."""
 
     def geometry(self) -> tuple[Phase, ...]:
-        """The basis, then F and the policy."""
         basis = round(self.steps * self.basis_share)
         return Phase(BasisLearner(self), basis), Phase(TaskLearner(self), self.steps - basis)
 
@@ -93,11 +92,9 @@ class BasisLearner(Part):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam."""
         return adam(self.method.learning_rate)
 
     def init(self, key: jax.Array, spec: Spec) -> Proto:
-        """Fresh networks."""
         method, keys = self.method, jax.random.split(key, 4)
         acting = spec.observation_size + spec.action_size
         return Proto(
@@ -109,17 +106,16 @@ class BasisLearner(Part):
         return params
 
     def sample(self, key: jax.Array, data: DeviceData, tables: None) -> Transitions:
-        """Transitions."""
         rows, _ = self.method.draw_rows(key, data)
         return Transitions(data.observations[rows], data.actions[rows], data.observations[rows + 1])
 
     def loss(self, proto: Proto, target: Proto, batch: Transitions, key: jax.Array) -> Loss:
-        """A code for every row."""
+        """The loss of codes that are drawn, one per row."""
         code = jax.random.randint(key, (self.method.batch_size,), 0, 2**CODE_BITS)
         return self.coded_loss(proto, target, code, batch)
 
     def coded_loss(self, proto: Proto, target: Proto, code: jax.Array, batch: Transitions) -> Loss:
-        """TD of the coded policies' measures, and the basis kept orthonormal; `code` are whole numbers (n,)."""
+        """TD of the coded policies' measures, and the basis' orthonormality loss; `code` are whole numbers (n,)."""
         next_action = code_actions(code, batch.next_state, batch.action.shape[1])
         forward, basis = (proto.forward, target.forward), (proto.basis, target.basis)
         loss = self.method.basis_loss(forward, basis, next_action, code_bits(code), batch, self.phase)
@@ -133,24 +129,19 @@ class TaskLearner(Part):
     method: PSM
 
     def init(self, key: jax.Array, spec: Spec) -> DirectionParams:
-        """Fresh networks."""
         method, keys = self.method, jax.random.split(key, 4)
-        size, actions = spec.observation_size + method.dimension, spec.action_size
-        return DirectionParams(
-            ensemble(keys[2], 2, size + actions, method.hidden, method.dimension),
-            method.new_policy(keys[3], spec),
-        )
+        inputs = spec.width("observation", method.dimension, spec.action_size)
+        forward = ensemble(keys[2], 2, inputs, method.hidden, method.dimension)
+        return DirectionParams(forward, method.task_policy(keys[3], spec))
 
     def target_of(self, params: DirectionParams) -> MLP:
         return params.forward
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam, and the policy's own."""
         return self.method.apart(adam(self.method.learning_rate), self.method.geometry()[1].steps)
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
-        """phi of every state of the data."""
         return in_blocks(lambda x: on_sphere(trained["basis"].basis(x)), data.observations)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> Batch:
@@ -174,7 +165,7 @@ class TaskLearner(Part):
 
 
 def code_bits(code: jax.Array) -> jax.Array:
-    """(n,) -> (n, 16): what the network is told about a code."""
+    """(n,) -> (n, 16): the bits of a code, which are the network's input."""
     return ((code[:, None] >> jnp.arange(CODE_BITS)) & 1).astype(jnp.float32)
 
 

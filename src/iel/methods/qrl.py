@@ -34,8 +34,8 @@ class QRL(QuasimetricMethod):
 
         max E[d(x, g)]  subject to  c = E[(d(x, x') - 1)_+^2] <= epsilon                    g any state of the data
 
-    A quasimetric obeys the triangle inequality, so no distance can exceed the length of a way that the data knows; what
-    is pushed up to that bound is the shortest way, in steps. By dual ascent on lambda:
+    A quasimetric obeys the triangle inequality, so no distance can exceed the length of a route in the data; pushed up
+    to that bound it is the length of the shortest route, in steps. By dual ascent on lambda:
 
         L_d = E[s softplus((o - d(x, g)) / s)] + lambda c          s = 100, o = 500: nearly -d up to about o
         L_lambda = lambda (epsilon - c)                            lambda rises while steps are too long
@@ -67,7 +67,7 @@ class QRL(QuasimetricMethod):
     epsilon: Positive = 0.05
     """Mean squared excess of single steps that is allowed."""
     push_offset: Positive = 500.0
-    """o: beyond about so many steps states are no longer pushed apart; above most true distances."""
+    """o, in steps: pairs further apart than about o are no longer pushed; above most true distances."""
     push_scale: Positive = 100.0
     """s: how gradually that sets in."""
     dual_learning_rate: Positive = 3e-4
@@ -102,7 +102,7 @@ class QRL(QuasimetricMethod):
             MLP(encoder_key, spec.observation_size, self.hidden, self.dimension),
             jnp.zeros(()),
             MLP(dynamics_key, self.dimension + spec.action_size, self.hidden, self.dimension),
-            self.new_policy(policy_key, spec),
+            self.own_policy(policy_key, spec),
             jnp.zeros(()),
         )
 
@@ -144,7 +144,6 @@ class QRL(QuasimetricMethod):
         return loss + dual_loss(networks.log_multiplier, metrics["train/excess"], self.epsilon), metrics
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
-        """phi."""
         return trained["train"].encoder
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
@@ -153,8 +152,6 @@ class QRL(QuasimetricMethod):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves."""
-
     encoder: MLP
     mix_logit: jax.Array
     """Log odds of IQE's mean against its maximum."""

@@ -60,7 +60,7 @@ class TMD(Contrastive):
     presets = {
         "paper": {},
         "laptop": {**LAPTOP, "bc_weight": 0.03, **SHORT},
-        # With 1e-3, as for other bodies, the invariance pulls everything to one point before the contrast can act.
+        # At 1e-3, as in LEGGED, the invariance pulls everything to one point before the contrast can act.
         "laptop-robot": {**LEGGED, **SHORT, "learning_rate": 3e-4},
         "laptop-robot-even": {**EVEN, **SHORT, "learning_rate": 3e-4},
         "smoke": {**SMOKE, "steps": 1_000, "batch_size": 64, "dimension": 32},
@@ -83,7 +83,7 @@ class TMD(Contrastive):
             ensemble(state_key, 2, size, self.hidden, self.dimension),
             ensemble(action_key, 2, size + spec.action_size, self.hidden, self.dimension),
             jnp.zeros(()),
-            self.new_policy(policy_key, spec),
+            self.own_policy(policy_key, spec),
         )
 
     def backup(self, cost: jax.Array, next_cost: jax.Array) -> jax.Array:
@@ -127,7 +127,6 @@ class TMD(Contrastive):
         return ddpg_bc(networks.policy, batch, q, self.bc_weight)
 
     def embedding(self, trained: Trained, spec: Spec) -> MLP:
-        """Head 0 of psi."""
         return head(trained["train"].state_encoder, 0)
 
     def distances(self, trained: Trained, spec: Spec) -> Distances:
@@ -136,8 +135,6 @@ class TMD(Contrastive):
 
 
 class Networks(NamedTuple):
-    """What the optimiser moves."""
-
     state_encoder: MLP
     action_encoder: MLP
     mix_logit: jax.Array

@@ -1,4 +1,4 @@
-"""Policies: what acts, on the way to a target that a planner chose. They go with any geometry that has what they need.
+"""Policies: what acts, towards a target that a planner chose. They go with any geometry that has what they need.
 
     Directions         follows directions of the geometry's embedding, as the paper's policy does
     StateDirections    follows directions of the state, columns weighted by the steps the geometry says they are worth

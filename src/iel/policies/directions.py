@@ -21,7 +21,7 @@ import optax
 
 from iel.data.goals import DeviceData, draw_states
 from iel.errors import ConfigError
-from iel.learner import Controls, Learner, Loss, Method, Policy, Spec, Trained, adam
+from iel.learner import Controls, Learner, Loss, Method, Policy, Spec, Trained, adam, total
 from iel.losses import awr_loss, iql_critic_loss, iql_value_loss
 from iel.model import Direction
 from iel.nn import MLP, GaussianPolicy, ensemble, frozen_policy, in_blocks, scalars, unit
@@ -112,10 +112,9 @@ class DirectionLearner(PolicyLearner):
 
     def init(self, key: jax.Array, spec: Spec) -> DirectionParams:
         """Fresh networks; values have LayerNorm, the policy has it on request."""
-        keys = jax.random.split(key, 5)[2:]
+        keys, parts = jax.random.split(key, 5)[2:], ("observation", self.method.dimension)
         policy, widths, actions = self.policy, self.method.policy_widths, spec.action_size
-        inputs, valued = spec.observation_size + self.method.dimension, policy.extraction == "iql-awr"
-        lens = spec.lens("observation", self.method.dimension, policy=True)
+        inputs, valued, lens = spec.width(*parts), policy.extraction == "iql-awr", spec.lens(*parts, policy=True)
         return DirectionParams(
             MLP(keys[0], inputs, widths, 1) if valued else None,
             ensemble(keys[1], 2, inputs + actions, widths, 1) if valued else None,
@@ -126,11 +125,9 @@ class DirectionLearner(PolicyLearner):
         return params.critic
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> jax.Array:
-        """phi of every state of the data."""
         return in_blocks(self.method.embedding(trained, spec), data.observations)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> DirectionBatch:
-        """Uniform transitions."""
         rows = draw_states(key, data, self.method.batch_size)
         future = None
         if self.policy.future_share > 0.0:
@@ -145,23 +142,28 @@ class DirectionLearner(PolicyLearner):
         here = jnp.concatenate([batch.state, z], -1)
         if params.value is None or params.critic is None or target is None:
             return cloning_loss(params.policy, here, batch.action)
-        reward = (batch.displacement * z).sum(-1)
         value, next_value = params.value(here)[:, 0], params.value(jnp.concatenate([batch.next_state, z], -1))[:, 0]
         target_q, q = (scalars(critic, here, batch.action) for critic in (target, params.critic))
         advantage = target_q.min(0) - value
+        critics = direction_iql(batch, z, (value, next_value), (q, target_q), settings.expectile, settings.discount)
+        actor = awr_loss(params.policy.log_prob(here, batch.action), advantage, settings.temperature)
+        return total(critics, (actor, {"policy/actor": actor, "policy/advantage": advantage.mean()}), phase=self.phase)
 
-        value_loss = iql_value_loss(value, target_q, settings.expectile)
-        critic_loss = iql_critic_loss(q, reward, next_value, settings.discount)
-        actor_loss = awr_loss(params.policy.log_prob(here, batch.action), advantage, settings.temperature)
-        loss = value_loss + critic_loss + actor_loss
-        return loss, {
-            "policy/loss": loss,
-            "policy/value": value_loss,
-            "policy/critic": critic_loss,
-            "policy/actor": actor_loss,
-            "policy/advantage": advantage.mean(),
-            "policy/reward": jnp.abs(reward).mean(),
-        }
+
+def direction_iql(
+    batch: DirectionBatch,
+    z: jax.Array,
+    values: tuple[jax.Array, jax.Array],
+    qs: tuple[jax.Array, jax.Array],
+    expectile: float,
+    discount: float,
+) -> Loss:
+    """IQL's two losses on r = <p(x') - p(x), z>, of (V(x, z), V(x', z)) and (Q(x, z, a), Q'(x, z, a))."""
+    reward = (batch.displacement * z).sum(-1)
+    value_loss = iql_value_loss(values[0], qs[1], expectile)
+    critic_loss = iql_critic_loss(qs[0], reward, values[1], discount)
+    metrics = {"policy/value": value_loss, "policy/critic": critic_loss, "policy/reward": jnp.abs(reward).mean()}
+    return value_loss + critic_loss, metrics
 
 
 def draw_future(key: jax.Array, data: DeviceData, rows: jax.Array, future_steps: int) -> jax.Array:

@@ -6,8 +6,8 @@
 
 The geometry decides what a direction is made of: of an ant's 29 columns x and y are worth 39 and 23 steps per standard
 deviation and no other more than 1, so z is the heading (docs/htp.md). A direction of phi would carry the same
-information, but what it means for the legs changes from place to place: phi unfolds the maze. A direction of the state
-means the same everywhere, so much less data teaches it.
+information, but what it means for the legs changes over the maze, which phi unfolds. A direction of the state means the
+same everywhere, so much less data teaches it.
 
 With equal weights on the position columns and none elsewhere this is `Waypoints`. The policy is trained after the
 geometry, on standardised columns, and sees all of them.
@@ -97,20 +97,17 @@ class StateDirectionLearner(CloningLearner):
     policy: StateDirections
 
     def init(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
-        """A fresh policy with LayerNorm."""
         inputs, widths = 2 * spec.observation_size, self.method.policy_widths
         key = jax.random.fold_in(key, POLICY_KEY)
         return GaussianPolicy(key, inputs, widths, spec.action_size, layer_norm=True, heads=self.policy.heads)
 
     def tables(self, trained: Trained, data: DeviceData, spec: Spec) -> StateTables:
-        """Every state, weighted."""
         assert spec.columns is not None
         weights = column_weights(self.method, trained, spec)
         scaling = jnp.asarray(spec.columns.mean, jnp.float32), jnp.asarray(spec.columns.std, jnp.float32)
         return StateTables(data.observations * weights, *scaling)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: StateTables) -> WaypointBatch:
-        """Uniform transitions, and where their trajectories went."""
         rows = draw_states(key, data, self.method.batch_size)
         later = draw_future(key, data, rows, self.policy.future_steps)
         state = (data.observations[rows] - tables.mean) / tables.deviation

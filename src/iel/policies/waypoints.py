@@ -2,10 +2,10 @@
 
     L = -E[log pi(a | x without p(x), unit(p(x_{t+k}) - p(x_t)))],     1 <= k <= `future_steps`
 
-It does not see its own position, so what it learns in one place holds in every other: an ant's phi changes more with
-its pose than with a metre of path (docs/results.md). It is trained before the geometry. Batch t follows from the seed
-and t, so with the same data, seed and settings it has the same bits under every geometry: geometries can be compared
-under one policy.
+It does not see its own position, so what it learns at one position holds at every other: an ant's phi changes more
+with its pose than with a metre of path (docs/results.md). It is trained before the geometry. Batch t follows from the
+seed and t, so with the same data, seed and settings it has the same bits under every geometry: geometries can be
+compared under one policy.
 """
 
 from __future__ import annotations
@@ -82,18 +82,16 @@ class CloningLearner(PolicyLearner):
     """Clones what the data did in the direction that its trajectory took."""
 
     def loss(self, params: GaussianPolicy, target: None, batch: WaypointBatch, key: jax.Array) -> Loss:
-        """Cloning, in the direction the trajectory took."""
         return cloning_loss(params, jnp.concatenate([batch.state, unit(batch.future)], -1), batch.action)
 
 
 @dataclass(frozen=True)
 class WaypointLearner(CloningLearner):
-    """Clones what the data did on its way."""
+    """Clones what the data did in each direction of the position columns."""
 
     policy: Waypoints
 
     def init(self, key: jax.Array, spec: Spec) -> GaussianPolicy:
-        """A fresh policy with LayerNorm."""
         key = jax.random.split(jax.random.fold_in(key, POLICY_KEY), 3)[2]
         lens, heads = spec.lens("without_position", len(spec.position), policy=True), self.policy.heads
         shape = spec.observation_size, self.method.policy_widths, spec.action_size
@@ -105,7 +103,6 @@ class WaypointLearner(CloningLearner):
         return position if spec.policy_columns is None else position / jnp.array(units(spec), jnp.float32)
 
     def sample(self, key: jax.Array, data: DeviceData, tables: jax.Array) -> WaypointBatch:
-        """Uniform transitions, and where their trajectories went."""
         rows = draw_states(key, data, self.method.batch_size)
         future = tables[draw_future(key, data, rows, self.policy.future_steps)] - tables[rows]
         return WaypointBatch(data.observations[rows][:, data.others], data.actions[rows], future)

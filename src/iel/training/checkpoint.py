@@ -7,7 +7,7 @@
       manifest.json         sha256 and size of every file above, of the data, of itself; the versions that wrote them
 
 A checkpoint is written beside its final name, flushed, read back and verified, and only then renamed; older ones are
-removed afterwards. Whether it is complete is told by its own manifest, so it can be copied anywhere.
+removed afterwards. Its own manifest says whether it is complete, so it can be copied anywhere.
 """
 
 import re
@@ -62,12 +62,11 @@ class Resumed(NamedTuple, Generic[Tree]):
 
 
 def checkpoint_name(step: int) -> str:
-    """The directory of a step."""
     return f"step_{step:09d}"
 
 
 def save_checkpoint(root: Path, state: object, config: Config, facts: Facts) -> Path:
-    """Write a checkpoint under `root` and return its directory. One of this step that is there and whole is kept."""
+    """Write a checkpoint under `root` and return its directory. One of this step that is there and whole stays."""
     final, what = root / checkpoint_name(facts.step), f"checkpoint of step {facts.step}"
     if final.exists() and is_whole(final):
         return final
@@ -111,7 +110,6 @@ def read_facts(directory: Path) -> Facts:
 
 
 def is_whole(directory: Path) -> bool:
-    """Whether a checkpoint verifies."""
     try:
         verify_checkpoint(directory)
     except RunError:

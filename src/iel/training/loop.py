@@ -8,11 +8,12 @@ cannot change the result.
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,7 @@ from iel.model import Model, save_model
 from iel.model.scaling import for_raw_observations
 from iel.model.support import support_of
 from iel.progress import Progress
+from iel.training.callbacks import Callback, Evaluator, TrainingProgress
 from iel.training.checkpoint import (
     Facts,
     Resumed,
@@ -39,10 +41,10 @@ from iel.training.checkpoint import (
     state_bytes,
     versions,
 )
-from iel.training.run import STORED_DATA, Run, nothing_left, open_or_create, open_runs, run_config
+from iel.training.run import STORED_DATA, Config, Run, nothing_left, open_or_create, open_runs, run_config
 from iel.training.shared import load_policy, save_policy
 from iel.training.steps import Source, many_steps, over_seeds
-from iel.training.trackers import CSVTracker, TensorBoardTracker
+from iel.training.trackers import CSVTracker, Tracker, get_tracker
 from iel.typed import SEEDS, shown
 
 CHUNK = 100
@@ -92,7 +94,8 @@ def train(
     out: Path | str | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
-    tensorboard: bool = False,
+    callbacks: Sequence[Callback] = (),
+    trackers: Sequence[str | type[Tracker]] = (),
     progress: bool = True,
     data_file: Path | str | None = None,
     snapshots: int = 1,
@@ -100,15 +103,24 @@ def train(
 ) -> Trained:
     """Train `algo` on `data`, all seeds together.
 
-    With `out`, everything is written there as it happens (OUT itself for one seed, OUT/seed_K for several): a
-    checkpoint before the first step and after the last one, and between them every `checkpoint_every` steps, or about
-    once a minute when that is None. With `resume`, a run that is there already is continued, to the
-    bits it would have ended with had it never been stopped; a run with other settings or data is refused. Ctrl-C,
-    SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the model, then stop. The file that the data
-    was loaded from (or `data_file`) is noted, and data that was built in memory is kept in OUT/data.npz. With
-    `snapshots` above 1 so many models are kept, evenly spaced over the last phase: the last one in RUN/model, the
-    others in RUN/models/step_N. `policy_with` are other runs that may train the same policy, where it needs nothing of
-    the geometry: it is taken from one of them, to the same bits, or left for them (`iel.training.shared`).
+        trained = iel.train(data, IEL.preset("laptop"), seeds=[0, 1], out="runs/a", trackers=["tensorboard"])
+
+    `out`: where everything is written as it happens (OUT itself for one seed, OUT/seed_K for several): a checkpoint
+    before the first step and after the last one, and between them every `checkpoint_every` steps, or about once a
+    minute when that is None; also the file that the data was loaded from (or `data_file`), or the data itself, as
+    OUT/data.npz, if it was built in memory.
+    `resume`: continue the run that is there, to the bits it would have ended with had it never been stopped; a run with
+    other settings or data is refused. Ctrl-C, SIGTERM and SIGUSR1 finish the steps under way, save a checkpoint and the
+    model, then stop.
+    `callbacks` are called as training goes on and may end it (`iel.training.callbacks`).
+    `trackers`: where metrics also go, names of `iel.training.TRACKERS` or classes below `iel.training.Tracker`.
+    `snapshots`: how many models to store, evenly spaced over the last phase: the last one in RUN/model, the others in
+    RUN/models/step_N.
+    `policy_with`: other runs that may train the same policy, where it needs nothing of the geometry: it is taken from
+    one of them, to the same bits, or left for them (`iel.training.shared`).
+
+    Returns the models and runs by seed. Raises `ConfigError`, `DataError` or `RunError` before anything is trained if
+    an argument, the data or the run cannot be used, and `IELError` if a metric becomes infinite or NaN.
     """
     seeds = list(seeds)
     check_seeds(seeds)
@@ -120,13 +132,18 @@ def train(
         raise ConfigError(f"snapshots is {snapshots}; it must be at least 1, and more than 1 needs `out`.")
     if policy_with and (len(seeds) > 1 or checkpoint_every is not None or out is None):
         raise ConfigError("policy_with needs `out`, one seed, and checkpoints by the clock.")
-    if resume and out is None:
-        raise ConfigError("resume=True needs `out`, the directory of the run to continue.")
+    if out is None and (resume or trackers):
+        raise ConfigError(f"{'resume=True' if resume else 'trackers'} needs `out`, the directory of the run.")
+    kinds = [get_tracker(tracker) if isinstance(tracker, str) else tracker for tracker in trackers]
+    made = {
+        seed: [kind() for kind in kinds] for seed in seeds
+    }  # a package that is missing is named before anything else
     with ExitStack() as stack, deferred_signals(saves=out is not None) as stop:
         runs: dict[int, Run] = {}
         if out is not None:
             stack.enter_context(locked(Path(out)))
             config = run_config(data, algo, seeds, checkpoint_every, data_file or data.source, snapshots)
+            config |= _recorded(callbacks, trackers)
             runs = open_or_create(Path(out), seeds, config, resume)
             if data_file is None and data.source is None and not (Path(out) / STORED_DATA).exists():
                 data.save(Path(out) / STORED_DATA)
@@ -134,8 +151,8 @@ def train(
                 return Trained({seed: run.model for seed, run in runs.items()}, runs, 0.0)
         trainer = Trainer(data, algo, seeds, runs)
         trainer.snapshots = frozenset(snapshot_steps(algo, snapshots)[:-1])
-        trainer.policy_with = policy_with
-        trainer.open(stack, tensorboard)
+        trainer.policy_with, trainer.callbacks = policy_with, callbacks
+        trainer.open(stack, made)
         started = time.monotonic()
         try:
             trainer.fit(stop, checkpoint_every, progress)
@@ -148,20 +165,38 @@ def train(
     return Trained(trainer.models(), runs, time.monotonic() - started)
 
 
-def resume(out: Path | str, data: Trajectories, *, progress: bool = True) -> Trained:
-    """Continue the run (or all seeds) in `out` with the settings it was started with; a finished one stays as it is."""
+def _recorded(callbacks: Sequence[Callback], trackers: Sequence[str | type[Tracker]]) -> Config:
+    """What config.json says of them, so that `resume` finds them again."""
+    named = [tracker for tracker in trackers if isinstance(tracker, str)]
+    evaluator = next((callback for callback in callbacks if isinstance(callback, Evaluator)), None)
+    watched = {} if evaluator is None else {"evaluate_every": evaluator.every, "stop_at": evaluator.stop_at}
+    return {**watched, **({"trackers": named} if named else {})}
+
+
+def resume(
+    out: Path | str, data: Trajectories, *, callbacks: Sequence[Callback] | None = None, progress: bool = True
+) -> Trained:
+    """Continue the run (or all seeds) in `out` with the settings it was started with; a finished one stays as it is.
+
+    Without `callbacks`, an `Evaluator` is made again if the run had one; other callbacks are not recorded.
+    """
     run = open_runs(out)[0]
+    config = run.config
+    if callbacks is None:
+        every = config.get("evaluate_every")
+        callbacks = [] if every is None else [Evaluator(every=every, stop_at=config.get("stop_at"))]
     return train(
         data,
         run.algo,
-        run.config.get("seeds", [run.seed]),
+        config.get("seeds", [run.seed]),
         out=out,
         resume=True,
-        checkpoint_every=run.config.get("checkpoint_every"),
-        tensorboard=(run.path / "tensorboard").is_dir(),
+        checkpoint_every=config.get("checkpoint_every"),
+        callbacks=callbacks,
+        trackers=config.get("trackers", ()),
         progress=progress,
-        data_file=run.config["data"].get("file"),
-        snapshots=run.config.get("snapshots", 1),
+        data_file=config["data"].get("file"),
+        snapshots=config.get("snapshots", 1),
     )
 
 
@@ -174,12 +209,12 @@ def snapshot_steps(algo: Method, count: int) -> list[int]:
 
 
 def snapshot_model(run: Path, step: int) -> Path:
-    """Where the model of an earlier step is kept."""
+    """Where the model of an earlier step is stored."""
     return run / "models" / f"step_{step}"
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was asked to stop and did so between two chunks; its state is whole."""
+    """Training was stopped by a signal, between two chunks; its state is whole."""
 
 
 @contextmanager
@@ -187,8 +222,8 @@ def deferred_signals(saves: bool) -> Iterator[threading.Event]:
     """An event that Ctrl-C, SIGTERM and SIGUSR1 (how SLURM announces the end) set; the chunk under way goes on.
 
     A second signal is not deferred and nothing is saved: SIGTERM and SIGUSR1 end the process at once, Ctrl-C as soon as
-    Python runs again, which is after the chunk. No effect outside the main thread, which gets no signals. `saves` says
-    whether what was trained is kept, for the sentence that the first signal prints.
+    Python runs again, which is after the chunk. No effect outside the main thread, which gets no signals. `saves`:
+    whether the notice that the first signal prints says that the run is saved.
     """
     stop, before = threading.Event(), {}
     if threading.current_thread() is threading.main_thread():
@@ -217,7 +252,7 @@ def deferred_signals(saves: bool) -> Iterator[threading.Event]:
 
 
 class SaveClock:
-    """When a checkpoint is due: every so many steps, or by default every so many seconds."""
+    """When a checkpoint is due: every `every` steps, or every `SAVE_SECONDS` if that is None."""
 
     def __init__(self, every: int | None):
         self.every, self._last, self._wait = every, time.monotonic(), SAVE_SECONDS
@@ -233,7 +268,7 @@ class SaveClock:
         return time.monotonic() - self._last >= self._wait
 
     def saved(self, seconds: float) -> None:
-        """A save has just ended, and took so long."""
+        """To be called after a save, with the time it took."""
         self._last, self._wait = time.monotonic(), max(SAVE_SECONDS, seconds / SAVE_SHARE)
 
 
@@ -245,13 +280,16 @@ class Trainer:
     ):
         """`stacked` says how several seeds are trained (`over_seeds`): by default as suits the device."""
         self.algo, self.seeds, self.runs, self.fingerprint = algo, seeds, runs, data.fingerprint
+        self.data = data
         self.csv: dict[int, CSVTracker] = {}
-        self.trackers: dict[int, list[CSVTracker | TensorBoardTracker]] = {}
+        self.trackers: dict[int, list[Tracker]] = {}
+        self.callbacks: Sequence[Callback] = ()
         self.snapshots: frozenset[int] = frozenset()
         self.policy_with: Sequence[Path] = ()
-        self.stop = threading.Event()
+        self.stop, self.stopped = threading.Event(), False
+        """Whether a signal came; whether a callback ended training."""
         self.capped: set[str] = set()
-        """Prices that were seen at their caps, which is told once."""
+        """Multipliers that have reached their caps: the notice is printed once."""
         self.support, self.signals = support_of(data), data.signals
         uncut = data
         data = cut_at_jumps(data).data if algo.cut_jumps else data
@@ -276,7 +314,7 @@ class Trainer:
         """The states of every seed, as numpy arrays."""
         return jax.tree.map(np.asarray, self.state)
 
-    def open(self, stack: ExitStack, tensorboard: bool) -> None:
+    def open(self, stack: ExitStack, trackers: Mapping[int, list[Tracker]] | None = None) -> None:
         """Continue from the newest checkpoint, or save the first one; both show that the directory can be written."""
         if not self.runs:
             return
@@ -292,13 +330,13 @@ class Trainer:
         for seed, run in self.runs.items():
             metrics = resumed.facts[seed].metrics if resumed else None
             self.csv[seed] = CSVTracker(run.path / "metrics.csv", self.step, metrics)
-            self.trackers[seed] = [self.csv[seed]]
-            if tensorboard:
-                since = self.step if resumed else None
-                self.trackers[seed].append(TensorBoardTracker(run.folder("tensorboard"), since))
+            stack.callback(self.csv[seed].close)
+            self.trackers[seed] = (trackers or {}).get(seed, [])
             for tracker in self.trackers[seed]:
-                stack.callback(tracker.close)
+                tracker.start({**run.config, "run": str(run.path), "resumed_at": self.step if resumed else None})
+                stack.enter_context(closing(tracker))
             run.update(status="running", step=self.step)
+        self.stopped = bool(self.runs) and all(run.config.get("stopped_at") == self.step for run in self.runs.values())
         if fresh:
             self.checkpoint()
 
@@ -308,40 +346,70 @@ class Trainer:
         self.state = jax.tree.map(jnp.asarray, resumed.states)
 
     def fit(self, stop: threading.Event, checkpoint_every: int | None, progress: bool) -> None:
-        """Run every phase from the current step to its end, or until `stop` is set."""
+        """Run every phase from the current step to its end, until a callback ends it or `stop` is set."""
         self.stop, clock, end = stop, SaveClock(checkpoint_every), 0
-        total = sum(phase.steps for phase in self.phases)
-        with Progress(f"train {self.algo.name}", total, show=progress) as bar:
+        with Progress(f"train {self.algo.name}", self.total, show=progress) as bar:
             bar.advance(self.step, usual=False)
+            self._call("start", self.step)
             for phase in self.phases:
                 end += phase.steps
-                if self.step < end:
+                if self.step < end and not self.stopped:
                     self.phase = phase.name
                     self._run_phase(phase, end, clock, bar)
                 if self.step == end and self.policy_with:
                     save_policy(self)
+            self._call("end", self.step)
 
     def _run_phase(self, phase: Phase, end: int, clock: SaveClock, bar: Progress) -> None:
-        advance = self.stepper(phase)
-        mark, compiled = time.monotonic(), False
-        while self.step < end:
-            count = min(end, (self.step // CHUNK + 1) * CHUNK, *clock.stops(self.step)) - self.step
+        advance, compiled = self.stepper(phase), False
+        while self.step < end and not self.stopped:
+            since, started = self.step, time.monotonic()
+            count = min(end, (since // CHUNK + 1) * CHUNK, *clock.stops(since)) - since
             metrics = advance(count)
-            now = time.monotonic()
-            self._report(phase, metrics, count / (now - mark) if compiled else None, count, bar)
-            mark, compiled = now, True
+            rate = count / (time.monotonic() - started) if compiled else None  # the first chunk also compiles
+            self._report(phase, metrics, rate, count, bar)
+            compiled = True
+            self._call("step", since, dict(zip(self.seeds, metrics, strict=True)))
             if self.step in self.snapshots:
                 self._save_models(lambda run: snapshot_model(run, self.step))
-                mark = now = time.monotonic()
             if self.runs and clock.due(self.step):
+                started = time.monotonic()
                 self.checkpoint()
-                mark = time.monotonic()
-                clock.saved(mark - now)
+                clock.saved(time.monotonic() - started)
             if self.stop.is_set():
                 raise Interrupted
 
+    def _call(
+        self,
+        event: Literal["start", "step", "end"],
+        since: int,
+        metrics: Mapping[int, Mapping[str, float]] | None = None,
+    ) -> None:
+        """Call every callback; a step after which one returns True is the last one, also of a run that is resumed."""
+        is_last = self.step > self.total - self.phases[-1].steps
+        progress = TrainingProgress(
+            event, self.step, since, self.total, self.phase, is_last, metrics or {}, self.data, self.models, self.log
+        )
+        answers = [callback(progress) for callback in self.callbacks]  # all are called
+        if event == "step" and any(answers):
+            self.stopped = True
+            for run in self.runs.values():
+                run.update(stopped_at=self.step)
+
+    def log(self, seed: int, metrics: Mapping[str, float]) -> None:
+        """Write metrics of a seed, at this step, to metrics.csv and to every tracker."""
+        if seed in self.csv:
+            self.csv[seed].log(self.step, self.phase, metrics)
+        for tracker in self.trackers.get(seed, ()):
+            tracker.log(self.step, metrics)
+
+    @property
+    def total(self) -> int:
+        """Steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
     def stepper(self, phase: Phase) -> Callable[[int], list[dict[str, float]]]:
-        """A function that trains so many steps of a phase, waits for them, and returns every seed's mean metrics."""
+        """A function that trains a number of steps of a phase, waits for them, and returns each seed's mean metrics."""
         source, learner = self.source, phase.learner
         # What the tables are computed from is frozen in this phase, so a resumed run computes the same ones.
         others = [{slot: own.params for slot, own in state.items() if slot != phase.slot} for state in self.state]
@@ -365,8 +433,7 @@ class Trainer:
         self, phase: Phase, metrics: list[dict[str, float]], rate: float | None, count: int, bar: Progress
     ) -> None:
         for seed, values in zip(self.seeds, metrics, strict=True):
-            for tracker in self.trackers.get(seed, ()):
-                tracker.log(self.step, phase.name, values)
+            self.log(seed, values)
             if broken := [name for name, value in values.items() if not np.isfinite(value)]:
                 raise IELError(
                     f"Training diverged: {broken[0]} is not finite at step {self.step} of phase {phase.name}, "
@@ -379,7 +446,7 @@ class Trainer:
                         f"{name} reached its cap of {cap:g} by step {self.step} (seed {seed}): its constraint cannot "
                         f"be met and outweighs all else; docs/{self.algo.name}.md says which settings can meet it."
                     )
-        speed = "" if rate is None else f"  {rate:.0f} steps/s"  # the first chunk also compiled
+        speed = "" if rate is None else f"  {rate:.0f} steps/s"
         loss = np.mean([values[f"{phase.name}/loss"] for values in metrics])
         bar.advance(count, f"{phase.name}  loss {loss:.4g}{speed}", usual=rate is not None)
 
@@ -395,8 +462,7 @@ class Trainer:
     def checkpoint(self) -> None:
         """Save the state of every run. Older checkpoints are removed when all runs have the new one."""
         for (seed, run), state in zip(self.runs.items(), self.states(), strict=True):
-            for tracker in self.trackers[seed]:
-                tracker.sync()
+            self.csv[seed].sync()
             facts = Facts(self.step, self.phase, seed, self.csv[seed].facts)
             save_checkpoint(run.folder("checkpoints"), state, run.config, facts)
         for run in self.runs.values():

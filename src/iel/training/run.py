@@ -2,6 +2,7 @@
 
     RUN/
       config.json        format, environment, method, settings, seed, data fingerprint, status
+      run.toml           all options of the run: `iel train --config RUN/run.toml --out NEW` repeats it to the bit
       metrics.csv        step, phase, metric, value
       checkpoints/       step_*/ directories, see `iel.training.checkpoint`
       .lock              held by the process that is training
@@ -13,20 +14,22 @@
 Training several seeds at once gives a directory with one run a seed: OUT/seed_0, OUT/seed_1, ...
 """
 
+import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, to_builtins
+from msgspec.structs import replace
 
 from iel.data import Trajectories, load
 from iel.data.catalogue import stored
 from iel.data.make.recipes import recipe_names
 from iel.errors import ConfigError, DataError, RunError
-from iel.files import notice, write_errors, write_json
+from iel.files import notice, write_errors, write_json, write_text
 from iel.learner import Method
-from iel.loader import os_errors, read_json, refuse_partial
+from iel.loader import os_errors, read_json, read_toml, refuse_partial
 from iel.methods import config_dict, config_from_dict
 from iel.model import Model, load_model
 from iel.signals import UNNAMED, Signals
@@ -34,7 +37,8 @@ from iel.typed import Count, Index, Seed, as_struct
 
 FORMAT = 1
 STORED_DATA = "data.npz"
-"""Data that was built in memory is kept with the run, or nobody could plan, audit or resume it."""
+"""Data that was built in memory is stored with the run, so that it can be planned over, audited and resumed."""
+OPTIONS = "run.toml"
 Config = dict[str, Any]
 """What config.json holds: a `RunConfig`, and what a later version may have added."""
 
@@ -60,9 +64,32 @@ class RunConfig(Struct, frozen=True):
     data: DataFacts | UnsetType = UNSET
     seeds: list[Seed] = []
     checkpoint_every: Count | None = None
+    evaluate_every: Count | None = None
+    stop_at: float | None = None
+    trackers: list[str] = []
     snapshots: Count = 1
     step: Index = 0
+    stopped_at: Index | None = None
     signals: Signals = UNNAMED
+
+
+class Options(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run.toml may hold: options of `iel train` under their names, settings of the method and of the policy."""
+
+    env: str | None = None
+    data: str | None = None
+    """A path relative to the file."""
+    trust: bool = False
+    episodes: Count | None = None
+    algo: str | None = None
+    preset: str | None = None
+    seeds: tuple[Seed, ...] = (0,)
+    checkpoint_every: Count | None = None
+    evaluate_every: Count | None = None
+    stop_at: float | None = None
+    tracker: list[str] = []
+    settings: dict[str, Any] = {}
+    policy: dict[str, Any] | None = None
 
 
 class Run:
@@ -73,7 +100,6 @@ class Run:
 
     @property
     def env(self) -> str:
-        """Name of the data set and environment."""
         return self.config["env"]
 
     @property
@@ -87,7 +113,6 @@ class Run:
 
     @cached_property
     def algo(self) -> Method:
-        """The method's configuration."""
         from iel.methods import get_method
 
         try:
@@ -100,7 +125,6 @@ class Run:
 
     @cached_property
     def model(self) -> Model:
-        """The frozen model."""
         if not (self.path / "model").is_dir():
             raise RunError(
                 f"{self.path} has no model yet (status: {self.status}); let the training finish, or train again."
@@ -109,16 +133,16 @@ class Run:
         return load_model(self.path / "model")
 
     def tell_unfinished(self) -> bool:
-        """Whether the training has not ended, which is said."""
+        """Whether the training has not ended; then a notice is printed."""
         unfinished = self.status != "finished"
         if unfinished:
             notice(f"{self.path} is not finished ({self.status}, step {self.config.get('step', 0)}).", once=True)
         return unfinished
 
     def data(self, file: Path | str | None = None) -> Trajectories:
-        """The data the run was trained on (planners take their nodes from it), or the `file` that is asked for."""
+        """The data the run was trained on (planners take their nodes from it), or the `file` if one is given."""
         if file is not None:
-            return load(file, env=self.env, trust=True)  # judged when it was trained on
+            return load(file, env=self.env, trust=True)  # it was validated when it was trained on
         facts = self.config.get("data", {})
         if not {"name", "episodes", "fingerprint"} <= facts.keys():
             raise DataError(f"{self.path} does not say what it was trained on; give --data FILE.")
@@ -139,7 +163,7 @@ class Run:
         raise DataError(f"{what} is no longer in {recorded[0] if recorded else copies[0]}; give --data FILE.")
 
     def folder(self, name: str) -> Path:
-        """A subdirectory, made when first asked for; a link that leads elsewhere is refused."""
+        """A subdirectory, made if it is missing; a symbolic link is refused."""
         path = self.path / name
         with write_errors(f"The directory '{name}'", self.path):
             if path.is_symlink():
@@ -279,7 +303,36 @@ def open_or_create(out: Path, seeds: list[int], config: Config, resume: bool) ->
             raise RunError(f"{out} holds a run of other seeds; give the seeds it was started with.")
         else:  # new, or killed before this seed's directory was made
             runs[seed] = create_run(path, expected)
+        if not (path / OPTIONS).exists():
+            with write_errors("The run's options", path / OPTIONS):
+                write_text(path / OPTIONS, options_of(expected, STORED_DATA if path == out else f"../{STORED_DATA}"))
     return runs
+
+
+def options_of(config: Config, stored_data: str) -> str:
+    """The run.toml of a run; `stored_data` is where its data is stored if no file is recorded."""
+    settings = dict(config["settings"])
+    policy = settings.pop("policy") or {"kind": "own"}
+    top = {
+        "env": config["env"],
+        "data": config["data"].get("file", stored_data),
+        "trust": True,  # it was validated when it was trained on
+        **{name: config.get(name) for name in ("algo", "seeds", "checkpoint_every", "evaluate_every", "stop_at")},
+        "tracker": config.get("trackers", []),
+    }
+    lines = [*_toml(top), "", "[settings]", *_toml(settings), "", "[policy]", *_toml(policy), ""]
+    return "\n".join(lines).encode("utf-8", "replace").decode()
+
+
+def _toml(table: Mapping[str, Any]) -> list[str]:
+    """The lines of a TOML table: JSON writes strings, numbers, truth values and lists as TOML does."""
+    return [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in table.items() if value is not None]
+
+
+def read_options(path: Path) -> Options:
+    """The checked content of a run.toml; its `data` as a path from here."""
+    options = as_struct(read_toml(path), Options, str(path))
+    return options if options.data is None else replace(options, data=str(path.parent / options.data))
 
 
 def nothing_left(runs: Mapping[int, Run]) -> bool:
@@ -291,13 +344,11 @@ def _identity(config: Config) -> Config:
     """Everything that decides the bits of a run, under flat names."""
     settings = dict(config.get("settings", {}))
     policy = settings.pop("policy", None) or {}
+    others = ("algo", "seed", "seeds", "checkpoint_every", "evaluate_every", "stop_at")
     return {
-        "algo": config.get("algo"),
         **{f"settings.{name}": value for name, value in settings.items()},
         **{f"settings.policy.{name}": value for name, value in policy.items()},
-        "seed": config.get("seed"),
-        "seeds": config.get("seeds"),
-        "checkpoint_every": config.get("checkpoint_every"),
+        **{name: config.get(name) for name in others},
         "snapshots": config.get("snapshots", 1),
         "data.fingerprint": config.get("data", {}).get("fingerprint"),
     }
@@ -320,10 +371,8 @@ def differences(run: Config, now: Config) -> list[str]:
 def require_same(run: Run, now: Config) -> None:
     """Refuse to continue a run with another method, other settings, seeds or data, and say what differs."""
     if "seeds" not in run.config or "data" not in run.config:
-        raise RunError(f"{run.path} was written by a version that could not resume; train it again.")
-    recorded, data = dict(run.config), run.config["data"]
-    if run.config["algo"] == now["algo"]:  # settings that are newer than the run have their defaults
-        recorded["settings"] = config_dict(run.algo)
+        raise RunError(f"{run.path / 'config.json'} does not say the seeds and the data of the run; train it again.")
+    recorded, data = run.config, run.config["data"]
     if data["fingerprint"] != now["data"]["fingerprint"]:
         raise RunError(
             f"{run.path} cannot be resumed on other data: data.fingerprint is {data['fingerprint'][:12]}... in the run "

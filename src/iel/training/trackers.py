@@ -1,16 +1,18 @@
-"""Where metrics go. CSV always; TensorBoard when asked for (extra `tensorboard`)."""
+"""Where metrics go: `metrics.csv` always, and trackers: those named in `TRACKERS`, or classes of your own."""
 
 import csv
 import hashlib
+import importlib
 import io
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from iel.errors import ConfigError, RunError, install
+from iel.errors import ConfigError, RunError, install, unknown_name
 from iel.files import notice, open_in_place, write_bytes, write_errors
 from iel.loader import open_regular
 
@@ -65,7 +67,7 @@ class CSVTracker:
                 block = block[written:]
 
     def sync(self) -> None:
-        """Bring everything to the disk, before a checkpoint."""
+        """Write everything to the disk, before a checkpoint."""
         with write_errors("Metrics", self._path):
             os.fsync(self._file.fileno())
 
@@ -76,7 +78,7 @@ class CSVTracker:
 def rewind(path: Path, step: int, facts: MetricsFacts) -> bytes:
     """Take from `metrics.csv` what was logged after the checkpoint of `step`; returns what is left.
 
-    When the part before is not what the checkpoint remembers (lost or edited), whole lines up to its step are kept.
+    When the part before is not what the checkpoint remembers (lost or edited), whole lines up to its step stay.
     """
     try:
         content = read_content(path)
@@ -84,7 +86,7 @@ def rewind(path: Path, step: int, facts: MetricsFacts) -> bytes:
         content = b""
     stored = content[: facts.bytes]
     if facts_of(stored) != facts:
-        notice(f"{path} is not what was written up to step {step}; only its readable lines are kept.")
+        notice(f"{path} is not what was written up to step {step}; only its readable lines stay.")
         rows = (row for row in _rows(content) if int(row["step"]) <= step)
         stored = _csv([HEADER, *([row.get(name, "") for name in HEADER] for row in rows)])
     if stored != content:
@@ -93,20 +95,101 @@ def rewind(path: Path, step: int, facts: MetricsFacts) -> bytes:
     return stored
 
 
-class TensorBoardTracker:
-    """Event files TensorBoard reads."""
+class Tracker(ABC):
+    """Another destination for metrics: a class with two functions, `iel.train(..., trackers=[MyTracker])`.
 
-    def __init__(self, directory: Path, resumed_step: int | None = None):
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError:
-            raise ConfigError(f"TensorBoard output needs an extra package; {install('tensorboard')}.") from None
-        self._writer = SummaryWriter(str(directory), purge_step=None if resumed_step is None else resumed_step + 1)
-        self.sync, self.close = self._writer.flush, self._writer.close
+    One tracker is made for every seed.
+    """
 
-    def log(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
+    @abstractmethod
+    def start(self, config: Mapping[str, Any]) -> None:
+        """Called before the first step with what config.json holds, the directory `run` and the step `resumed_at` (None
+        for a new run)."""
+
+    @abstractmethod
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Called after every chunk of steps with its mean metrics."""
+
+    def close(self) -> None:  # noqa: B027
+        """Called when training ends, also by an error."""
+
+
+class TensorBoardTracker(Tracker):
+    """Event files of TensorBoard, in RUN/tensorboard."""
+
+    def __init__(self) -> None:
+        self._package = _package("tensorboardX", "tensorboard")
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        directory, resumed = f"{config['run']}/tensorboard", config["resumed_at"]
+        self._writer = self._package.SummaryWriter(directory, purge_step=None if resumed is None else resumed + 1)
+        self.close = self._writer.close  # type: ignore[method-assign]
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+
+class WandbTracker(Tracker):
+    """A run of Weights & Biases in the project `iel`; a resumed run continues its own."""
+
+    def __init__(self) -> None:
+        self._package = _package("wandb", "wandb")
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        identity = hashlib.sha256(f"{config['run']}{config['data']['fingerprint']}".encode()).hexdigest()[:16]
+        self._run = self._package.init(
+            project="iel", name=_title(config), id=identity, resume="allow", reinit="create_new",
+            dir=config["run"], config=dict(config),
+        )  # fmt: skip
+        self.close = self._run.finish  # type: ignore[method-assign]
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+
+class MlflowTracker(Tracker):
+    """A run of MLflow in its default experiment; a resumed run is a new one of the same name."""
+
+    def __init__(self) -> None:
+        self._client = _package("mlflow", "mlflow").MlflowClient()
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        tags = {f"iel.{name}": str(value) for name, value in {**config, **config["settings"]}.items()}
+        self._id = self._client.create_run("0", tags=tags, run_name=_title(config)).info.run_id
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._client.log_metric(self._id, name, value, step=step)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._id)
+
+
+TRACKERS: dict[str, type[Tracker]] = {
+    "tensorboard": TensorBoardTracker,
+    "wandb": WandbTracker,
+    "mlflow": MlflowTracker,
+}
+
+
+def get_tracker(name: str) -> type[Tracker]:
+    """A tracker's class by its name."""
+    if name not in TRACKERS:
+        raise unknown_name("tracker", name, TRACKERS)
+    return TRACKERS[name]
+
+
+def _package(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ConfigError(f"The tracker {extra} needs an extra package; {install(extra)}.") from None
+
+
+def _title(config: Mapping[str, Any]) -> str:
+    return f"{config['env']}-{config['algo']}-seed{config['seed']}"
 
 
 def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
