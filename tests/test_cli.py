@@ -330,5 +330,5 @@ def test_data_info_shows_slow_columns_and_jumps(capsys, tmp_path):
     assert code == 0 and facts["position_columns"] == [9, 10] and facts["jumps"] == 1
     assert all(len(str(value)) < 10 for value in facts["observation_low"])
     _, out, _ = call(capsys, "data", "info", tmp_path / "log.npz")
-    assert out.count("  place\n") == 2 and "3 more columns, with a slowness of 0.9" in out
+    assert out.count("  position\n") == 2 and "3 more columns, with a slowness of 0.9" in out
     assert max(map(len, out.splitlines())) < 90

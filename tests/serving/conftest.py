@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi")
+pytest.importorskip("starlette")
 import uvicorn
 
 from benchmarks.runtime import random_model

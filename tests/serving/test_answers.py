@@ -140,7 +140,7 @@ def test_a_refused_message_changes_nothing(robot, message):
     node = robot.states[engine.agent("asym-graph").planner.states[7]].tolist()
     for each in (loop, same):
         goal = {"goal": robot.states[400].tolist(), "avoid": [node], "radius": 1e-4, "planner": "asym-graph"}
-        each.answer(ControlMessage.model_validate(goal))
+        each.answer(ControlMessage(**goal))
     with pytest.raises(IELError):
         loop.answer(parse(ControlMessage, json.dumps(message)))
     for row in robot.states[5:60:5].tolist():

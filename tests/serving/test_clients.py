@@ -45,10 +45,10 @@ def test_two_clients_with_one_goal_are_answered_as_each_alone(kind, planner, mon
     for row in range(0, len(states), 5):
         here = states[row : row + 1]
         engine._plans.clear()
-        alone = engine.act(*engine.tables(here, goal), planner, steps)
+        alone = engine.act(here, goal, planner, steps)
         engine._plans.clear()
-        engine.act(*engine.tables(there, goal), planner, steps)  # another client, next to the goal
-        for mine, theirs in zip(engine.act(*engine.tables(here, goal), planner, steps), alone, strict=True):
+        engine.act(there, goal, planner, steps)  # another client, next to the goal
+        for mine, theirs in zip(engine.act(here, goal, planner, steps), alone, strict=True):
             np.testing.assert_array_equal(mine, theirs, err_msg=f"from state {row}")
     engine.close()
 
@@ -87,18 +87,18 @@ def test_a_cancelled_request_counts_until_the_worker_is_done():
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-        assert engine.waiting == 1, "the worker is busy, so nothing may be answered beside it"
-        where = asyncio.create_task(engine.call(threading.current_thread, quick=True))
+        assert engine.waiting == 1, "the worker is busy, so the next call must wait"
+        second = asyncio.create_task(engine.call(threading.current_thread))
         await asyncio.sleep(0)
+        assert engine.waiting == 2
         release.set()
-        assert await where is not threading.current_thread()
+        assert await second is not threading.current_thread(), "nothing runs beside the worker"
         assert engine.waiting == 0
         queued = [asyncio.create_task(engine.call(threading.current_thread)) for _ in range(3)]
         await asyncio.sleep(0)
         queued[-1].cancel()
         await asyncio.gather(*queued, return_exceptions=True)
         assert engine.waiting == 0
-        assert await engine.call(threading.current_thread, quick=True) is threading.current_thread()
 
     asyncio.run(cancelled())
     engine.close()

@@ -329,7 +329,8 @@ def test_health_model_metrics_and_description(http):
     assert "nothing/at/all" not in text
     assert int(text.split("\niel_memory_bytes ")[1].split()[0]) > 1e6
     spec = http.get("/openapi.json").json()
-    schema = spec["paths"]["/v1/act"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    reference = spec["paths"]["/v1/act"]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    schema = spec["components"]["schemas"][reference.rpartition("/")[2]]
     assert {"observation", "observations", "goal", "goals", "planner", "steps", "units"} == schema["properties"].keys()
     assert all(field["description"] for field in schema["properties"].values())
     assert "policy server" in http.get("/docs").text
@@ -351,6 +352,6 @@ def test_forks_share_nodes_but_not_obstacles(model):
 def test_plans_are_remembered_and_forgotten(model):
     engine = Engine(model)
     for number in range(100):
-        engine.act(*engine.tables(model.states[:1], model.states[number : number + 1]), "direct")
+        engine.act(model.states[:1], model.states[number : number + 1], "direct")
     assert len(engine._plans) == engine_module.PLANS
     engine.close()

@@ -13,7 +13,7 @@ from iel.errors import install
 
 PACKAGES = ("iel", "numpy", "scipy", "jax", "jaxlib", "equinox", "optax", "safetensors")
 SIMULATORS = ("gymnasium", "mujoco", "ogbench")
-EXTRAS = {"gymnasium": "sim", "mujoco": "sim", "ogbench": "sim", "tensorboardX": "tensorboard", "fastapi": "serve"}
+EXTRAS = {"gymnasium": "sim", "mujoco": "sim", "ogbench": "sim", "tensorboardX": "tensorboard", "starlette": "serve"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from iel.commands.common import Command, Facts, Flag, PlannerSettings, RunComman
 from iel.errors import ConfigError, install
 
 PORT = 8420
-PACKAGES = ("scipy", "threadpoolctl", "fastapi", "uvicorn", "websockets", "httptools")
+PACKAGES = ("scipy", "threadpoolctl", "starlette", "uvicorn", "websockets", "httptools")
 
 
 @dataclass(frozen=True, kw_only=True)

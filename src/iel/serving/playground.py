@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field
 from scipy.ndimage import distance_transform_edt
 from scipy.spatial import cKDTree
 
@@ -24,12 +24,12 @@ from iel.planning.goals import staged_goals
 from iel.planning.graph import Edges
 from iel.planning.planners import AlongGraph
 from iel.serving.engine import Engine, finite
-from iel.serving.schemas import Answer, Body, Number
+from iel.serving.schemas import Answer, Message, Name
 from iel.serving.views import Extent, View, view_of
 
 Row = NDArray[np.float32]
-Coordinate = Annotated[Number, Field(ge=-1e12, le=1e12)]
-Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
+Coordinate = Annotated[float, Meta(ge=-1e12, le=1e12)]
+Point = Annotated[list[Coordinate], Meta(min_length=2, max_length=2)]
 FRAMES = 30
 """Frames a second while the agent walks."""
 STROKES, STROKE_POINTS = 64, 512
@@ -41,33 +41,33 @@ ROUND, LONG = (2, 4), (3, 5)
 """MuJoCo's numbers of spheres and ellipsoids, of capsules and cylinders."""
 
 
-class Stroke(Body):
+class Stroke(Message, frozen=True):
     """One stroke of the brush."""
 
-    points: Annotated[list[Point], Field(min_length=1, max_length=STROKE_POINTS)]
-    radius: float = Field(gt=0.0, le=1e6, allow_inf_nan=False)
+    points: Annotated[list[Point], Meta(min_length=1, max_length=STROKE_POINTS)]
+    radius: Annotated[float, Meta(gt=0.0, le=1e6)]
 
 
-class Scene(Body):
+class Scene(Message, frozen=True):
     """What the page shows."""
 
-    id: int = Field(ge=0, lt=2**53)
+    id: Annotated[int, Meta(ge=0, lt=2**53)]
     start: Point
     goal: Point
-    planner: str = Field(max_length=40)
+    planner: Name
     field: Literal["straight", "graph", "none"] = "none"
     graph: bool = False
     """Whether the edges of the graph are wanted."""
 
 
-class PlayMessage(Body):
+class PlayMessage(Message, frozen=True):
     """One message of the page."""
 
     scene: Scene | None = None
-    strokes: Annotated[list[Stroke], Field(max_length=STROKES)] | None = None
-    """Obstacles, all of them, when they have changed."""
+    strokes: Annotated[list[Stroke], Meta(max_length=STROKES)] | None = None
+    """All obstacles, when they have changed."""
     agent: Literal["run", "pause", "reset"] | None = None
-    speed: int | None = Field(default=None, ge=1, le=16)
+    speed: Annotated[int, Meta(ge=1, le=16)] | None = None
     """Steps of the simulator per frame."""
 
 
