@@ -332,3 +332,26 @@ def test_data_info_shows_slow_columns_and_jumps(capsys, tmp_path):
     _, out, _ = call(capsys, "data", "info", tmp_path / "log.npz")
     assert out.count("  position\n") == 2 and "3 more columns, with a slowness of 0.9" in out
     assert max(map(len, out.splitlines())) < 90
+
+
+def test_python_m_iel_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "iel", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == f"iel {iel.__version__}\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash found")
+def test_a_shell_completes_commands_and_options(capsys, tmp_path):
+    for shell in ("zsh", "fish"):
+        assert "iel" in call(capsys, "completion", shell)[1]
+    (tmp_path / "iel.bash").write_text(call(capsys, "completion", "bash")[1])
+    lines = {
+        "iel da": "data",
+        "iel data con": "convert",
+        "iel train --pre": "--preset",
+        "iel export x --no-": "--no-onnx",
+    }
+    for line, wanted in lines.items():
+        words = line.split()
+        script = f"source iel.bash; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _tyro_iel; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout.split() == [wanted], (line, done)

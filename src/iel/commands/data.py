@@ -83,10 +83,15 @@ class DataMake(Command):
         from iel.data.make import make_dataset
         from iel.viz.pictures import draw_visits
 
-        cluster = None if self.on is None else Cluster(self.on)
-        sizes = {"episodes": self.episodes, "seed": self.seed, "workers": self.workers}
         files = make_dataset(
-            self.name, **sizes, directory=self.out, controller=self.controller, cluster=cluster, again=self.again
+            self.name,
+            episodes=self.episodes,
+            seed=self.seed,
+            workers=self.workers,
+            directory=self.out,
+            controller=self.controller,
+            cluster=None if self.on is None else Cluster(self.on),
+            again=self.again,
         )
         picture = files["train"].with_suffix(".png")
         maze = iel.make_env(self.name).map

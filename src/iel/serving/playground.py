@@ -1,6 +1,6 @@
-"""The playground behind the page: one stage per model, one session per open page.
+"""The server's side of the playground: one stage per model, one session per open page.
 
-The page sends a *scene* (start, goal, planner, what to draw, obstacles) whenever it changes, and waits for the answer
+The page sends a *scene* (start, goal, planner, what to draw) and obstacles when they change, and waits for the answer
 before it sends the next one, so nothing queues up. While the agent walks, frames of it are sent in between.
 """
 
@@ -122,12 +122,12 @@ class Obstacles:
         return x, y
 
     def covers(self, xy: Floats) -> NDArray[np.bool_]:
-        """Whether places (n, 2) lie on an obstacle."""
+        """Whether points (n, 2) lie on an obstacle."""
         spots = xy / self.scale
         return self.covered[self._cells(spots)] & (spots >= self.low).all(axis=1) & (spots <= self.high).all(axis=1)
 
     def crossed(self, edges: Edges, xy: Floats) -> NDArray[np.int64]:
-        """(m, 2) edges that an obstacle crosses between nodes at these places which it does not cover."""
+        """(m, 2) edges that an obstacle crosses, between nodes at these points that it does not cover."""
         if not self.radii:
             return np.empty((0, 2), np.int64)
         on = self.covers(xy)
@@ -251,10 +251,10 @@ class Session:
         self.goal = stage.first[1]
         self.speed, self.steps, self.success = 2, 0, False
         self.life = 0
-        """How often the agent was put on the stage: tells frames of one walk from those of the next."""
+        """Number of resets so far: it distinguishes frames of one walk from those of the next."""
 
     def take(self, message: PlayMessage) -> list[Answer]:
-        """Do all that a message says, or refuse it and do nothing; returns what the page is told."""
+        """Do what a message says and return the answers; a refused message changes nothing."""
         if message.agent == "run" and (self.stage.simulation is None or (self.scene or message.scene) is None):
             raise ConfigError("There is no simulator for this data, so there is no live agent.")
         drawn = self.obstacles
@@ -320,7 +320,7 @@ class Session:
             path = np.concatenate([ends[:1], between, ends[1:]])
             return {"path": np.round(path, 3).tolist(), "steps": steps, "problem": None}
         except (NoPath, ConfigError) as error:
-            problem = "No way leads there; erase a wall." if self.obstacles else str(error)
+            problem = "The walls block every route; erase one." if self.obstacles else str(error)
             return {"path": [], "steps": None, "problem": problem}
 
     def _field(self, kind: str, planner: Planner, goal: LatentGoal) -> list[float] | None:
@@ -344,7 +344,7 @@ class Session:
         return np.where(np.isfinite(steps), np.round(10.0 * steps), -1).astype(int).tolist()
 
     def _nearest_nodes(self, planner: AsymGraph, cells: Floats) -> Integers:
-        """The nearest node in use of every raster point: in the latent, or on the map where that is no space."""
+        """Nearest node in use of every raster point: in the latent space, or on the map where it is not Euclidean."""
         key = planner.name, planner.nodes_off.tobytes()
         if self._nearest is None or self._nearest[0] != key:
             use = np.flatnonzero(~planner.nodes_off)
@@ -372,7 +372,7 @@ class Session:
         return self._frame("ready")
 
     def advance(self) -> Answer | None:
-        """A few steps towards the goal; the frame says how it went, None that nobody is on the stage."""
+        """A few steps towards the goal and a frame of the agent; None if the agent is not on the map."""
         simulation, planner = self.simulation, self.planner
         if simulation is None or planner is None or self.observation is None:
             return None
