@@ -290,7 +290,7 @@ def test_an_agent_walks_in_its_maze():
     state = stage.view.state(walls.centre((row, column)))  # a click on a wall
     assert not walls.walls[tuple(walls.cell_of(state))]
     session = Session(stage)
-    with pytest.raises(ConfigError, match="no live agent"):
+    with pytest.raises(ConfigError, match="cannot walk"):
         session.reset()
     session.show(scene(stage))
     start = session.reset()
@@ -298,9 +298,9 @@ def test_an_agent_walks_in_its_maze():
     frames = [session.advance() for _ in range(10)]
     assert frames[-1]["step"] == 20 and frames[-1]["state"] == "walking"
     assert np.linalg.norm(np.subtract(frames[-1]["at"], start["at"])) > 0.05
-    assert len(frames[-1]["body"]) >= 1 and frames[-1]["path"][0] == frames[-1]["at"]
+    assert len(frames[-1]["shape"]) >= 1 and frames[-1]["path"][0] == frames[-1]["at"]
     near = frames[-1]["at"]
     session.show(scene(stage, goal=near))  # a goal where it stands
-    assert session.advance()["state"] == "arrived"
+    assert session.advance()["state"] == "reached"
     session.take(PlayMessage(agent="reset"))
     np.testing.assert_allclose(session.show(scene(stage))["path"][0], stage.describe()["start"], atol=1e-3)

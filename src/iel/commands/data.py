@@ -12,7 +12,7 @@ import tyro
 from msgspec import to_builtins
 
 import iel
-from iel.commands.common import UNSAID, Command, Facts, Flag
+from iel.commands.common import Command, Facts, Flag
 from iel.data.writers import Format
 from iel.errors import ConfigError, DataError
 from iel.files import write_text
@@ -29,13 +29,13 @@ SHOWN = 8
 class ColumnSettings:
     """Which columns of CSV and Parquet files are what."""
 
-    observations: Annotated[tuple[str, ...], UNSAID] = ()
+    observations: tuple[str, ...] = ()
     """Columns of the observation (default: those whose names begin with observation, obs or state)."""
-    actions: Annotated[tuple[str, ...], UNSAID] = ()
+    actions: tuple[str, ...] = ()
     """Columns of the action (default: those whose names begin with action or act)."""
-    episode: Annotated[str | None, UNSAID] = None
+    episode: str | None = None
     """Column that numbers the episodes (default: episode, episode_index or episode_id)."""
-    time: Annotated[str | None, UNSAID] = None
+    time: str | None = None
     """Column that rises within an episode (default: step, frame_index, timestamp or time). `iel data convert --rate`
     resamples rows by it, and gaps in it end episodes."""
     gaps: Literal["refuse", "cut", "interpolate"] = "refuse"

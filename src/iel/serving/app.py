@@ -137,7 +137,7 @@ def _policy(engine: Engine, guard: Guard) -> list[BaseRoute]:
 
     route = {"waypoints": [[1.0, 2.0]], "steps": [3.1, 4.0], "predicted_steps": 7.1}
     endpoints = (
-        Endpoint("/v1/act", "Get an action", act, ActQuery, {"action": [0.1, -0.3], "steps": 41.5}),
+        Endpoint("/v1/act", "Get an action", act, ActQuery, {"action": [0.1, -0.3]}),
         Endpoint("/v1/plan", "Plan a route", plan, Query, route),
         Endpoint("/v1/steps", "Predict the steps to a goal", steps, Query, {"steps": 41.5}),
         Endpoint("/v1/model", "What is served", model),

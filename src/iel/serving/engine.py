@@ -42,6 +42,7 @@ Arguments = TypeVarTuple("Arguments")
 Rows = Sequence[Sequence[float]] | Floats
 Goal = list[float] | Floats | Mapping[str, float | list[float]]
 """As clients write it: a full observation, or a value or range for some columns."""
+Goals = Sequence[Goal] | Floats
 PLANS = 32
 """Prepared goals that are remembered: this number of robots may head for goals of their own without any search."""
 GOALS = 16
@@ -186,7 +187,7 @@ class Engine:
     # ---------------------------------------------------------------- queries: one goal for all rows, or one for each
 
     def act(
-        self, observations: Rows, goals: Sequence[Goal], planner: str | None = None, with_steps: bool = False
+        self, observations: Rows, goals: Goals, planner: str | None = None, with_steps: bool = False
     ) -> tuple[Floats, Floats | None, list[str]]:
         """Mean actions (n, a), predicted steps (n,) with `with_steps`, and warnings.
 
@@ -196,12 +197,12 @@ class Engine:
         actions = Controller(self.model, request.plan).act(request.rows, request.owner)
         return actions, self._steps(request) if with_steps else None, request.warnings
 
-    def steps(self, observations: Rows, goals: Sequence[Goal], planner: str | None = None) -> tuple[Floats, list[str]]:
+    def steps(self, observations: Rows, goals: Goals, planner: str | None = None) -> tuple[Floats, list[str]]:
         """Predicted steps (n,), by the network alone or along a planner's route, and warnings."""
         request = self._prepare(*self._pairs(observations, goals), planner or "direct")
         return self._steps(request), request.warnings
 
-    def routes(self, observations: Rows, goals: Sequence[Goal], planner: str | None = None) -> list[Answer]:
+    def routes(self, observations: Rows, goals: Goals, planner: str | None = None) -> list[Answer]:
         """Waypoints from each observation to its goal."""
         rows, wanted = self._pairs(observations, goals)
         if len(rows) > GOALS:
@@ -226,7 +227,7 @@ class Engine:
         return request.plan.steps(self.model.embed(request.rows), rows=request.owner)
 
     @too_large_is_infinite
-    def _pairs(self, observations: Rows, goals: Sequence[Goal]) -> tuple[Floats, list[GoalKey]]:
+    def _pairs(self, observations: Rows, goals: Goals) -> tuple[Floats, list[GoalKey]]:
         """Checked observations (n, o) and as many goals; a single one of either stands for all of the other."""
         rows = observation_table(observations, self.model.observation_size, "observation")
         wanted = [self.goal(goal) for goal in goals]

@@ -180,7 +180,7 @@ class Simulation:
         observation, _, _, _, info = self.env.step(action)
         return np.asarray(observation, np.float32), bool(info["success"])
 
-    def body(self) -> list[list[float]]:
+    def shape(self) -> list[list[float]]:
         """The robot from above: [x1, y1, x2, y2, radius] of every part, a line with round ends."""
         model, data = self.simulator.model, self.simulator.data
         parts = []
@@ -204,7 +204,7 @@ class Stage:
             try:
                 live = Simulation(served.env, served.states[0])
             except ConfigError as error:
-                notice(f"{error} Until then there is no live agent.")
+                notice(f"{error} Until then the agent cannot walk here.")
         self.view: View = view_of(served, None if live is None else live.env.map)
         # Only in mazes, which have a floor plan, can the agent be put anywhere.
         self.simulation = live if live is not None and live.env.map and hasattr(live.simulator, "set_xy") else None
@@ -256,7 +256,7 @@ class Session:
     def take(self, message: PlayMessage) -> list[Answer]:
         """Do what a message says and return the answers; a refused message changes nothing."""
         if message.agent == "run" and (self.stage.simulation is None or (self.scene or message.scene) is None):
-            raise ConfigError("There is no simulator for this data, so there is no live agent.")
+            raise ConfigError("This data has no simulator, so the agent cannot walk here.")
         drawn = self.obstacles
         if message.strokes is not None:
             drawn = Obstacles(message.strokes, self.view.extent, self.view.scale)
@@ -362,7 +362,7 @@ class Session:
     def reset(self) -> Answer:
         """Put the agent at the scene's start."""
         if self.stage.simulation is None or self.scene is None:
-            raise ConfigError("There is no simulator for this data, so there is no live agent.")
+            raise ConfigError("This data has no simulator, so the agent cannot walk here.")
         if self.simulation is None:
             served = self.stage.engine.served
             self.simulation = Simulation(str(served.env), served.states[0])
@@ -381,10 +381,10 @@ class Session:
             while self.steps < last and not self.success:
                 self.observation, self.success = simulation.step(planner.act(self.observation))
                 self.steps += 1
-        except IELError as error:
-            return {**self._frame("lost"), "problem": str(error)}
-        tired = self.steps >= simulation.env.horizon
-        return self._frame("arrived" if self.success else "tired" if tired else "walking")
+        except IELError:
+            return self._frame("lost")  # the frame says why
+        timeout = self.steps >= simulation.env.horizon
+        return self._frame("reached" if self.success else "timeout" if timeout else "walking")
 
     def _frame(self, state: str) -> Answer:
         assert self.observation is not None and self.simulation is not None and self.planner is not None
@@ -393,7 +393,7 @@ class Session:
             "life": self.life,
             "state": state,
             "at": np.round(self.view.xy(self.observation[None])[0], 3).tolist(),
-            "body": self.simulation.body(),
+            "shape": self.simulation.shape(),
             "step": self.steps,
             **self._path(self.planner, self.observation),
         }
