@@ -3,7 +3,7 @@
     iel bench serving --json
     iel bench serving --run runs/demo-001 --requests 100000
 
-The server is a process of its own, on loopback, and so is whoever asks. The bare call is the same question to the same
+The server is a process of its own, on loopback, and so are its clients. The bare call is the same query to the same
 engine without any network. Fuzzed requests follow from a seed: valid ones, mutated ones, bytes, wrong types, paths,
 methods and headers. A request counts as answered by its status; memory and processor time are what the server itself
 reports. Processor time stands beside the clock's, for machines that have other work to do.
@@ -47,7 +47,7 @@ class Options(Output):
     requests: int = 100_000
     """Fuzzed requests."""
     clients: int = 50
-    """Clients that ask for actions at the same time."""
+    """Clients that request actions at the same time."""
     calls: int = 100
     """Requests of each of them."""
     seed: int = 0
@@ -150,7 +150,7 @@ def bare_seconds(served: Served) -> tuple[float, float]:
     return float(np.median(times)), busy
 
 
-# ---------------------------------------------------------------- asking
+# ---------------------------------------------------------------- requests
 
 
 def post(path: str, body: bytes, port: int, extra: str = "", kind: str = JSON) -> bytes:
@@ -163,14 +163,14 @@ def get(path: str, port: int, host: str | None = None, method: str = "GET") -> b
 
 
 class Connection:
-    """A kept connection; one that the server closes is opened again."""
+    """A persistent connection; one that the server closes is opened again."""
 
     def __init__(self, port: int):
         self.port = port
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, request: bytes) -> tuple[int, bytes]:
-        """(status, body); status 0 if the server answered nothing."""
+        """(status, response body); status 0 if the server answered nothing."""
         for _ in range(2):
             fresh = self.streams is None
             if self.streams is None:
@@ -206,7 +206,7 @@ Load = tuple[np.ndarray, float, float]
 
 
 async def load(port: int, request: bytes, clients: int, calls: int) -> Load:
-    """(seconds of every request, of all, of the server's processor): each client asks as soon as it is answered."""
+    """(seconds of every request, of all, of the server's processor): each client has one request open."""
     connections = [Connection(port) for _ in range(clients)]
     for connection in connections:
         assert (await connection.call(request))[0] == 200
@@ -418,7 +418,7 @@ class Fuzz:
 
 
 async def fuzz(options: Options, served: Served, port: int, address: str) -> dict[str, Any]:
-    """Statuses of all requests, and the server's memory on the way."""
+    """Statuses of all requests, and the server's memory meanwhile."""
     source, statuses, wrong = Fuzz(options.seed, served, port), Counter[str](), []
     memory: list[tuple[int, float]] = []
     done, started = 0, time.perf_counter()

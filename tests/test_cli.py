@@ -101,7 +101,7 @@ def test_train_help_shows_the_methods_settings_at_the_presets_values(capsys):
 
 
 def test_help_is_short_and_reads_like_sentences(capsys):
-    """No `{None}|...`, no default after a sentence that says it, and the settings of a method only when asked for."""
+    """No `{None}|...`, no default after a sentence that says it, and the settings of a method only with --help-all."""
     for name in COMMANDS:
         out = call(capsys, *name.split(), "--help")[1]
         assert "{None" not in out and "(default: None)" not in out and "(default: False)" not in out, name

@@ -111,7 +111,7 @@ def test_a_token_opens_the_door(model):
 
 
 def test_what_uvicorn_itself_refuses_is_a_4xx(model):
-    """Requests that are no HTTP never reach the application."""
+    """Requests that are not HTTP never reach the application."""
     with Running(model) as server:
         port = int(server.url.rpartition(":")[2])
         for request in (
@@ -145,7 +145,7 @@ def test_heads_are_bounded_too(model, monkeypatch):
             assert raw.recv(100) == b""  # closed without a word
         with Client(server.url) as client:
             body = model.states[:250]
-            assert client.act(body, model.states[9]).shape == (250, 2)  # a long body is no long head
+            assert client.act(body, model.states[9]).shape == (250, 2)  # the limit of heads leaves request bodies alone
 
 
 def test_options_are_checked_before_anything_is_loaded(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Connections that cost and ask nothing: bounded, timed and cut, so whoever does ask is answered."""
+"""Connections that send no requests are bounded, timed and dropped, so that requests are answered."""
 
 import http.client
 import json
@@ -113,7 +113,7 @@ def test_empty_lines_are_no_request(model, monkeypatch):
 
 
 def test_connections_are_few_and_those_that_request_are_answered(model):
-    """Six kinds that never ask or never listen, seven times as many as there may be."""
+    """Six kinds that send no request or read no answer, seven times the limit."""
     with Running(model, limits=Limits(connections=16)) as server, ExitStack() as held:
         port = port_of(server)
         clients = [held.enter_context(connected(port)) for _ in range(8)]

@@ -41,7 +41,7 @@ def test_without_a_position_the_latent_is_drawn():
     wide = view_of(Served("noise", model, Atlas(noise)))
     assert slow.kind == wide.kind == "latent" and slow.axes[0].startswith("slow") and wide.axes[0].startswith("wide")
     for view in (slow, wide):
-        np.testing.assert_allclose(view.xy(noise).std(axis=0), 1.0, atol=0.05)  # in units of their own spread
+        np.testing.assert_allclose(view.xy(noise).std(axis=0), 1.0, atol=0.05)  # in units of their own std
     values = view_of(Served("noise", served("goal-value", columns=4).model, Atlas(noise)))  # embeds by doing nothing
     assert values.kind == "latent"
 

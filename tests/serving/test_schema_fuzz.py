@@ -51,7 +51,7 @@ class Draw:
         self.random = np.random.default_rng(seed)
 
     def request(self) -> tuple[str, bytes]:
-        """Path and body."""
+        """Path and request body."""
         path = str(self.random.choice(sorted(self.paths)))
         schema = self.paths[path]["requestBody"]["content"]["application/json"]["schema"]
         body = json.dumps(self.value(schema)).encode()
@@ -88,7 +88,7 @@ class Draw:
                 return None
 
     def object(self, schema: dict) -> dict:
-        """Half of the fields; one observation and one goal where that is what is asked for."""
+        """Half of the fields; mostly one observation and one goal where the schema has them."""
         fields = schema.get("properties")
         if fields is None:
             some = self.random.choice(["0", "1", "x", "y", "7"], int(self.random.integers(1, 3)), replace=False)
@@ -102,11 +102,11 @@ class Draw:
 
 
 def refuse_constant(name: str) -> None:
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
 
 def fuzzed(requests: int, seed: int) -> tuple[Counter, list[float]]:
-    """Statuses of so many requests, and the process' memory after each tenth of them."""
+    """Statuses of this number of requests, and the process' memory after each tenth of them."""
     source = served()
     observations, offsets = walk()
     source.model.signals = Signals(observations=("x", "y"), action_low=(0.0, -1.6), action_high=(0.6, 1.6))

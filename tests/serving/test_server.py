@@ -116,7 +116,7 @@ def test_a_control_loop_pursues_and_unsticks(http, model):
 
 
 def test_loops_do_not_disturb_each_other(http, model):
-    """Obstacles of one loop are nobody else's."""
+    """Obstacles of one loop change no other client's plan."""
     x, g = model.states[5].tolist(), model.states[400].tolist()
     before = http.post("/v1/plan", json={"observation": x, "goal": g}).json()
     with http.websocket_connect(f"{HERE}/v1/control".replace("http", "ws")) as socket:
@@ -130,7 +130,7 @@ def test_loops_do_not_disturb_each_other(http, model):
 
 GOOD = {"observation": [0.0, 0.0], "goal": [1.0, 1.0]}
 BAD = {
-    "no body": "",
+    "empty": "",
     "no object": "[]",
     "half a body": '{"observation": [0, 0], "go',
     "no goal": '{"observation": [0, 0]}',
@@ -220,7 +220,7 @@ def test_pages_request_the_network_for_nothing():
             assert "<style" not in text and "onclick" not in text  # the policy of the page forbids them
 
 
-# ---------------------------------------------------------------- who may ask
+# ---------------------------------------------------------------- access control
 
 
 @pytest.mark.parametrize(

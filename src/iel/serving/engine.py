@@ -206,7 +206,7 @@ class Engine:
         """Waypoints from each observation to its goal."""
         rows, wanted = self._pairs(observations, goals)
         if len(rows) > GOALS:
-            raise ConfigError(f"A request may ask for at most {GOALS} routes; send several requests.")
+            raise ConfigError(f"A request gets at most {GOALS} routes; send several requests.")
         answers = []
         for row, goal in zip(rows, wanted, strict=True):
             request = self._prepare(row[None], [goal], planner)

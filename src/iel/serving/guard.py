@@ -4,7 +4,7 @@
 - **Origin**: a browser states which page a request comes from; only the server's own pages may send any.
 - **Token**: required on any address but loopback, as `Authorization: Bearer ...` or as the page's cookie.
 - **Bounds**: bytes of a body, seconds to receive it, requests per second and address, and open WebSockets.
-  `iel.serving.listen` bounds connections and heads, before any of this.
+  Connections and heads are bounded before any of this (`iel.serving.listen`).
 
 Every refusal is a 4xx and one sentence; every request is counted for /metrics.
 """
@@ -79,7 +79,7 @@ class AccessPolicy:
         if not local and self.token is None:
             raise ConfigError(
                 f"{self.address} can be reached by other machines, so a token is needed; "
-                f"set IEL_TOKEN to a secret of at least {SHORTEST_TOKEN} characters, or listen on 127.0.0.1."
+                f"set IEL_TOKEN to a secret of at least {SHORTEST_TOKEN} characters, or use 127.0.0.1."
             )
         if self.token is not None and not re.fullmatch(f"[a-zA-Z0-9_-]{{{SHORTEST_TOKEN},}}", self.token):
             raise ConfigError(
@@ -251,7 +251,7 @@ class Body:
             async with asyncio.timeout_at(self.deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise HTTPException(408, f"The body took longer than {self.limits.seconds:g} s to arrive.") from None
+            raise HTTPException(408, f"The body was not complete after {self.limits.seconds:g} s.") from None
         if message["type"] == "http.disconnect":
             raise HTTPException(400, "The body ended early.")
         self.left -= len(message.get("body", b""))

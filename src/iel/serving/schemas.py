@@ -87,7 +87,7 @@ class ControlMessage(Message, frozen=True):
 
     goal: Annotated[Goal | None, about("Head for this goal from now on: an observation or {column: value}.")] = None
     planner: Annotated[Name | None, about("Planner for the goal in this message.")] = None
-    acting: Annotated[ActionKind, about("How actions are taken from the policy on the way to this goal.")] = "mean"
+    acting: Annotated[ActionKind, about("How actions are taken from the policy, until the next goal.")] = "mean"
     seed: Annotated[Seed, about("Seed of sampled actions and of noise.")] = 0
     observation: Annotated[Row | None, about("The robot's observation; the answer is an action.")] = None
     units: ActionUnits = "unit"
