@@ -30,6 +30,7 @@ from iel.errors import RunError
 from iel.planning import Atlas
 from iel.serving.client import Client
 from iel.serving.engine import Engine, Served, open_served
+from iel.serving.schemas import ActQuery
 
 JSON = "application/json"
 CONNECTIONS = 8
@@ -136,14 +137,14 @@ def bare_seconds(served: Served) -> tuple[float, float]:
     from threadpoolctl import threadpool_limits
 
     engine = Engine(served)
-    observation, goal = served.states[:1], served.states[-1:]
-    engine.act(observation, goal)
+    query = ActQuery(observation=served.states[0].tolist(), goal=served.states[-1].tolist())
+    engine.act(query)
     times = []
     with threadpool_limits(1, "blas"):  # as the server has it
         busy = time.process_time()
         for _ in range(1000):
             started = time.perf_counter()
-            engine.act(observation, goal)
+            engine.act(query)
             times.append(time.perf_counter() - started)
         busy = (time.process_time() - busy) / len(times)
     engine.close()

@@ -171,6 +171,30 @@ def test_own_logs_small_windows_and_the_other_models(browser):
         page.close()
 
 
+def test_the_page_reports_what_holds_now(browser):
+    """A blocked route while it is blocked, the field under the cursor, a lost server."""
+    with Running(served(), play=True) as server:
+        hand = Page(browser, server.url)
+        page = hand.page
+        hand.settled()
+        left, right, bottom, top = hand.value("world.view.extent")
+        page.keyboard.press("w")
+        for share in range(0, 33):
+            y = bottom + share / 32 * (top - bottom)
+            page.evaluate("line => playground.strokes.push(line)", {"points": [[left, y], [right, y]], "radius": 2.0})
+        hand.draw([left, bottom], [right, bottom])
+        hand.wait("document.getElementById('toast').textContent.includes('erase one')")
+        page.keyboard.press("c")
+        hand.settled()
+        hand.wait("!document.getElementById('toast').classList.contains('on')")
+        page.mouse.move(*hand.pixel(hand.value("goal")))
+        hand.wait("document.getElementById('tip').textContent.endsWith('steps')")
+        server.server.should_exit = True
+        hand.wait("document.getElementById('wait-text').textContent.includes('connection is lost')")
+        assert page.locator("#wait").is_visible()
+        page.close()
+
+
 def test_a_page_of_another_origin_gets_nothing(browser):
     with Running(served(), play=True) as server:
         page = browser.new_page()

@@ -236,7 +236,7 @@ def test_a_wall_makes_the_path_longer_and_a_ring_makes_it_none(stage):
     lines = [[[left, y], [right, y]] for y in np.linspace(bottom, top, 24)]
     session.take(PlayMessage(strokes=[Stroke(points=line, radius=(top - bottom) / 24) for line in lines]))
     walled = session.show(scene(stage, field="graph"))
-    assert walled["path"] == [] and "erase a wall" in walled["problem"] and set(walled["field"]) == {-1}
+    assert walled["path"] == [] and "erase one" in walled["problem"] and set(walled["field"]) == {-1}
     session.take(PlayMessage(strokes=[]))
     assert session.show(scene(stage))["path"] == before["path"]
 

@@ -13,6 +13,7 @@ from iel.serving import engine as engine_module
 from iel.serving.app import create_app, static_files
 from iel.serving.engine import Engine
 from iel.serving.guard import AccessPolicy, Limits, Rates, host_name, is_loopback, same_origin
+from iel.serving.schemas import ActQuery
 from tests.serving.conftest import served
 
 TOKEN = "a-long-enough-token"
@@ -352,6 +353,7 @@ def test_forks_share_nodes_but_not_obstacles(model):
 def test_plans_are_remembered_and_forgotten(model):
     engine = Engine(model)
     for number in range(100):
-        engine.act(model.states[:1], model.states[number : number + 1], "direct")
+        goal = model.states[number].tolist()
+        engine.act(ActQuery(observation=model.states[0].tolist(), goal=goal, planner="direct"))
     assert len(engine._plans) == engine_module.PLANS
     engine.close()

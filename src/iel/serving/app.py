@@ -25,7 +25,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 import iel
 from iel.errors import ConfigError, IELError
-from iel.serving.engine import GOALS, Busy, Control, Engine, Served, finite, warned
+from iel.serving.engine import GOALS, Busy, Control, Engine, Served
 from iel.serving.guard import AccessPolicy, Guard, Limits, Metrics, address_of, refused
 from iel.serving.playground import FRAMES, PlayMessage, Session, Stage
 from iel.serving.schemas import ROWS, ActQuery, Answer, ControlMessage, Query, Refusal, parse
@@ -74,54 +74,34 @@ async def _sentence(_: Request, error: Exception) -> JSONResponse:
 
 
 class Endpoint(NamedTuple):
-    """A route that /openapi.json describes; the docstring of its handler is the description."""
+    """A route that /openapi.json describes."""
 
     path: str
     summary: str
-    handler: Callable[[Request], Awaitable[Response]]
-    query: type[Query] | None = None
-    """What a POST holds; None for a GET."""
-    example: object = None
-    """An answer."""
+    answer: Callable[..., Answer]
+    """Runs in the engine's worker; its docstring is the description."""
+    query: type[Query]
+    example: Answer
 
 
 def _policy(engine: Engine, guard: Guard) -> list[BaseRoute]:
-    async def act(request: Request) -> JSONResponse:
-        """The policy's mean action towards the goal, over the planner's next waypoint."""
-        query = parse(ActQuery, await request.body())
-        actions, steps, warnings = await engine.call(engine.act, *query.rows, query.planner, query.steps)
-        actions = engine.model.signals.in_units(actions, query.units)
-        guard.metrics.rows += len(actions)
-        answer: Answer = {"action" if query.single else "actions": query.one_or_all(actions.tolist())}
-        if steps is not None:
-            answer["steps"] = query.one_or_all([finite(value) for value in steps])
-        return JSONResponse(answer | warned(warnings))
+    def post(endpoint: Endpoint) -> Route:
+        async def respond(request: Request) -> JSONResponse:
+            query = parse(endpoint.query, await request.body())
+            answer = await engine.call(endpoint.answer, query)
+            guard.metrics.rows += query.count
+            return JSONResponse(answer)
 
-    async def plan(request: Request) -> JSONResponse:
-        """Waypoints (states of the data) from the observation to the goal, and the predicted steps of each part."""
-        query = parse(Query, await request.body())
-        routes = await engine.call(engine.routes, *query.rows, query.planner)
-        guard.metrics.rows += len(routes)
-        return JSONResponse(routes[0] if query.single else {"plans": routes})
-
-    async def steps(request: Request) -> JSONResponse:
-        """Predicted steps to the goal: by the network alone, or along a planner's route."""
-        query = parse(Query, await request.body())
-        found, warnings = await engine.call(engine.steps, *query.rows, query.planner)
-        guard.metrics.rows += len(found)
-        return JSONResponse({"steps": query.one_or_all([finite(value) for value in found])} | warned(warnings))
+        return Route(endpoint.path, respond, methods=["POST"])
 
     async def model(_: Request) -> JSONResponse:
-        """Sizes, columns, planners and limits."""
         limits = {"rows": ROWS, "goals": GOALS, "body": guard.limits.body, "rate": guard.limits.rate}
         return JSONResponse({**engine.served.describe(), "limits": limits, "version": iel.__version__})
 
     async def health(_: Request) -> JSONResponse:
-        """Answers while the server runs; needs no token."""
         return JSONResponse({"status": "ok", "version": iel.__version__})
 
     async def metrics(_: Request) -> PlainTextResponse:
-        """Counts and times, in the text format that Prometheus reads."""
         return PlainTextResponse(guard.metrics.text())
 
     async def described(_: Request) -> JSONResponse:
@@ -135,38 +115,47 @@ def _policy(engine: Engine, guard: Guard) -> list[BaseRoute]:
 
         await _converse(guard, socket, reply)
 
-    route = {"waypoints": [[1.0, 2.0]], "steps": [3.1, 4.0], "predicted_steps": 7.1}
-    endpoints = (
-        Endpoint("/v1/act", "Get an action", act, ActQuery, {"action": [0.1, -0.3]}),
-        Endpoint("/v1/plan", "Plan a route", plan, Query, route),
-        Endpoint("/v1/steps", "Predict the steps to a goal", steps, Query, {"steps": 41.5}),
-        Endpoint("/v1/model", "What is served", model),
-        Endpoint("/health", "Whether the server responds", health, None, {"status": "ok"}),
-        Endpoint("/metrics", "Counts, times and memory", metrics),
-    )
-    routes = [Route(each.path, each.handler, methods=["POST" if each.query else "GET"]) for each in endpoints]
-    return [*routes, Route("/openapi.json", described), WebSocketRoute("/v1/control", control)]
+    plan = {"waypoints": [[1.0, 2.0]], "steps": [3.1, 4.0], "predicted_steps": 7.1}
+    endpoints = [
+        Endpoint("/v1/act", "Get an action", engine.act, ActQuery, {"action": [0.1, -0.3]}),
+        Endpoint("/v1/plan", "Plan a route", engine.plan, Query, plan),
+        Endpoint("/v1/steps", "Predict the steps to a goal", engine.steps, Query, {"steps": 41.5}),
+    ]
+    reports = {"/v1/model": model, "/health": health, "/metrics": metrics, "/openapi.json": described}
+    routes: list[BaseRoute] = [*map(post, endpoints), WebSocketRoute("/v1/control", control)]
+    return routes + [Route(path, report) for path, report in reports.items()]
+
+
+REPORTS = {
+    "/v1/model": ("What is served", "Sizes, columns, planners and limits."),
+    "/health": ("Whether the server responds", "Needs no token."),
+    "/metrics": ("Counts, times and memory", "In the text format that Prometheus reads."),
+}
 
 
 def openapi(endpoints: Sequence[Endpoint]) -> Answer:
-    """The OpenAPI document of these routes; the types of requests are those that `parse` checks."""
-    queries = list(dict.fromkeys(each.query for each in endpoints if each.query))
-    references, components = msgspec.json.schema_components(
-        [Refusal, ControlMessage, *queries], ref_template="#/components/schemas/{name}"
-    )
-    refusal, content = references[0], dict(zip(queries, references[2:], strict=True))
-    refusals = {
-        str(code): {"description": "Refused", "content": {"application/json": {"schema": refusal}}} for code in REFUSALS
+    """The OpenAPI document; the types of requests in it are those that `parse` checks."""
+    kinds = [Refusal, ControlMessage, *{each.query: None for each in endpoints}]
+    references, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    reference = dict(zip(kinds, references, strict=True))
+
+    def content(**about: object) -> Answer:
+        return {"description": "", "content": {"application/json": about}}
+
+    refusals = {str(code): content(schema=reference[Refusal]) for code in REFUSALS}
+    paths: Answer = {
+        each.path: {
+            "post": {
+                "summary": each.summary,
+                "description": inspect.getdoc(each.answer),
+                "requestBody": {"required": True, **content(schema=reference[each.query])},
+                "responses": {"200": content(example=each.example), **refusals},
+            }
+        }
+        for each in endpoints
     }
-    paths: Answer = {}
-    for each in endpoints:
-        about = {"summary": each.summary, "description": inspect.getdoc(each.handler)}
-        answer = {"description": "The answer", "content": {"application/json": {"example": each.example}}}
-        operation: Answer = {**about, "responses": {"200": answer, **refusals}}
-        if each.query is not None:
-            body = {"application/json": {"schema": content[each.query]}}
-            operation["requestBody"] = {"required": True, "content": body}
-        paths[each.path] = {"post" if each.query else "get": operation}
+    for path, (summary, description) in REPORTS.items():
+        paths[path] = {"get": {"summary": summary, "description": description, "responses": {"200": content()}}}
     info = {"title": "iel", "version": iel.__version__, "description": ABOUT}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components}}
 

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,17 +32,13 @@ from iel.model.support import warning
 from iel.planning import Acting, AsymGraph, Atlas, Controller, Plan, Planner, usual_planners
 from iel.planning.goals import observation_table
 from iel.planning.watchdog import Watched
-from iel.serving.schemas import Answer, ControlMessage, watchdog_of
+from iel.serving.schemas import ActQuery, Answer, ControlMessage, Goal, Query, watchdog_of
 
 if TYPE_CHECKING:
     from iel.training import Run
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
-Rows = Sequence[Sequence[float]] | Floats
-Goal = list[float] | Floats | Mapping[str, float | list[float]]
-"""As clients write it: a full observation, or a value or range for some columns."""
-Goals = Sequence[Goal] | Floats
 PLANS = 32
 """Prepared goals that are remembered: this number of robots may head for goals of their own without any search."""
 GOALS = 16
@@ -184,61 +180,59 @@ class Engine:
         row = observation_table(goal, width, "goal")[0]
         return GoalKey(row, row.tobytes())
 
-    # ---------------------------------------------------------------- queries: one goal for all rows, or one for each
+    # ---------------------------------------------------------------- answers
 
-    def act(
-        self, observations: Rows, goals: Goals, planner: str | None = None, with_steps: bool = False
-    ) -> tuple[Floats, Floats | None, list[str]]:
-        """Mean actions (n, a), predicted steps (n,) with `with_steps`, and warnings.
-
-        Nothing is remembered: clients share plans, and each row is answered like the first step of an episode.
-        """
-        request = self._prepare(*self._pairs(observations, goals), planner)
+    def act(self, query: ActQuery) -> Answer:
+        """The policy's mean action towards the goal, over the planner's next waypoint."""
+        # Nothing is remembered: clients share plans, and each row gets the action of the first step of an episode.
+        request = self._prepared(query, query.planner)
         actions = Controller(self.model, request.plan).act(request.rows, request.owner)
-        return actions, self._steps(request) if with_steps else None, request.warnings
+        actions = self.model.signals.in_units(actions, query.units)
+        answer: Answer = {"action" if query.single else "actions": query.one_or_all(actions.tolist())}
+        return answer | (self._steps(query, request) if query.steps else {}) | warned(request.warnings)
 
-    def steps(self, observations: Rows, goals: Goals, planner: str | None = None) -> tuple[Floats, list[str]]:
-        """Predicted steps (n,), by the network alone or along a planner's route, and warnings."""
-        request = self._prepare(*self._pairs(observations, goals), planner or "direct")
-        return self._steps(request), request.warnings
+    def steps(self, query: Query) -> Answer:
+        """Predicted steps to the goal: by the network alone, or along a planner's route."""
+        request = self._prepared(query, query.planner or "direct")
+        return self._steps(query, request) | warned(request.warnings)
 
-    def routes(self, observations: Rows, goals: Goals, planner: str | None = None) -> list[Answer]:
-        """Waypoints from each observation to its goal."""
-        rows, wanted = self._pairs(observations, goals)
-        if len(rows) > GOALS:
+    def plan(self, query: Query) -> Answer:
+        """Waypoints (states of the data) from the observation to the goal, and the predicted steps of each part."""
+        if query.count > GOALS:
             raise ConfigError(f"A request gets at most {GOALS} routes; send several requests.")
-        answers = []
-        for row, goal in zip(rows, wanted, strict=True):
-            request = self._prepare(row[None], [goal], planner)
-            route = self.agent(planner).plan(row, goal.goal)
+        agent, plans = self.agent(query.planner), []
+        for row, goal in zip(*self._pairs(query), strict=True):
+            request = self._prepare(row[None], [goal], agent.planner)
+            route = agent.plan(row, goal.goal)
             *steps, total = (finite(value) for value in (*route.steps, route.total))
             answer: Answer = {"waypoints": route.observations.tolist(), "steps": steps, "predicted_steps": total}
-            answers.append(answer | warned(request.warnings))
-        return answers
+            plans.append(answer | warned(request.warnings))
+        return plans[0] if query.single else {"plans": plans}
 
     def outside(self, rows: ArrayLike, what: str) -> list[str]:
         """A warning if one of these rows lies outside of the training data."""
         sentence = warning(self.model.support, rows, what, self.model.outside, self.model.signals)
         return [] if sentence is None else [sentence]
 
-    def _steps(self, request: PreparedRequest) -> Floats:
+    def _steps(self, query: Query, request: PreparedRequest) -> Answer:
         if self.model.metric is None:
             raise GeometryError(f"{self.model.algo} learned no distances, so it predicts no number of steps.")
-        return request.plan.steps(self.model.embed(request.rows), rows=request.owner)
+        found = request.plan.steps(self.model.embed(request.rows), rows=request.owner)
+        return {"steps": query.one_or_all([finite(value) for value in found])}
 
     @too_large_is_infinite
-    def _pairs(self, observations: Rows, goals: Goals) -> tuple[Floats, list[GoalKey]]:
+    def _pairs(self, query: Query) -> tuple[Floats, list[GoalKey]]:
         """Checked observations (n, o) and as many goals; a single one of either stands for all of the other."""
+        observations, goals = query.rows
         rows = observation_table(observations, self.model.observation_size, "observation")
         wanted = [self.goal(goal) for goal in goals]
-        if len(rows) != len(wanted) and 1 not in (len(rows), len(wanted)):
-            raise ConfigError(f"There are {len(rows)} observations and {len(wanted)} goals; give one goal, or as many.")
-        count = max(len(rows), len(wanted))
-        return np.repeat(rows, count // len(rows), axis=0), wanted * (count // len(wanted))
+        return np.repeat(rows, query.count // len(rows), axis=0), wanted * (query.count // len(wanted))
 
-    def _prepare(self, rows: Floats, wanted: list[GoalKey], planner: str | None) -> PreparedRequest:
+    def _prepared(self, query: Query, planner: str | None) -> PreparedRequest:
+        return self._prepare(*self._pairs(query), self.agent(planner).planner)
+
+    def _prepare(self, rows: Floats, wanted: list[GoalKey], chosen: Planner) -> PreparedRequest:
         """A plan for the distinct goals, from those that are remembered or a new one."""
-        chosen = self.agent(planner).planner
         distinct = {each.key: each.goal for each in wanted}
         if len(distinct) > GOALS and chosen.name.endswith("graph"):
             raise ConfigError(
@@ -316,7 +310,7 @@ class Control:
             done["steps"] = finite(planner.predicted_steps(row))
         return done | warned(self._goal_warning + self.engine.outside(row, "observation"))
 
-    def _avoid(self, states: Rows, radius: float) -> int:
+    def _avoid(self, states: list[list[float]], radius: float) -> int:
         """Switch off the nodes near these states, and all others on; returns how many nodes are off."""
         planner = self.planner
         if not isinstance(planner, AsymGraph):

@@ -90,6 +90,8 @@ class Bounded(HttpToolsProtocol):
         self._close_after(HEAD_SECONDS)
 
     def on_headers_complete(self) -> None:
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES:
+            return self.send_400_response("The head of this request is too long.")
         if not self._should_upgrade():
             self._close_after(None)
         elif self.parser.get_method() != b"GET" or any(n in BODY and v.strip() != b"0" for n, v in self.headers):

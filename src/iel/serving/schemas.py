@@ -59,11 +59,19 @@ class Query(Message, frozen=True):
             raise ValueError("give either observation or observations")
         if (self.goal is None) == (self.goals is None):
             raise ValueError("give either goal or goals")
+        observations, goals = map(len, self.rows)
+        if observations != goals and 1 not in (observations, goals):
+            raise ValueError(f"there are {observations} observations and {goals} goals; give one goal, or as many")
 
     @property
     def rows(self) -> tuple[list[list[float]], list[Goal]]:
         """(observations, goals), each a list."""
         return self.observations or [self.observation or []], self.goals or [self.goal or []]
+
+    @property
+    def count(self) -> int:
+        """Number of answers."""
+        return max(map(len, self.rows))
 
     @property
     def single(self) -> bool:
