@@ -179,9 +179,9 @@ def test_the_page_reports_what_holds_now(browser):
         hand.settled()
         left, right, bottom, top = hand.value("world.view.extent")
         page.keyboard.press("w")
-        for share in range(0, 33):
-            y = bottom + share / 32 * (top - bottom)
-            page.evaluate("line => playground.strokes.push(line)", {"points": [[left, y], [right, y]], "radius": 2.0})
+        for share in range(0, 63):
+            y = bottom + share / 62 * (top - bottom)
+            page.evaluate("line => playground.strokes.push(line)", [[left, y], [right, y]])
         hand.draw([left, bottom], [right, bottom])
         hand.wait("document.getElementById('toast').textContent.includes('erase one')")
         page.keyboard.press("c")

@@ -18,7 +18,12 @@ from iel.commands.common import Command, Facts, readable
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionCommand(Command):
-    """Print a script that completes commands and options in your shell (docs/README.md says where to put it)."""
+    """Print a script that completes commands and options in your shell.
+
+    - bash: `iel completion bash > ~/.local/share/bash-completion/completions/iel`
+    - zsh: `iel completion zsh > ~/.zfunc/_iel`, and `fpath+=~/.zfunc` before `compinit` in ~/.zshrc
+    - fish: `iel completion fish > ~/.config/fish/completions/iel.fish`
+    """
 
     shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]]
     """bash, zsh or fish."""

@@ -30,22 +30,16 @@ from iel.serving.views import Extent, View, view_of
 Row = NDArray[np.float32]
 Coordinate = Annotated[float, Meta(ge=-1e12, le=1e12)]
 Point = Annotated[list[Coordinate], Meta(min_length=2, max_length=2)]
+Stroke = Annotated[list[Point], Meta(min_length=1, max_length=512)]
+STROKES = 64
 FRAMES = 30
 """Frames a second while the agent walks."""
-STROKES, STROKE_POINTS = 64, 512
-CELLS, BRUSHES = 384, 4
-"""Cells along the longer side of the raster of obstacles, and different radii of strokes."""
+CELLS = 384
+"""Cells along the longer side of the raster of obstacles."""
 SAMPLES, ALONG = 1 << 19, 48
 """Samples of all lines together, and of one edge, at most; long edges are sampled more thinly."""
 ROUND, LONG = (2, 4), (3, 5)
 """MuJoCo's numbers of spheres and ellipsoids, of capsules and cylinders."""
-
-
-class Stroke(Message, frozen=True):
-    """One stroke of the brush."""
-
-    points: Annotated[list[Point], Meta(min_length=1, max_length=STROKE_POINTS)]
-    radius: Annotated[float, Meta(gt=0.0, le=1e6)]
 
 
 class Scene(Message, frozen=True):
@@ -65,43 +59,38 @@ class PlayMessage(Message, frozen=True):
 
     scene: Scene | None = None
     strokes: Annotated[list[Stroke], Meta(max_length=STROKES)] | None = None
-    """All obstacles, when they have changed."""
+    """All strokes of the brush that draws walls, when they have changed."""
     agent: Literal["run", "pause", "reset"] | None = None
     speed: Annotated[int, Meta(ge=1, le=16)] | None = None
     """Steps of the simulator per frame."""
 
 
 class Obstacles:
-    """Strokes on a map, as a raster of what they cover: which nodes and edges of a planning graph they block.
+    """Strokes of a brush on a map, as a raster of what they cover: nodes and edges of a planning graph are blocked.
 
-    A stroke is a polyline with a brush radius r: a cell is covered if it is within r of a cell that the line passes. A
-    node is blocked in a covered cell, an edge if any of its samples is. What lies off the map blocks nothing.
+    A stroke is a polyline: a cell is covered if it is within the brush's radius of a cell that a line passes. A node is
+    blocked in a covered cell, an edge if any of its samples is. What lies off the map blocks nothing.
     """
 
-    def __init__(self, strokes: Sequence[Stroke], extent: Extent, scale: Floats):
-        """A map of this extent, whose axes are measured in `scale`, as the radii are."""
+    def __init__(self, strokes: Sequence[Sequence[Sequence[float]]], extent: Extent, scale: Floats, radius: float):
+        """A map of this extent, whose axes are measured in `scale`, as the radius is."""
         low, high = np.array([extent[::2], extent[1::2]]) / scale
         margin = 0.1 * (high - low).max()
         self.scale, self.low, self.high = scale, low - margin, high + margin
         self.cell = float((self.high - self.low).max()) / CELLS
+        self.radius, self.drawn = max(radius, self.cell), bool(strokes)
         self.covered = np.zeros(np.ceil((self.high - self.low) / self.cell).astype(int) + 1, bool)
-        self.radii = {max(stroke.radius, self.cell) for stroke in strokes}
-        if len(self.radii) > BRUSHES:
-            raise ConfigError(f"The walls were drawn with {len(self.radii)} brushes; use at most {BRUSHES}.")
-        for radius in self.radii:
-            lines = [np.array(stroke.points) / scale for stroke in strokes if max(stroke.radius, self.cell) == radius]
-            self.covered |= self._gaps(lines) <= radius
+        if strokes:
+            lines = [np.array(stroke) / scale for stroke in strokes]
+            ahead = np.concatenate([np.diff(line, axis=0, append=line[-1:]) for line in lines])
+            self.covered |= self._gaps(np.concatenate(lines), ahead) <= self.radius
 
     def __bool__(self) -> bool:
-        return bool(self.radii)
+        return self.drawn
 
-    def _gaps(self, lines: Sequence[Floats]) -> Floats:
-        """How far each cell is from the nearest that one of these polylines passes."""
-        begin, ahead = (
-            np.concatenate(lines),
-            np.concatenate([np.diff(line, axis=0, append=line[-1:]) for line in lines]),
-        )
-        with np.errstate(over="ignore"):  # what stands still enters and leaves at once, or never
+    def _gaps(self, begin: Floats, ahead: Floats) -> Floats:
+        """How far each cell is from the nearest that one of these lines passes."""
+        with np.errstate(over="ignore"):  # a line without length enters and leaves at once, or never
             ends = (np.stack([self.low, self.high])[:, None] - begin) / np.where(ahead == 0.0, 1e-300, ahead)
         enter = np.maximum(ends.min(axis=0).max(axis=1), 0.0)
         leave = np.minimum(ends.max(axis=0).min(axis=1), 1.0)
@@ -112,9 +101,7 @@ class Obstacles:
             raise ConfigError("The walls are too long for this map; erase some.")
         free = np.ones(self.covered.shape, bool)
         free[self._cells(_samples(begin, ahead, counts)[1])] = False
-        if free.all():
-            return np.full(free.shape, np.inf)
-        return distance_transform_edt(free, self.cell)
+        return np.full(free.shape, np.inf) if free.all() else distance_transform_edt(free, self.cell)
 
     def _cells(self, spots: Floats) -> tuple[Integers, Integers]:
         """The cells of points, those off the raster at its rim."""
@@ -128,14 +115,14 @@ class Obstacles:
 
     def crossed(self, edges: Edges, xy: Floats) -> NDArray[np.int64]:
         """(m, 2) edges that an obstacle crosses, between nodes at these points that it does not cover."""
-        if not self.radii:
+        if not self:
             return np.empty((0, 2), np.int64)
         on = self.covers(xy)
         left = np.flatnonzero(~(on[edges.source] | on[edges.target]))
         begin = xy[edges.source[left]]
         ahead = xy[edges.target[left]] - begin
         most = max(1, min(ALONG, SAMPLES // max(1, len(left))))
-        counts = 1 + np.clip(np.hypot(*(ahead / self.scale).T) / min(self.radii), 1, most).astype(int)
+        counts = 1 + np.clip(np.hypot(*(ahead / self.scale).T) / self.radius, 1, most).astype(int)
         number, spots = _samples(begin, ahead, counts)
         hit = left[np.unique(number[self.covers(spots)])]
         return np.stack([edges.source[hit], edges.target[hit]], 1)
@@ -242,7 +229,7 @@ class Session:
 
     def __init__(self, stage: Stage):
         self.stage, self.view, self.model = stage, stage.view, stage.engine.model
-        self.obstacles = Obstacles([], self.view.extent, self.view.scale)
+        self.obstacles = self._obstacles([])
         self.scene: Scene | None = None
         self.planner: Planner | None = None
         self._nearest: tuple[tuple[str, bytes], Integers] | None = None
@@ -259,7 +246,7 @@ class Session:
             raise ConfigError("This data has no simulator, so the agent cannot walk here.")
         drawn = self.obstacles
         if message.strokes is not None:
-            drawn = Obstacles(message.strokes, self.view.extent, self.view.scale)
+            drawn = self._obstacles(message.strokes)
         answers = [] if message.scene is None else [self.show(message.scene, drawn)]
         self.obstacles, self.speed = drawn, message.speed or self.speed
         if message.agent == "reset":
@@ -267,6 +254,9 @@ class Session:
         if message.agent == "run" and self.observation is None:
             answers.append(self.reset())
         return answers
+
+    def _obstacles(self, strokes: Sequence[Sequence[Sequence[float]]]) -> Obstacles:
+        return Obstacles(strokes, self.view.extent, self.view.scale, self.view.brush)
 
     # ---------------------------------------------------------------- the scene
 

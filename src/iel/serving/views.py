@@ -59,6 +59,8 @@ class View:
     """Whether both axes have the same unit."""
     scale: Floats
     """Units of the axes: the same for both, or the width and height of the map."""
+    brush: float
+    """Radius of the brush that draws walls, in these units."""
     pool: Floats
     """States of the data, (n, o)."""
     flat: Floats
@@ -91,6 +93,7 @@ class View:
             "axes": self.axes,
             "extent": self.extent,
             "equal": self.equal,
+            "brush": self.brush,
             "walls": None if self.maze is None else self.maze.walls.astype(int).tolist(),
             "cloud": np.round(shown, 3).tolist(),
             "raster": {"width": raster.shape[1], "height": raster.shape[0], "filled": raster.pixels.tolist()},
@@ -115,8 +118,11 @@ def view_of(served: Served, maze: MazeMap | None = None) -> View:
         extent = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
     left, right, bottom, top = extent
     scale = np.ones(2) if equal else np.array([right - left, top - bottom])
+    brush = 0.02 * float(min((right - left) / scale[0], (top - bottom) / scale[1]))
+    if maze is not None:
+        brush = 0.2 * (right - left) / maze.walls.shape[1]
     raster = _raster(extent, equal, scale, pool, flat, maze)
-    return View(kind, axes, extent, equal, scale, pool, flat, project, raster, maze)
+    return View(kind, axes, extent, equal, scale, brush, pool, flat, project, raster, maze)
 
 
 # ---------------------------------------------------------------- which two numbers

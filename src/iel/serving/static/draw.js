@@ -116,12 +116,9 @@ export class Board {
     return [(x - this.shift.x) / this.unit.x, (this.shift.y - y) / this.unit.y];
   }
 
+  // In units of the map's scale.
   get brushRadius() {
-    // In units of the map's scale, as the server measures it.
-    const { extent, equal, walls } = this.world.view;
-    if (!equal) return 0.02;
-    if (walls) return (0.2 * (extent[1] - extent[0])) / walls[0].length;
-    return 0.02 * Math.min(extent[1] - extent[0], extent[3] - extent[2]);
+    return this.world.view.brush;
   }
 
   get scale() {
@@ -374,8 +371,8 @@ export class Board {
     pen.lineCap = pen.lineJoin = "round";
     for (const [extra, style] of [[3, "rgba(0, 0, 0, .35)"], [0, this.theme.drawn]]) {
       pen.strokeStyle = style;
-      for (const { points, radius } of this.strokes) {
-        pen.lineWidth = 2 * this.pixelsOf(radius) * 0.8 + extra * this.ratio;
+      pen.lineWidth = 2 * this.pixelsOf(this.brushRadius) * 0.8 + extra * this.ratio;
+      for (const points of this.strokes) {
         pen.beginPath();
         points.forEach((point, i) => (i ? pen.lineTo(...this.toPixel(point)) : pen.moveTo(...this.toPixel(point))));
         if (points.length === 1) pen.lineTo(...this.toPixel(points[0]));

@@ -216,17 +216,17 @@ function describeField() {
 function erase(at) {
   const [sx, sy] = board.scale, reach = 1.6 * board.brushRadius, left = [];
   let changed = false;
-  for (const { points, radius } of state.strokes) {
+  for (const points of state.strokes) {
     let piece = [];
     for (const point of points) {
       if (Math.hypot((point[0] - at[0]) / sx, (point[1] - at[1]) / sy) > reach) piece.push(point);
       else {
         changed = true;
-        if (piece.length) left.push({ points: piece, radius });
+        if (piece.length) left.push(piece);
         piece = [];
       }
     }
-    if (piece.length) left.push({ points: piece, radius });
+    if (piece.length) left.push(piece);
   }
   if (changed) setStrokes(left);
 }
@@ -239,10 +239,10 @@ function setStrokes(strokes) {
 }
 
 function extend(at) {
-  const [sx, sy] = board.scale, last = drawing.points[drawing.points.length - 1];
+  const [sx, sy] = board.scale, last = drawing.at(-1);
   const gap = Math.hypot((at[0] - last[0]) / sx, (at[1] - last[1]) / sy);
-  if (gap < 0.5 * board.brushRadius || drawing.points.length >= 500) return;
-  drawing.points.push(at);
+  if (gap < 0.5 * board.brushRadius || drawing.length >= 500) return;
+  drawing.push(at);
   setStrokes(state.strokes);
 }
 
@@ -258,7 +258,7 @@ map.addEventListener("pointerdown", (event) => {
   } else if (tool === "start") setStart(at);
   else if (tool === "wall") {
     if (!state.planner.endsWith("graph")) say("Only graph planners see walls.");
-    drawing = { points: [at], radius: board.brushRadius };
+    drawing = [at];
     setStrokes([...state.strokes, drawing]);
   } else erase(at);
 });
