@@ -174,7 +174,7 @@ def test_a_refused_message_changes_nothing(stage):
     for refused in (
         PlayMessage(scene=scene(stage, planner="no"), strokes=wall, speed=9),
         PlayMessage(scene=moved, strokes=ABSURD["all over"]),
-        PlayMessage(scene=moved, strokes=wall, agent="run"),
+        PlayMessage(scene=moved, strokes=wall, agent="step"),
     ):
         with pytest.raises(ConfigError):
             session.take(refused)
@@ -267,7 +267,7 @@ def test_the_page_talks_to_its_session(model):
             ):
                 socket.send_json(bad)
                 assert "error" in socket.receive_json()
-            socket.send_json({"agent": "run"})
+            socket.send_json({"agent": "step"})
             assert "no simulator" in socket.receive_json()["error"]
     with TestClient(create_app([model]), base_url=HERE) as http:  # without the page
         assert http.get("/play/models").status_code == 404 and "policy server" in http.get("/").text

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,13 +21,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import iel
 from iel.errors import ConfigError, IELError
 from iel.serving.engine import GOALS, Busy, Control, Engine, Served
 from iel.serving.guard import AccessPolicy, Guard, Limits, Metrics, address_of, refused
-from iel.serving.playground import FRAMES, PlayMessage, Session, Stage
+from iel.serving.playground import PlayMessage, Session, Stage
 from iel.serving.schemas import ROWS, ActQuery, Answer, ControlMessage, Query, Refusal, parse
 
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -165,8 +165,8 @@ def openapi(endpoints: Sequence[Endpoint]) -> Answer:
 
 async def _converse(guard: Guard, socket: WebSocket, reply: Callable[[str], Awaitable[None]]) -> None:
     """Message in, answer out, until the other side leaves, falls silent, or exceeds its rate."""
-    with _until_closed(socket):
-        await socket.accept()
+    await socket.accept()
+    with contextlib.suppress(WebSocketDisconnect):  # it left before its answer
         while True:
             try:
                 async with asyncio.timeout(IDLE):
@@ -185,16 +185,6 @@ async def _converse(guard: Guard, socket: WebSocket, reply: Callable[[str], Awai
                 await reply(text)
             except IELError as error:
                 await socket.send_json({"error": str(error)[:500]})
-
-
-@contextlib.contextmanager
-def _until_closed(socket: WebSocket) -> Iterator[None]:
-    """Ends quietly when the other side has left: sending then raises one of two errors, receiving the other."""
-    try:
-        yield
-    except (WebSocketDisconnect, RuntimeError):
-        if WebSocketState.DISCONNECTED not in (socket.application_state, socket.client_state):
-            raise
 
 
 def _playground(engines: Sequence[Engine], guard: Guard) -> list[BaseRoute]:
@@ -218,50 +208,19 @@ def _playground(engines: Sequence[Engine], guard: Guard) -> list[BaseRoute]:
             stage = await stage_of(socket.path_params["number"])
         except IELError:
             return await socket.close(1008)
-        session, walking = Session(stage), asyncio.Event()
+        session = Session(stage)
 
         async def reply(text: str) -> None:
-            message = parse(PlayMessage, text)
-            for answer in await stage.engine.call(session.take, message):
+            for answer in await stage.engine.call(session.take, parse(PlayMessage, text)):
                 await socket.send_json(answer)
-            if message.agent == "run":
-                walking.set()
-            elif message.agent is not None:
-                walking.clear()
 
-        runner = asyncio.create_task(_walk(socket, session, walking))
-        try:
-            await _converse(guard, socket, reply)
-        finally:
-            runner.cancel()
-            with contextlib.suppress(asyncio.CancelledError), _until_closed(socket):
-                await runner
+        await _converse(guard, socket, reply)
 
     return [
         Route("/play/models", models),
         Route("/play/world/{number:int}", world),
         WebSocketRoute("/play/ws/{number:int}", play),
     ]
-
-
-async def _walk(socket: WebSocket, session: Session, walking: asyncio.Event) -> None:
-    """Frames of the agent while it walks; it may be started again at any time."""
-    now = asyncio.get_running_loop().time
-    while True:
-        await walking.wait()
-        started = now()
-        try:
-            frame = await session.stage.engine.call(session.advance)
-        except Busy:
-            await asyncio.sleep(0.1)
-            continue
-        if frame is None:
-            walking.clear()
-            continue
-        await socket.send_json(frame)
-        # An agent that has reached its goal waits for another one.
-        rest = 1.0 / FRAMES if frame["state"] == "walking" else 0.15
-        await asyncio.sleep(max(0.0, rest - (now() - started)))
 
 
 # ---------------------------------------------------------------- pages

@@ -1,7 +1,7 @@
 """The server's side of the playground: one stage per model, one session per open page.
 
-The page sends a *scene* (start, goal, planner, what to draw) and obstacles when they change, and waits for the answer
-before it sends the next one, so nothing queues up. While the agent walks, frames of it are sent in between.
+The page sends a *scene* (start, goal, planner, what to draw) and obstacles when they change, and a *step* for every
+frame of a walking agent. It waits for the answer before it sends the next one of either, so nothing queues up.
 """
 
 import time
@@ -32,8 +32,6 @@ Coordinate = Annotated[float, Meta(ge=-1e12, le=1e12)]
 Point = Annotated[list[Coordinate], Meta(min_length=2, max_length=2)]
 Stroke = Annotated[list[Point], Meta(min_length=1, max_length=512)]
 STROKES = 64
-FRAMES = 30
-"""Frames a second while the agent walks."""
 CELLS = 384
 """Cells along the longer side of the raster of obstacles."""
 SAMPLES, ALONG = 1 << 19, 48
@@ -60,7 +58,8 @@ class PlayMessage(Message, frozen=True):
     scene: Scene | None = None
     strokes: Annotated[list[Stroke], Meta(max_length=STROKES)] | None = None
     """All strokes of the brush that draws walls, when they have changed."""
-    agent: Literal["run", "pause", "reset"] | None = None
+    agent: Literal["step", "reset"] | None = None
+    """Take steps and return a frame; or leave the map, to begin again at the start."""
     speed: Annotated[int, Meta(ge=1, le=16)] | None = None
     """Steps of the simulator per frame."""
 
@@ -237,12 +236,10 @@ class Session:
         self.observation: Row | None = None
         self.goal = stage.first[1]
         self.speed, self.steps, self.success = 2, 0, False
-        self.life = 0
-        """Number of resets so far: it distinguishes frames of one walk from those of the next."""
 
     def take(self, message: PlayMessage) -> list[Answer]:
         """Do what a message says and return the answers; a refused message changes nothing."""
-        if message.agent == "run" and (self.stage.simulation is None or (self.scene or message.scene) is None):
+        if message.agent == "step" and (self.stage.simulation is None or (self.scene or message.scene) is None):
             raise ConfigError("This data has no simulator, so the agent cannot walk here.")
         drawn = self.obstacles
         if message.strokes is not None:
@@ -251,8 +248,8 @@ class Session:
         self.obstacles, self.speed = drawn, message.speed or self.speed
         if message.agent == "reset":
             self.observation = None
-        if message.agent == "run" and self.observation is None:
-            answers.append(self.reset())
+        elif message.agent == "step":
+            answers.append(self.reset() if self.observation is None else self.advance())
         return answers
 
     def _obstacles(self, strokes: Sequence[Sequence[Sequence[float]]]) -> Obstacles:
@@ -358,14 +355,12 @@ class Session:
             self.simulation = Simulation(str(served.env), served.states[0])
         self.observation = self.simulation.reset(self.view.state(self.scene.start), self.goal)
         self.steps, self.success = 0, False
-        self.life += 1
         return self._frame("ready")
 
-    def advance(self) -> Answer | None:
-        """A few steps towards the goal and a frame of the agent; None if the agent is not on the map."""
+    def advance(self) -> Answer:
+        """A few steps of the agent towards the goal, and a frame of it."""
         simulation, planner = self.simulation, self.planner
-        if simulation is None or planner is None or self.observation is None:
-            return None
+        assert simulation is not None and planner is not None and self.observation is not None
         last = min(self.steps + self.speed, simulation.env.horizon)
         try:
             while self.steps < last and not self.success:
@@ -380,7 +375,6 @@ class Session:
         assert self.observation is not None and self.simulation is not None and self.planner is not None
         return {
             "type": "agent",
-            "life": self.life,
             "state": state,
             "at": np.round(self.view.xy(self.observation[None])[0], 3).tolist(),
             "shape": self.simulation.shape(),

@@ -59,9 +59,10 @@ class Query(Message, frozen=True):
             raise ValueError("give either observation or observations")
         if (self.goal is None) == (self.goals is None):
             raise ValueError("give either goal or goals")
-        observations, goals = map(len, self.rows)
-        if observations != goals and 1 not in (observations, goals):
-            raise ValueError(f"there are {observations} observations and {goals} goals; give one goal, or as many")
+        observations, goals = self.rows
+        if len(observations) != len(goals) and 1 not in (len(observations), len(goals)):
+            sizes = f"{len(observations)} observations and {len(goals)} goals"
+            raise ValueError(f"there are {sizes}; give one goal, or as many")
 
     @property
     def rows(self) -> tuple[list[list[float]], list[Goal]]:
@@ -71,7 +72,8 @@ class Query(Message, frozen=True):
     @property
     def count(self) -> int:
         """Number of answers."""
-        return max(map(len, self.rows))
+        observations, goals = self.rows
+        return max(len(observations), len(goals))
 
     @property
     def single(self) -> bool:

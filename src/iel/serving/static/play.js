@@ -19,10 +19,11 @@ const $ = (id) => document.getElementById(id);
 const board = new Board($("map"));
 const state = {
   world: null, model: 0, start: null, goal: null, planner: "", field: "graph", tool: "goal", follow: true,
-  strokes: [], sent: 0, answered: 0, answer: null, agent: null, running: false, ready: false, roundTrip: 0, lives: 0,
+  strokes: [], sent: 0, answered: 0, answer: null, agent: null, running: false, ready: false, roundTrip: 0,
 };
 Object.assign(window, { board, playground: state }); // for the curious, and for tests
 let socket = null, dirty = false, strokesDirty = false, graphTimer = 0, sentAt = 0, toastTimer = 0, slowTimer = 0, drawing = null, pointer = null;
+let stepping = false, stale = false, steppedAt = 0; // a frame of the agent is awaited, and whether it is still wanted
 
 // ---------------------------------------------------------------- the server
 
@@ -51,7 +52,8 @@ function connect() {
   own.onopen = () => {
     $("link").dataset.state = "open";
     wait("");
-    state.sent = state.answered = state.lives = 0;
+    state.sent = state.answered = 0;
+    stepping = stale = false;
     strokesDirty = state.strokes.length > 0;
     setAgent(null);
     send(true);
@@ -85,12 +87,16 @@ function send(force = false, graph = false) {
 function receive(message) {
   if (message.type !== "agent") wait("");
   if (message.error) {
-    state.answered = state.sent;
+    if (state.sent !== state.answered) state.answered = state.sent;
+    else stepping = stale = state.running = false;
     return say(message.error, true);
   }
   if (message.type === "agent") {
-    if (message.life > state.lives) setAgent(message); // else it is of one that was taken away
-    return;
+    stepping = false;
+    if (!stale) setAgent(message);
+    stale = false;
+    const rest = message.state === "walking" ? 33 - (performance.now() - steppedAt) : 150; // one at its goal waits for another
+    return void setTimeout(step, Math.max(0, rest));
   }
   state.answered = message.id;
   state.answer = message;
@@ -151,10 +157,17 @@ function setAgent(frame) {
 
 // ---------------------------------------------------------------- what the user does
 
+function step() {
+  if (!state.running || stepping || socket?.readyState !== WebSocket.OPEN) return;
+  stepping = true;
+  steppedAt = performance.now();
+  socket.send(JSON.stringify({ agent: "step" }));
+}
+
 function run() {
   if (!state.world?.live) return;
   state.running = !state.running;
-  socket.send(JSON.stringify({ agent: state.running ? "run" : "pause" }));
+  step();
   if (state.running && state.follow && matchMedia("(hover: hover)").matches)
     say("The agent chases your cursor; click to pin the goal.");
   $("run-icon").textContent = state.running ? "❚❚" : "▶";
@@ -163,7 +176,7 @@ function run() {
 
 function reset() {
   if (state.world?.live) socket.send(JSON.stringify({ agent: "reset" }));
-  state.lives = Math.max(state.lives, state.agent?.life ?? 0);
+  stale = stepping;
   setAgent(null);
   send();
 }
