@@ -10,14 +10,15 @@ import asyncio
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, TypeVarTuple
 
 import numpy as np
-from msgspec import to_builtins
+from msgspec import json, to_builtins
 from numpy.typing import ArrayLike
 
 from iel.agent import STORED_IN_ATLAS, Agent
@@ -107,13 +108,6 @@ class Served:
         }
 
 
-class GoalKey(NamedTuple):
-    """A goal, and what tells it from others."""
-
-    goal: Floats | dict[int, float | list[float]]
-    key: Hashable
-
-
 class PreparedRequest(NamedTuple):
     """A query with the plan that answers it."""
 
@@ -138,7 +132,7 @@ class Engine:
         self.planners = served.planners
         """Names of the planners that can be used; the last one is used unless another is requested."""
         self._agents: dict[str, Agent] = {}
-        self._plans: OrderedDict[tuple[str, tuple[Hashable, ...]], tuple[Plan, list[str]]] = OrderedDict()
+        self._plans: OrderedDict[tuple[str, bytes], tuple[Plan, list[str]]] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="iel-engine")
         self._calls: set[Future] = set()
 
@@ -169,17 +163,6 @@ class Engine:
             self._agents[name] = self.served.agent(name)
         return self._agents[name]
 
-    @too_large_is_infinite
-    def goal(self, goal: Goal) -> GoalKey:
-        """A goal from a request: a full observation, or some columns by name or number."""
-        width = self.model.observation_size
-        if isinstance(goal, Mapping):
-            columns = self.model.signals.columns(goal, width)
-            key = tuple((column, np.asarray(columns[column]).tobytes()) for column in sorted(columns))
-            return GoalKey(columns, key)
-        row = observation_table(goal, width, "goal")[0]
-        return GoalKey(row, row.tobytes())
-
     # ---------------------------------------------------------------- answers
 
     def act(self, query: ActQuery) -> Answer:
@@ -201,9 +184,11 @@ class Engine:
         if query.count > GOALS:
             raise ConfigError(f"A request gets at most {GOALS} routes; send several requests.")
         agent, plans = self.agent(query.planner), []
-        for row, goal in zip(*self._pairs(query), strict=True):
-            request = self._prepare(row[None], [goal], agent.planner)
-            route = agent.plan(row, goal.goal)
+        observations, goals = query.rows
+        for number in range(query.count):
+            row, goal = observations[number % len(observations)], goals[number % len(goals)]
+            request = self._prepare([row], [goal], agent.planner)
+            route = agent.plan(row, goal)
             *steps, total = (finite(value) for value in (*route.steps, route.total))
             answer: Answer = {"waypoints": route.observations.tolist(), "steps": steps, "predicted_steps": total}
             plans.append(answer | warned(request.warnings))
@@ -220,36 +205,32 @@ class Engine:
         found = request.plan.steps(self.model.embed(request.rows), rows=request.owner)
         return {"steps": query.one_or_all([finite(value) for value in found])}
 
-    @too_large_is_infinite
-    def _pairs(self, query: Query) -> tuple[Floats, list[GoalKey]]:
-        """Checked observations (n, o) and as many goals; a single one of either stands for all of the other."""
-        observations, goals = query.rows
-        rows = observation_table(observations, self.model.observation_size, "observation")
-        wanted = [self.goal(goal) for goal in goals]
-        return np.repeat(rows, query.count // len(rows), axis=0), wanted * (query.count // len(wanted))
-
     def _prepared(self, query: Query, planner: str | None) -> PreparedRequest:
-        return self._prepare(*self._pairs(query), self.agent(planner).planner)
+        return self._prepare(*query.rows, self.agent(planner).planner)
 
-    def _prepare(self, rows: Floats, wanted: list[GoalKey], chosen: Planner) -> PreparedRequest:
-        """A plan for the distinct goals, from those that are remembered or a new one."""
-        distinct = {each.key: each.goal for each in wanted}
-        if len(distinct) > GOALS and chosen.name.endswith("graph"):
+    @too_large_is_infinite
+    def _prepare(self, observations: list[list[float]], goals: list[Goal], planner: Planner) -> PreparedRequest:
+        """Checked observations, and a plan for the goals: one that is remembered, or a new one."""
+        rows = observation_table(observations, self.model.observation_size, "observation")
+        texts = [json.encode(goal) for goal in goals]
+        if len(set(texts)) > GOALS and planner.name.endswith("graph"):
             raise ConfigError(
-                f"There are {len(distinct)} different goals, but {chosen.name} searches for at most {GOALS} "
+                f"There are {len(set(texts))} different goals, but {planner.name} searches for at most {GOALS} "
                 "per request; send several requests, or use direct."
             )
-        key = chosen.name, tuple(distinct)
+        key = planner.name, sha256(b" ".join(texts)).digest()
         if key not in self._plans:
-            plan = chosen.plan(list(distinct.values()))
+            plan = planner.plan(goals)
             self._plans[key] = plan, self.outside(plan.known_goals, "goal")
         self._plans.move_to_end(key)
         if len(self._plans) > PLANS:
             self._plans.popitem(last=False)
         plan, warnings = self._plans[key]
-        number = {each: position for position, each in enumerate(distinct)}
-        owner = np.array([number[each.key] for each in wanted], np.int64)
-        return PreparedRequest(rows, plan, owner, warnings + self.outside(rows, "observation"))
+        count = max(len(rows), len(goals))
+        owner = np.arange(count) % len(goals)
+        return PreparedRequest(
+            np.repeat(rows, count // len(rows), axis=0), plan, owner, warnings + self.outside(rows, "observation")
+        )
 
 
 class Control:
@@ -289,7 +270,7 @@ class Control:
         engine = self.engine
         base = engine.agent(message.planner).planner
         planner = self._forks.get(base.name, base).fork()
-        planner.prepare(engine.goal(goal).goal, Acting(message.acting), message.seed)
+        planner.prepare(goal, Acting(message.acting), message.seed)
         self._chosen = self._forks[planner.name] = planner
         self._watched = None
         if message.watchdog is not None:
