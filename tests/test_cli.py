@@ -164,11 +164,11 @@ def test_train_writes_a_run_a_seed(run):
 
 @pytest.mark.slow
 def test_evaluate_prints_json_last_and_draws(capsys, run, drawn):
-    few = ("--episodes", 1, "--tasks", 1, 2, "--max-steps", 100)  # so untrained, no goal is reached
+    few = ("--episodes", 1, "--tasks", 1, 2, "--max-steps", 40)  # so untrained, no goal is reached
     code, out, _ = call(capsys, "evaluate", run, *few, "--nodes", 64, "--json")
     result = json.loads(out.strip().splitlines()[-1])
     assert code == 0 and result["env"] == MAZE and result["protocol"]["training_seeds"] == 2
-    assert result["protocol"]["max_steps"] == 100
+    assert result["protocol"]["max_steps"] == 40
     assert set(result["planners"]) == {"direct", "rec-mid", "sym-graph", "asym-graph"}
     for numbers in result["planners"].values():
         assert {"success_rate", "interval", "per_task"} <= numbers.keys()
@@ -226,7 +226,7 @@ def test_an_audit_without_a_validation_set_says_that_it_saw_training_data(capsys
         return iter(()) if split == "val" else real(name, episodes, seed, split)
 
     monkeypatch.setattr(catalogue, "stored", without_validation)
-    code, out, _ = call(capsys, "audit", run / "seed_0")
+    code, out, _ = call(capsys, "audit", run / "seed_0", "--states", 20, "--nodes", 64)
     assert code == 0 and "the training data itself" in out and "never saw" not in out
 
 
@@ -341,8 +341,7 @@ def test_python_m_iel_is_the_command():
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash found")
 def test_a_shell_completes_commands_and_options(capsys, tmp_path):
-    for shell in ("zsh", "fish"):
-        assert "iel" in call(capsys, "completion", shell)[1]
+    assert call(capsys, "completion", "zsh")[1].startswith("#compdef iel")
     (tmp_path / "iel.bash").write_text(call(capsys, "completion", "bash")[1])
     lines = {
         "iel da": "data",
