@@ -295,7 +295,7 @@ def test_doctor_names_extras_and_advises_no_demo_that_cannot_run(capsys, monkeyp
     assert "iel demo" not in out and "iel train --data FILE" in out
 
 
-def test_the_demo_requests_for_the_simulator_first(capsys, monkeypatch):
+def test_the_demo_looks_for_the_simulator_first(capsys, monkeypatch):
     from iel.envs import registry
 
     find = registry.importlib.util.find_spec

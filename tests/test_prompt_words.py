@@ -16,7 +16,7 @@ from iel.signals import Signals
 MAZE = "pointmaze-medium-navigate-v0"
 
 
-def test_words_become_goals_positions_and_rewards(tmp_path):
+def test_words_become_goals_regions_and_rewards(tmp_path):
     assert parse_goal(["1.5", "-2"]).tolist() == [1.5, -2.0]
     assert parse_goal(["0=8.5", "1=-2:6"]) == {0: 8.5, 1: (-2.0, 6.0)}
     assert parse_region("0=4:,1=:6") == {0: (4.0, math.inf), 1: (-math.inf, 6.0)}

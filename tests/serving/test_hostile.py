@@ -112,7 +112,7 @@ def test_empty_lines_are_no_request(model, monkeypatch):
         assert dripped(raw, b"\r\n", 2.0)
 
 
-def test_connections_are_few_and_those_that_request_are_answered(model):
+def test_connections_are_few_and_requests_are_answered(model):
     """Six kinds that send no request or read no answer, seven times the limit."""
     with Running(model, limits=Limits(connections=16)) as server, ExitStack() as held:
         port = port_of(server)

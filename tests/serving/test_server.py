@@ -213,7 +213,7 @@ def test_only_our_own_files_can_be_reached(http):
         assert http.get(f"/static/{name}").content == content
 
 
-def test_pages_request_the_network_for_nothing():
+def test_pages_load_nothing_from_the_network():
     for name, (content, _) in static_files().items():
         text = content.decode().replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in text and "https://" not in text and "//cdn" not in text, name
@@ -299,7 +299,7 @@ def test_sockets_are_bounded_and_messages_too(model):
             socket.receive_json()
 
 
-def test_a_flood_is_reported_so(model, monkeypatch):
+def test_a_flood_is_refused(model, monkeypatch):
     monkeypatch.setattr(engine_module, "WAITING", 0)
     app = create_app([model])
     http = TestClient(app, base_url=HERE)  # not started: the graph is not built
