@@ -3,7 +3,7 @@
     iel bench serving --json
     iel bench serving --run runs/demo-001 --requests 100000
 
-The server is a process of its own, on loopback, and so is whoever asks. The bare call is the same question to the same
+The server is a process of its own, on loopback, and so are its clients. The bare call is the same query to the same
 engine without any network. Fuzzed requests follow from a seed: valid ones, mutated ones, bytes, wrong types, paths,
 methods and headers. A request counts as answered by its status; memory and processor time are what the server itself
 reports. Processor time stands beside the clock's, for machines that have other work to do.
@@ -30,6 +30,7 @@ from iel.errors import RunError
 from iel.planning import Atlas
 from iel.serving.client import Client
 from iel.serving.engine import Engine, Served, open_served
+from iel.serving.schemas import ActQuery
 
 JSON = "application/json"
 CONNECTIONS = 8
@@ -47,7 +48,7 @@ class Options(Output):
     requests: int = 100_000
     """Fuzzed requests."""
     clients: int = 50
-    """Clients that ask for actions at the same time."""
+    """Clients that request actions at the same time."""
     calls: int = 100
     """Requests of each of them."""
     seed: int = 0
@@ -136,21 +137,21 @@ def bare_seconds(served: Served) -> tuple[float, float]:
     from threadpoolctl import threadpool_limits
 
     engine = Engine(served)
-    began = engine.tables(served.states[:1], served.states[-1:])
-    engine.act(*began, None)
+    query = ActQuery(observation=served.states[0].tolist(), goal=served.states[-1].tolist())
+    engine.act(query)
     times = []
     with threadpool_limits(1, "blas"):  # as the server has it
         busy = time.process_time()
         for _ in range(1000):
             started = time.perf_counter()
-            engine.act(*began, None)
+            engine.act(query)
             times.append(time.perf_counter() - started)
         busy = (time.process_time() - busy) / len(times)
     engine.close()
     return float(np.median(times)), busy
 
 
-# ---------------------------------------------------------------- asking
+# ---------------------------------------------------------------- requests
 
 
 def post(path: str, body: bytes, port: int, extra: str = "", kind: str = JSON) -> bytes:
@@ -163,14 +164,14 @@ def get(path: str, port: int, host: str | None = None, method: str = "GET") -> b
 
 
 class Connection:
-    """A kept connection; one that the server closes is opened again."""
+    """A persistent connection; one that the server closes is opened again."""
 
     def __init__(self, port: int):
         self.port = port
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, request: bytes) -> tuple[int, bytes]:
-        """(status, body); status 0 if the server answered nothing."""
+        """(status, response body); status 0 if the server answered nothing."""
         for _ in range(2):
             fresh = self.streams is None
             if self.streams is None:
@@ -206,7 +207,7 @@ Load = tuple[np.ndarray, float, float]
 
 
 async def load(port: int, request: bytes, clients: int, calls: int) -> Load:
-    """(seconds of every request, of all, of the server's processor): each client asks as soon as it is answered."""
+    """(seconds of every request, of all, of the server's processor): each client has one request open."""
     connections = [Connection(port) for _ in range(clients)]
     for connection in connections:
         assert (await connection.call(request))[0] == 200
@@ -418,7 +419,7 @@ class Fuzz:
 
 
 async def fuzz(options: Options, served: Served, port: int, address: str) -> dict[str, Any]:
-    """Statuses of all requests, and the server's memory on the way."""
+    """Statuses of all requests, and the server's memory meanwhile."""
     source, statuses, wrong = Fuzz(options.seed, served, port), Counter[str](), []
     memory: list[tuple[int, float]] = []
     done, started = 0, time.perf_counter()

@@ -67,12 +67,14 @@ ORDINARY = {
     "way": r"(?:one|two|three)[- ]way|(?:this|same|either|another|any|that|by the|long|half|all the|in a|no|only) way"
     r"|way back|under way|gateway|in the way",
     "place": r"(?:decimal|first|second|third|in) places?|(?:takes?|took|taken|taking) place|place of",
-    "body": r"(?:request|response|http|json|message|error|whole|empty|the|a|same|its|one) body|body of|body=|"
-    r"\bbody\b(?=\s*\()",
+    "body": r"(?:request|response|http|json|message|error|whole|empty|the|a|same|its|one|request's) body|body of|body=|"
+    r"\bbody\b(?=\s*[({])|\[body\]|</?body>|limits\.body|request bodies|[\"']body[\"']|body: '|len\(body\)",
     "spread": r"spread over|spread across",
     "walker": r"skill learning|skill discovery",
     "steering": r"steering wheel",
-    "is no": r"(?:is|are) no (?:longer|more|less|better|worse|later|earlier|smaller|larger)",
+    "is no": r"(?:is|are) no (?:longer|more|less|better|worse|later|earlier|smaller|larger)|there (?:is|are) no",
+    "hears": r"serving[./]listen",
+    "leads": r"(?:requests?|messages?|clients?|row|goal|each|HTTP|that sends requests) is answered",
     "arrives": r"time to arrival|"
     r"(?:data|requests?|messages?|frames?|bytes|rows|answers?|samples?|signals?) (?:arrives?|arrived)",
 }

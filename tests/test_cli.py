@@ -99,7 +99,7 @@ def test_train_help_shows_the_methods_settings_at_the_presets_values(capsys):
 
 
 def test_help_is_short_and_reads_like_sentences(capsys):
-    """No `{None}|...`, no default after a sentence that says it, and the settings of a method only when asked for."""
+    """No `{None}|...`, no default after a sentence that says it, and the settings of a method only with --help-all."""
     for name in COMMANDS:
         out = call(capsys, *name.split(), "--help")[1]
         assert "{None" not in out and "(default: None)" not in out and "(default: False)" not in out, name
@@ -162,11 +162,11 @@ def test_train_writes_a_run_a_seed(run):
 
 @pytest.mark.slow
 def test_evaluate_prints_json_last_and_draws(capsys, run, drawn):
-    few = ("--episodes", 1, "--tasks", 1, 2, "--max-steps", 100)  # so untrained, no goal is reached
+    few = ("--episodes", 1, "--tasks", 1, 2, "--max-steps", 40)  # so untrained, no goal is reached
     code, out, _ = call(capsys, "evaluate", run, *few, "--nodes", 64, "--json")
     result = json.loads(out.strip().splitlines()[-1])
     assert code == 0 and result["env"] == MAZE and result["protocol"]["training_seeds"] == 2
-    assert result["protocol"]["max_steps"] == 100
+    assert result["protocol"]["max_steps"] == 40
     assert set(result["planners"]) == {"direct", "rec-mid", "sym-graph", "asym-graph"}
     for numbers in result["planners"].values():
         assert {"success_rate", "interval", "per_task"} <= numbers.keys()
@@ -224,7 +224,7 @@ def test_an_audit_without_a_validation_set_says_that_it_saw_training_data(capsys
         return iter(()) if split == "val" else real(name, episodes, seed, split)
 
     monkeypatch.setattr(catalogue, "stored", without_validation)
-    code, out, _ = call(capsys, "audit", run / "seed_0")
+    code, out, _ = call(capsys, "audit", run / "seed_0", "--states", 20, "--nodes", 64)
     assert code == 0 and "the training data itself" in out and "never saw" not in out
 
 
@@ -293,7 +293,7 @@ def test_doctor_names_extras_and_advises_no_demo_that_cannot_run(capsys, monkeyp
     assert "iel demo" not in out and "iel train --data FILE" in out
 
 
-def test_the_demo_requests_for_the_simulator_first(capsys, monkeypatch):
+def test_the_demo_looks_for_the_simulator_first(capsys, monkeypatch):
     from iel.envs import registry
 
     find = registry.importlib.util.find_spec
@@ -328,5 +328,27 @@ def test_data_info_shows_slow_columns_and_jumps(capsys, tmp_path):
     assert code == 0 and facts["position_columns"] == [9, 10] and facts["jumps"] == 1
     assert all(len(str(value)) < 10 for value in facts["observation_low"])
     _, out, _ = call(capsys, "data", "info", tmp_path / "log.npz")
-    assert out.count("  place\n") == 2 and "3 more columns, with a slowness of 0.9" in out
+    assert out.count("  position\n") == 2 and "3 more columns, with a slowness of 0.9" in out
     assert max(map(len, out.splitlines())) < 90
+
+
+def test_python_m_iel_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "iel", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == f"iel {iel.__version__}\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash found")
+def test_a_shell_completes_commands_and_options(capsys, tmp_path):
+    assert call(capsys, "completion", "zsh")[1].startswith("#compdef iel")
+    (tmp_path / "iel.bash").write_text(call(capsys, "completion", "bash")[1])
+    lines = {
+        "iel da": "data",
+        "iel data con": "convert",
+        "iel train --pre": "--preset",
+        "iel export x --no-": "--no-onnx",
+    }
+    for line, wanted in lines.items():
+        words = line.split()
+        script = f"source iel.bash; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _tyro_iel; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout.split() == [wanted], (line, done)

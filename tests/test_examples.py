@@ -201,7 +201,7 @@ def test_an_exception_stops_the_robot_as_well(carts):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The graph's nodes")
 def test_a_server_that_is_gone_stops_the_robot_until_it_is_back(carts, driver):
-    pytest.importorskip("fastapi")
+    pytest.importorskip("starlette")
     from iel.serving.engine import Served
     from tests.serving.conftest import Running
 

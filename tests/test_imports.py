@@ -13,7 +13,7 @@ import pytest
 import iel
 
 SOURCE = Path(iel.__file__).parent
-# A room may import rooms of its own rank or below.
+# A package may import packages of its own rank or below.
 RANKS = {
     "errors": 0, "progress": 0, "cores": 0, "typed": 0, "signals": 0, "loader": 0, "files": 0, "cluster": 0,
     "readout": 0,
@@ -21,12 +21,12 @@ RANKS = {
     "model": 1, "serial": 1, "theory": 1,
     "planning": 2, "learner": 2, "policies": 2, "methods": 2, "card": 3, "training": 3, "evaluation": 3, "agent": 3,
     "viz": 4, "compare": 4, "export": 4, "serving": 4, "sharing": 4,
-    "commands": 5, "cli": 6,
+    "commands": 5, "cli": 6, "__main__": 7,
 }  # fmt: skip
 
 
 # What robots, other frameworks and people with logs of their own use: numpy, scipy, safetensors and msgspec are enough.
-LIGHT_ROOMS = (
+LIGHT_PACKAGES = (
     "iel", "iel.loader", "iel.data", "iel.data.make", "iel.envs", "iel.planning", "iel.model", "iel.theory",
     "iel.agent", "iel.evaluation.stats",
 )  # fmt: skip
@@ -48,10 +48,10 @@ def _python(code: str, *, program: str = sys.executable, **settings) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_light_rooms_import_nothing_heavy():
+def test_light_packages_import_nothing_heavy():
     with pytest.raises(AssertionError, match="jax is refused"):
         _python(REFUSE + "import iel.losses")  # the refusal itself works
-    _python(REFUSE + f"for room in {LIGHT_ROOMS}: importlib.import_module(room)")
+    _python(REFUSE + f"for package in {LIGHT_PACKAGES}: importlib.import_module(package)")
 
 
 def test_training_and_its_command_need_no_simulator():
@@ -61,7 +61,7 @@ def test_training_and_its_command_need_no_simulator():
 
 
 @pytest.mark.long
-def test_light_rooms_work_where_only_numpy_scipy_and_safetensors_are_installed(tmp_path):
+def test_light_packages_work_where_only_numpy_scipy_and_safetensors_are_installed(tmp_path):
     project = SOURCE.parents[1]
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(project / name, tmp_path)
@@ -73,15 +73,15 @@ def test_light_rooms_work_where_only_numpy_scipy_and_safetensors_are_installed(t
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True, env=plain)
     absent = "import importlib.util as u; assert not any(map(u.find_spec, ('jax', 'mujoco', 'rich', 'tyro')))"
     _python(absent, program=python, env=plain, cwd=tmp_path)
-    rooms = f"import importlib\nfor room in {LIGHT_ROOMS}: importlib.import_module(room)"
-    _python(f"{rooms}\nimport iel; assert 'site-packages' in iel.__file__", program=python, env=plain, cwd=tmp_path)
+    packages = f"import importlib\nfor package in {LIGHT_PACKAGES}: importlib.import_module(package)"
+    _python(f"{packages}\nimport iel; assert 'site-packages' in iel.__file__", program=python, env=plain, cwd=tmp_path)
 
 
-def test_dependencies_point_one_path():
+def test_dependencies_point_one_way():
     wrong = []
     for path in SOURCE.rglob("*.py"):
-        room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-        if room == "__init__":
+        package = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if package == "__init__":
             continue
         for node in ast.parse(path.read_text()).body:
             names = [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in getattr(node, "names", [])]
@@ -89,8 +89,8 @@ def test_dependencies_point_one_path():
                 continue
             for name in names:
                 parts = (name or "").split(".")
-                if parts[0] == "iel" and len(parts) > 1 and RANKS[parts[1]] > RANKS[room]:
-                    wrong.append(f"{room} imports {parts[1]}")
+                if parts[0] == "iel" and len(parts) > 1 and RANKS[parts[1]] > RANKS[package]:
+                    wrong.append(f"{package} imports {parts[1]}")
     assert not wrong
 
 
@@ -100,8 +100,8 @@ def test_planning_never_imports_methods():
 
 
 def test_training_never_imports_planning():
-    for room in ("training", "methods", "policies", "model"):
-        for path in (SOURCE / room).rglob("*.py"):
+    for package in ("training", "methods", "policies", "model"):
+        for path in (SOURCE / package).rglob("*.py"):
             imported = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
             assert not any((node.module or "").startswith("iel.planning") for node in imported), path
 

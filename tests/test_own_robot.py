@@ -229,7 +229,7 @@ def test_every_command_works_on_it(run, capsys, monkeypatch, tmp_path, drawn):
 
 
 def test_it_can_be_played_with(run):
-    pytest.importorskip("fastapi")
+    pytest.importorskip("starlette")
     from iel.serving.engine import Engine, open_served
     from iel.serving.playground import Scene, Session, Stage
 

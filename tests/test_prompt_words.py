@@ -1,4 +1,4 @@
-"""Goals, regions and rewards as people type them, and the two commands that take them."""
+"""Goals, regions and rewards as they are typed, and the two commands that take them."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from iel.signals import Signals
 MAZE = "pointmaze-medium-navigate-v0"
 
 
-def test_words_become_goals_positions_and_rewards(tmp_path):
+def test_words_become_goals_regions_and_rewards(tmp_path):
     assert parse_goal(["1.5", "-2"]).tolist() == [1.5, -2.0]
     assert parse_goal(["0=8.5", "1=-2:6"]) == {0: 8.5, 1: (-2.0, 6.0)}
     assert parse_region("0=4:,1=:6") == {0: (4.0, math.inf), 1: (-math.inf, 6.0)}
@@ -94,7 +94,7 @@ def test_plan_takes_every_prompt(capsys, run, maze_data, tmp_path, drawn):
 
 @pytest.mark.slow
 def test_two_goal_specs_at_once_are_refused(run):
-    with pytest.raises(ConfigError, match="two wishes"):
+    with pytest.raises(ConfigError, match="exclude each other"):
         execute(["plan", str(run), "--goal", "1", "2", "--reward", "0=1:2@1"])
     with pytest.raises(ConfigError, match="leave --goal-columns out"):
         execute(["evaluate", str(run), "--goal-columns", "0", "--reward", "0=1:2@1"])

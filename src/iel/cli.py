@@ -8,59 +8,34 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dataclasses
 import importlib
 import io
 import json
-import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Any
 
 try:
     import tyro
 except ImportError:  # before anything that could make a sentence of it
-    sys.exit("iel: The commands need tyro; on a machine without JAX all of docs/serving.md's list is needed to serve.")
+    sys.exit("iel: The commands need tyro; to serve without JAX, install the packages listed in docs/serving.md.")
 
 import iel
-from iel.commands.common import ADVANCED, UNSAID, Facts, Output
+from iel.commands import COMMANDS, command_class, summary
+from iel.commands.common import ADVANCED, Facts, Output, readable
 from iel.errors import ConfigError, IELError, unknown_name
 from iel.files import guarded, notice
 
-COMMANDS = {
-    "demo": "demo:Demo",
-    "train": "train:Train",
-    "evaluate": "evaluate:Evaluate",
-    "compare": "compare:CompareCommand",
-    "report": "compare:ReportCommand",
-    "plan": "plan:PlanCommand",
-    "video": "evaluate:VideoCommand",
-    "diagnose": "audit:DiagnoseCommand",
-    "play": "serve:PlayCommand",
-    "serve": "serve:ServeCommand",
-    "audit": "audit:AuditCommand",
-    "methods": "methods:MethodsCommand",
-    "published": "published:PublishedCommand",
-    "theory": "methods:TheoryCommand",
-    "export": "serve:ExportCommand",
-    "push": "share:PushCommand",
-    "pull": "share:PullCommand",
-    "data make": "data:DataMake",
-    "data convert": "data:DataConvert",
-    "data info": "data:DataInfo",
-    "data check": "data:DataCheck",
-    "data score": "score:DataScore",
-    "data store": "data:DataStore",
-    "doctor": "doctor:Doctor",
+RENAMED = {
+    "--witnesses": "--unobserved-cost",
+    "--chance": "--teleports",
+    "--no-chance": "--no-teleports",
+    "laptop-body": "laptop-robot",
 }
-"""Command -> module and class of `iel.commands`: a dataclass of its options. The first line of its docstring is the
-command's line here, the docstring of a field is its `--help`, and a call of it is the command."""
-
-RENAMED = {"--witnesses": "--unobserved-cost", "--chance": "--teleports", "--no-chance": "--no-teleports"}
-"""Options of 0.2.0 and what they are called now."""
+"""Options and presets (by how they begin) of 0.2.0, and their present names; to be removed in the next version."""
 
 BENCH = "Speed, as ratios against a baseline in the same run (needs a checkout)."
 GROUPS = {"data": "Make, convert, describe, check and score data sets.", "bench": BENCH}
@@ -90,7 +65,7 @@ def _run_or_say(argv: list[str]) -> int:
         )
         return 2
     except KeyboardInterrupt as stop:
-        notice(str(stop) or "interrupted; what was finished so far is kept.")
+        notice(str(stop) or "interrupted; what was finished so far is stored.")
         return 130
 
 
@@ -119,15 +94,14 @@ def run(argv: list[str]) -> int:
 
 def _load(name: str) -> tuple[type[Output], Callable[[Any], Facts]]:
     """(type of its options, function of them); those of a benchmark are `Options` and `command` of its file."""
-    if name.startswith("bench "):
-        root = str(_directory().parent)
-        if root not in sys.path:
-            sys.path.insert(0, root)
-        module = importlib.import_module(f"benchmarks.{name.removeprefix('bench ')}")
-        return module.Options, module.command
-    file, kind = COMMANDS[name].split(":")
-    options = getattr(importlib.import_module(f"iel.commands.{file}"), kind)
-    return options, options.__call__
+    if not name.startswith("bench "):
+        options = command_class(name)
+        return options, options.__call__
+    root = str(_directory().parent)
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    module = importlib.import_module(f"benchmarks.{name.removeprefix('bench ')}")
+    return module.Options, module.command
 
 
 def benchmarks() -> dict[str, str]:
@@ -148,7 +122,7 @@ def _directory() -> Path:
 def _call(name: str, arguments: list[str]) -> int:
     kind, command = _load(name)
     arguments = [_current(word) for word in arguments]
-    options = _readable(kind.for_arguments(arguments))
+    options = readable(kind.for_arguments(arguments))
     arguments = ["--help" if word == ADVANCED else word for word in arguments]
     chosen = tyro.cli(options, args=arguments, prog=f"iel {name}", config=(tyro.conf.DisallowNone,))
     # What a command prints is for people, what it returns for programs.
@@ -160,36 +134,21 @@ def _call(name: str, arguments: list[str]) -> int:
 
 
 def _current(word: str) -> str:
-    """An option or preset of 0.2.0 by its present name, with a notice; any other word as it is."""
+    """An option or preset of 0.2.0 by its present name, with a notice; any other word unchanged."""
     option, equals, value = word.partition("=")
-    present = RENAMED.get(option) or re.sub("^laptop-body", "laptop-robot", option)
-    if present != option:
-        notice(f"{option} is called {present} now; the old name will go in the next version.")
-    return present + equals + value
-
-
-def _readable(options_type: type[Output]) -> type[Output]:
-    """The same options, without the default of what is off, empty or absent unless it is given."""
-    hints, missing = get_type_hints(options_type, include_extras=True), dataclasses.MISSING
-    fields: list[Any] = []
-    for field in dataclasses.fields(options_type):
-        quiet: Any = Annotated[hints[field.name], UNSAID]
-        if field.default is missing and field.default_factory is missing:
-            fields.append((field.name, quiet))
-        elif any(field.default is nothing for nothing in (None, False, ())):
-            fields.append((field.name, quiet, dataclasses.field(default=field.default)))
-    return dataclasses.make_dataclass(
-        options_type.__name__, fields, bases=(options_type,), namespace={"__doc__": options_type.__doc__},
-        frozen=True, kw_only=True,
-    )  # fmt: skip
+    for old, new in RENAMED.items():
+        if option == old or (not old.startswith("--") and option.startswith(old)):
+            present = new + option.removeprefix(old)
+            notice(f"{option} is called {present} now; the next version removes the old name.")
+            return present + equals + value
+    return word
 
 
 def _summaries(group: str = "") -> dict[str, str]:
     """Name -> its line in the list of commands: those of a group, or all that `iel` itself lists."""
     if group == "bench":
         return {f"bench {name}": line for name, line in benchmarks().items()}
-    names = [name for name in COMMANDS if group in ("", name.split()[0])]
-    return {name: (_load(name)[0].__doc__ or "").strip().splitlines()[0] for name in names}
+    return {name: summary(name) for name in COMMANDS if group in ("", name.split()[0])}
 
 
 def _listed(summaries: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi")
+pytest.importorskip("starlette")
 import uvicorn
 
 from benchmarks.runtime import random_model
@@ -28,7 +28,7 @@ def walk(count: int = 600, columns: int = 2, seed: int = 0) -> tuple[np.ndarray,
 
 
 def nodes(count: int):
-    """Options of planners over so many nodes."""
+    """Options of planners over this number of nodes."""
     return lambda planner: {"nodes": count} if over_coreset(planner) else {}
 
 

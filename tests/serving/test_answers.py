@@ -99,7 +99,7 @@ def test_what_lies_outside_of_the_data_is_reported_in_the_answer(http, robot):
         (goal,) = http.post(path, json={"observation": inside, "goal": far}).json()["warnings"]
         (own,) = http.post(path, json={"observation": far, "goal": inside}).json()["warnings"]
         assert goal.startswith("The goal is outside of the data") and own.startswith("The observation is outside")
-        for _ in range(2):  # not only the first client is told
+        for _ in range(2):  # not only for the first client
             assert len(http.post(path, json={"observation": far, "goal": far}).json()["warnings"]) == 2
     with http.websocket_connect("ws://127.0.0.1:8420/v1/control") as loop:
         loop.send_json({"goal": far})
@@ -140,7 +140,7 @@ def test_a_refused_message_changes_nothing(robot, message):
     node = robot.states[engine.agent("asym-graph").planner.states[7]].tolist()
     for each in (loop, same):
         goal = {"goal": robot.states[400].tolist(), "avoid": [node], "radius": 1e-4, "planner": "asym-graph"}
-        each.answer(ControlMessage.model_validate(goal))
+        each.answer(ControlMessage(**goal))
     with pytest.raises(IELError):
         loop.answer(parse(ControlMessage, json.dumps(message)))
     for row in robot.states[5:60:5].tolist():

@@ -34,12 +34,12 @@ class Page:
         self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
         self.page.on("request", lambda request: self.requested.append(request.url))
         self.page.goto(url)
-        self.page.wait_for_selector("body[data-ready]")
+        self.page.wait_for_selector("html[data-ready]")
 
     def pixel(self, point):
-        """Where a place of the map is on the screen."""
+        """Where a point of the map is on the screen."""
         return self.page.evaluate(
-            "place => { const box = board.canvas.getBoundingClientRect(), [x, y] = board.toPixel(place);"
+            "point => { const box = board.canvas.getBoundingClientRect(), [x, y] = board.toPixel(point);"
             " return [box.left + x / board.ratio, box.top + y / board.ratio] }",
             list(point),
         )
@@ -106,7 +106,7 @@ def test_click_draw_and_watch(browser):
         assert near(started["path"][0], [0, 0])
         assert page.locator("#steps").inner_text() == str(round(started["steps"]))
 
-        # A wall across the way changes it, erasing brings it back.
+        # A wall across the route changes it, erasing restores it.
         page.keyboard.press("w")
         middle = started["path"][len(started["path"]) // 2]
         walled = hand.draw([middle[0] - 1.2, middle[1] - 1.2], [middle[0] + 1.2, middle[1] + 1.2])
@@ -114,6 +114,15 @@ def test_click_draw_and_watch(browser):
         assert walled["problem"] or walled["steps"] > started["steps"]
         page.keyboard.press("c")
         assert hand.settled()["path"] == started["path"]
+
+        # H lets the goal follow the cursor again, whatever the tool; arrow keys move the goal of a focused map.
+        page.keyboard.press("h")
+        page.mouse.move(*hand.pixel([20, 12]))
+        assert near(hand.settled()["path"][-1], [20, 12])
+        page.locator("#map").focus()
+        page.keyboard.press("ArrowUp")
+        assert hand.settled()["path"][-1][1] > 12.3 and not hand.value("follow")
+        hand.click([20, 20])
 
         # Planners, fields and the graph.
         page.keyboard.press("1")
@@ -141,7 +150,7 @@ def test_click_draw_and_watch(browser):
 
 
 def test_own_logs_small_windows_and_the_other_models(browser):
-    """Without a simulator there is no agent, but plans and fields; a model without distances has no field."""
+    """Without a simulator plans and fields remain, without an agent; a model without distances has no field."""
     with Running(served(columns=4), served("goal"), play=True) as server:
         hand = Page(browser, server.url, color_scheme="light")
         page = hand.page
@@ -159,6 +168,30 @@ def test_own_logs_small_windows_and_the_other_models(browser):
         page.goto(f"{server.url}/docs")
         page.wait_for_selector("#routes article")
         assert page.locator("#routes article").count() >= 6 and "/v1/act" in page.locator("#routes").inner_text()
+        page.close()
+
+
+def test_the_page_reports_what_holds_now(browser):
+    """A blocked route while it is blocked, the field under the cursor, a lost server."""
+    with Running(served(), play=True) as server:
+        hand = Page(browser, server.url)
+        page = hand.page
+        hand.settled()
+        left, right, bottom, top = hand.value("world.view.extent")
+        page.keyboard.press("w")
+        for share in range(0, 63):
+            y = bottom + share / 62 * (top - bottom)
+            page.evaluate("line => playground.strokes.push(line)", [[left, y], [right, y]])
+        hand.draw([left, bottom], [right, bottom])
+        hand.wait("document.getElementById('toast').textContent.includes('erase one')")
+        page.keyboard.press("c")
+        hand.settled()
+        hand.wait("!document.getElementById('toast').classList.contains('on')")
+        page.mouse.move(*hand.pixel(hand.value("goal")))
+        hand.wait("document.getElementById('tip').textContent.endsWith('steps')")
+        server.server.should_exit = True
+        hand.wait("document.getElementById('wait-text').textContent.includes('connection is lost')")
+        assert page.locator("#wait").is_visible()
         page.close()
 
 

@@ -10,7 +10,7 @@ from benchmarks.runtime import random_model
 from iel.errors import NoPath
 from iel.planning import planners_for
 from iel.serving.engine import Control, Engine, Served
-from iel.serving.schemas import ControlMessage
+from iel.serving.schemas import ActQuery, ControlMessage
 from tests.serving.conftest import atlas, nodes, served, walk
 
 KINDS = {"directed": (), "euclidean": (), "goal-value": (32, 32), "goal": (32, 32)}
@@ -39,17 +39,18 @@ def every_planner() -> list[tuple[str, str]]:
 def test_two_clients_with_one_goal_are_answered_as_each_alone(kind, planner, monkeypatch):
     monkeypatch.setattr(Served, "planners", property(lambda self: planners_for(self.model)))  # GAS's own graph too
     source = serpentine(kind)
-    states, engine = source.states, Engine(source)
-    goal, there = states[-1:], states[-2:-1]
-    steps = source.model.metric is not None
+    states, engine = source.states.tolist(), Engine(source)
+    goal, there = states[-1], states[-2]
+
+    def query(observation):
+        return ActQuery(observation=observation, goal=goal, planner=planner, steps=source.model.metric is not None)
+
     for row in range(0, len(states), 5):
-        here = states[row : row + 1]
         engine._plans.clear()
-        alone = engine.act(*engine.tables(here, goal), planner, steps)
+        alone = engine.act(query(states[row]))
         engine._plans.clear()
-        engine.act(*engine.tables(there, goal), planner, steps)  # another client, next to the goal
-        for mine, theirs in zip(engine.act(*engine.tables(here, goal), planner, steps), alone, strict=True):
-            np.testing.assert_array_equal(mine, theirs, err_msg=f"from state {row}")
+        engine.act(query(there))  # another client, next to the goal
+        assert engine.act(query(states[row])) == alone, f"from state {row}"
     engine.close()
 
 
@@ -87,18 +88,18 @@ def test_a_cancelled_request_counts_until_the_worker_is_done():
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-        assert engine.waiting == 1, "the worker is busy, so nothing may be answered beside it"
-        where = asyncio.create_task(engine.call(threading.current_thread, quick=True))
+        assert engine.waiting == 1, "the worker is busy, so the next call must wait"
+        second = asyncio.create_task(engine.call(threading.current_thread))
         await asyncio.sleep(0)
+        assert engine.waiting == 2
         release.set()
-        assert await where is not threading.current_thread()
+        assert await second is not threading.current_thread(), "nothing runs beside the worker"
         assert engine.waiting == 0
         queued = [asyncio.create_task(engine.call(threading.current_thread)) for _ in range(3)]
         await asyncio.sleep(0)
         queued[-1].cancel()
         await asyncio.gather(*queued, return_exceptions=True)
         assert engine.waiting == 0
-        assert await engine.call(threading.current_thread, quick=True) is threading.current_thread()
 
     asyncio.run(cancelled())
     engine.close()

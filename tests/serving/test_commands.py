@@ -111,7 +111,7 @@ def test_a_token_opens_the_door(model):
 
 
 def test_what_uvicorn_itself_refuses_is_a_4xx(model):
-    """Requests that are no HTTP never reach the application."""
+    """Requests that are not HTTP never reach the application."""
     with Running(model) as server:
         port = int(server.url.rpartition(":")[2])
         for request in (
@@ -143,9 +143,13 @@ def test_heads_are_bounded_too(model, monkeypatch):
         with sockets.create_connection(("127.0.0.1", port), timeout=5) as raw:
             raw.sendall(b"GET / HTT")
             assert raw.recv(100) == b""  # closed without a word
+        for size, status in ((60_000, b"200"), (100_000, b"400")):  # in one piece
+            with sockets.create_connection(("127.0.0.1", port), timeout=5) as raw:
+                raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * size + b"\r\n\r\n")
+                assert raw.recv(200).split()[1] == status
         with Client(server.url) as client:
             body = model.states[:250]
-            assert client.act(body, model.states[9]).shape == (250, 2)  # a long body is no long head
+            assert client.act(body, model.states[9]).shape == (250, 2)  # the limit of heads leaves request bodies alone
 
 
 def test_options_are_checked_before_anything_is_loaded(tmp_path, monkeypatch):

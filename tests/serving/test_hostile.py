@@ -1,4 +1,4 @@
-"""Connections that cost and ask nothing: bounded, timed and cut, so whoever does ask is answered."""
+"""Connections that send no requests are bounded, timed and dropped, so that requests are answered."""
 
 import http.client
 import json
@@ -112,8 +112,8 @@ def test_empty_lines_are_no_request(model, monkeypatch):
         assert dripped(raw, b"\r\n", 2.0)
 
 
-def test_connections_are_few_and_those_that_request_are_answered(model):
-    """Six kinds that never ask or never listen, seven times as many as there may be."""
+def test_connections_are_few_and_requests_are_answered(model):
+    """Six kinds that send no request or read no answer, seven times the limit."""
     with Running(model, limits=Limits(connections=16)) as server, ExitStack() as held:
         port = port_of(server)
         clients = [held.enter_context(connected(port)) for _ in range(8)]
@@ -127,7 +127,7 @@ def test_connections_are_few_and_those_that_request_are_answered(model):
 
 
 def test_pages_that_close_during_an_answer_leave_no_traceback(caplog):
-    """Frames of the agent and answers are sent side by side: whichever comes second finds the socket closed."""
+    """Answers to several messages are under way when the page shuts its socket down."""
     pytest.importorskip("ogbench")
     logger = logging.getLogger("uvicorn.error")
     with Running(maze_model(), play=True) as server:
@@ -137,10 +137,10 @@ def test_pages_that_close_during_an_answer_leave_no_traceback(caplog):
         address = server.url.replace("http", "ws") + "/play/ws/0"
         for number in range(40):
             with connect(address, compression=None, close_timeout=0) as page:
-                page.send(json.dumps({"scene": scene, "agent": "run", "speed": 1}))
+                page.send(json.dumps({"scene": scene, "agent": "step", "speed": 1}))
                 page.recv()
                 for _ in range(1 + number % 8):
-                    page.send(json.dumps({"scene": scene}))
+                    page.send(json.dumps({"scene": scene, "agent": "step"}))
                 page.socket.shutdown(sockets.SHUT_RDWR)
         assert healthy(port_of(server))
     logger.removeHandler(caplog.handler)

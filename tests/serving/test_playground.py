@@ -13,7 +13,8 @@ from iel.planning import Atlas
 from iel.planning.graph import Edges
 from iel.serving.app import create_app
 from iel.serving.engine import Engine, Served
-from iel.serving.playground import Obstacles, PlayMessage, Scene, Session, Stage, Stroke
+from iel.serving.playground import Obstacles, PlayMessage, Scene, Session, Stage
+from iel.serving.schemas import parse
 from iel.serving.views import view_of
 from tests.serving.conftest import atlas, maze_model, nodes, served, walk
 
@@ -39,7 +40,7 @@ def test_without_a_position_the_latent_is_drawn():
     wide = view_of(Served("noise", model, Atlas(noise)))
     assert slow.kind == wide.kind == "latent" and slow.axes[0].startswith("slow") and wide.axes[0].startswith("wide")
     for view in (slow, wide):
-        np.testing.assert_allclose(view.xy(noise).std(axis=0), 1.0, atol=0.05)  # in units of their own spread
+        np.testing.assert_allclose(view.xy(noise).std(axis=0), 1.0, atol=0.05)  # in units of their own std
     values = view_of(Served("noise", served("goal-value", columns=4).model, Atlas(noise)))  # embeds by doing nothing
     assert values.kind == "latent"
 
@@ -84,10 +85,9 @@ def test_an_obstacle_blocks_what_it_covers_and_crosses():
     source, target = generator.integers(0, 60, (2, 150))
     edges = Edges(source, target, np.ones(150))
     bent, dot = [[2.0, 2.0], [8.0, 7.0], [8.0, 9.0]], [[5.0, 1.0]]
-    strokes = [Stroke(points=bent, radius=0.4), Stroke(points=dot, radius=0.7)]
-    obstacles = Obstacles(strokes, (0.0, 10.0, 0.0, 10.0), np.ones(2))
+    obstacles = Obstacles([bent, dot], (0.0, 10.0, 0.0, 10.0), np.ones(2), 0.4)
 
-    lines = [((2.0, 2.0), (8.0, 7.0), 0.4), ((8.0, 7.0), (8.0, 9.0), 0.4), ((5.0, 1.0), (5.0, 1.0), 0.7)]
+    lines = [((2.0, 2.0), (8.0, 7.0), 0.4), ((8.0, 7.0), (8.0, 9.0), 0.4), ((5.0, 1.0), (5.0, 1.0), 0.4)]
 
     def depth(points):  # below 0: inside
         gaps = []
@@ -110,28 +110,22 @@ def test_an_obstacle_blocks_what_it_covers_and_crosses():
 
 
 def test_no_obstacle_blocks_nothing():
-    none = Obstacles([], (0.0, 1.0, 0.0, 1.0), np.ones(2))
+    none = Obstacles([], (0.0, 1.0, 0.0, 1.0), np.ones(2), 0.1)
     edges = Edges(np.array([0]), np.array([1]), np.ones(1))
     assert not none and not none.covers(np.zeros((2, 2))).any() and len(none.crossed(edges, np.zeros((2, 2)))) == 0
 
 
+def scribble(number: int, count: int, low: float, high: float) -> list[list[list[float]]]:
+    """This number of strokes all over a square."""
+    return [np.random.default_rng(n).uniform(low, high, (count, 2)).tolist() for n in range(number)]
+
+
 ABSURD = {
-    "far apart": [{"points": [[1e12, 1.0], [-1e12, 1.0]], "radius": 1.0}],
-    "a huge brush beside a small one": [
-        {"points": [[1e5, 1e5]], "radius": 1e6},
-        {"points": [[5.0, 5.0]], "radius": 0.02},
-    ],
-    "two brushes": [{"points": [[5.0, 5.0]], "radius": 0.05}, {"points": [[9.0, 9.0]], "radius": 12.5}],
-    "all over": [
-        {"points": np.random.default_rng(n).uniform(0, 20, (512, 2)).tolist(), "radius": 0.3} for n in range(64)
-    ],
-    "all over, thin": [
-        {"points": np.random.default_rng(n).uniform(0, 20, (12, 2)).tolist(), "radius": 0.01} for n in range(64)
-    ],
-    "many brushes": [{"points": [[5.0, 5.0]], "radius": 0.1 * n} for n in range(1, 60)],
-    "far away": [
-        {"points": np.random.default_rng(n).uniform(-1e9, 1e9, (512, 2)).tolist(), "radius": 9.0} for n in range(64)
-    ],
+    "far apart": [[[1e12, 1.0], [-1e12, 1.0]]],
+    "all over": scribble(64, 512, 0.0, 20.0),
+    "all over, shorter": scribble(64, 12, 0.0, 20.0),
+    "far away": scribble(64, 512, -1e9, 1e9),
+    "dots": scribble(64, 1, 0.0, 20.0),
 }
 
 
@@ -166,19 +160,21 @@ def peak_memory() -> float:
 
 
 def test_numbers_beyond_any_map_are_refused():
-    with pytest.raises(ValueError, match="less than or equal to"):
-        Stroke(points=[[1e308, 1.0], [-1e308, 1.0]], radius=1.0)
+    with pytest.raises(ConfigError, match=r"strokes\[0\]\[0\]\[0\]: Expected `float` <= 1000000000000.0"):
+        parse(PlayMessage, '{"strokes": [[[1e308, 1.0], [-1e308, 1.0]]]}')
+    with pytest.raises(ConfigError, match="Expected `array`"):  # a page cannot choose the brush
+        parse(PlayMessage, '{"strokes": [{"points": [[1.0, 1.0]], "radius": 1e6}]}')
 
 
 def test_a_refused_message_changes_nothing(stage):
     session = Session(stage)
-    session.take(PlayMessage(scene=scene(stage), strokes=[Stroke(points=[[0.0, 0.0]], radius=0.1)], speed=4))
+    session.take(PlayMessage(scene=scene(stage), strokes=[[[0.0, 0.0]]], speed=4))
     before = session.scene, session.obstacles, session.planner, session.goal, session.speed
-    wall, moved = [Stroke(points=[[1.0, 1.0]], radius=0.5)], scene(stage, goal=[1.0, 2.0])
+    wall, moved = [[[1.0, 1.0]]], scene(stage, goal=[1.0, 2.0])
     for refused in (
         PlayMessage(scene=scene(stage, planner="no"), strokes=wall, speed=9),
-        PlayMessage(scene=moved, strokes=[Stroke(points=[[0.0, 0.0]], radius=0.1 * n) for n in range(1, 9)]),
-        PlayMessage(scene=moved, strokes=wall, agent="run"),
+        PlayMessage(scene=moved, strokes=ABSURD["all over"]),
+        PlayMessage(scene=moved, strokes=wall, agent="step"),
     ):
         with pytest.raises(ConfigError):
             session.take(refused)
@@ -226,15 +222,15 @@ def test_a_wall_makes_the_path_longer_and_a_ring_makes_it_none(stage):
     session = Session(stage)
     before = session.show(scene(stage))
     middle = before["path"][len(before["path"]) // 2]
-    session.take(PlayMessage(strokes=[Stroke(points=[middle], radius=0.3)]))
+    session.take(PlayMessage(strokes=[[middle]]))
     after = session.show(scene(stage))
     assert after["problem"] or after["steps"] > before["steps"]
     assert after["path"] != before["path"] and after["off"]
     left, right, bottom, top = stage.view.extent
-    lines = [[[left, y], [right, y]] for y in np.linspace(bottom, top, 24)]
-    session.take(PlayMessage(strokes=[Stroke(points=line, radius=(top - bottom) / 24) for line in lines]))
+    lines = [[[left, y], [right, y]] for y in np.linspace(bottom, top, 64)]
+    session.take(PlayMessage(strokes=lines))
     walled = session.show(scene(stage, field="graph"))
-    assert walled["path"] == [] and "erase a wall" in walled["problem"] and set(walled["field"]) == {-1}
+    assert walled["path"] == [] and "erase one" in walled["problem"] and set(walled["field"]) == {-1}
     session.take(PlayMessage(strokes=[]))
     assert session.show(scene(stage))["path"] == before["path"]
 
@@ -257,7 +253,7 @@ def test_the_page_talks_to_its_session(model):
         assert [len(each["planners"]) for each in http.get("/play/models").json()] == [4, 3]
         world = http.get("/play/world/0").json()
         assert not world["live"] and http.get("/play/world/1").status_code == 200
-        assert http.get("/play/world/9").status_code == 422 and http.get("/play/world/x").status_code == 422
+        assert http.get("/play/world/9").status_code == 422 and http.get("/play/world/x").status_code == 404
         with http.websocket_connect(f"{HERE}/play/ws/0".replace("http", "ws")) as socket:
             sent = {"id": 7, "start": world["start"], "goal": world["goal"], "planner": "asym-graph", "field": "graph"}
             socket.send_json({"scene": sent})
@@ -271,7 +267,7 @@ def test_the_page_talks_to_its_session(model):
             ):
                 socket.send_json(bad)
                 assert "error" in socket.receive_json()
-            socket.send_json({"agent": "run"})
+            socket.send_json({"agent": "step"})
             assert "no simulator" in socket.receive_json()["error"]
     with TestClient(create_app([model]), base_url=HERE) as http:  # without the page
         assert http.get("/play/models").status_code == 404 and "policy server" in http.get("/").text
@@ -288,7 +284,7 @@ def test_an_agent_walks_in_its_maze():
     state = stage.view.state(walls.centre((row, column)))  # a click on a wall
     assert not walls.walls[tuple(walls.cell_of(state))]
     session = Session(stage)
-    with pytest.raises(ConfigError, match="no live agent"):
+    with pytest.raises(ConfigError, match="cannot walk"):
         session.reset()
     session.show(scene(stage))
     start = session.reset()
@@ -296,9 +292,9 @@ def test_an_agent_walks_in_its_maze():
     frames = [session.advance() for _ in range(10)]
     assert frames[-1]["step"] == 20 and frames[-1]["state"] == "walking"
     assert np.linalg.norm(np.subtract(frames[-1]["at"], start["at"])) > 0.05
-    assert len(frames[-1]["body"]) >= 1 and frames[-1]["path"][0] == frames[-1]["at"]
+    assert len(frames[-1]["shape"]) >= 1 and frames[-1]["path"][0] == frames[-1]["at"]
     near = frames[-1]["at"]
     session.show(scene(stage, goal=near))  # a goal where it stands
-    assert session.advance()["state"] == "arrived"
+    assert session.advance()["state"] == "reached"
     session.take(PlayMessage(agent="reset"))
     np.testing.assert_allclose(session.show(scene(stage))["path"][0], stage.describe()["start"], atol=1e-3)

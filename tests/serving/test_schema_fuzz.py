@@ -47,36 +47,37 @@ class Draw:
 
     def __init__(self, spec: dict, seed: int):
         self.paths = {path: each["post"] for path, each in spec["paths"].items() if "post" in each}
+        self.schemas = spec["components"]["schemas"]
         self.random = np.random.default_rng(seed)
 
     def request(self) -> tuple[str, bytes]:
-        """Path and body."""
+        """Path and request body."""
         path = str(self.random.choice(sorted(self.paths)))
         schema = self.paths[path]["requestBody"]["content"]["application/json"]["schema"]
-        body = json.dumps(self.value(schema, schema.get("$defs", {}))).encode()
+        body = json.dumps(self.value(schema)).encode()
         if self.random.random() < WRONG:
             cut = int(self.random.integers(0, len(body) + 1))
             body = body[:cut] + bytes(self.random.integers(0, 256, 3).tolist()) + body[cut:]
         return path, body
 
-    def value(self, schema: dict, known: dict):
+    def value(self, schema: dict):
         random = self.random
         if random.random() < WRONG / 3:
             return JUNK[random.integers(len(JUNK))]
         if "$ref" in schema:
-            return self.value(known[schema["$ref"].split("/")[-1]], known)
+            return self.value(self.schemas[schema["$ref"].split("/")[-1]])
         for choice in ("anyOf", "oneOf"):
             if choice in schema:
                 some = [each for each in schema[choice] if each.get("type") != "null" or random.random() < WRONG]
-                return self.value(some[random.integers(len(some))], known)
+                return self.value(some[random.integers(len(some))])
         if "enum" in schema:
             return schema["enum"][random.integers(len(schema["enum"]))]
         match schema.get("type"):
             case "object":
-                return self.object(schema, known)
+                return self.object(schema)
             case "array":
                 size = 2 if random.random() < 0.9 else int(random.integers(0, 5))
-                return [self.value(schema["items"], known) for _ in range(size)]
+                return [self.value(schema["items"]) for _ in range(size)]
             case "number" | "integer":
                 return float(random.normal(0, 10.0 ** random.integers(0, 2)))
             case "boolean":
@@ -86,26 +87,26 @@ class Draw:
             case _:
                 return None
 
-    def object(self, schema: dict, known: dict) -> dict:
-        """Half of the fields; one observation and one goal where that is what is asked for."""
+    def object(self, schema: dict) -> dict:
+        """Half of the fields; mostly one observation and one goal where the schema has them."""
         fields = schema.get("properties")
         if fields is None:
             some = self.random.choice(["0", "1", "x", "y", "7"], int(self.random.integers(1, 3)), replace=False)
-            return {str(name): self.value(schema["additionalProperties"], known) for name in some}
+            return {str(name): self.value(schema["additionalProperties"]) for name in some}
         keep = {name for name in fields if self.random.random() < 0.5}
         if "goal" in fields and self.random.random() > 3 * WRONG:
             several = "s" if self.random.random() < 0.3 else ""
             keep = (keep - {"goal", "goals", "observation", "observations"}) | {f"goal{several}", "observation"}
-        found = {name: self.value(fields[name], known) for name in fields if name in keep}
+        found = {name: self.value(fields[name]) for name in fields if name in keep}
         return found | ({"unexpected": 1} if self.random.random() < WRONG / 3 else {})
 
 
 def refuse_constant(name: str) -> None:
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
 
 def fuzzed(requests: int, seed: int) -> tuple[Counter, list[float]]:
-    """Statuses of so many requests, and the process' memory after each tenth of them."""
+    """Statuses of this number of requests, and the process' memory after each tenth of them."""
     source = served()
     observations, offsets = walk()
     source.model.signals = Signals(observations=("x", "y"), action_low=(0.0, -1.6), action_high=(0.6, 1.6))

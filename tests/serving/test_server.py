@@ -13,6 +13,7 @@ from iel.serving import engine as engine_module
 from iel.serving.app import create_app, static_files
 from iel.serving.engine import Engine
 from iel.serving.guard import AccessPolicy, Limits, Rates, host_name, is_loopback, same_origin
+from iel.serving.schemas import ActQuery
 from tests.serving.conftest import served
 
 TOKEN = "a-long-enough-token"
@@ -116,7 +117,7 @@ def test_a_control_loop_pursues_and_unsticks(http, model):
 
 
 def test_loops_do_not_disturb_each_other(http, model):
-    """Obstacles of one loop are nobody else's."""
+    """Obstacles of one loop change no other client's plan."""
     x, g = model.states[5].tolist(), model.states[400].tolist()
     before = http.post("/v1/plan", json={"observation": x, "goal": g}).json()
     with http.websocket_connect(f"{HERE}/v1/control".replace("http", "ws")) as socket:
@@ -130,7 +131,7 @@ def test_loops_do_not_disturb_each_other(http, model):
 
 GOOD = {"observation": [0.0, 0.0], "goal": [1.0, 1.0]}
 BAD = {
-    "no body": "",
+    "empty": "",
     "no object": "[]",
     "half a body": '{"observation": [0, 0], "go',
     "no goal": '{"observation": [0, 0]}',
@@ -212,7 +213,7 @@ def test_only_our_own_files_can_be_reached(http):
         assert http.get(f"/static/{name}").content == content
 
 
-def test_pages_request_the_network_for_nothing():
+def test_pages_load_nothing_from_the_network():
     for name, (content, _) in static_files().items():
         text = content.decode().replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in text and "https://" not in text and "//cdn" not in text, name
@@ -220,7 +221,7 @@ def test_pages_request_the_network_for_nothing():
             assert "<style" not in text and "onclick" not in text  # the policy of the page forbids them
 
 
-# ---------------------------------------------------------------- who may ask
+# ---------------------------------------------------------------- access control
 
 
 @pytest.mark.parametrize(
@@ -298,7 +299,7 @@ def test_sockets_are_bounded_and_messages_too(model):
             socket.receive_json()
 
 
-def test_a_flood_is_reported_so(model, monkeypatch):
+def test_a_flood_is_refused(model, monkeypatch):
     monkeypatch.setattr(engine_module, "WAITING", 0)
     app = create_app([model])
     http = TestClient(app, base_url=HERE)  # not started: the graph is not built
@@ -329,7 +330,8 @@ def test_health_model_metrics_and_description(http):
     assert "nothing/at/all" not in text
     assert int(text.split("\niel_memory_bytes ")[1].split()[0]) > 1e6
     spec = http.get("/openapi.json").json()
-    schema = spec["paths"]["/v1/act"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    reference = spec["paths"]["/v1/act"]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    schema = spec["components"]["schemas"][reference.rpartition("/")[2]]
     assert {"observation", "observations", "goal", "goals", "planner", "steps", "units"} == schema["properties"].keys()
     assert all(field["description"] for field in schema["properties"].values())
     assert "policy server" in http.get("/docs").text
@@ -351,6 +353,7 @@ def test_forks_share_nodes_but_not_obstacles(model):
 def test_plans_are_remembered_and_forgotten(model):
     engine = Engine(model)
     for number in range(100):
-        engine.act(*engine.tables(model.states[:1], model.states[number : number + 1]), "direct")
+        goal = model.states[number].tolist()
+        engine.act(ActQuery(observation=model.states[0].tolist(), goal=goal, planner="direct"))
     assert len(engine._plans) == engine_module.PLANS
     engine.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
+import docstring_parser
 import tyro
 
 import iel
@@ -18,15 +20,13 @@ if TYPE_CHECKING:
     from iel.signals import Signals
     from iel.training import Run
 
+T = TypeVar("T")
 Facts = dict[str, Any]
 """What a command found, as `--json` prints it."""
 ADVANCED = "--help-all"
 """Shows every setting of a method; `--help` shows what most people need."""
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """An option that is only ever switched on. A plain `bool` gets `--name` and `--no-name`."""
-UNSAID = tyro.conf.arg(help_behavior_hint="")
-"""No `(default: None)` after a sentence that says what happens then; `iel.cli` adds it to the fields of commands."""
-PLANNER_NAMES = ("direct", "rec-mid", "sym-graph", "asym-graph")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,43 @@ class Output:
         return cls
 
 
+def readable(options_type: type[T]) -> type[T]:
+    """These options as `--help` prints them well: help texts without the line breaks of the source, positional
+    arguments by their names, and no `(default: ...)` of what is off, empty or absent."""
+    hints, texts = get_type_hints(options_type, include_extras=True), _docstrings(options_type)
+    fields: list[Any] = []
+    for field in dataclasses.fields(options_type):  # type: ignore[arg-type]
+        hint, default = hints[field.name], field.default
+        kind, *marks = (hint.__origin__, *hint.__metadata__) if get_origin(hint) is Annotated else (hint,)
+        if dataclasses.is_dataclass(default) and not isinstance(default, type):
+            kind = readable(type(default))
+            default = kind(**vars(default))
+        several = [get_args(each)[0].__name__.upper() for each in get_args(kind) if get_origin(each) is tuple]
+        metavar = f"{several[0]} [{several[0]} ...]" if several else None
+        if tyro.conf.Positional[Any].__metadata__[0] in marks:  # type: ignore[misc]
+            metavar = field.name.upper()
+        quiet = default is dataclasses.MISSING or any(default is nothing for nothing in (None, False, ()))
+        about = tyro.conf.arg(help=texts.get(field.name), metavar=metavar, help_behavior_hint="" if quiet else None)
+        values = field if default is dataclasses.MISSING else dataclasses.field(default=default)
+        fields.append((field.name, Annotated[(kind, about, *marks)], values))
+    return dataclasses.make_dataclass(
+        options_type.__name__, fields, bases=(options_type,), namespace={"__doc__": options_type.__doc__},
+        frozen=True, kw_only=True,
+    )  # fmt: skip
+
+
+def _docstrings(options_type: type) -> dict[str, str]:
+    """Field -> its docstring on one line."""
+    found: dict[str, str] = {}
+    for kind in reversed(options_type.__mro__[:-1]):
+        params = docstring_parser.parse_from_object(kind).params
+        found |= {param.arg_name: " ".join((param.description or "").split()) for param in params}
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Command(Output, ABC):
-    """The options of a command. A call does what it is for, prints it for people, and returns it for programs."""
+    """The options of a command. A call runs it, prints for people, and returns what `--json` prints."""
 
     @abstractmethod
     def __call__(self) -> Facts: ...
@@ -60,63 +94,64 @@ class RunCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOptions:
-    """How planners make their graphs."""
+    """The planning graph."""
 
-    nodes: Annotated[int | None, UNSAID] = None
-    """Nodes of the planning graph (default 2048, 8192 for policies that go to waypoints, 512 without an
-    embedding that is a space: value networks, QRL, CMD, TMD)."""
+    nodes: int | None = None
+    """Nodes of the planning graph (default: 2048; 8192 for waypoint policies; 512 where the embedding is not Euclidean:
+    value networks, QRL, CMD, TMD)."""
     neighbours: int = 10
-    """Cheapest edges kept out of every node."""
-    join: Annotated[Literal["best", "nearest"] | None, UNSAID] = None
-    """Join agents and goals to the graph at the best of several nodes, or at the nearest alone, as in the paper
-    (default: best, unless every cost is a network's answer)."""
-    coreset: Annotated[Literal["farthest", "dpp"] | None, UNSAID] = None
+    """Out-edges of every node: the cheapest ones."""
+    join: Literal["best", "nearest"] | None = None
+    """Connect agents and goals to the graph at the best of several nodes, or at the nearest alone as in the paper
+    (default: best; nearest where every cost is a network evaluation)."""
+    coreset: Literal["farthest", "dpp"] | None = None
     """How nodes are chosen (default: the planner's own)."""
-    lookahead: Annotated[float | None, UNSAID] = None
-    """Head for the first node on the way that is this far ahead (default: as far as waypoints were in training; for
-    policies that are sent to states what ten steps of the data cost; else 0, the next node)."""
-    unobserved_cost: Annotated[float | None, UNSAID] = None
-    """Edges that no trajectory was seen to take cost so many times as much, e.g. 1000; inf takes them out."""
+    lookahead: float | None = None
+    """Head for the first node on the route that is this far ahead (default: the distance of waypoints in training; for
+    policies that receive a goal state, what ten steps of the data cost; else 0, the next node)."""
+    unobserved_cost: float | None = None
+    """Factor on the cost of edges that no trajectory of the data takes, e.g. 1000; inf removes these edges."""
     teleports: bool = True
-    """Go through places that throw the agent elsewhere (teleports) where that is expected to be shorter."""
-    reach: Annotated[float | None, UNSAID] = None
-    """gas-graph: how far apart joined nodes may be, in the model's unit (default: as the policy was trained, or 8);
-    greedy: how many steps away the next node may be (default 10)."""
-    backups: Annotated[int | None, UNSAID] = None
-    """greedy: Bellman backups of the distance to the goal over nodes within reach (default 0: believe it)."""
+    """Plan through regions from which the agent is thrown elsewhere (teleports), where that is expected to be
+    shorter."""
+    reach: float | None = None
+    """gas-graph: largest distance of joined nodes, in the model's unit (default: as the policy was trained, or 8);
+    greedy: largest number of steps to the next node (default 10)."""
+    backups: int | None = None
+    """greedy: Bellman backups of the distance to the goal over nodes within reach (default 0)."""
 
     def options(self, planner: str) -> dict[str, Any]:
-        """What is configurable of this planner and was given."""
+        """The settings of this planner that were given."""
         from iel.planning import PLANNERS
 
         names = PLANNERS[planner].setting_names() if planner in PLANNERS else []
         return {name: value for name, value in asdict(self).items() if name in names and value is not None}
 
     def agent(self, planner: str, model: Model, data: iel.Trajectories) -> iel.Agent:
-        """An agent whose planner has what is configurable of it."""
+        """An agent whose planner has these settings."""
         return iel.Agent(model, data, planner, **self.options(planner))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings(GraphOptions):
-    """How planners see the data."""
+    """The planner and its states."""
 
-    data: Annotated[Path | None, UNSAID] = None
-    """Take states from this file or folder instead of the data the run was trained on."""
+    data: Path | None = None
+    """Take states from this file or folder (default: the data of the run)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldSettings:
-    """Where it acts, if not in the environment of its data, and for how long."""
+    """The environment to act in, if it is not the one of the data."""
 
-    env_factory: Annotated[str | None, UNSAID] = None
+    env_factory: str | None = None
     """Act in your own environment: package.module:function makes a Gymnasium environment (docs/own-robot.md)."""
-    tolerance: Annotated[float | None, UNSAID] = None
-    """There, a goal counts as reached within this distance (default: info["success"] says so)."""
-    columns: Annotated[tuple[str, ...] | None, UNSAID] = None
-    """Columns of that distance, by name or number (default: all that the goal names)."""
-    max_steps: Annotated[int | None, UNSAID] = None
-    """Steps an episode may take (default, and at most: the environment's own limit)."""
+    tolerance: float | None = None
+    """In your environment, a goal within this distance is reached (default: where info["success"] is true)."""
+    columns: tuple[str, ...] | None = None
+    """Columns of that distance, by name or number (default: all columns of the goal)."""
+    max_steps: int | None = None
+    """Steps of an episode (default and maximum: the environment's own limit)."""
 
     def world(self, signals: Signals) -> World | None:
         """The environment, if one is given."""

@@ -12,7 +12,7 @@ import tyro
 from msgspec import to_builtins
 
 import iel
-from iel.commands.common import UNSAID, Command, Facts, Flag
+from iel.commands.common import Command, Facts, Flag
 from iel.data.writers import Format
 from iel.errors import ConfigError, DataError
 from iel.files import write_text
@@ -21,28 +21,31 @@ if TYPE_CHECKING:
     from iel.data.tables import Given
     from iel.signals import Signals
 
+SHOWN = 8
+"""Columns that `iel data info` lists."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSettings:
     """Which columns of CSV and Parquet files are what."""
 
-    observations: Annotated[tuple[str, ...], UNSAID] = ()
-    """Columns that are the observation (default: those that begin with observation, obs or state)."""
-    actions: Annotated[tuple[str, ...], UNSAID] = ()
-    """Columns that are the action (default: those that begin with action or act)."""
-    episode: Annotated[str | None, UNSAID] = None
+    observations: tuple[str, ...] = ()
+    """Columns of the observation (default: those whose names begin with observation, obs or state)."""
+    actions: tuple[str, ...] = ()
+    """Columns of the action (default: those whose names begin with action or act)."""
+    episode: str | None = None
     """Column that numbers the episodes (default: episode, episode_index or episode_id)."""
-    time: Annotated[str | None, UNSAID] = None
-    """Column that rises within an episode (default: step, frame_index, timestamp or time); converted with --rate, rows
-    are resampled by it and gaps in time end episodes."""
+    time: str | None = None
+    """Column that rises within an episode (default: step, frame_index, timestamp or time). `iel data convert --rate`
+    resamples rows by it, and gaps in it end episodes."""
     gaps: Literal["refuse", "cut", "interpolate"] = "refuse"
-    """What becomes of empty cells: cut leaves their rows out, interpolate fills up to 5 in a row."""
+    """What to do with empty cells: refuse the file, cut their rows, or interpolate up to 5 in a row."""
 
     @property
     def given(self) -> Given | None:
-        """As `iel.load` takes them; None if nothing was said."""
-        said = {"observations": self.observations, "actions": self.actions, "episode": self.episode, "step": self.time}
-        given: dict[str, str | tuple[str, ...]] = {name: value for name, value in said.items() if value}
+        """These settings as `iel.load` takes them; None if all have their defaults."""
+        named = {"observations": self.observations, "actions": self.actions, "episode": self.episode, "step": self.time}
+        given: dict[str, str | tuple[str, ...]] = {name: value for name, value in named.items() if value}
         return {**given, "gaps": self.gaps} if given or self.gaps != "refuse" else None
 
 
@@ -64,17 +67,17 @@ class DataMake(Command):
     episodes: int | None = None
     """Number of episodes (default: the benchmark's)."""
     seed: int = 0
-    """The same seed gives the same file, bit for bit."""
+    """Seed of the data: the same seed gives the same file, bit for bit."""
     workers: int | None = None
-    """Processes (default: all cores; does not change the result)."""
+    """Processes (default: all cores); does not change the result."""
     out: Path | None = None
     """Directory (default: $IEL_DATA, else the user's cache)."""
     on: str | None = None
-    """`ray` or `ray=ADDRESS`: blocks of episodes are collected on a Ray cluster whose nodes see the directory."""
+    """`ray` or `ray=ADDRESS`: collect blocks of episodes on a Ray cluster whose nodes share the directory."""
     controller: Path | None = None
-    """Another controller for the ant than our own: a safetensors file, or D4RL's as npz."""
+    """Another controller for the ant: a safetensors file, or D4RL's as npz."""
     again: Flag = False
-    """Collect it again even if the same data set is there."""
+    """Collect it again even if the same data set exists."""
 
     def __call__(self) -> Facts:
         from iel.cluster import Cluster
@@ -101,7 +104,7 @@ class DataMake(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DataCheck(TableCommand):
-    """Look for everything that is wrong with a data set, and say what to do. Exit code 1 if training would fail."""
+    """Find everything that is wrong with a data set, and say what to do. Exit code 1 if training would fail."""
 
     name: tyro.conf.Positional[str]
     """A file (npz, hdf5, csv, parquet), a folder of episodes, a Minari or LeRobot data set, or the name of a data set
@@ -112,43 +115,39 @@ class DataCheck(TableCommand):
 
         findings = examine(self.name, self.columns.given)
         errors = sum(finding.severity == "error" for finding in findings)
-        print("\n".join(str(finding) for finding in findings) or f"{self.name}: nothing wrong was found")
-        return {
-            "data": self.name,
-            "errors": errors,
-            "warnings": len(findings) - errors,
-            "findings": [asdict(finding) for finding in findings],
-            "exit_code": int(errors > 0),
-        }
+        print("\n".join(map(str, findings)) or f"{self.name}: nothing wrong was found")
+        facts = {"data": self.name, "errors": errors, "warnings": len(findings) - errors}
+        return {**facts, "findings": [asdict(finding) for finding in findings], "exit_code": int(errors > 0)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConvert(TableCommand):
-    """Turn logs of any kind (CSV, Parquet, LeRobot, HDF5, bags of ROS...) into a data set, or a data set into another
-    format."""
+    """Turn logs (CSV, Parquet, LeRobot, HDF5, bags of ROS...) into a data set, or a data set into another format."""
 
     source: tyro.conf.Positional[str]
-    """A file, a folder with one file per episode, a data set of LeRobot or Minari, or a bag of ROS or MCAP."""
+    """A file, a folder with one file per episode, a LeRobot or Minari data set, or a ROS or MCAP bag."""
     out: Path | None = None
-    """What to write: FILE.npz, FILE.parquet, or a directory with --to (of a bag without --map: the first guess)."""
+    """What to write: FILE.npz, FILE.parquet, or a directory with --to (for a bag without --map: FILE.toml)."""
     to: Format | None = None
-    """What to write (default: as --out ends)."""
+    """Format to write (default: by the ending of --out)."""
     map: Path | None = None
-    """Of a bag: the file that says which topics and fields are what (docs/bags.md); without it, a first guess is
+    """For a bag: the file that maps topics and fields to columns (docs/bags.md); without it, a first guess is
     written."""
     silence: float | None = None
     """With --time and --rate: seconds without a row that end an episode (default: five usual intervals)."""
     trust: Flag = False
     """Write the data although `iel data check` finds errors in it."""
     unit_actions: Flag = False
-    """Rescale every action column to [-1, 1], as policies need it; the range is kept, and the agent answers in these
-    units if asked to."""
+    """Rescale every action column to [-1, 1], as policies need it. The range is stored, so the agent can answer in the
+    original units."""
     action_delay: int = 0
-    """Actions act so many rows after they were logged (`iel data check` estimates it): move them there."""
+    """Shift actions by this number of rows: from where they were logged to where they act (`iel data check` estimates
+    it)."""
     units: tuple[str, ...] = ()
-    """What columns are measured in: x=m v=m/s."""
+    """Units of columns: x=m v=m/s."""
     rate: float | None = None
-    """Rows per second: to make, with --time; else what they are (default: as the file says, where times are dates)."""
+    """Rows per second: with --time the rate to resample to, else the rate of the file (default: from its times, where
+    these are dates)."""
 
     def __call__(self) -> Facts:
         from iel.data.bags import is_bag
@@ -164,36 +163,34 @@ class DataConvert(TableCommand):
             return self._guess(path)
         if self.out is None:
             raise ConfigError("Say what to write with --out, such as --out robot.npz.")
-        data = self._rows(path)
-        ranges: Facts = {}
+        units = dict(pair.split("=", 1) for pair in self.units if "=" in pair)
+        if len(units) < len(self.units):
+            raise ConfigError("--units takes COLUMN=UNIT, as in x=m v=m/s.")
+        data, ranges = self._rows(path), Facts()
         if self.unit_actions:
             data = unit_actions(data)
             low, high = data.signals.action_low, data.signals.action_high
             ranges = {"action_low": _few_digits(low, 9), "action_high": _few_digits(high, 9)}
             validate(replace(data, checked=self.trust))
-        units = dict(pair.split("=", 1) for pair in self.units if "=" in pair)
-        if len(units) < len(self.units):
-            raise ConfigError("--units takes COLUMN=UNIT, as in x=m v=m/s.")
-        data = data.described(
-            units={**data.signals.units, **units}, rate=data.signals.rate if self.rate is None else self.rate
-        )
+        rate = data.signals.rate if self.rate is None else self.rate
+        data = data.described(units={**data.signals.units, **units}, rate=rate)
         write_dataset(data, self.out, self.to)
-        print(f"{self.out}: {len(data)} episodes, {data.num_transitions} steps, {data.observation_size} observation "
-              f"and {data.action_size} action columns")  # fmt: skip
+        columns = f"{data.observation_size} observation and {data.action_size} action columns"
+        print(f"{self.out}: {len(data)} episodes, {data.num_transitions} steps, {columns}")
         if ranges:
-            print(f"actions are stretched to [-1, 1]: low {ranges['action_low']}, high {ranges['action_high']}; send "
+            print(f"actions were rescaled to [-1, 1]: low {ranges['action_low']}, high {ranges['action_high']}; send "
                   "u = low + (a + 1) (high - low) / 2")  # fmt: skip
         print(f"next: iel data check {self.out}")
         return {"out": str(self.out), "episodes": len(data), "transitions": data.num_transitions, **ranges}
 
     def _rows(self, path: Path) -> iel.Trajectories:
-        """The rows of the source, with its actions where they act."""
+        """The rows of the source, each action at the row where it acts."""
         from iel.data.bags import is_bag, read_bags, read_mapping
         from iel.data.catalogue import read
         from iel.data.delay import shift_actions
         from iel.data.trajectories import Rows
 
-        trust = self.trust or self.unit_actions or self.action_delay > 0  # what is changed is looked at afterwards
+        trust = self.trust or self.unit_actions or self.action_delay > 0  # changed data is checked afterwards
         if is_bag(path):
             assert self.map is not None, "a guess was written instead"
             rows, reports = read_bags(path, read_mapping(self.map))
@@ -215,23 +212,23 @@ class DataConvert(TableCommand):
 
         out = self.out or Path(f"{path.stem}.toml")
         if out.exists():
-            raise DataError(f"{out} is there already; use it with --map {out}, or say --out OTHER.toml.")
+            raise DataError(f"{out} exists already; use it with --map {out}, or give another --out OTHER.toml.")
         write_text(out, guess(path))
-        print(f"{out}: a first guess at what is what in {path}\nedit it, then: "
-              f"iel data convert {path} --map {out} --out {path.stem}.npz")  # fmt: skip
+        print(f"{out}: a first guess of what the topics of {path} are")
+        print(f"edit it, then: iel data convert {path} --map {out} --out {path.stem}.npz")
         return {"out": str(out)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataStore(TableCommand):
-    """Write a data set as a store on the disk, which is trained on without being loaded (docs/scale.md)."""
+    """Write a data set as a store on disk: training then reads it without loading it (docs/scale.md)."""
 
     name: tyro.conf.Positional[str]
     """A file (npz, hdf5), a folder of npz episodes or a Minari data set, or the name of a data set on this machine."""
     out: Path
-    """Directory of the store; it must not be there yet."""
+    """Directory of the store; it must not exist yet."""
     trust: Flag = False
-    """Leave out the checks of `iel data check`; they look at a million rows at a time."""
+    """Skip the checks of `iel data check`, which read a million rows at a time."""
 
     def __call__(self) -> Facts:
         from iel.data.catalogue import resolve
@@ -248,12 +245,12 @@ class DataStore(TableCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class DataInfo(TableCommand):
-    """What a data set holds."""
+    """Describe a data set: size, ranges, position columns, jumps and rests."""
 
     name: tyro.conf.Positional[str]
     """Name of a data set on this machine, or path of a file or folder."""
     episodes: int | None = None
-    """The size it was made with, if not the benchmark's own."""
+    """The size it was made with (default: the benchmark's)."""
 
     def __call__(self) -> Facts:
         data = iel.load(self.name, episodes=self.episodes, make=False, columns=self.columns.given)
@@ -280,7 +277,7 @@ class DataInfo(TableCommand):
 
 
 def _motion(data: iel.Trajectories) -> Facts:
-    """What the columns do: how slow each is, which tell the position, how often it jumps and how much it rests."""
+    """How columns change: slowness of each, position columns, number of jumps, shares of rows at rest."""
     from iel.data.positions import LONG, SHORT, monotone_columns, rest_rows, slowness
 
     facts: Facts = {"slowness": None, "position_columns": None, "jumps": len(data.jumps)}
@@ -288,9 +285,9 @@ def _motion(data: iel.Trajectories) -> Facts:
     try:
         facts["slowness"] = _few_digits(slowness(data), 3)
         facts["position_columns"] = position = list(data.require_position())
-    except DataError as problem:  # episodes too short to tell, or nothing separates position from pose
+    except DataError as problem:  # episodes are too short, or no column is clearly slower than the others
         return {**facts, "note": str(problem)}
-    pieces = data.cut(data.jumps)  # as in training: a jump is no motion
+    pieces = data.cut(data.jumps)  # as in training: a jump is not a motion
     for name, kind in (("resting_share", LONG), ("short_rests_share", SHORT)):
         facts[name] = round(len(rest_rows(pieces, position, kind)) / pieces.num_states, 3)
     return facts
@@ -300,17 +297,17 @@ def _few_digits(values: Iterable[float], digits: int = 4) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def _print_columns(facts: Facts, signals: Signals, shown: int = 8) -> None:
-    """The slowest columns, with range and ratio."""
+def _print_columns(facts: Facts, signals: Signals) -> None:
+    """The slowest columns, with range and slowness."""
     ratios = facts["slowness"] or [0.0] * facts["observation_size"]
     order = sorted(range(len(ratios)), key=lambda column: -ratios[column])
-    names = {column: signals.axis(column).removeprefix("column ") for column in order[:shown]}
+    names = {column: signals.axis(column).removeprefix("column ") for column in order[:SHOWN]}
     width = max(8, *(min(len(name), 40) for name in names.values()))
     print(f"{'column':>{width}} {'lowest':>10} {'highest':>10} {'slowness':>9}")
-    for column in order[:shown]:
+    for column, name in names.items():
         low, high = facts["observation_low"][column], facts["observation_high"][column]
-        position = "  place" if column in (facts["position_columns"] or []) else ""
+        position = "  position" if column in (facts["position_columns"] or []) else ""
         one_way = "  battery? clock? leave it out" if column in facts["one_way_columns"] else ""
-        print(f"{names[column][:40]:>{width}} {low:>10g} {high:>10g} {ratios[column]:>9g}{position}{one_way}")
-    if len(order) > shown:
-        print(f"{len(order) - shown} more columns, with a slowness of {ratios[order[shown]]:g} and less")
+        print(f"{name[:40]:>{width}} {low:>10g} {high:>10g} {ratios[column]:>9g}{position}{one_way}")
+    if len(order) > SHOWN:
+        print(f"{len(order) - SHOWN} more columns, with a slowness of {ratios[order[SHOWN]]:g} and less")

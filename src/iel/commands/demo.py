@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import iel
-from iel.commands.common import PLANNER_NAMES, Command, Facts, Flag
+from iel.commands.common import Command, Facts, Flag
 from iel.commands.evaluate import Evaluate, VideoCommand
 from iel.commands.plan import PlanCommand
 
@@ -25,13 +25,14 @@ class Show(NamedTuple):
     episodes: int
     """Evaluation episodes per task."""
     remark: str = ""
-    """On the table."""
+    """Printed below the table."""
     film: bool = False
 
 
 POINT = Show(
     "demo", "pointmaze-large-navigate-v0", 300, "laptop",
-    {"steps": 4_000, "push_offset": 100.0, "policy_hidden": (128, 128)}, PLANNER_NAMES,
+    {"steps": 4_000, "push_offset": 100.0, "policy_hidden": (128, 128)},
+    ("direct", "rec-mid", "sym-graph", "asym-graph"),
     10, "direct and rec-mid have no graph: far from the goal the network's direction leads into walls, so they are "
     "expected to fail here; the graph planners add up short distances, which are right.",
 )  # fmt: skip
@@ -41,13 +42,13 @@ ANT = Show("demo-ant", "antmaze-large-navigate-v0", 300, "laptop-robot", {}, ("a
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Command):
-    """Collect data in a maze, train HTP, plan in four ways, evaluate and draw, in about a minute. With --ant: an ant
-    learns to cross a large maze, and is filmed, in at most five minutes."""
+    """Collect data in a maze, train HTP, compare four planners, evaluate and draw, in about a minute. With --ant: an
+    ant learns to cross a large maze and is filmed, in at most five minutes."""
 
     ant: Flag = False
     """An ant with eight joints instead of a point."""
     out: Path | None = None
-    """Run directory (default: the next free runs/demo-NNN or runs/demo-ant-NNN); one that was stopped goes on."""
+    """Run directory (default: the next free runs/demo-NNN or runs/demo-ant-NNN); one that was stopped is continued."""
     seed: int = 0
     """Seed of training and evaluation."""
     episodes: int | None = None
@@ -59,14 +60,13 @@ class Demo(Command):
         from iel.envs import require_simulator
         from iel.training.run import next_free
 
-        require_simulator("The demo")  # said now, also where the data is there already
+        require_simulator("The demo")  # also where the data exists already
         show, started, say = ANT if self.ant else POINT, time.monotonic(), Console().print
-        say(f"[bold]1/4[/bold] data: {show.data_episodes} episodes of {show.env}, collected in MuJoCo and kept for "
-            "next time")  # fmt: skip
+        say(f"[bold]1/4[/bold] data: {show.data_episodes} episodes of {show.env}, collected in MuJoCo and stored")
         data = iel.load(show.env, episodes=show.data_episodes)
-        out = self.out or next_free(Path("runs"), show.run)  # not before the data is there: a failure leaves nothing
+        out = self.out or next_free(Path("runs"), show.run)  # not before the data exists: a failure leaves nothing
         again = f"iel demo{' --ant' if self.ant else ''} --out {out}"
-        say(f"[bold]2/4[/bold] training: a waypoint policy, then the geometry (if it is stopped, {again} goes on)")
+        say(f"[bold]2/4[/bold] training: a waypoint policy, then the geometry (if it is stopped, {again} continues it)")
         method = iel.HTP.preset(show.preset, **show.settings)
         run = iel.train(data, method, [self.seed], out=out, resume=True).runs[self.seed]
         episodes = show.episodes if self.episodes is None else self.episodes

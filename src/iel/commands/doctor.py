@@ -12,8 +12,7 @@ from iel.cores import usable_cores
 from iel.errors import install
 
 PACKAGES = ("iel", "numpy", "scipy", "jax", "jaxlib", "equinox", "optax", "safetensors")
-SIMULATORS = ("gymnasium", "mujoco", "ogbench")
-EXTRAS = {"gymnasium": "sim", "mujoco": "sim", "ogbench": "sim", "tensorboardX": "tensorboard", "fastapi": "serve"}
+EXTRAS = {"gymnasium": "sim", "mujoco": "sim", "ogbench": "sim", "tensorboardX": "tensorboard", "starlette": "serve"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +21,8 @@ class Doctor(Command):
 
     def __call__(self) -> Facts:
         from rich.console import Console
-        from rich.markup import escape
+        from rich.table import Table
+        from rich.text import Text
 
         from iel.data.catalogue import data_directory
 
@@ -38,29 +38,34 @@ class Doctor(Command):
             "problems": problems,
             "healthy": not problems,
         }
-        console = Console(highlight=False, soft_wrap=True)
-        console.print(f"python      {found['python']} on {found['machine']}")
-        packages = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-        console.print(f"packages    {escape(packages)}")
-        simulators = all(find_spec(name) for name in SIMULATORS)
+        versions = found["versions"]
+        table = Table.grid(padding=(0, 2))
+        table.add_row("python", f"{found['python']} on {found['machine']}")
+        table.add_row("packages", ", ".join(f"{name} {version}" for name, version in versions.items() if version))
+        for extra in dict.fromkeys(EXTRAS.values()):
+            absent = [name for name, its in EXTRAS.items() if its == extra and not versions[name]]
+            if absent:
+                table.add_row("optional", Text(f"{', '.join(absent)}: {install(extra)}"))
         for name in ("devices", "rendering", "data_directory", "run_directory"):
-            console.print(f"{name.removesuffix('_directory'):<11} {escape(found[name])}")
+            table.add_row(name.replace("run_directory", "runs").removesuffix("_directory"), Text(found[name]))
         for problem in problems:
-            console.print(f"[bold red]fix[/bold red]         {escape(problem)}")
+            table.add_row(Text("fix", "bold red"), Text(problem))
         if not problems:
-            next_step = "try `iel demo`" if simulators else "train on logs of your own: `iel train --data FILE`"
-            console.print(f"[bold green]all well[/bold green]    {next_step}")
+            simulators = all(find_spec(name) for name, extra in EXTRAS.items() if extra == "sim")
+            own = "train on logs of your own: `iel train --data FILE`"
+            table.add_row(Text("all well", "bold green"), "try `iel demo`" if simulators else own)
+        Console(highlight=False).print(table)
         return found
 
 
-def _versions(problems: list[str]) -> dict[str, str]:
-    versions = {}
+def _versions(problems: list[str]) -> dict[str, str | None]:
+    """Version of each package, None where it is not installed."""
+    versions: dict[str, str | None] = {}
     for name in (*PACKAGES, *EXTRAS):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            optional = f"not installed (optional; {install(EXTRAS.get(name, ''))})"
-            versions[name] = optional if name in EXTRAS else "missing"
+            versions[name] = None
             if name in PACKAGES:
                 problems.append(f"The package {name} is missing; run `make install`.")
     return versions
@@ -75,12 +80,11 @@ def _devices(problems: list[str]) -> str:
         problems.append(f"JAX cannot start ({error}); reinstall jax and jaxlib in equal versions.")
         return "none"
     kinds = ", ".join(f"{device.platform}:{device.id}" for device in devices)
-    none = " (no accelerator: presets `smoke` and `laptop` are for this)"
-    return kinds + (none if devices[0].platform == "cpu" else "")
+    return kinds + (" (CPU only: use the presets `smoke` and `laptop`)" if devices[0].platform == "cpu" else "")
 
 
 def _rendering() -> str:
-    """Offscreen rendering is optional: our pictures are drawn by matplotlib. A crash of the driver must not be ours."""
+    """Whether MuJoCo can render, for camera images. It is tried in a process of its own, since drivers may crash."""
     if find_spec("mujoco") is None:
         return "no MuJoCo, so no camera images; everything else works without it"
     from iel.viz.rendering import find_backend
@@ -99,4 +103,4 @@ def _writable(directory: Path, remedy: str, problems: list[str]) -> str:
     except OSError as error:
         problems.append(f"{directory} cannot be written ({error.strerror}); {remedy}.")
         return f"{directory} (not writable)"
-    return f"{directory} (writable{'' if directory.exists() else ', made when needed'})"
+    return f"{directory} (writable{'' if directory.exists() else ', created on first use'})"

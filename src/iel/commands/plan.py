@@ -20,37 +20,37 @@ if TYPE_CHECKING:
     from iel.training import Run
 
 SHOWN = 12
-"""Waypoints that are printed unless all are asked for."""
+"""Waypoints that are printed without --all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand(PlanningCommand):
-    """Plan one way from a start to a goal: prints the waypoints and draws them in the planning graph."""
+    """Plan a route from a start to a goal: print its waypoints and draw it in the planning graph."""
 
     planner: Literal["asym-graph", "sym-graph", "gas-graph"] = "asym-graph"
     """Which graph to plan in."""
     task: int = 1
-    """Take start and goal from this task of the environment; a run on logs of your own takes them from its data."""
+    """Take start and goal from this task of the environment; for logs of your own they come from the data."""
     start: tuple[float, ...] | None = None
-    """Start observation instead of that one (for a PointMaze: x y)."""
+    """Start observation instead (for a PointMaze: x y)."""
     goal: tuple[str, ...] | None = None
-    """Goal observation instead of that one; or some of its columns, x=8.5 y=2.0 (or 0=8.5 1=2.0): any state of the data
-    that matches (x=4:8 is a range)."""
+    """Goal observation instead, or some of its columns, x=8.5 y=2.0 (or 0=8.5 1=2.0): any state of the data that
+    matches (x=4:8 is a range)."""
     via: tuple[str, ...] | None = None
-    """Places to pass on the way, in this order: 0=8.5,1=2.0 0=20:24."""
+    """Regions to pass on the route, in this order: 0=8.5,1=2.0 0=20:24."""
     avoid: tuple[str, ...] | None = None
-    """Places to keep out of: 0=4:8,1=2:6."""
+    """Regions to keep out of: 0=4:8,1=2:6."""
     reward: tuple[str, ...] | None = None
-    """Collect a reward instead of going to a goal: places and what a step in them is worth, 0=4:8,1=2:6@1, or an npz
-    file whose array `rewards` has one number per state of the data."""
+    """Collect a reward instead of heading for a goal: regions and the reward of a step in them, 0=4:8,1=2:6@1, or an
+    npz file whose array `rewards` has one number per state of the data."""
     weighted: tuple[str, ...] | None = None
     """Goals that attract and repel instead of one goal: 8.5,2.0@1 20,4@-0.5."""
     outside: Literal["warn", "refuse", "ignore"] = "warn"
-    """What to do about a start or a goal far outside of the training data."""
+    """What to do if the start or the goal is far outside of the training data."""
     seed: int = 0
     """Seed of the task's start and goal."""
     all: Flag = False
-    """Print every waypoint, not a dozen of them."""
+    """Print all waypoints instead of twelve."""
     picture: Path | None = None
     """Where to draw (default: RUN/plots/plan.png)."""
 
@@ -68,8 +68,7 @@ class PlanCommand(PlanningCommand):
         goal = iel.Sequence([*stops, wanted]) if stops else wanted
         goal = goal if self.avoid is None else iel.Avoid(goal, parse_regions(self.avoid, signals))
         model.outside = self.outside
-        if model.support is None:  # trained by a version that stored none
-            model.support = support_of(data)
+        model.support = model.support or support_of(data)
         planner = self.planning.agent(self.planner, model, data).planner
         planner.prepare(goal)
         route = planner.path(start)
@@ -112,8 +111,8 @@ class PlanCommand(PlanningCommand):
         }
 
     def _ends(self, run: Run, data: iel.Trajectories) -> tuple[np.ndarray, np.ndarray, MazeMap | None]:
-        """(start, goal, map or None): the start as it was given; else both of the environment's task, or two states of
-        the data where there is no environment."""
+        """(start, goal, map or None): the given start; else both of the environment's task, or two states of the data
+        where no environment is known."""
         if known_environment(run.env) is None:  # logs of one's own: a long route through the data
             first, last, maze = data.episode(0).observations[0], data.episode(len(data) - 1).observations[-1], None
         else:
@@ -128,11 +127,11 @@ class PlanCommand(PlanningCommand):
         return start, np.asarray(last, np.float32), maze
 
     def _wanted(self, task_goal: np.ndarray, signals: Signals) -> tuple[Goal, list[float] | str]:
-        """The goal without what lies on the way to it; the same as numbers or words."""
+        """The goal without --via and --avoid, and how it is printed: numbers or the words that were given."""
         options = {"goal": self.goal, "reward": self.reward, "weighted": self.weighted}
         given = {name: words for name, words in options.items() if words is not None}
         if len(given) > 1:
-            raise ConfigError(f"--{' and --'.join([*given][:2])} are two wishes; give one of them.")
+            raise ConfigError(f"--{' and --'.join([*given][:2])} exclude each other; give one of them.")
         if not given:
             return task_goal, task_goal.tolist()
         ((name, words),) = given.items()

@@ -1,12 +1,13 @@
-"""Goals, places and rewards as people type them.
+"""Goals, regions and rewards as they are typed.
 
 1.5 2.0              an observation
 x=8.5 y=2.0          columns of it, by name or number (0=8.5): any state of the data that matches
-0=4:8,1=2:6          a place: column 0 from 4 to 8 and column 1 from 2 to 6 (an end left out is open)
-0=4:8,1=2:6@1        a place and what each step in it is worth
+0=4:8,1=2:6          a region: column 0 from 4 to 8 and column 1 from 2 to 6 (without a number, an end is open)
+0=4:8,1=2:6@1        a region and the reward of each step in it
 8.5,2.0@-1           an observation and its weight
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,35 +24,35 @@ Rewards: TypeAlias = np.ndarray | Callable[[np.ndarray], np.ndarray]
 
 
 def parse_goal(words: Sequence[str], signals: Signals = UNNAMED) -> np.ndarray | ColumnRegion:
-    """An observation, or a dictionary of columns where every word has the form COLUMN=VALUE."""
+    """An observation, or a dictionary of columns where words have the form COLUMN=VALUE."""
     if any("=" in word for word in words):
         return parse_region(",".join(words), signals)
     return np.array([_number(word, " ".join(words)) for word in words], np.float32)
 
 
 def parse_region(text: str, signals: Signals = UNNAMED, ranges: bool = False) -> ColumnRegion:
-    """`0=4:8,1=2` as {0: (4.0, 8.0), 1: 2.0}; where only `ranges` make sense, a value is refused."""
+    """`0=4:8,1=2` as {0: (4.0, 8.0), 1: 2.0}; with `ranges`, single values are refused."""
     found: ColumnRegion = {}
     for part in text.split(","):
         column, sign, wanted = part.partition("=")
         if not sign or not column.strip():
-            raise ConfigError(f"'{part}' does not say what a column is to be; write it like 0=8.5 or 0=4:8.")
+            raise ConfigError(f"'{part}' gives no value for a column; write it like 0=8.5 or 0=4:8.")
         low, colon, high = wanted.partition(":")
+        if ranges and not colon:
+            raise ConfigError(f"'{part}' is a single value, but a region needs ranges; write it like 0=4:8.")
         ends = (_number(low, text) if low else -math.inf, _number(high, text) if high else math.inf)
         found[signals.column(column.strip())] = ends if colon else _number(low, text)
-        if ranges and not colon:
-            raise ConfigError(f"'{part}' is a value and no place; write a range like 0=4:8.")
     return found
 
 
 def parse_regions(texts: Sequence[str], signals: Signals = UNNAMED) -> list[ColumnRegion]:
-    """Several places."""
+    """Several regions."""
     return [parse_region(text, signals, ranges=True) for text in texts]
 
 
 def parse_weighted(texts: Sequence[str]) -> tuple[np.ndarray, list[float]]:
     """Observations and their weights from words like 8.5,2.0@-1."""
-    parts = [_weighed(text) for text in texts]
+    parts = [_weighted(text) for text in texts]
     states = [[_number(value, state) for value in state.split(",")] for state, _ in parts]
     if len({len(state) for state in states}) != 1:
         raise ConfigError("Weighted goals must all have as many numbers as an observation, as in 8.5,2.0@1.")
@@ -59,7 +60,7 @@ def parse_weighted(texts: Sequence[str]) -> tuple[np.ndarray, list[float]]:
 
 
 def parse_reward(texts: Sequence[str], signals: Signals = UNNAMED) -> Rewards:
-    """A function of observations from places and their worth, or the array `rewards` of one npz file."""
+    """A function of observations from regions and their rewards, or the array `rewards` of one npz file."""
     from iel.data.npz import read_npz
     from iel.planning.goals import inside
 
@@ -70,11 +71,12 @@ def parse_reward(texts: Sequence[str], signals: Signals = UNNAMED) -> Rewards:
                 f"{texts[0]} holds no array 'rewards'; save one number per state of the data under this name."
             )
         return arrays["rewards"]
-    parts = [(parse_region(region, signals, ranges=True), worth) for region, worth in map(_weighed, texts)]
-    return lambda rows: sum((worth * inside(region, rows) for region, worth in parts), np.zeros(len(rows)))
+    parts = [(parse_region(region, signals, ranges=True), reward) for region, reward in map(_weighted, texts)]
+    return lambda rows: sum((reward * inside(region, rows) for region, reward in parts), np.zeros(len(rows)))
 
 
-def _weighed(text: str) -> tuple[str, float]:
+def _weighted(text: str) -> tuple[str, float]:
+    """What stands before the @, and the number after it."""
     what, sign, weight = text.rpartition("@")
     if not sign:
         raise ConfigError(f"'{text}' has no weight; write it like 0=4:8,1=2:6@1.")
@@ -82,11 +84,8 @@ def _weighed(text: str) -> tuple[str, float]:
 
 
 def _number(text: str, whole: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if math.isfinite(value):
-        return value
+    with contextlib.suppress(ValueError):
+        if math.isfinite(value := float(text)):
+            return value
     where = "" if text == whole else f" in '{whole}'"
-    raise ConfigError(f"'{text}'{where} is not a number.")
+    raise ConfigError(f"'{text}'{where} is not a finite number.")

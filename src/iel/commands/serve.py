@@ -13,26 +13,26 @@ from iel.commands.common import Command, Facts, Flag, PlannerSettings, RunComman
 from iel.errors import ConfigError, install
 
 PORT = 8420
-PACKAGES = ("scipy", "threadpoolctl", "fastapi", "uvicorn", "websockets", "httptools")
+PACKAGES = ("scipy", "threadpoolctl", "starlette", "uvicorn", "websockets", "httptools")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serving(Command):
-    """Where the server listens."""
+    """A server of models."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="run")]
-    """Run directory or export; of several, the page can switch between them."""
+    """Run directory or export. Give several to switch between them in the playground; robots get the first."""
     host: str = "127.0.0.1"
-    """Address to listen on. Any other than this machine's own needs a token in IEL_TOKEN."""
+    """Address of the server. Any other than this machine's own needs a token in the variable IEL_TOKEN."""
     port: int = PORT
-    """Port to listen on; 0 takes a free one."""
+    """Port of the server; 0 takes a free one."""
     allow_host: tuple[str, ...] = ()
-    """Further names this server is called by, such as robot.local."""
+    """Further host names of this server, such as robot.local."""
     planning: Annotated[PlannerSettings, tyro.conf.OmitArgPrefixes] = PlannerSettings()
     outside: Literal["warn", "refuse", "ignore"] = "warn"
-    """What to do about goals and observations far outside of the training data: say so in the answer, or refuse."""
+    """What to do with goals and observations far outside of the training data: warn in the answer, or refuse."""
     rate: float = 5000.0
-    """Requests a second that one address may ask."""
+    """Requests per second that one address may send."""
 
     def serve(self, *, play: bool, browse: bool) -> Facts:
         """Serve until interrupted."""
@@ -44,7 +44,7 @@ class Serving(Command):
         if self.rate <= 0:
             raise ConfigError(f"--rate is {self.rate:g}; give a positive number of requests a second.")
         if not self.runs:
-            raise ConfigError("Nothing to serve; give the directory of a run or an export.")
+            raise ConfigError("No model is given; give the directory of a run or an export.")
         from iel.serving.app import create_app
         from iel.serving.engine import open_served
         from iel.serving.guard import AccessPolicy, Limits
@@ -64,7 +64,7 @@ class Serving(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ServeCommand(Serving):
-    """Serve a run or export to robots: actions, plans and predicted steps over HTTP and WebSocket."""
+    """Serve a run or export to robots: actions, routes and predicted steps over HTTP and WebSocket."""
 
     play: Flag = False
     """Also serve the playground's page."""
@@ -75,7 +75,7 @@ class ServeCommand(Serving):
 
 @dataclass(frozen=True, kw_only=True)
 class PlayCommand(Serving):
-    """Play with a run or export in the browser: set goals, draw walls, watch it plan and walk."""
+    """Open a run or export in the browser: set goals, draw walls, watch the agent plan and walk."""
 
     no_browser: Flag = False
     """Do not open a browser."""
@@ -91,19 +91,20 @@ class ExportCommand(RunCommand):
     out: Path | None = None
     """Directory to write, which must not exist yet (default: RUN/export)."""
     nodes: int | None = None
-    """Take so many states of the data along, so that graph planners need none (2048; 8192 for waypoint policies)."""
+    """States of the data to store for graph planners (default: 2048; 8192 for waypoint policies)."""
     coreset: Literal["farthest", "dpp"] = "farthest"
     """How those states are chosen."""
     unobserved_cost: float | None = None
-    """Take along who was seen to pass between them; an edge that nobody took costs so many times as much (1000)."""
+    """Store which edges between these states the data takes, and multiply the cost of all others by this factor, e.g.
+    1000."""
     data: Path | None = None
     """Take states from this file or folder instead of the data the run was trained on."""
     no_onnx: Flag = False
     """Leave the ONNX files out (writing them needs the extra `onnx`)."""
     licence: str | None = None
-    """Under which others may use the agent, such as mit; its card says so."""
+    """Licence of the agent, such as mit, for its card."""
     check: Flag = False
-    """Write nothing: check that an export (given in place of the run) is whole and agrees with itself."""
+    """Write nothing: check that an export (given in place of the run) is complete and unchanged."""
 
     def __call__(self) -> Facts:
         from iel.export import check_export, export_run, file_sizes
@@ -112,9 +113,8 @@ class ExportCommand(RunCommand):
             found = check_export(self.run)
             print(f"{self.run} is whole: {len(found['files'])} files as they were written")
             return found
-        run = iel.open_run(self.run)
+        run, out = iel.open_run(self.run), self.out or self.run / "export"
         data = run.data(self.data) if self.nodes is not None else None
-        out = self.out or run.path / "export"
         card = export_run(
             run,
             out,

@@ -1,41 +1,44 @@
-"""The application: routes of the policy server, the playground's page, and one sentence for every refusal.
+"""The routes of the policy server and of the playground, and one sentence for every refusal.
 
-POST /v1/act  /v1/plan  /v1/steps      one question or a batch
+POST /v1/act  /v1/plan  /v1/steps      one query or a batch
 WS   /v1/control                       a control loop: goal in, then observation in, action out
 GET  /v1/model  /health  /metrics      what is served, and how it is doing
-GET  /docs  /openapi.json              how to ask
+GET  /docs  /openapi.json              how to use it
 GET  /  /play/...                      the playground
 """
 
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+import msgspec
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocketState
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import iel
 from iel.errors import ConfigError, IELError
-from iel.serving.engine import GOALS, Busy, Control, Engine, Served, finite, warned
+from iel.serving.engine import GOALS, Busy, Control, Engine, Served
 from iel.serving.guard import AccessPolicy, Guard, Limits, Metrics, address_of, refused
-from iel.serving.playground import FRAMES, PlayMessage, Session, Stage
-from iel.serving.schemas import ROWS, ActQuestion, Answer, ControlMessage, Question, Refusal, StepsQuestion, parse
+from iel.serving.playground import PlayMessage, Session, Stage
+from iel.serving.schemas import ROWS, ActQuery, Answer, ControlMessage, Query, Refusal, parse
 
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 IDLE = 600.0
 """Seconds without a message after which a WebSocket is closed."""
 ABOUT = "Send observations and goals, get actions, routes and predicted steps. Refusals are one sentence."
+REFUSALS = (401, 403, 413, 415, 421, 422, 429)
 
 
 def static_files() -> dict[str, tuple[bytes, str]]:
-    """Name -> content and type of the package's own few files; nothing else can be asked for."""
+    """Name -> content and type of the package's own few files; the server opens nothing else."""
     files = [file for file in (Path(__file__).parent / "static").iterdir() if file.suffix in KINDS]
     return {file.name: (file.read_bytes(), KINDS[file.suffix]) for file in files}
 
@@ -43,26 +46,19 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 def create_app(
     served: Sequence[Served], policy: AccessPolicy | None = None, limits: Limits | None = None, *, play: bool = False
 ) -> Guard:
-    """The ASGI application, guarded. With `play` it has the page as well."""
+    """The ASGI application, guarded: the first model answers robots. With `play` it has the playground's page too."""
     engines = [Engine(each) for each in served]
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await engines[0].call(engines[0].agent)  # the first request should not wait for the graph
         yield
         for engine in engines:
             engine.close()
 
-    app = FastAPI(
-        title="iel", version=iel.__version__, description=ABOUT, docs_url=None, redoc_url=None, lifespan=lifespan
-    )
+    app = Starlette(lifespan=lifespan, exception_handlers={IELError: _sentence, HTTPException: _sentence})
     guard = Guard(app, policy or AccessPolicy(), limits or Limits(), Metrics())
-    for kind in (IELError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, _sentence)
-    _add_policy(app, engines[0], guard)
-    _add_pages(app, play)
-    if play:
-        _add_playground(app, engines, guard)
+    app.routes.extend([*_policy(engines[0], guard), *_pages(play), *(_playground(engines, guard) if play else ())])
     guard.metrics.routes = frozenset(route.path for route in app.routes if isinstance(route, (Route, WebSocketRoute)))
     return guard
 
@@ -71,96 +67,106 @@ async def _sentence(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, HTTPException):
         known = {404: "There is nothing here; see /docs.", 405: "This address takes another method; see /docs."}
         return refused(error.status_code, known.get(error.status_code, error.detail), error.headers)
-    if isinstance(error, RequestValidationError):
-        return refused(422, "The address holds something that is not a number; see /docs.")
     return refused(429 if isinstance(error, Busy) else 422, str(error))
 
 
 # ---------------------------------------------------------------- the policy
 
 
-def _described(schema: type[Question], answer: Answer) -> dict[str, Any]:
-    """How a route is described: bodies are read by `parse`, so the page is told here."""
-    content = {"application/json": {"schema": schema.model_json_schema()}}
-    refusals = {code: {"model": Refusal} for code in (401, 403, 413, 415, 421, 422, 429)}
-    ok = {"description": "The answer", "content": {"application/json": {"example": answer}}}
-    body = {"requestBody": {"required": True, "content": content}}
-    return {"openapi_extra": body, "responses": {200: ok, **refusals}}
+class Endpoint(NamedTuple):
+    """A route that /openapi.json describes."""
+
+    path: str
+    summary: str
+    answer: Callable[..., Answer]
+    """Runs in the engine's worker; its docstring is the description."""
+    query: type[Query]
+    example: Answer
 
 
-def _add_policy(app: FastAPI, engine: Engine, guard: Guard) -> None:
-    @app.post("/v1/act", summary="What to do now", **_described(ActQuestion, {"action": [0.1, -0.3], "steps": 41.5}))
-    async def act(request: Request) -> JSONResponse:
-        """The policy's mean action towards the goal, over the planner's next waypoint."""
-        query = parse(ActQuestion, await request.body())
-        rows = engine.tables(*query.rows)
-        quick = engine.quick(*rows, query.planner)
-        actions, steps, warnings = await engine.call(engine.act, *rows, query.planner, query.steps, quick=quick)
-        actions = engine.model.signals.in_units(actions, query.units)
-        guard.metrics.rows += len(actions)
-        answer: Answer = {"action" if query.single else "actions": query.one_or_all(actions.tolist())}
-        if steps is not None:
-            answer["steps"] = query.one_or_all([finite(value) for value in steps])
-        return JSONResponse(answer | warned(warnings))
+def _policy(engine: Engine, guard: Guard) -> list[BaseRoute]:
+    def post(endpoint: Endpoint) -> Route:
+        async def respond(request: Request) -> JSONResponse:
+            query = parse(endpoint.query, await request.body())
+            answer = await engine.call(endpoint.answer, query)
+            guard.metrics.rows += query.count
+            return JSONResponse(answer)
 
-    @app.post(
-        "/v1/plan",
-        summary="Which route leads there",
-        **_described(Question, {"waypoints": [[1.0, 2.0]], "steps": [3.1, 4.0], "predicted_steps": 7.1}),
-    )
-    async def plan(request: Request) -> JSONResponse:
-        """Waypoints (states of the data) from the observation to the goal, and the predicted steps of each part."""
-        query = parse(Question, await request.body())
-        rows = engine.tables(*query.rows)
-        if max(len(rows[0]), len(rows[1])) > GOALS:
-            raise ConfigError(f"A request may ask for at most {GOALS} routes; ask several times.")
-        routes = await engine.call(engine.routes, *rows, query.planner)
-        guard.metrics.rows += len(routes)
-        return JSONResponse(routes[0] if query.single else {"plans": routes})
+        return Route(endpoint.path, respond, methods=["POST"])
 
-    @app.post("/v1/steps", summary="How far it is", **_described(StepsQuestion, {"steps": 41.5}))
-    async def steps(request: Request) -> JSONResponse:
-        """Predicted steps to the goal: by the network alone, or along a planner's route."""
-        query = parse(StepsQuestion, await request.body())
-        found, warnings = await engine.call(engine.steps, *engine.tables(*query.rows), query.planner)
-        guard.metrics.rows += len(found)
-        return JSONResponse({"steps": query.one_or_all([finite(value) for value in found])} | warned(warnings))
-
-    @app.get("/v1/model", summary="What is served")
-    async def model() -> Answer:
-        """Sizes, planners and limits."""
+    async def model(_: Request) -> JSONResponse:
         limits = {"rows": ROWS, "goals": GOALS, "body": guard.limits.body, "rate": guard.limits.rate}
-        return {**engine.served.describe(), "limits": limits, "version": iel.__version__}
+        return JSONResponse({**engine.served.describe(), "limits": limits, "version": iel.__version__})
 
-    @app.get("/health", summary="Is it there?")
-    async def health() -> dict[str, str]:
-        """Answers as long as the server does; needs no token."""
-        return {"status": "ok", "version": iel.__version__}
+    async def health(_: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok", "version": iel.__version__})
 
-    @app.get("/metrics", summary="How is it doing?", response_class=PlainTextResponse)
-    async def metrics() -> PlainTextResponse:
-        """Counts and times, in the text format that Prometheus reads."""
+    async def metrics(_: Request) -> PlainTextResponse:
         return PlainTextResponse(guard.metrics.text())
 
-    @app.websocket("/v1/control")
+    async def described(_: Request) -> JSONResponse:
+        return JSONResponse(openapi(endpoints))
+
     async def control(socket: WebSocket) -> None:
-        """Each message (`ControlMessage`) is answered by one message: an action, what was done, or an error."""
         loop = Control(engine)
 
         async def reply(text: str) -> None:
-            message = parse(ControlMessage, text)
-            await socket.send_json(await engine.call(loop.answer, message, quick=loop.quick(message)))
+            await socket.send_json(await engine.call(loop.answer, parse(ControlMessage, text)))
 
         await _converse(guard, socket, reply)
+
+    plan = {"waypoints": [[1.0, 2.0]], "steps": [3.1, 4.0], "predicted_steps": 7.1}
+    endpoints = [
+        Endpoint("/v1/act", "Get an action", engine.act, ActQuery, {"action": [0.1, -0.3]}),
+        Endpoint("/v1/plan", "Plan a route", engine.plan, Query, plan),
+        Endpoint("/v1/steps", "Predict the steps to a goal", engine.steps, Query, {"steps": 41.5}),
+    ]
+    reports = {"/v1/model": model, "/health": health, "/metrics": metrics, "/openapi.json": described}
+    routes: list[BaseRoute] = [*map(post, endpoints), WebSocketRoute("/v1/control", control)]
+    return routes + [Route(path, report) for path, report in reports.items()]
+
+
+REPORTS = {
+    "/v1/model": ("What is served", "Sizes, columns, planners and limits."),
+    "/health": ("Whether the server responds", "Needs no token."),
+    "/metrics": ("Counts, times and memory", "In the text format that Prometheus reads."),
+}
+
+
+def openapi(endpoints: Sequence[Endpoint]) -> Answer:
+    """The OpenAPI document; the types of requests in it are those that `parse` checks."""
+    kinds = [Refusal, ControlMessage, *{each.query: None for each in endpoints}]
+    references, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    reference = dict(zip(kinds, references, strict=True))
+
+    def content(**about: object) -> Answer:
+        return {"description": "", "content": {"application/json": about}}
+
+    refusals = {str(code): content(schema=reference[Refusal]) for code in REFUSALS}
+    paths: Answer = {
+        each.path: {
+            "post": {
+                "summary": each.summary,
+                "description": inspect.getdoc(each.answer),
+                "requestBody": {"required": True, **content(schema=reference[each.query])},
+                "responses": {"200": content(example=each.example), **refusals},
+            }
+        }
+        for each in endpoints
+    }
+    for path, (summary, description) in REPORTS.items():
+        paths[path] = {"get": {"summary": summary, "description": description, "responses": {"200": content()}}}
+    info = {"title": "iel", "version": iel.__version__, "description": ABOUT}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components}}
 
 
 # ---------------------------------------------------------------- WebSockets
 
 
 async def _converse(guard: Guard, socket: WebSocket, reply: Callable[[str], Awaitable[None]]) -> None:
-    """Message in, answer out, until the other side leaves, falls silent, or floods us."""
-    with _until_closed(socket):
-        await socket.accept()
+    """Message in, answer out, until the other side leaves, falls silent, or exceeds its rate."""
+    await socket.accept()
+    with contextlib.suppress(WebSocketDisconnect):  # it left before its answer
         while True:
             try:
                 async with asyncio.timeout(IDLE):
@@ -181,98 +187,55 @@ async def _converse(guard: Guard, socket: WebSocket, reply: Callable[[str], Awai
                 await socket.send_json({"error": str(error)[:500]})
 
 
-@contextlib.contextmanager
-def _until_closed(socket: WebSocket) -> Iterator[None]:
-    """Ends quietly when the other side has left: whoever sends or receives first gets one error, others another."""
-    try:
-        yield
-    except (WebSocketDisconnect, RuntimeError):
-        if WebSocketState.DISCONNECTED not in (socket.application_state, socket.client_state):
-            raise
-
-
-def _add_playground(app: FastAPI, engines: Sequence[Engine], guard: Guard) -> None:
+def _playground(engines: Sequence[Engine], guard: Guard) -> list[BaseRoute]:
     made = functools.cache(Stage)
 
     async def stage_of(number: int) -> Stage:
         """The playground of one model, made when first requested."""
-        if not 0 <= number < len(engines):
+        if number >= len(engines):
             raise ConfigError(f"There is no model {number}; there are {len(engines)}.")
         return await engines[number].call(made, engines[number])
 
-    @app.get("/play/models", summary="What can be played with")
-    async def models() -> list[Answer]:
-        """The models in the order they were given."""
-        return [engine.served.describe() for engine in engines]
+    async def models(_: Request) -> JSONResponse:
+        return JSONResponse([engine.served.describe() for engine in engines])
 
-    @app.get("/play/world/{number}", summary="The map of one model")
-    async def world(number: int) -> JSONResponse:
-        """Walls or data, and the raster of the field."""
-        stage = await stage_of(number)
+    async def world(request: Request) -> JSONResponse:
+        stage = await stage_of(request.path_params["number"])
         return JSONResponse(await stage.engine.call(stage.describe))
 
-    @app.websocket("/play/ws/{number}")
-    async def play(socket: WebSocket, number: int) -> None:
-        """Scenes in, plans and frames of the agent out."""
+    async def play(socket: WebSocket) -> None:
         try:
-            stage = await stage_of(number)
+            stage = await stage_of(socket.path_params["number"])
         except IELError:
             return await socket.close(1008)
-        session, call = Session(stage), stage.engine.call
-        walking = asyncio.Event()
+        session = Session(stage)
 
         async def reply(text: str) -> None:
-            message = parse(PlayMessage, text)
-            for answer in await call(session.take, message):
+            for answer in await stage.engine.call(session.take, parse(PlayMessage, text)):
                 await socket.send_json(answer)
-            if message.agent == "run":
-                walking.set()
-            elif message.agent is not None:
-                walking.clear()
 
-        runner = asyncio.create_task(_walk(socket, session, walking))
-        try:
-            await _converse(guard, socket, reply)
-        finally:
-            runner.cancel()
-            with contextlib.suppress(asyncio.CancelledError), _until_closed(socket):
-                await runner
+        await _converse(guard, socket, reply)
 
-
-async def _walk(socket: WebSocket, session: Session, walking: asyncio.Event) -> None:
-    """Frames of the agent for as long as it walks; it may be set off again at any time."""
-    now = asyncio.get_running_loop().time
-    while True:
-        await walking.wait()
-        started = now()
-        try:
-            frame = await session.stage.engine.call(session.advance)
-        except Busy:
-            await asyncio.sleep(0.1)
-            continue
-        if frame is None:
-            walking.clear()
-            continue
-        await socket.send_json(frame)
-        # Whoever has arrived waits for another goal.
-        rest = 1.0 / FRAMES if frame["state"] == "walking" else 0.15
-        await asyncio.sleep(max(0.0, rest - (now() - started)))
+    return [
+        Route("/play/models", models),
+        Route("/play/world/{number:int}", world),
+        WebSocketRoute("/play/ws/{number:int}", play),
+    ]
 
 
 # ---------------------------------------------------------------- pages
 
 
-def _add_pages(app: FastAPI, play: bool) -> None:
+def _pages(play: bool) -> list[BaseRoute]:
     files = static_files()
 
-    def serve(path: str, name: str) -> None:
+    def page(path: str, name: str) -> Route:
         content, kind = files[name]
 
-        @app.get(path, include_in_schema=False)
-        async def page() -> Response:
+        async def send(_: Request) -> Response:
             return Response(content, media_type=kind)
 
-    serve("/docs", "docs.html")
-    serve("/", "play.html" if play else "docs.html")
-    for name in files:
-        serve(f"/static/{name}", name)
+        return Route(path, send)
+
+    own = [page("/docs", "docs.html"), page("/", "play.html" if play else "docs.html")]
+    return [*own, *(page(f"/static/{name}", name) for name in files)]

@@ -1,4 +1,4 @@
-"""A small client: Python's own HTTP, one kept connection, numpy in and out.
+"""A small client: Python's own HTTP, one persistent connection, numpy in and out.
 
 with Client("http://127.0.0.1:8420") as robot:
     action = robot.act(observation, goal)
@@ -28,7 +28,7 @@ Steps = float | None | list[float | None]
 
 
 class ServerError(RunError):
-    """What the server said, and its status."""
+    """A refusal of the server: its sentence and its status (0 where the server did not respond)."""
 
     def __init__(self, sentence: str, status: int = 0):
         super().__init__(sentence)
@@ -36,7 +36,7 @@ class ServerError(RunError):
 
 
 class Client(ExitStack):
-    """Questions to a policy server. One connection, for one thread."""
+    """A connection to a policy server, for one thread."""
 
     def __init__(self, url: str = "http://127.0.0.1:8420", *, token: str | None = None, timeout: float = 10.0):
         super().__init__()
@@ -48,7 +48,7 @@ class Client(ExitStack):
         self.callback(self._connection.close)
         self._headers = {"Content-Type": "application/json", **authorisation(token)}
         self.warnings: list[str] = []
-        """What the last answer warned of: an observation or a goal outside of the training data."""
+        """Warnings in the last answer: an observation or a goal outside of the training data."""
 
     def __repr__(self) -> str:
         return f"Client({self._connection.host}:{self._connection.port})"
@@ -59,11 +59,11 @@ class Client(ExitStack):
         return np.array(answer.get("action", answer.get("actions")), np.float32)
 
     def plan(self, observation: ArrayLike, goal: Goal, *, planner: str | None = None) -> Answer:
-        """`waypoints`, `steps` of each part and `predicted_steps`; of several ways a list as `plans`."""
+        """`waypoints`, `steps` of each part and `predicted_steps`; with several rows a list as `plans`."""
         return self._answer("/v1/plan", observation, goal, planner)
 
     def steps(self, observation: ArrayLike, goal: Goal, *, planner: str | None = None) -> Steps:
-        """Predicted steps: a number, or one per row; None where no way is known."""
+        """Predicted steps: a number, or one per row; None where no route is known."""
         return self._answer("/v1/steps", observation, goal, planner)["steps"]
 
     def model(self) -> Answer:
@@ -92,7 +92,7 @@ class Client(ExitStack):
             response = self._connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
-            self._connection.close()  # the next question opens it again
+            self._connection.close()  # the next request opens it again
             raise ServerError(f"The server does not answer ({error}); is `iel serve` running?") from error
         try:
             answer = json.loads(content)
@@ -138,7 +138,7 @@ class Loop(ExitStack):
         self.head_for(goal)
 
     def head_for(self, goal: Goal) -> None:
-        """Another goal from now on."""
+        """Head for another goal from now on."""
         self._answer({"goal": _goal(goal), **self._settings})
 
     def act(self, observation: ArrayLike, units: str = "unit", stamp: float | None = None) -> Floats:
@@ -152,7 +152,7 @@ class Loop(ExitStack):
         return np.array(answer["action"], np.float32), answer.get("steps")
 
     def avoid(self, states: ArrayLike, radius: float) -> int:
-        """Keep away from these states; how many nodes are switched off by that."""
+        """Keep away from these states; returns how many nodes of the graph are switched off."""
         return self._answer({"avoid": np.asarray(states).tolist(), "radius": radius})["nodes_off"]
 
     def _answer(self, message: Answer) -> Answer:
@@ -168,7 +168,7 @@ class Loop(ExitStack):
 
 
 def authorisation(token: str | None) -> dict[str, str]:
-    """The header that shows a token."""
+    """The header with a token."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 

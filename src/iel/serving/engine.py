@@ -1,8 +1,7 @@
-"""What is served, a run with its data or an export with the states it took along, and its answers, one at a time.
+"""What is served, a run with its data or an export with its states, and its answers, one at a time.
 
-Whatever may take long runs in one worker thread, one question after another: numpy keeps a core busy, two threads would
-share it, and planners, their caches and the sessions of a WebSocket then need no locks. An action towards a goal that
-is prepared already takes less than waking that thread; if the thread is idle, it is answered on the spot.
+The model runs in one worker thread, one request after another: numpy keeps a core busy, so two threads would share it,
+and planners, their caches and the sessions of WebSockets need no locks.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ import asyncio
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, TypeVarTuple
 
 import numpy as np
-from msgspec import to_builtins
+from msgspec import json, to_builtins
 from numpy.typing import ArrayLike
 
 from iel.agent import STORED_IN_ATLAS, Agent
@@ -33,23 +33,21 @@ from iel.model.support import warning
 from iel.planning import Acting, AsymGraph, Atlas, Controller, Plan, Planner, usual_planners
 from iel.planning.goals import observation_table
 from iel.planning.watchdog import Watched
-from iel.serving.schemas import Answer, ControlMessage
+from iel.serving.schemas import ActQuery, Answer, ControlMessage, Goal, Query, watchdog_of
 
 if TYPE_CHECKING:
     from iel.training import Run
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
-Goal = list[float] | Floats | Mapping[str, float | list[float]]
-"""As clients say it: a full observation, or what some columns should be."""
 PLANS = 32
-"""Prepared goals that are remembered: as many robots may head for goals of their own without any search."""
+"""Prepared goals that are remembered: this number of robots may head for goals of their own without any search."""
 GOALS = 16
 """Different goals of one request that a graph is searched for."""
-FEW = 32
-"""Rows that are answered on the spot."""
 WAITING = 256
-"""Questions that may wait for the worker; beyond that it is honest to say no."""
+"""Requests that may wait for the worker; further ones are refused."""
+too_large_is_infinite = np.errstate(over="ignore")
+"""For numbers that float32 does not have: planners then refuse them as not finite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,63 +108,47 @@ class Served:
         }
 
 
-class Wanted(NamedTuple):
-    """A goal, and what tells it from others."""
-
-    goal: Floats | dict[int, float | list[float]]
-    key: Hashable
-
-
 class PreparedRequest(NamedTuple):
-    """A question that is prepared."""
+    """A query with the plan that answers it."""
 
     rows: Floats
     """Observations (n, o)."""
     plan: Plan
     owner: Integers
     """Which episode of the plan each row belongs to."""
-    warning: str | None
-    """About the goals."""
+    warnings: list[str]
+    """What lies outside of the training data: the goal, and an observation."""
 
 
 class Busy(IELError):
-    """More was asked than can be answered."""
+    """Too many requests are waiting."""
 
 
 class Engine:
-    """One model, its agents and its thread. Methods other than `ask`, `quick` and `close` go through `ask`."""
+    """One model, its agents and its thread: `call` runs a method there, and nothing else touches the model."""
 
     def __init__(self, served: Served):
         self.served, self.model = served, served.model
         self.planners = served.planners
         """Names of the planners that can be used; the last one is used unless another is requested."""
         self._agents: dict[str, Agent] = {}
-        self._plans: OrderedDict[tuple[str, tuple[Hashable, ...]], tuple[Plan, str | None]] = OrderedDict()
+        self._plans: OrderedDict[tuple[str, bytes], tuple[Plan, list[str]]] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="iel-engine")
-        self._queries: set[Future] = set()
+        self._calls: set[Future] = set()
 
     @property
     def waiting(self) -> int:
-        """Questions that the worker has not finished, whether or not their answers are still wanted."""
-        return len(self._queries)
+        """Calls that the worker has not finished, whether or not their answers are still wanted."""
+        return len(self._calls)
 
-    async def call(self, question: Callable[[*Arguments], T], *arguments: *Arguments, quick: bool = False) -> T:
-        """Run a function in the worker; a `quick` one at once if the worker is idle: then nobody else is asking."""
-        if quick and self.waiting == 0:
-            return question(*arguments)
+    async def call(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Run a function in the worker, after those that were called before."""
         if self.waiting >= WAITING:
-            raise Busy(f"{WAITING} requests are waiting already; ask again in a moment.")
-        answer = self._worker.submit(question, *arguments)
-        self._queries.add(answer)
-        answer.add_done_callback(self._queries.discard)
+            raise Busy(f"{WAITING} requests are waiting already; try again in a moment.")
+        answer = self._worker.submit(function, *arguments)
+        self._calls.add(answer)
+        answer.add_done_callback(self._calls.discard)
         return await asyncio.wrap_future(answer)
-
-    def quick(self, observations: Floats, goals: list[Wanted], planner: str | None) -> bool:
-        """Whether `act` would take well below a millisecond: few rows, and one goal that is remembered."""
-        agent = self._agents.get(planner or self.planners[-1])
-        if agent is None or len(goals) > 1 or len(observations) > FEW or not is_quick(agent.planner):
-            return False
-        return (agent.planner.name, (goals[0].key,)) in self._plans
 
     def close(self) -> None:
         """Let the worker finish and end it."""
@@ -181,94 +163,78 @@ class Engine:
             self._agents[name] = self.served.agent(name)
         return self._agents[name]
 
-    def wanted(self, goal: Goal) -> Wanted:
-        """A goal as a client says it: a full observation, or some columns by name or number."""
-        width = self.model.observation_size
-        if isinstance(goal, Mapping):
-            columns = self.model.signals.columns(goal, width)
-            return Wanted(columns, tuple((column, np.asarray(columns[column]).tobytes()) for column in sorted(columns)))
-        with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, which is refused
-            (row,) = observation_table(goal, width, "goal")
-        return Wanted(row, row.tobytes())
+    # ---------------------------------------------------------------- answers
 
-    def tables(self, observations: ArrayLike, goals: Sequence[Goal] | Floats) -> tuple[Floats, list[Wanted]]:
-        """A table (n, o) and goals: as many of one as of the other, or a single one that stands for all."""
-        with np.errstate(over="ignore"):
-            rows = observation_table(observations, self.model.observation_size, "observation")
-        wanted = [self.wanted(goal) for goal in goals]
-        if len(rows) != len(wanted) and 1 not in (len(rows), len(wanted)):
-            raise ConfigError(f"There are {len(rows)} observations and {len(wanted)} goals; give one goal, or as many.")
-        return rows, wanted
+    def act(self, query: ActQuery) -> Answer:
+        """The policy's mean action towards the goal, over the planner's next waypoint."""
+        # Nothing is remembered: clients share plans, and each row gets the action of the first step of an episode.
+        request = self._prepared(query, query.planner)
+        actions = Controller(self.model, request.plan).act(request.rows, request.owner)
+        actions = self.model.signals.in_units(actions, query.units)
+        answer: Answer = {"action" if query.single else "actions": query.one_or_all(actions.tolist())}
+        return answer | (self._steps(query, request) if query.steps else {}) | warned(request.warnings)
 
-    # ---------------------------------------------------------------- questions about `tables`
+    def steps(self, query: Query) -> Answer:
+        """Predicted steps to the goal: by the network alone, or along a planner's route."""
+        request = self._prepared(query, query.planner or "direct")
+        return self._steps(query, request) | warned(request.warnings)
 
-    def act(
-        self, observations: Floats, goals: list[Wanted], planner: str | None, with_steps: bool = False
-    ) -> tuple[Floats, Floats | None, list[str]]:
-        """Mean actions (n, a), predicted steps (n,) if they are wanted, and warnings. Nothing is remembered: clients
-        share plans, and each row is answered like the first step of an episode."""
-        query = self._prepare(observations, goals, planner)
-        actions = Controller(self.model, query.plan).act(query.rows, query.owner)
-        return actions, self._steps(query) if with_steps else None, self.warnings(query)
-
-    def steps(self, observations: Floats, goals: list[Wanted], planner: str | None) -> tuple[Floats, list[str]]:
-        """Predicted steps (n,), by the network alone or along a planner's route, and warnings."""
-        query = self._prepare(observations, goals, planner or "direct")
-        return self._steps(query), self.warnings(query)
-
-    def routes(self, observations: Floats, goals: list[Wanted], planner: str | None) -> list[Answer]:
-        """Waypoints from each observation to its goal."""
-        agent, answers = self.agent(planner), []
-        count = max(len(observations), len(goals))
-        for number in range(count):
-            row, wanted = observations[number % len(observations)], goals[number % len(goals)]
-            route = agent.plan(row, wanted.goal)
+    def plan(self, query: Query) -> Answer:
+        """Waypoints (states of the data) from the observation to the goal, and the predicted steps of each part."""
+        if query.count > GOALS:
+            raise ConfigError(f"A request gets at most {GOALS} routes; send several requests.")
+        agent, plans = self.agent(query.planner), []
+        observations, goals = query.rows
+        for number in range(query.count):
+            row, goal = observations[number % len(observations)], goals[number % len(goals)]
+            request = self._prepare([row], [goal], agent.planner)
+            route = agent.plan(row, goal)
             *steps, total = (finite(value) for value in (*route.steps, route.total))
             answer: Answer = {"waypoints": route.observations.tolist(), "steps": steps, "predicted_steps": total}
-            answers.append(answer | warned(self.warnings(self._prepare(row[None], [wanted], planner))))
-        return answers
+            plans.append(answer | warned(request.warnings))
+        return plans[0] if query.single else {"plans": plans}
 
-    def warnings(self, query: PreparedRequest) -> list[str]:
-        """What lies outside of the training data: the goal, and the observations."""
-        own = warning(self.model.support, query.rows, "observation", self.model.outside)
-        return [sentence for sentence in (query.warning, own) if sentence is not None]
+    def outside(self, rows: ArrayLike, what: str) -> list[str]:
+        """A warning if one of these rows lies outside of the training data."""
+        sentence = warning(self.model.support, rows, what, self.model.outside, self.model.signals)
+        return [] if sentence is None else [sentence]
 
-    def _steps(self, query: PreparedRequest) -> Floats:
+    def _steps(self, query: Query, request: PreparedRequest) -> Answer:
         if self.model.metric is None:
             raise GeometryError(f"{self.model.algo} learned no distances, so it predicts no number of steps.")
-        return query.plan.steps(self.model.embed(query.rows), rows=query.owner)
+        found = request.plan.steps(self.model.embed(request.rows), rows=request.owner)
+        return {"steps": query.one_or_all([finite(value) for value in found])}
 
-    def _prepare(self, observations: Floats, goals: list[Wanted], planner: str | None) -> PreparedRequest:
-        """The observations, a plan for the distinct goals, and which of these each observation pursues."""
-        chosen = self.agent(planner).planner
-        distinct = {each.key: each.goal for each in goals}
-        if len(distinct) > GOALS and chosen.name.endswith("graph"):
+    def _prepared(self, query: Query, planner: str | None) -> PreparedRequest:
+        return self._prepare(*query.rows, self.agent(planner).planner)
+
+    @too_large_is_infinite
+    def _prepare(self, observations: list[list[float]], goals: list[Goal], planner: Planner) -> PreparedRequest:
+        """Checked observations, and a plan for the goals: one that is remembered, or a new one."""
+        rows = observation_table(observations, self.model.observation_size, "observation")
+        texts = [json.encode(goal) for goal in goals]
+        if len(set(texts)) > GOALS and planner.name.endswith("graph"):
             raise ConfigError(
-                f"There are {len(distinct)} different goals, but {chosen.name} searches for at most {GOALS} "
-                "at a time; ask several times, or use direct."
+                f"There are {len(set(texts))} different goals, but {planner.name} searches for at most {GOALS} "
+                "per request; send several requests, or use direct."
             )
-        key = chosen.name, tuple(distinct)
-        known = self._plans.pop(key, None)
-        if known is None:
-            plan = chosen.plan(list(distinct.values()))
-            known = plan, warning(self.model.support, plan.known_goals, "goal", self.model.outside)
-        self._plans[key] = known
+        key = planner.name, sha256(b" ".join(texts)).digest()
+        if key not in self._plans:
+            plan = planner.plan(goals)
+            self._plans[key] = plan, self.outside(plan.known_goals, "goal")
+        self._plans.move_to_end(key)
         if len(self._plans) > PLANS:
             self._plans.popitem(last=False)
-        count = max(len(observations), len(goals))
-        number = {each: position for position, each in enumerate(distinct)}
-        owner = np.array([number[each.key] for each in goals], np.int64)
-        rows = np.broadcast_to(observations, (count, observations.shape[1]))
-        return PreparedRequest(rows, known[0], np.broadcast_to(owner, count), known[1])
-
-
-def is_quick(planner: Planner) -> bool:
-    """Whether a target is found without asking a network about many pairs, or all states about midpoints."""
-    return planner.name == "direct" or (isinstance(planner, AsymGraph) and not planner.graph.metric.expensive)
+        plan, warnings = self._plans[key]
+        count = max(len(rows), len(goals))
+        owner = np.arange(count) % len(goals)
+        return PreparedRequest(
+            np.repeat(rows, count // len(rows), axis=0), plan, owner, warnings + self.outside(rows, "observation")
+        )
 
 
 class Control:
-    """One control loop: a goal, and the little state that pursuing it needs. A refused message changes none of it."""
+    """One control loop: a goal, and the memory that pursuing it needs. A refused message changes none of it."""
 
     def __init__(self, engine: Engine):
         self.engine = engine
@@ -284,12 +250,9 @@ class Control:
             raise ConfigError("No goal is set; send a goal first.")
         return self._chosen
 
-    def quick(self, message: ControlMessage) -> bool:
-        """Whether `answer` would take well below a millisecond: the goal is prepared already."""
-        return self._chosen is not None and is_quick(self._chosen) and message.goal is None and message.avoid is None
-
+    @too_large_is_infinite
     def answer(self, message: ControlMessage) -> Answer:
-        """Do what a message says; what was done, the action, the predicted steps if they are wanted, and warnings."""
+        """Do what a message says; the answer holds what was done, the action, and predicted steps and warnings."""
         changed = copy.copy(self)
         changed._forks = dict(self._forks)
         done: Answer = {}
@@ -297,38 +260,39 @@ class Control:
             changed._pursue(message.goal, message)
             done |= {"goal": "set"} | warned(changed._goal_warning)
         if message.avoid is not None:
-            done["nodes_off"] = changed._avoid([_float32(state) for state in message.avoid], message.radius)
+            done["nodes_off"] = changed._avoid(message.avoid, message.radius)
         if message.observation is not None:
-            done |= changed._act(_float32(message.observation), message)
+            done |= changed._act(message.observation, message)
         self.__dict__ = changed.__dict__
         return done
 
     def _pursue(self, goal: Goal, message: ControlMessage) -> None:
         engine = self.engine
-        base, wanted = engine.agent(message.planner).planner, engine.wanted(goal)
+        base = engine.agent(message.planner).planner
         planner = self._forks.get(base.name, base).fork()
-        planner.prepare(wanted.goal, Acting(message.acting), message.seed)
+        planner.prepare(goal, Acting(message.acting), message.seed)
         self._chosen = self._forks[planner.name] = planner
         self._watched = None
         if message.watchdog is not None:
-            self._watched = Watched(message.watchdog.require(engine.model.action_size), planner)
-        sentence = warning(engine.model.support, planner.prepared.known_goals, "goal", engine.model.outside)
-        self._goal_warning = [] if sentence is None else [sentence]
+            self._watched = Watched(watchdog_of(message.watchdog).require(engine.model.action_size), planner)
+        self._goal_warning = engine.outside(planner.prepared.known_goals, "goal")
 
-    def _act(self, row: Floats, message: ControlMessage) -> Answer:
-        planner, model, done = self.planner, self.engine.model, Answer()
-        if self._watched is not None:
-            done["action"] = self._watched.act(row, message.units, message.stamp).tolist()
-            done["stopped"] = self._watched.stopped
+    def _act(self, row: list[float], message: ControlMessage) -> Answer:
+        planner, watched, stopped = self.planner, self._watched, None
+        if watched is None:
+            done: Answer = {"action": planner.act(row, message.units).tolist()}
         else:
-            done["action"] = planner.act(row, message.units).tolist()
-        if message.steps and done.get("stopped") is None:
+            action = watched.act(row, message.units, message.stamp).tolist()
+            stopped = watched.stopped
+            done = {"action": action, "stopped": stopped}
+        if stopped is not None:  # the observation may be one that the model refuses
+            return done | warned(self._goal_warning)
+        if message.steps:
             done["steps"] = finite(planner.predicted_steps(row))
-        own = None if done.get("stopped") else warning(model.support, row, "observation", model.outside)
-        return done | warned([*self._goal_warning, *([] if own is None else [own])])
+        return done | warned(self._goal_warning + self.engine.outside(row, "observation"))
 
-    def _avoid(self, states: list[Floats], radius: float) -> int:
-        """Switch off what is near these states (and everything that was off on again); how many nodes are off."""
+    def _avoid(self, states: list[list[float]], radius: float) -> int:
+        """Switch off the nodes near these states, and all others on; returns how many nodes are off."""
         planner = self.planner
         if not isinstance(planner, AsymGraph):
             raise ConfigError(f"{planner.name} has no nodes to switch off; use a graph planner.")
@@ -338,6 +302,7 @@ class Control:
         changed.resume(planner)
         self._chosen = self._forks[planner.name] = changed
         if self._watched is not None:
+            self._watched = copy.copy(self._watched)
             self._watched.planner = changed
         return len(off)
 
@@ -347,14 +312,8 @@ def warned(warnings: list[str]) -> Answer:
     return {"warnings": warnings} if warnings else {}
 
 
-def _float32(values: list[float]) -> Floats:
-    """A number too large becomes infinite, which planners refuse."""
-    with np.errstate(over="ignore"):
-        return np.asarray(values, np.float64).astype(np.float32)
-
-
 def finite(value: float) -> float | None:
-    """A number that JSON has a word for."""
+    """A number, or None where it is infinite or NaN, which JSON does not have."""
     return float(value) if math.isfinite(value) else None
 
 

@@ -1,12 +1,12 @@
-"""What stands between the network and the application.
+"""Access control and bounds around the application.
 
-- **Host**: only names of this machine, so that a page elsewhere cannot make a browser talk to us under its own name.
-- **Origin**: a browser says which page is asking; only our own pages may.
+- **Host**: only names of this machine, so that a page elsewhere cannot reach the server under a name of its own.
+- **Origin**: a browser states which page a request comes from; only the server's own pages may send any.
 - **Token**: required on any address but loopback, as `Authorization: Bearer ...` or as the page's cookie.
-- **Bounds**: bytes of a body, seconds until it is there, requests per second and address, open WebSockets; and
-  connections (`iel.serving.listen`), which are counted before any of this.
+- **Bounds**: bytes of a body, seconds to receive it, requests per second and address, and open WebSockets.
+  Connections and heads are bounded before any of this (`iel.serving.listen`).
 
-Whatever is refused is answered by a 4xx and one sentence. What passes is counted, for /metrics.
+Every refusal is a 4xx and one sentence; every request is counted for /metrics.
 """
 
 import asyncio
@@ -51,12 +51,12 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client may request."""
+    """Bounds of requests and connections."""
 
     body: int = 1 << 20
-    """Bytes of a request's body, and of a WebSocket's message."""
+    """Bytes of a request body, and of a WebSocket's message."""
     seconds: float = 10.0
-    """Time a body may take to arrive."""
+    """Seconds until a body must be complete."""
     rate: float = 5000.0
     """Requests and messages per second and address, over some seconds."""
     sockets: int = 64
@@ -79,7 +79,7 @@ class AccessPolicy:
         if not local and self.token is None:
             raise ConfigError(
                 f"{self.address} can be reached by other machines, so a token is needed; "
-                f"set IEL_TOKEN to a secret of at least {SHORTEST_TOKEN} characters, or listen on 127.0.0.1."
+                f"set IEL_TOKEN to a secret of at least {SHORTEST_TOKEN} characters, or use 127.0.0.1."
             )
         if self.token is not None and not re.fullmatch(f"[a-zA-Z0-9_-]{{{SHORTEST_TOKEN},}}", self.token):
             raise ConfigError(
@@ -162,7 +162,7 @@ class Metrics:
 
 
 class Guard:
-    """ASGI middleware around the whole application."""
+    """ASGI middleware around the whole application: admits, bounds and counts."""
 
     def __init__(self, app: ASGIApp, policy: AccessPolicy, limits: Limits, metrics: Metrics):
         self.app, self.policy, self.limits, self.metrics = app, policy, limits, metrics
@@ -182,16 +182,16 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                if not body.whole:  # what is still to come is not read
+                headers.update(HEADERS)
+                if not body.whole:  # the rest is not read
                     headers["connection"] = "close"
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
             await send(message)
 
         try:
             handle = self._admit(client)
-            if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
-                body.require_json()
+            kind = client.headers.get("content-type", "").split(";")[0].strip().lower()
+            if scope["method"] in ("POST", "PUT", "PATCH", "DELETE") and kind != "application/json":
+                raise HTTPException(415, "Send JSON, with the header 'Content-Type: application/json'.")
         except HTTPException as refusal:
             handle = refused(refusal.status_code, refusal.detail, refusal.headers)
         try:
@@ -205,8 +205,7 @@ class Guard:
             if self.metrics.sockets >= self.limits.sockets:
                 raise HTTPException(429, "Too many WebSockets are open.")
         except HTTPException:
-            await receive()  # the connection is announced, and closed before it is accepted: a 403
-            await send({"type": "websocket.close", "code": 1008})
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: a 403
             self.metrics.request(scope["path"], 403, 0.0)
             return
         self.metrics.sockets += 1
@@ -222,8 +221,7 @@ class Guard:
             raise HTTPException(429, f"More than {self.limits.rate:g} requests a second; slow down.")
         hosts, origin = client.headers.getlist("host"), client.headers.get("origin")
         if len(hosts) != 1 or not self.policy.knows(hosts[0]):
-            sentence = "This server is not known by the name in the Host header; add it with --allow-host."
-            raise HTTPException(421, sentence)
+            raise HTTPException(421, "This server has another name than the Host header; add it with --allow-host.")
         if origin is not None and not same_origin(origin, hosts[0]):
             raise HTTPException(403, "Pages of other origins may not use this server.")
         path = client.scope["path"]
@@ -240,26 +238,20 @@ class Guard:
 
 
 class Body:
-    """What comes after the head of a request: it is JSON, short and comes in time; who reads on is told what is not."""
+    """A request's body as it is received: bounded in bytes and in seconds; `whole` is whether all of it was read."""
 
     def __init__(self, headers: Headers, receive: Receive, limits: Limits):
-        self.headers, self.limits, self._receive = headers, limits, receive
+        self.limits, self._receive = limits, receive
         self.left = limits.body
         self.deadline = asyncio.get_running_loop().time() + limits.seconds
         self.whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
-        """Whether all of it was read."""
-
-    def require_json(self) -> None:
-        """Refuse what says to be anything else."""
-        if self.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            raise HTTPException(415, "Send JSON, with the header 'Content-Type: application/json'.")
 
     async def receive(self) -> Message:
         try:
             async with asyncio.timeout_at(self.deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise HTTPException(408, f"The body took longer than {self.limits.seconds:g} s to arrive.") from None
+            raise HTTPException(408, f"The body was not complete after {self.limits.seconds:g} s.") from None
         if message["type"] == "http.disconnect":
             raise HTTPException(400, "The body ended early.")
         self.left -= len(message.get("body", b""))

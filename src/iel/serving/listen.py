@@ -1,4 +1,4 @@
-"""From an application to a socket: uvicorn, until Ctrl-C."""
+"""Serves an application on a socket with uvicorn until Ctrl-C, within bounds that uvicorn does not have."""
 
 from __future__ import annotations
 
@@ -22,34 +22,33 @@ from iel.errors import ConfigError
 from iel.serving.guard import Guard, ip_address
 
 HEAD_BYTES = 64 << 10
-"""Of a request, without its body."""
+"""Bytes of a request without its body."""
 BODY = (b"content-length", b"transfer-encoding")
 BACKLOG = 64
-"""Connections that the system accepts before we do."""
+"""Connections that the system accepts before the server does."""
 OWN_FILES = 64
 """Files that the server itself has open, at most."""
 HEAD_SECONDS = 10.0
-"""Time a connection has to begin a request, and a request to say what it is."""
+"""Seconds that a connection may take to begin a request, and a request to send its head."""
 TURNS = itertools.count(1)
 
 
 class Bounded(HttpToolsProtocol):
-    """HTTP whose heads are short and come soon, on few connections: uvicorn would wait and remember without end.
+    """uvicorn's HTTP with bounds: heads are short and complete within `HEAD_SECONDS`, and connections are few.
 
-    Where there are too many connections, in all or of one address, the one goes that has kept us waiting longest, so
-    whoever asks something is answered, however many others only hold the line.
+    Beyond the limit of connections, in all or of one address, the one that has been idle longest is dropped. So a
+    client that sends requests is answered, whatever the number of connections that send none.
     """
 
-    patience: asyncio.TimerHandle | None = None
-    overhead = body = 0
+    timer: asyncio.TimerHandle | None = None
+    overhead = body = turn = 0
+    """Bytes since the last head that were not a body, those of this read that were, and when its last answer was."""
     began = False
-    turn = 0
-    """Larger for those that came, or had their last answer, later."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.turn = next(TURNS)
-        self._wait(HEAD_SECONDS)
+        self._close_after(HEAD_SECONDS)
         guard: Guard = self.config.app  # type: ignore[assignment]
         most = guard.limits.connections
         open_now = [each for each in self.connections if isinstance(each, Bounded) and not each.transport.is_closing()]
@@ -66,8 +65,7 @@ class Bounded(HttpToolsProtocol):
 
     @property
     def idle(self) -> bool:
-        """Whether it may be dropped: the client is waited for (for a request, the rest of one, or that it takes its
-        answer), or has sent requests ahead of its answers."""
+        """Whether the client's turn is now: to send a request or the rest of one, or to read its answers."""
         cycle, behind = self.cycle, self.flow.write_paused or bool(self.pipeline)
         return cycle is None or cycle.response_complete or cycle.more_body or behind
 
@@ -79,9 +77,9 @@ class Bounded(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self.began, self.body = False, 0
         super().data_received(data)
-        if self.patience is None and (self.cycle is None or self.cycle.response_complete):
-            self._wait(HEAD_SECONDS)  # empty lines between requests begin none
-        # Whatever is no body: the head, the marks between chunks, what follows the last one.
+        if self.timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._close_after(HEAD_SECONDS)  # empty lines between requests begin none
+        # The head, the marks between chunks, and what follows the last chunk.
         self.overhead = 0 if self.began else self.overhead + len(data) - self.body
         if self.overhead > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of this request is too long.")
@@ -89,19 +87,19 @@ class Bounded(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.began = True
-        self._wait(HEAD_SECONDS)
+        self._close_after(HEAD_SECONDS)
 
     def on_headers_complete(self) -> None:
-        if self._should_upgrade():
-            has_body = any(name in BODY and value.strip() != b"0" for name, value in self.headers)
-            if self.parser.get_method() != b"GET" or has_body:
-                return self.send_400_response("A WebSocket is opened by a GET without a body.")
-        else:
-            self._wait(None)
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES:
+            return self.send_400_response("The head of this request is too long.")
+        if not self._should_upgrade():
+            self._close_after(None)
+        elif self.parser.get_method() != b"GET" or any(n in BODY and v.strip() != b"0" for n, v in self.headers):
+            return self.send_400_response("A WebSocket is opened by a GET without a body.")
         super().on_headers_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        self._wait(None)
+        self._close_after(None)
         if not self.transport.is_closing():
             super().handle_websocket_upgrade()
 
@@ -114,18 +112,18 @@ class Bounded(HttpToolsProtocol):
         super().on_body(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wait(None)
+        self._close_after(None)
         super().connection_lost(exc)
 
-    def _wait(self, seconds: float | None) -> None:
-        """Close the connection after so many seconds, unless something else is awaited before."""
-        if self.patience is not None:
-            self.patience.cancel()
-        self.patience = None if seconds is None else self.loop.call_later(seconds, self.transport.close)
+    def _close_after(self, seconds: float | None) -> None:
+        """Close the connection after this number of seconds, unless this is called again before."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = None if seconds is None else self.loop.call_later(seconds, self.transport.close)
 
 
-class Announcing(uvicorn.Server):
-    """Says where it is when it is there, not before: the graph takes a second or two."""
+class Server(uvicorn.Server):
+    """Calls `ready` once the model can answer: its graph takes a second or two."""
 
     ready: Callable[[], None]
 
@@ -151,16 +149,17 @@ def listen(app: Guard, port: int, *, browse: bool, quiet: bool, play: bool) -> s
         if browse and policy.token is None:
             threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
 
-    # Rows are few: a second thread would only be waited for. Ctrl-C is how a server ends.
+    # With few rows a second BLAS thread only costs time. Ctrl-C is how a server ends.
     with threadpool_limits(1, "blas"), contextlib.suppress(KeyboardInterrupt):
-        server = Announcing(settings(app))
+        server = Server(settings(app))
         server.ready = ready
         server.run(sockets=[bound])
     return address
 
 
 def settings(app: Guard) -> uvicorn.Config:
-    """Quiet, bounded, and without trust in proxies' headers; each connection is a file, which the system counts."""
+    """uvicorn's settings: quiet, bounded, without trust in proxies' headers. Each connection takes one open file, so a
+    low `ulimit -n` lowers the limit of connections."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     room = files - app.limits.sockets - BACKLOG - OWN_FILES
     if files != resource.RLIM_INFINITY and room < app.limits.connections:
@@ -183,7 +182,7 @@ def settings(app: Guard) -> uvicorn.Config:
 
 
 def bind(address: str, port: int) -> socket.socket:
-    """A listening socket, or a sentence."""
+    """A socket bound to this address; an address that is not free is refused."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

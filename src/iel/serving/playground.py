@@ -1,7 +1,7 @@
-"""The playground behind the page: one stage per model, one session per open page.
+"""The server's side of the playground: one stage per model, one session per open page.
 
-The page sends a *scene* (start, goal, planner, what to draw, obstacles) whenever it changes, and waits for the answer
-before it sends the next one, so nothing queues up. While the agent walks, frames of it are sent in between.
+The page sends a *scene* (start, goal, planner, what to draw) and obstacles when they change, and a *step* for every
+frame of a walking agent. It waits for the answer before it sends the next one of either, so nothing queues up.
 """
 
 import time
@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field
 from scipy.ndimage import distance_transform_edt
 from scipy.spatial import cKDTree
 
@@ -24,84 +24,72 @@ from iel.planning.goals import staged_goals
 from iel.planning.graph import Edges
 from iel.planning.planners import AlongGraph
 from iel.serving.engine import Engine, finite
-from iel.serving.schemas import Answer, Body, Number
+from iel.serving.schemas import Answer, Message, Name
 from iel.serving.views import Extent, View, view_of
 
 Row = NDArray[np.float32]
-Coordinate = Annotated[Number, Field(ge=-1e12, le=1e12)]
-Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
-FRAMES = 30
-"""Frames a second while the agent walks."""
-STROKES, STROKE_POINTS = 64, 512
-CELLS, BRUSHES = 384, 4
-"""Cells along the longer side of the raster of obstacles, and different radii of strokes."""
+Coordinate = Annotated[float, Meta(ge=-1e12, le=1e12)]
+Point = Annotated[list[Coordinate], Meta(min_length=2, max_length=2)]
+Stroke = Annotated[list[Point], Meta(min_length=1, max_length=512)]
+STROKES = 64
+CELLS = 384
+"""Cells along the longer side of the raster of obstacles."""
 SAMPLES, ALONG = 1 << 19, 48
 """Samples of all lines together, and of one edge, at most; long edges are sampled more thinly."""
 ROUND, LONG = (2, 4), (3, 5)
 """MuJoCo's numbers of spheres and ellipsoids, of capsules and cylinders."""
 
 
-class Stroke(Body):
-    """One stroke of the brush."""
-
-    points: Annotated[list[Point], Field(min_length=1, max_length=STROKE_POINTS)]
-    radius: float = Field(gt=0.0, le=1e6, allow_inf_nan=False)
-
-
-class Scene(Body):
+class Scene(Message, frozen=True):
     """What the page shows."""
 
-    id: int = Field(ge=0, lt=2**53)
+    id: Annotated[int, Meta(ge=0, lt=2**53)]
     start: Point
     goal: Point
-    planner: str = Field(max_length=40)
+    planner: Name
     field: Literal["straight", "graph", "none"] = "none"
     graph: bool = False
     """Whether the edges of the graph are wanted."""
 
 
-class PlayMessage(Body):
+class PlayMessage(Message, frozen=True):
     """One message of the page."""
 
     scene: Scene | None = None
-    strokes: Annotated[list[Stroke], Field(max_length=STROKES)] | None = None
-    """Obstacles, all of them, when they have changed."""
-    agent: Literal["run", "pause", "reset"] | None = None
-    speed: int | None = Field(default=None, ge=1, le=16)
+    strokes: Annotated[list[Stroke], Meta(max_length=STROKES)] | None = None
+    """All strokes of the brush that draws walls, when they have changed."""
+    agent: Literal["step", "reset"] | None = None
+    """Take steps and return a frame; or leave the map, to begin again at the start."""
+    speed: Annotated[int, Meta(ge=1, le=16)] | None = None
     """Steps of the simulator per frame."""
 
 
 class Obstacles:
-    """Strokes on a map, as a raster of what they cover: which nodes and edges of a planning graph they block.
+    """Strokes of a brush on a map, as a raster of what they cover: nodes and edges of a planning graph are blocked.
 
-    A stroke is a polyline with a brush radius r: a cell is covered if it is within r of a cell that the line passes. A
-    node is blocked in a covered cell, an edge if any of its samples is. What lies off the map blocks nothing.
+    A stroke is a polyline: a cell is covered if it is within the brush's radius of a cell that a line passes. A node is
+    blocked in a covered cell, an edge if any of its samples is. What lies off the map blocks nothing.
     """
 
-    def __init__(self, strokes: Sequence[Stroke], extent: Extent, scale: Floats):
-        """A map of this extent, whose axes are measured in `scale`, as the radii are."""
+    def __init__(self, strokes: Sequence[Sequence[Sequence[float]]], extent: Extent, scale: Floats, radius: float):
+        """A map of this extent, whose axes are measured in `scale`, as the radius is."""
         low, high = np.array([extent[::2], extent[1::2]]) / scale
         margin = 0.1 * (high - low).max()
         self.scale, self.low, self.high = scale, low - margin, high + margin
         self.cell = float((self.high - self.low).max()) / CELLS
+        self.radius, self.drawn = max(radius, self.cell), bool(strokes)
         self.covered = np.zeros(np.ceil((self.high - self.low) / self.cell).astype(int) + 1, bool)
-        self.radii = {max(stroke.radius, self.cell) for stroke in strokes}
-        if len(self.radii) > BRUSHES:
-            raise ConfigError(f"The walls were drawn with {len(self.radii)} brushes; use at most {BRUSHES}.")
-        for radius in self.radii:
-            lines = [np.array(stroke.points) / scale for stroke in strokes if max(stroke.radius, self.cell) == radius]
-            self.covered |= self._gaps(lines) <= radius
+        if strokes:
+            lines = [np.array(stroke) / scale for stroke in strokes]
+            ahead = np.concatenate([np.diff(line, axis=0, append=line[-1:]) for line in lines])
+            self.covered |= self._gaps(np.concatenate(lines), ahead) <= self.radius
 
     def __bool__(self) -> bool:
-        return bool(self.radii)
+        return self.drawn
 
-    def _gaps(self, lines: Sequence[Floats]) -> Floats:
-        """How far each cell is from the nearest that one of these polylines passes."""
-        begin, ahead = (
-            np.concatenate(lines),
-            np.concatenate([np.diff(line, axis=0, append=line[-1:]) for line in lines]),
-        )
-        with np.errstate(over="ignore"):  # what stands still enters and leaves at once, or never
+    def _gaps(self, begin: Floats, ahead: Floats) -> Floats:
+        """How far each cell is from the nearest that one of these lines passes."""
+        with np.errstate(over="ignore"):  # a line without length enters and leaves at once, or never
             ends = (np.stack([self.low, self.high])[:, None] - begin) / np.where(ahead == 0.0, 1e-300, ahead)
         enter = np.maximum(ends.min(axis=0).max(axis=1), 0.0)
         leave = np.minimum(ends.max(axis=0).min(axis=1), 1.0)
@@ -112,9 +100,7 @@ class Obstacles:
             raise ConfigError("The walls are too long for this map; erase some.")
         free = np.ones(self.covered.shape, bool)
         free[self._cells(_samples(begin, ahead, counts)[1])] = False
-        if free.all():
-            return np.full(free.shape, np.inf)
-        return distance_transform_edt(free, self.cell)
+        return np.full(free.shape, np.inf) if free.all() else distance_transform_edt(free, self.cell)
 
     def _cells(self, spots: Floats) -> tuple[Integers, Integers]:
         """The cells of points, those off the raster at its rim."""
@@ -122,20 +108,20 @@ class Obstacles:
         return x, y
 
     def covers(self, xy: Floats) -> NDArray[np.bool_]:
-        """Whether places (n, 2) lie on an obstacle."""
+        """Whether points (n, 2) lie on an obstacle."""
         spots = xy / self.scale
         return self.covered[self._cells(spots)] & (spots >= self.low).all(axis=1) & (spots <= self.high).all(axis=1)
 
     def crossed(self, edges: Edges, xy: Floats) -> NDArray[np.int64]:
-        """(m, 2) edges that an obstacle crosses between nodes at these places which it does not cover."""
-        if not self.radii:
+        """(m, 2) edges that an obstacle crosses, between nodes at these points that it does not cover."""
+        if not self:
             return np.empty((0, 2), np.int64)
         on = self.covers(xy)
         left = np.flatnonzero(~(on[edges.source] | on[edges.target]))
         begin = xy[edges.source[left]]
         ahead = xy[edges.target[left]] - begin
         most = max(1, min(ALONG, SAMPLES // max(1, len(left))))
-        counts = 1 + np.clip(np.hypot(*(ahead / self.scale).T) / min(self.radii), 1, most).astype(int)
+        counts = 1 + np.clip(np.hypot(*(ahead / self.scale).T) / self.radius, 1, most).astype(int)
         number, spots = _samples(begin, ahead, counts)
         hit = left[np.unique(number[self.covers(spots)])]
         return np.stack([edges.source[hit], edges.target[hit]], 1)
@@ -180,7 +166,7 @@ class Simulation:
         observation, _, _, _, info = self.env.step(action)
         return np.asarray(observation, np.float32), bool(info["success"])
 
-    def body(self) -> list[list[float]]:
+    def shape(self) -> list[list[float]]:
         """The robot from above: [x1, y1, x2, y2, radius] of every part, a line with round ends."""
         model, data = self.simulator.model, self.simulator.data
         parts = []
@@ -204,7 +190,7 @@ class Stage:
             try:
                 live = Simulation(served.env, served.states[0])
             except ConfigError as error:
-                notice(f"{error} Until then there is no live agent.")
+                notice(f"{error} Until then the agent cannot walk here.")
         self.view: View = view_of(served, None if live is None else live.env.map)
         # Only in mazes, which have a floor plan, can the agent be put anywhere.
         self.simulation = live if live is not None and live.env.map and hasattr(live.simulator, "set_xy") else None
@@ -242,7 +228,7 @@ class Session:
 
     def __init__(self, stage: Stage):
         self.stage, self.view, self.model = stage, stage.view, stage.engine.model
-        self.obstacles = Obstacles([], self.view.extent, self.view.scale)
+        self.obstacles = self._obstacles([])
         self.scene: Scene | None = None
         self.planner: Planner | None = None
         self._nearest: tuple[tuple[str, bytes], Integers] | None = None
@@ -250,23 +236,24 @@ class Session:
         self.observation: Row | None = None
         self.goal = stage.first[1]
         self.speed, self.steps, self.success = 2, 0, False
-        self.life = 0
-        """How often the agent was put on the stage: tells frames of one walk from those of the next."""
 
     def take(self, message: PlayMessage) -> list[Answer]:
-        """Do all that a message says, or refuse it and do nothing; returns what the page is told."""
-        if message.agent == "run" and (self.stage.simulation is None or (self.scene or message.scene) is None):
-            raise ConfigError("There is no simulator for this data, so there is no live agent.")
+        """Do what a message says and return the answers; a refused message changes nothing."""
+        if message.agent == "step" and (self.stage.simulation is None or (self.scene or message.scene) is None):
+            raise ConfigError("This data has no simulator, so the agent cannot walk here.")
         drawn = self.obstacles
         if message.strokes is not None:
-            drawn = Obstacles(message.strokes, self.view.extent, self.view.scale)
+            drawn = self._obstacles(message.strokes)
         answers = [] if message.scene is None else [self.show(message.scene, drawn)]
         self.obstacles, self.speed = drawn, message.speed or self.speed
         if message.agent == "reset":
             self.observation = None
-        if message.agent == "run" and self.observation is None:
-            answers.append(self.reset())
+        elif message.agent == "step":
+            answers.append(self.reset() if self.observation is None else self.advance())
         return answers
+
+    def _obstacles(self, strokes: Sequence[Sequence[Sequence[float]]]) -> Obstacles:
+        return Obstacles(strokes, self.view.extent, self.view.scale, self.view.brush)
 
     # ---------------------------------------------------------------- the scene
 
@@ -320,7 +307,7 @@ class Session:
             path = np.concatenate([ends[:1], between, ends[1:]])
             return {"path": np.round(path, 3).tolist(), "steps": steps, "problem": None}
         except (NoPath, ConfigError) as error:
-            problem = "No way leads there; erase a wall." if self.obstacles else str(error)
+            problem = "The walls block every route; erase one." if self.obstacles else str(error)
             return {"path": [], "steps": None, "problem": problem}
 
     def _field(self, kind: str, planner: Planner, goal: LatentGoal) -> list[float] | None:
@@ -344,7 +331,7 @@ class Session:
         return np.where(np.isfinite(steps), np.round(10.0 * steps), -1).astype(int).tolist()
 
     def _nearest_nodes(self, planner: AsymGraph, cells: Floats) -> Integers:
-        """The nearest node in use of every raster point: in the latent, or on the map where that is no space."""
+        """Nearest node in use of every raster point: in the latent space, or on the map where it is not Euclidean."""
         key = planner.name, planner.nodes_off.tobytes()
         if self._nearest is None or self._nearest[0] != key:
             use = np.flatnonzero(~planner.nodes_off)
@@ -362,38 +349,35 @@ class Session:
     def reset(self) -> Answer:
         """Put the agent at the scene's start."""
         if self.stage.simulation is None or self.scene is None:
-            raise ConfigError("There is no simulator for this data, so there is no live agent.")
+            raise ConfigError("This data has no simulator, so the agent cannot walk here.")
         if self.simulation is None:
             served = self.stage.engine.served
             self.simulation = Simulation(str(served.env), served.states[0])
         self.observation = self.simulation.reset(self.view.state(self.scene.start), self.goal)
         self.steps, self.success = 0, False
-        self.life += 1
         return self._frame("ready")
 
-    def advance(self) -> Answer | None:
-        """A few steps towards the goal; the frame says how it went, None that nobody is on the stage."""
+    def advance(self) -> Answer:
+        """A few steps of the agent towards the goal, and a frame of it."""
         simulation, planner = self.simulation, self.planner
-        if simulation is None or planner is None or self.observation is None:
-            return None
+        assert simulation is not None and planner is not None and self.observation is not None
         last = min(self.steps + self.speed, simulation.env.horizon)
         try:
             while self.steps < last and not self.success:
                 self.observation, self.success = simulation.step(planner.act(self.observation))
                 self.steps += 1
-        except IELError as error:
-            return {**self._frame("lost"), "problem": str(error)}
-        tired = self.steps >= simulation.env.horizon
-        return self._frame("arrived" if self.success else "tired" if tired else "walking")
+        except IELError:
+            return self._frame("lost")  # the frame says why
+        timeout = self.steps >= simulation.env.horizon
+        return self._frame("reached" if self.success else "timeout" if timeout else "walking")
 
     def _frame(self, state: str) -> Answer:
         assert self.observation is not None and self.simulation is not None and self.planner is not None
         return {
             "type": "agent",
-            "life": self.life,
             "state": state,
             "at": np.round(self.view.xy(self.observation[None])[0], 3).tolist(),
-            "body": self.simulation.body(),
+            "shape": self.simulation.shape(),
             "step": self.steps,
             **self._path(self.planner, self.observation),
         }

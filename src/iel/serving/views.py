@@ -1,16 +1,17 @@
-"""A model's world as a flat map: how states are drawn, and how a click becomes a state.
+"""A model's world as a flat map: where states are drawn, and which state a click means.
 
     maze        x and y of a maze, walls included
-    columns     two columns of the observations: those that tell the place, else the slowest
-    latent      two directions of the embedding: the slowest, or where there are no episodes the widest
+    columns     two columns of the observations: the position columns, else the slowest
+    latent      two directions of the embedding: the slowest, or without episodes the widest
 
-A map has a raster: points at which the learned field is drawn, each with a state that stands for it. In a maze a state
-is placed at any free point. Elsewhere a point without data near it stays empty, and a click means the nearest state.
+The learned field is drawn on a raster: each of its points has a state that stands for it. In a maze a state can be put
+at any free point. Elsewhere a point without data near it stays empty, and a click means the nearest state.
 """
 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,17 +27,14 @@ from iel.serving.schemas import Answer
 Extent = tuple[float, float, float, float]
 """(left, right, bottom, top)."""
 Projection = Callable[[Floats], Floats]
-"""Observations (n, o) -> places on the map (n, 2)."""
-POOL = 20_000
-"""States of the data that clicks and empty points are compared with."""
-CLOUD = 3000
-"""So many of these are drawn."""
+"""Observations (n, o) -> points of the map (n, 2)."""
+POOL, CLOUD = 20_000, 3000
+"""States of the data that clicks and points are compared with, and those that are drawn, at most."""
 POINTS = 2600
-"""Points of a raster at most: so many are answered in a few milliseconds."""
+"""Points of a raster at most: a field of this size takes a few milliseconds."""
 
 
-@dataclass(frozen=True, eq=False)
-class Raster:
+class Raster(NamedTuple):
     """Points of a grid that have a state, row by row from the bottom."""
 
     shape: tuple[int, int]
@@ -61,10 +59,12 @@ class View:
     """Whether both axes have the same unit."""
     scale: Floats
     """Units of the axes: the same for both, or the width and height of the map."""
+    brush: float
+    """Radius of the brush that draws walls, in these units."""
     pool: Floats
     """States of the data, (n, o)."""
     flat: Floats
-    """The same on the map, (n, 2)."""
+    """Their points on the map, (n, 2)."""
     project: Projection
     raster: Raster
     maze: MazeMap | None = None
@@ -93,6 +93,7 @@ class View:
             "axes": self.axes,
             "extent": self.extent,
             "equal": self.equal,
+            "brush": self.brush,
             "walls": None if self.maze is None else self.maze.walls.astype(int).tolist(),
             "cloud": np.round(shown, 3).tolist(),
             "raster": {"width": raster.shape[1], "height": raster.shape[0], "filled": raster.pixels.tolist()},
@@ -117,8 +118,11 @@ def view_of(served: Served, maze: MazeMap | None = None) -> View:
         extent = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
     left, right, bottom, top = extent
     scale = np.ones(2) if equal else np.array([right - left, top - bottom])
+    brush = 0.02 * float(min((right - left) / scale[0], (top - bottom) / scale[1]))
+    if maze is not None:
+        brush = 0.2 * (right - left) / maze.walls.shape[1]
     raster = _raster(extent, equal, scale, pool, flat, maze)
-    return View(kind, axes, extent, equal, scale, pool, flat, project, raster, maze)
+    return View(kind, axes, extent, equal, scale, brush, pool, flat, project, raster, maze)
 
 
 # ---------------------------------------------------------------- which two numbers
@@ -146,7 +150,7 @@ def _projection(served: Served, pool: Floats) -> tuple[str, tuple[str, str], Pro
 
 
 def _position_columns(served: Served) -> tuple[int, ...]:
-    """One or two columns that tell the position; none where nothing does."""
+    """One or two position columns; none where no column is clearly one."""
     size, data = served.model.observation_size, served.drawable.trajectories
     if size <= 2:
         return tuple(range(size))
@@ -168,12 +172,12 @@ def _columns(chosen: tuple[int, ...]) -> Projection:
 
 
 def _two(columns: Floats) -> Floats:
-    """The same with a second column of zeros where there is only one."""
+    """Two columns, the second one zeros where there is only one."""
     return np.pad(columns, ((0, 0), (0, 2 - columns.shape[1])))
 
 
 def _raster(extent: Extent, equal: bool, scale: Floats, pool: Floats, flat: Floats, maze: MazeMap | None) -> Raster:
-    """Every free point of a maze, with the nearest state placed there; else points with data near, with that state."""
+    """Every free point of a maze, with the nearest state put there; else the points near data, with that state."""
     left, right, bottom, top = extent
     if maze is not None:
         fine = int(np.clip(np.sqrt(POINTS / max(1, len(maze.free))), 3, 9))

@@ -15,7 +15,8 @@ for (const [path, methods] of Object.entries(spec.paths)) {
     const article = make("article", "", "route"), head = make("h3");
     head.append(make("b", method.toUpperCase(), `method ${method}`), make("code", path), make("span", route.summary));
     article.append(head, make("p", route.description));
-    const schema = route.requestBody?.content["application/json"].schema;
+    const reference = route.requestBody?.content["application/json"].schema.$ref;
+    const schema = reference && spec.components.schemas[reference.split("/").pop()];
     if (schema) {
       const size = model.observation_size;
       article.append(make("pre",

@@ -4,8 +4,8 @@ const RAMP = ["#fdea4f", "#c3e04a", "#7fd15f", "#46bd77", "#279f88", "#28838d", 
   .map((hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)));
 
 export function colour(share) {
-  const place = Math.min(0.9999, Math.max(0, share)) * (RAMP.length - 1);
-  const low = Math.floor(place), rest = place - low;
+  const scaled = Math.min(0.9999, Math.max(0, share)) * (RAMP.length - 1);
+  const low = Math.floor(scaled), rest = scaled - low;
   return RAMP[low].map((value, i) => Math.round(value + rest * (RAMP[low + 1][i] - value)));
 }
 
@@ -49,7 +49,7 @@ export class Board {
   readTheme() {
     const style = getComputedStyle(document.documentElement);
     this.theme = {};
-    for (const name of ["back", "wall", "floor", "ink", "soft", "start", "goal", "path", "trail", "drawn", "line"])
+    for (const name of ["back", "wall", "floor", "ink", "soft", "start", "goal", "path", "trail", "drawn", "line", "sans"])
       this.theme[name] = style.getPropertyValue(`--${name}`).trim();
     this.ground = null;
     this.refresh();
@@ -116,12 +116,9 @@ export class Board {
     return [(x - this.shift.x) / this.unit.x, (this.shift.y - y) / this.unit.y];
   }
 
+  // In units of the map's scale.
   get brushRadius() {
-    // In units of the map's scale, as the server measures it.
-    const { extent, equal, walls } = this.world.view;
-    if (!equal) return 0.02;
-    if (walls) return (0.2 * (extent[1] - extent[0])) / walls[0].length;
-    return 0.02 * Math.min(extent[1] - extent[0], extent[3] - extent[2]);
+    return this.world.view.brush;
   }
 
   get scale() {
@@ -302,8 +299,8 @@ export class Board {
       pen.fillStyle = this.theme.ink;
       pen.globalAlpha = this.show.data ? 0.5 : 0.16;
       const size = (this.show.data ? 1.3 : 1) * this.ratio;
-      for (const place of cloud) {
-        const [x, y] = this.toPixel(place);
+      for (const point of cloud) {
+        const [x, y] = this.toPixel(point);
         pen.fillRect(x - size / 2, y - size / 2, size, size);
       }
       pen.globalAlpha = 1;
@@ -336,12 +333,16 @@ export class Board {
       pen.stroke();
     } else {
       pen.fillStyle = this.theme.soft;
-      pen.font = `${12 * this.ratio}px ${getComputedStyle(document.body).fontFamily}`;
+      pen.font = `${12 * this.ratio}px ${this.theme.sans}`;
       pen.textAlign = "center";
-      pen.fillText(axes[0], this.canvas.width / 2, this.canvas.height - 11 * this.ratio);
-      pen.translate(18 * this.ratio, this.canvas.height / 2);
+      const [left, right, bottom, top] = extent, [x, y] = this.toPixel([left, bottom]), [x2, y2] = this.toPixel([right, top]);
+      const below = this.canvas.height - 11 * this.ratio;
+      pen.fillText(axes[0], (x + x2) / 2, below);
+      for (const [value, at] of [[left, x], [right, x2]]) pen.fillText(value.toPrecision(3), at, below);
+      pen.translate(18 * this.ratio, (y + y2) / 2);
       pen.rotate(-Math.PI / 2);
       pen.fillText(axes[1], 0, 0);
+      for (const [value, at] of [[bottom, y], [top, y2]]) pen.fillText(value.toPrecision(3), (y + y2) / 2 - at, 0);
     }
     return layer;
   }
@@ -349,18 +350,18 @@ export class Board {
   drawGraph(pen) {
     if (!this.graphPath) {
       const { nodes, edges } = this.graph;
-      this.places = nodes.map((node) => this.toPixel(node));
+      this.nodeSpots = nodes.map((node) => this.toPixel(node));
       this.graphPath = new Path2D();
       for (let i = 0; i < edges.length; i += 2) {
-        this.graphPath.moveTo(...this.places[edges[i]]);
-        this.graphPath.lineTo(...this.places[edges[i + 1]]);
+        this.graphPath.moveTo(...this.nodeSpots[edges[i]]);
+        this.graphPath.lineTo(...this.nodeSpots[edges[i + 1]]);
       }
     }
     pen.strokeStyle = "rgba(255, 255, 255, .2)";
     pen.lineWidth = 0.6 * this.ratio;
     pen.stroke(this.graphPath);
     const size = 1.5 * this.ratio;
-    this.places.forEach(([x, y], i) => {
+    this.nodeSpots.forEach(([x, y], i) => {
       pen.fillStyle = this.off.has(i) ? this.theme.goal : "rgba(255, 255, 255, .8)";
       pen.fillRect(x - size / 2, y - size / 2, size, size);
     });
@@ -370,8 +371,8 @@ export class Board {
     pen.lineCap = pen.lineJoin = "round";
     for (const [extra, style] of [[3, "rgba(0, 0, 0, .35)"], [0, this.theme.drawn]]) {
       pen.strokeStyle = style;
-      for (const { points, radius } of this.strokes) {
-        pen.lineWidth = 2 * this.pixelsOf(radius) * 0.8 + extra * this.ratio;
+      pen.lineWidth = 2 * this.pixelsOf(this.brushRadius) * 0.8 + extra * this.ratio;
+      for (const points of this.strokes) {
         pen.beginPath();
         points.forEach((point, i) => (i ? pen.lineTo(...this.toPixel(point)) : pen.moveTo(...this.toPixel(point))));
         if (points.length === 1) pen.lineTo(...this.toPixel(points[0]));
@@ -380,8 +381,8 @@ export class Board {
     }
   }
 
-  trace(pen, places) {
-    const spots = places.map((place) => this.toPixel(place));
+  trace(pen, points) {
+    const spots = points.map((point) => this.toPixel(point));
     pen.beginPath();
     pen.moveTo(...spots[0]);
     for (let i = 1; i + 1 < spots.length; i++)
@@ -417,7 +418,7 @@ export class Board {
     pen.lineCap = pen.lineJoin = "round";
     for (const [width, style] of [[6, "rgba(8, 12, 20, .5)"], [3.2, this.theme.trail]]) {
       pen.beginPath();
-      this.trail.forEach((place, i) => (i ? pen.lineTo(...this.toPixel(place)) : pen.moveTo(...this.toPixel(place))));
+      this.trail.forEach((point, i) => (i ? pen.lineTo(...this.toPixel(point)) : pen.moveTo(...this.toPixel(point))));
       pen.lineWidth = width * this.ratio;
       pen.strokeStyle = style;
       pen.stroke();
@@ -464,7 +465,7 @@ export class Board {
     const share = still.matches ? 1 : Math.min(1, (now - this.agentSince) / 40);
     const blend = (now, before) => (before === undefined ? now : before + share * (now - before));
     pen.lineCap = "round";
-    const parts = agent.body.map((part, i) => part.map((value, k) => blend(value, oldAgent?.body[i]?.[k])));
+    const parts = agent.shape.map((part, i) => part.map((value, k) => blend(value, oldAgent?.shape[i]?.[k])));
     for (const [extra, style] of [[4, "rgba(8, 12, 20, .6)"], [2, "#ffffff"], [0, this.theme.trail]]) {
       pen.strokeStyle = style;
       for (const [x1, y1, x2, y2, radius] of parts) {

@@ -1,5 +1,5 @@
 // The playground: what the user does becomes a scene, the scene goes to the server, its answer is drawn.
-// One scene is on its way at a time; whatever changes meanwhile is sent when the answer is there.
+// One scene is sent at a time; changes made meanwhile are sent after its answer.
 
 import { Board, fillBar } from "/static/draw.js";
 
@@ -7,8 +7,8 @@ const HINTS = {
   "direct": "Heads straight for the goal in the latent space.",
   "rec-mid": "Heads for recursive midpoints among states of the data.",
   "greedy": "Heads for the best node within ten steps, without a search.",
-  "sym-graph": "Shortest way over states of the data, the same there and back.",
-  "asym-graph": "Shortest way over states of the data, with one-way costs.",
+  "sym-graph": "Shortest route over states of the data; costs are the same in both directions.",
+  "asym-graph": "Shortest route over states of the data; costs depend on the direction.",
 };
 const FIELDS = {
   graph: "Predicted steps to the goal, added up along the graph.",
@@ -19,10 +19,11 @@ const $ = (id) => document.getElementById(id);
 const board = new Board($("map"));
 const state = {
   world: null, model: 0, start: null, goal: null, planner: "", field: "graph", tool: "goal", follow: true,
-  strokes: [], sent: 0, answered: 0, answer: null, agent: null, running: false, ready: false, roundTrip: 0, lives: 0,
+  strokes: [], sent: 0, answered: 0, answer: null, agent: null, running: false, ready: false, roundTrip: 0,
 };
 Object.assign(window, { board, playground: state }); // for the curious, and for tests
-let socket = null, dirty = false, strokesDirty = false, graphTimer = 0, sentAt = 0, toastTimer = 0, slowTimer = 0, drawing = null;
+let socket = null, dirty = false, strokesDirty = false, graphTimer = 0, sentAt = 0, toastTimer = 0, slowTimer = 0, drawing = null, pointer = null;
+let stepping = false, stale = false, steppedAt = 0; // a frame of the agent is awaited, and whether it is still wanted
 
 // ---------------------------------------------------------------- the server
 
@@ -51,7 +52,8 @@ function connect() {
   own.onopen = () => {
     $("link").dataset.state = "open";
     wait("");
-    state.sent = state.answered = state.lives = 0;
+    state.sent = state.answered = 0;
+    stepping = stale = false;
     strokesDirty = state.strokes.length > 0;
     setAgent(null);
     send(true);
@@ -85,12 +87,16 @@ function send(force = false, graph = false) {
 function receive(message) {
   if (message.type !== "agent") wait("");
   if (message.error) {
-    state.answered = state.sent;
+    if (state.sent !== state.answered) state.answered = state.sent;
+    else stepping = stale = state.running = false;
     return say(message.error, true);
   }
   if (message.type === "agent") {
-    if (message.life > state.lives) setAgent(message); // else it is of one that was taken away
-    return;
+    stepping = false;
+    if (!stale) setAgent(message);
+    stale = false;
+    const rest = message.state === "walking" ? 33 - (performance.now() - steppedAt) : 150; // one at its goal waits for another
+    return void setTimeout(step, Math.max(0, rest));
   }
   state.answered = message.id;
   state.answer = message;
@@ -99,6 +105,7 @@ function receive(message) {
   if (!state.follow && !dirty && message.path.length) board.goal = message.path.at(-1); // where a click on a wall leads
   board.setField(message.field);
   board.off = new Set(message.off ?? []);
+  if (pointer) tip(pointer); // the number under the cursor is another one now
   if (message.graph) board.setGraph(message.graph);
   $("latency").textContent = message.ms.toFixed(message.ms < 10 ? 1 : 0);
   const most = board.field?.most ?? 0;
@@ -106,7 +113,7 @@ function receive(message) {
   $("most").textContent = most ? `${Math.round(most)} steps` : "";
   if (!state.ready) {
     state.ready = true;
-    document.body.dataset.ready = "1";
+    document.documentElement.dataset.ready = "1";
     $("loading").classList.add("off");
   }
   if (dirty) send();
@@ -127,6 +134,7 @@ function showPath(message, smooth) {
   $("steps").textContent = message.steps === null ? "–" : Math.round(message.steps);
   $("waypoints").textContent = message.path.length > 2 ? message.path.length - 2 : message.path.length ? "0" : "–";
   if (message.problem) say(message.problem, true);
+  else if ($("toast").dataset.problem) $("toast").classList.remove("on"); // it holds no longer
 }
 
 function setAgent(frame) {
@@ -136,47 +144,57 @@ function setAgent(frame) {
   if (frame) showPath(frame, false);
   else state.running = false;
   const words = {
-    ready: "at the start", walking: `walking, step ${frame?.step}`, arrived: `arrived after ${frame?.step} steps`,
-    tired: `gave up after ${frame?.step} steps`, lost: "no way from here",
+    ready: "at the start", walking: `walking, step ${frame?.step}`, lost: "no route from here",
+    reached: `reached the goal after ${frame?.step} steps; move the goal to continue`,
+    timeout: `stopped at the limit of ${frame?.step} steps; press reset`,
   };
   $("agent-state").textContent = frame ? words[frame.state] : "standing by";
   $("agent-state").dataset.state = frame?.state ?? "none";
-  if (frame?.state === "arrived" && before === "walking") say(`Arrived after ${frame.step} steps.`);
+  if (frame?.state === "reached" && before === "walking") say(`Reached the goal after ${frame.step} steps.`);
   $("run-icon").textContent = state.running ? "❚❚" : "▶";
   $("run-text").textContent = state.running ? "pause" : "walk";
 }
 
 // ---------------------------------------------------------------- what the user does
 
+function step() {
+  if (!state.running || stepping || socket?.readyState !== WebSocket.OPEN) return;
+  stepping = true;
+  steppedAt = performance.now();
+  socket.send(JSON.stringify({ agent: "step" }));
+}
+
 function run() {
   if (!state.world?.live) return;
   state.running = !state.running;
-  socket.send(JSON.stringify({ agent: state.running ? "run" : "pause" }));
-  if (state.running && state.follow) say("The agent chases your cursor; click to pin the goal.");
+  step();
+  if (state.running && state.follow && matchMedia("(hover: hover)").matches)
+    say("The agent chases your cursor; click to pin the goal.");
   $("run-icon").textContent = state.running ? "❚❚" : "▶";
   $("run-text").textContent = state.running ? "pause" : "walk";
 }
 
 function reset() {
   if (state.world?.live) socket.send(JSON.stringify({ agent: "reset" }));
-  state.lives = Math.max(state.lives, state.agent?.life ?? 0);
+  stale = stepping;
   setAgent(null);
   send();
 }
 
-function setGoal(place) {
-  state.goal = board.goal = place;
+function setGoal(at) {
+  state.goal = board.goal = at;
   send();
 }
 
-function setStart(place) {
-  state.start = board.start = place;
+function setStart(at) {
+  state.start = board.start = at;
   if (state.agent) reset();
   send();
 }
 
 function setFollow(on) {
   state.follow = on;
+  if (on) setTool("goal");
   press("follow", on);
 }
 
@@ -208,22 +226,22 @@ function describeField() {
   $("field-hint").textContent = FIELDS[drawn];
 }
 
-function erase(place) {
-  const [sx, sy] = board.scale, reach = 1.6 * board.brushRadius, kept = [];
+function erase(at) {
+  const [sx, sy] = board.scale, reach = 1.6 * board.brushRadius, left = [];
   let changed = false;
-  for (const { points, radius } of state.strokes) {
+  for (const points of state.strokes) {
     let piece = [];
     for (const point of points) {
-      if (Math.hypot((point[0] - place[0]) / sx, (point[1] - place[1]) / sy) > reach) piece.push(point);
+      if (Math.hypot((point[0] - at[0]) / sx, (point[1] - at[1]) / sy) > reach) piece.push(point);
       else {
         changed = true;
-        if (piece.length) kept.push({ points: piece, radius });
+        if (piece.length) left.push(piece);
         piece = [];
       }
     }
-    if (piece.length) kept.push({ points: piece, radius });
+    if (piece.length) left.push(piece);
   }
-  if (changed) setStrokes(kept);
+  if (changed) setStrokes(left);
 }
 
 function setStrokes(strokes) {
@@ -233,11 +251,11 @@ function setStrokes(strokes) {
   send();
 }
 
-function extend(place) {
-  const [sx, sy] = board.scale, last = drawing.points[drawing.points.length - 1];
-  const gap = Math.hypot((place[0] - last[0]) / sx, (place[1] - last[1]) / sy);
-  if (gap < 0.5 * board.brushRadius || drawing.points.length >= 500) return;
-  drawing.points.push(place);
+function extend(at) {
+  const [sx, sy] = board.scale, last = drawing.at(-1);
+  const gap = Math.hypot((at[0] - last[0]) / sx, (at[1] - last[1]) / sy);
+  if (gap < 0.5 * board.brushRadius || drawing.length >= 500) return;
+  drawing.push(at);
   setStrokes(state.strokes);
 }
 
@@ -245,35 +263,35 @@ const map = $("map");
 map.addEventListener("pointerdown", (event) => {
   if (!state.ready || event.button > 0) return;
   map.setPointerCapture(event.pointerId);
-  const place = board.toWorld(event), tool = event.shiftKey ? "start" : state.tool;
+  const at = board.toWorld(event), tool = event.shiftKey ? "start" : state.tool;
   state.dragging = tool;
   if (tool === "goal") {
     setFollow(false);
-    setGoal(place);
-  } else if (tool === "start") setStart(place);
+    setGoal(at);
+  } else if (tool === "start") setStart(at);
   else if (tool === "wall") {
     if (!state.planner.endsWith("graph")) say("Only graph planners see walls.");
-    drawing = { points: [place], radius: board.brushRadius };
+    drawing = [at];
     setStrokes([...state.strokes, drawing]);
-  } else erase(place);
+  } else erase(at);
 });
 map.addEventListener("pointermove", (event) => {
   if (!state.ready) return;
-  const place = board.toWorld(event), tool = state.dragging;
+  const at = board.toWorld(event), tool = state.dragging;
   board.changed = true;
-  board.brush = state.tool === "wall" || state.tool === "erase" ? place : null;
-  if (tool === "wall") extend(place);
-  else if (tool === "erase") erase(place);
-  else if (tool === "start") setStart(place);
-  else if (tool === "goal" || (state.follow && state.tool === "goal" && !event.shiftKey)) setGoal(place);
-  tip(event);
+  board.brush = state.tool === "wall" || state.tool === "erase" ? at : null;
+  if (tool === "wall") extend(at);
+  else if (tool === "erase") erase(at);
+  else if (tool === "start") setStart(at);
+  else if (tool === "goal" || (state.follow && state.tool === "goal" && !event.shiftKey)) setGoal(at);
+  tip((pointer = event));
 });
 for (const kind of ["pointerup", "pointercancel"])
   map.addEventListener(kind, () => {
     state.dragging = drawing = null;
   });
 map.addEventListener("pointerleave", () => {
-  board.brush = null;
+  board.brush = pointer = null;
   $("tip").classList.remove("on");
 });
 
@@ -289,6 +307,18 @@ function tip(event) {
   const box = map.getBoundingClientRect();
   $("tip").style.transform = `translate(${event.clientX - box.left + 14}px, ${event.clientY - box.top + 16}px)`;
 }
+
+// With the map focused, arrow keys move the goal, or the start when that is the tool.
+map.addEventListener("keydown", (event) => {
+  const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
+  if (!move || !state.ready) return;
+  event.preventDefault();
+  const { extent } = state.world.view, at = state.tool === "start" ? state.start : state.goal;
+  const moved = [0, 1].map((i) => at[i] + 0.02 * move[i] * (extent[2 * i + 1] - extent[2 * i]));
+  if (state.tool === "start") return setStart(moved);
+  setFollow(false);
+  setGoal(moved);
+});
 
 const KEYS = {
   g: () => setTool("goal"), s: () => setTool("start"), w: () => setTool("wall"), e: () => setTool("erase"),
@@ -349,6 +379,7 @@ function say(text, trouble = false) {
   const toast = $("toast");
   toast.textContent = text;
   toast.style.borderColor = trouble ? "var(--goal)" : "";
+  toast.dataset.problem = trouble ? "1" : "";
   toast.classList.add("on");
   if (!state.ready && trouble) $("loading-text").textContent = text;
   clearTimeout(toastTimer);
