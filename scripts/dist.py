@@ -67,9 +67,9 @@ server = subprocess.Popen([iel_command, "serve", "exported", "--port", str(port)
 try:
     for attempt in range(300):
         try:
-            body = json.dumps({"observation": [0.0, 0.0], "goal": [1.0, 1.0]}).encode()
+            content = json.dumps({"observation": [0.0, 0.0], "goal": [1.0, 1.0]}).encode()
             address = f"http://127.0.0.1:{port}/v1/act"
-            request = urllib.request.Request(address, body, {"content-type": "application/json"})
+            request = urllib.request.Request(address, content, {"content-type": "application/json"})
             answer = json.load(urllib.request.urlopen(request))
             break
         except ConnectionError:

@@ -25,15 +25,15 @@ def load(name: str):
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_own_logs_succeed():
-    """With a third of the example's steps, which is enough to arrive."""
+    """With a third of the example's steps, which is enough to reach the goal."""
     assert load("own_logs").main(steps=2000) < 1.5
 
 
 @pytest.mark.long
 @pytest.mark.optimised
-def test_luck_goes_to_the_other_room():
-    without, with_chance = load("two_rooms").main()
-    assert with_chance >= 0.9 > without
+def test_teleports_lead_to_the_other_room():
+    without, with_teleports = load("two_rooms").main()
+    assert with_teleports >= 0.9 > without
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_own_robots_logs_are_in_order(tmp_path):
     data = iel.load(tmp_path / "logs.csv", columns=columns)
     assert len(data) == 12 and data.num_transitions == 12 * 199
     crossings = np.diff(np.sign(data.observations[:, 0] - 5.0))[data.transitions[:-1]]
-    assert np.count_nonzero(crossings) > 12  # the logs know the way through the gap
+    assert np.count_nonzero(crossings) > 12  # the logs pass the gap
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_prompts_are_driven_and_drawn(maze_data, tmp_path, drawn):
 @pytest.fixture(scope="module")
 def carts():
     example = load("control_loop")
-    example.WATCHDOG = {**example.WATCHDOG, "max_age": 30.0}  # a busy machine is no fault here
+    example.WATCHDOG = {**example.WATCHDOG, "max_age": 30.0}  # a busy machine is not a fault here
     return example
 
 
