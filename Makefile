@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt | own-venv
 
 install: $(STAMP)  ## create .venv and install iel with everything the tests need
 
-demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (about a minute on two cores)
+demo: $(STAMP)  ## collect data, train, plan, evaluate and draw (84 s of processor time)
 	$(BIN)/iel demo
 
 demo-ant: $(STAMP)  ## the same with an ant in a large maze, and a film of it (at most five minutes on two quiet cores)
@@ -32,7 +32,7 @@ play: $(STAMP)  ## open the playground on the newest demo's run
 	@run=$$(ls -dt runs/demo-*/ 2>/dev/null | head -n 1); [ -n "$$run" ] || { echo "run \`make demo\` first"; exit 2; }; \
 	  $(BIN)/iel play "$$run"
 
-test: $(STAMP)  ## lint, type-check and run the tests (about thirteen minutes on two cores)
+test: $(STAMP)  ## lint, type-check and run the tests
 	@$(MAKE) --no-print-directory -j2 check pytest
 
 check: $(STAMP)
@@ -54,7 +54,7 @@ lint: $(STAMP)  ## format and lint
 	$(BIN)/mypy
 
 docs: $(STAMP)  ## the documentation site in build/site, without warnings and dead links
-	$(BIN)/sphinx-build -W --keep-going -q -d build/doctrees -c docs . build/site
+	$(BIN)/sphinx-build -W --keep-going -q -E -d build/doctrees -c docs . build/site
 	@echo "open build/site/index.html"
 
 dist: $(STAMP)  ## build wheel and source archive, and try them in clean environments of every Python found here

@@ -106,7 +106,9 @@ def directive(package: str, name: str) -> str:
     """How autodoc shows a public name: a class with its members, a function, or a value."""
     value = getattr(importlib.import_module(f"iel.{package}"), name)
     if inspect.isclass(value):
-        return f".. autoclass:: iel.{package}.{name}\n   :members:\n   :show-inheritance:\n"
+        ours = any(base.__module__.startswith("iel.") for base in value.__bases__)
+        bases = "   :show-inheritance:\n" if ours else ""
+        return f".. autoclass:: iel.{package}.{name}\n   :members:\n{bases}"
     if inspect.isfunction(value):
         return f".. autofunction:: iel.{package}.{name}\n"
     return f".. autodata:: iel.{package}.{name}\n   :no-value:\n"
@@ -182,7 +184,10 @@ def runs_of(lines: list[str]) -> list[tuple[str, list[str]]]:
 def inline(text: str) -> str:
     """Prose with `code` marked for reStructuredText and everything else escaped."""
     parts = re.split(r"`+([^`]+)`+", text)
-    return "".join(f"``{part}``" if odd % 2 else re.sub(r"([\\*`|_])", r"\\\1", part) for odd, part in enumerate(parts))
+    marked = [
+        f"\\ ``{part}``\\ " if odd % 2 else re.sub(r"([\\*`|_])", r"\\\1", part) for odd, part in enumerate(parts)
+    ]
+    return "".join(marked)
 
 
 def block_language(text: str) -> str:
