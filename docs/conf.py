@@ -62,6 +62,11 @@ PACKAGES = {
     "export": "Directories for robots, and ONNX",
     "theory": "Exact hitting times and audits",
     "viz": "Pictures",
+    "serving.client": "A Python client of the policy server",
+    "envs.gym": "DirectedMaze for any agent",
+    "learner": "What methods and policies are made of",
+    "distances": "Metrics: what a path costs",
+    "errors": "Exceptions",
 }
 
 project, author, copyright = "iel", "The iel authors", "The iel authors, MIT licence"
@@ -96,10 +101,23 @@ html_theme_options = {"navigation_with_keys": True}
 
 
 def public_names(package: str) -> list[str]:
+    """What a package exports, or what a module defines; constants last, names of `iel` itself first."""
     module = importlib.import_module(f"iel.{package}")
-    if package == "agent":
-        return ["fit", "load_agent", "Agent", "Episode"]
+    if not hasattr(module, "__all__"):
+        defined = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        return sorted((name for name in defined if not name.startswith("_")), key=lambda name: name not in iel.__all__)
     return sorted(module.__all__, key=lambda name: name.isupper() and not inspect.isclass(getattr(module, name)))
+
+
+def described() -> dict[str, list[str]]:
+    """The names on each page; what several packages export is described by the first of them."""
+    pages: dict[str, list[str]] = {}
+    seen: set[int] = set()
+    for package in PACKAGES:
+        named = {name: id(getattr(importlib.import_module(f"iel.{package}"), name)) for name in public_names(package)}
+        pages[package] = [name for name, value in named.items() if value not in seen]
+        seen |= set(named.values())
+    return pages
 
 
 def directive(package: str, name: str) -> str:
@@ -119,7 +137,9 @@ def write_reference(app: Any) -> None:
     folder = ROOT / "docs" / "reference"
     folder.mkdir(exist_ok=True)
     rows = [f"| [`iel.{name}`]({name}.md) | {about} |" for name, about in PACKAGES.items()]
-    names = ", ".join(f"{{any}}`{name} <iel.{home_of(name)}.{name}>`" for name in iel.__all__ if home_of(name))
+    described_on = described()
+    homes = {name: package for package, names in reversed(described_on.items()) for name in names}
+    names = ", ".join(f"{{any}}`{name} <iel.{homes[name]}.{name}>`" for name in iel.__all__ if name in homes)
     pages = {
         "index": "# Reference\n\nMade from the docstrings of this version.\n\n| package | what for |\n|---|---|\n"
         + "\n".join(rows)
@@ -128,18 +148,13 @@ def write_reference(app: Any) -> None:
         + toctree("", list(PACKAGES)),
     }
     for package, about in PACKAGES.items():
-        parts = "\n".join(directive(package, name) for name in public_names(package))
+        parts = "\n".join(directive(package, name) for name in described_on[package])
         module = f".. automodule:: iel.{package}\n\n"
         pages[package] = f"# iel.{package}\n\n{about}.\n\n```{{eval-rst}}\n{module}{parts}```\n"
     for name, text in pages.items():
         page = folder / f"{name}.md"
         if not page.exists() or page.read_text() != text:
             page.write_text(text)
-
-
-def home_of(name: str) -> str:
-    """The package whose page describes a name of `iel`; empty for `__version__`."""
-    return next((package for package in PACKAGES if name in public_names(package)), "")
 
 
 def as_restructured(lines: list[str]) -> list[str]:

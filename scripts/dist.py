@@ -113,7 +113,7 @@ def smoke(uv: str, python: Path, dependencies: str, package: Path) -> str:
         interpreter = folder / "venv" / "bin" / "python"
         words: list[str | Path] = [uv, "pip", "install", "--python", interpreter]
         words += ["--resolution", "lowest-direct"] if dependencies == "lowest" else []
-        words += ["--only-binary", ":all:"] if package.suffix == ".whl" else []
+        words += ["--only-binary", ":all:", *(["--no-binary", "iel"] if package.suffix == ".gz" else [])]
         try:
             run([*words, f"iel[sim,{EXTRAS}] @ {package.as_uri()}"])
             tried = "works"
