@@ -13,12 +13,14 @@ import re
 import sys
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, Literal, get_origin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-import iel  # noqa: E402
+import iel.distances  # noqa: E402
+import iel.planning.goals  # noqa: E402
+import iel.typed  # noqa: E402
 from iel.methods import METHODS  # noqa: E402
 
 NAVIGATION = {
@@ -80,6 +82,13 @@ suppress_warnings = ["myst.header"]
 
 myst_heading_anchors = 4
 autodoc_typehints_format = "short"
+# Names of types that are unions or bounded numbers stay names; what they expand to fills a page.
+autodoc_type_aliases = {
+    name: name
+    for module in (iel.typed, iel.distances, iel.planning.goals)
+    for name, value in vars(module).items()
+    if get_origin(value) not in (None, Literal)
+}
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
@@ -105,7 +114,8 @@ def public_names(package: str) -> list[str]:
     module = importlib.import_module(f"iel.{package}")
     if not hasattr(module, "__all__"):
         defined = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-        return sorted((name for name in defined if not name.startswith("_")), key=lambda name: name not in iel.__all__)
+        exported = [name for name in iel.__all__ if name in defined]
+        return exported + [name for name in defined if name not in exported and not name.startswith("_")]
     return sorted(module.__all__, key=lambda name: name.isupper() and not inspect.isclass(getattr(module, name)))
 
 
