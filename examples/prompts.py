@@ -39,9 +39,11 @@ PROMPTS = {
 }
 
 
-def main(path: str, picture: str, prompts: dict = PROMPTS, steps: int = 600) -> dict[str, np.ndarray]:
+def main(
+    path: str, picture: str, prompts: dict = PROMPTS, steps: int = 600, nodes: int | None = None
+) -> dict[str, np.ndarray]:
     run = iel.open_run(path)
-    planner = iel.AsymGraph(run.model, run.data())
+    planner = iel.AsymGraph(run.model, run.data(), nodes=nodes)
     env = iel.make_env(run.env)
     routes = {}
     for name, prompt in prompts.items():

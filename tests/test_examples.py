@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,22 @@ def load(name: str):
     return module
 
 
+@pytest.fixture(scope="module")
+def trained(maze_data, tmp_path_factory) -> str:
+    """A run that has learned next to nothing, for examples that take one."""
+    algo = iel.IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16)
+    out = tmp_path_factory.mktemp("trained") / "run"
+    iel.train(maze_data, algo, out=out, progress=False)
+    return str(out)
+
+
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The graph's nodes")
+def test_own_logs_run():
+    assert 0 <= load("own_logs").main(steps=60) < 15
+
+
+@pytest.mark.long
 @pytest.mark.optimised
 def test_own_logs_succeed():
     """With a third of the example's steps, which is enough to reach the goal."""
@@ -37,10 +53,8 @@ def test_teleports_lead_to_the_other_room():
 
 
 @pytest.mark.slow
-def test_detour_costs_no_less(maze_data, tmp_path):
-    algo = iel.IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16)
-    iel.train(maze_data, algo, out=tmp_path / "run", progress=False)
-    before, after = load("detour").main(str(tmp_path / "run"), nodes=200)
+def test_detour_costs_no_less(trained):
+    before, after = load("detour").main(trained, nodes=200)
     assert after >= before
 
 
@@ -63,7 +77,9 @@ def run_notebook(name: str, steps: int, monkeypatch, tmp_path) -> dict:
 def test_the_notebook_runs(monkeypatch, tmp_path):
     """From the CSV to a cart that is driven; so few steps teach it nothing."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.setattr("own_robot.Cart.horizon", 40)
+    own_robot = importlib.import_module("own_robot")
+    monkeypatch.setattr(own_robot.Cart, "horizon", 40)
+    monkeypatch.setattr(own_robot, "write_logs", partial(own_robot.write_logs, episodes=12))
     found = run_notebook("own_robot", 60, monkeypatch, tmp_path)
     results = found["results"]["asym-graph"]
     assert len(found["path"]) > 1 and len(results.success) == 20 and found["fig"].axes
@@ -95,12 +111,10 @@ def test_own_robots_logs_are_in_order(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The graph's nodes")
-def test_prompts_are_driven_and_drawn(maze_data, tmp_path, drawn):
-    algo = iel.IEL.preset("smoke", steps=60, hidden=(16,), batch_size=16)
-    iel.train(maze_data, algo, out=tmp_path / "run", progress=False)
+def test_prompts_are_driven_and_drawn(trained, maze_data, tmp_path, drawn):
     example = load("prompts")
     goal_specs = {"columns": {0: float(maze_data.observations[0, 0])}, "reward": example.Reward(example.near(0.0, 0.0))}
-    routes = example.main(str(tmp_path / "run"), str(tmp_path / "prompts.png"), goal_specs, steps=5)
+    routes = example.main(trained, str(tmp_path / "prompts.png"), goal_specs, steps=5, nodes=200)
     assert {len(route) for route in routes.values()} == {6} and (tmp_path / "prompts.png").exists()
     assert min(drawn[-1][: len(goal_specs)]) > 1
 
