@@ -143,7 +143,7 @@ def test_the_tutorial_runs(monkeypatch, tmp_path):
     """With few logs and steps the robot does not get through the gap; `make long` looks at that."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("iel.agent.suited", lambda data: iel.HTP.preset("smoke", **SHORT))
-    found = run_blocks(ROOT / "docs" / "tutorial.md", ("range(100)", "range(15)"))
+    found = run_blocks(ROOT / "docs" / "tutorial.md", ("range(100)", "range(50)"))
     assert len(found["route"]) > 1 and (tmp_path / "room" / "plots" / "plan.png").exists()
 
 

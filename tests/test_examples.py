@@ -79,7 +79,7 @@ def test_the_notebook_runs(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     own_robot = importlib.import_module("own_robot")
     monkeypatch.setattr(own_robot.Cart, "horizon", 40)
-    monkeypatch.setattr(own_robot, "write_logs", partial(own_robot.write_logs, episodes=12))
+    monkeypatch.setattr(own_robot, "write_logs", partial(own_robot.write_logs, episodes=30))
     found = run_notebook("own_robot", 60, monkeypatch, tmp_path)
     results = found["results"]["asym-graph"]
     assert len(found["path"]) > 1 and len(results.success) == 20 and found["fig"].axes
