@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,9 +76,7 @@ def run_notebook(name: str, steps: int, monkeypatch, tmp_path) -> dict:
 def test_the_notebook_runs(monkeypatch, tmp_path):
     """From the CSV to a cart that is driven; so few steps teach it nothing."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    own_robot = importlib.import_module("own_robot")
-    monkeypatch.setattr(own_robot.Cart, "horizon", 40)
-    monkeypatch.setattr(own_robot, "write_logs", partial(own_robot.write_logs, episodes=30))
+    monkeypatch.setattr("own_robot.Cart.horizon", 40)
     found = run_notebook("own_robot", 60, monkeypatch, tmp_path)
     results = found["results"]["asym-graph"]
     assert len(found["path"]) > 1 and len(results.success) == 20 and found["fig"].axes
