@@ -1,4 +1,4 @@
-"""Ask a trained agent for more than a point: columns, orders, places to avoid, rewards, goals that repel.
+"""Goals that are more than a point: columns, orders, regions to avoid, rewards, goals that repel.
 
 python examples/prompts.py runs/demo-001 prompts.png
 """
@@ -30,7 +30,7 @@ def boxes(prompt: object) -> list[tuple[dict, str]]:
 
 
 PROMPTS = {
-    "a place: {0: 32, 1: 8}": {0: 32.0, 1: 8.0},
+    "a position: {0: 32, 1: 8}": {0: 32.0, 1: 8.0},
     "the same, but not through the corridor": Avoid({0: 32.0, 1: 8.0}, CORRIDOR),
     "anywhere in the room": ROOM,
     "first x = 16, y = 24, then the room": Sequence([{0: 16.0, 1: 24.0}, ROOM]),
@@ -39,9 +39,11 @@ PROMPTS = {
 }
 
 
-def main(path: str, picture: str, prompts: dict = PROMPTS, steps: int = 600) -> dict[str, np.ndarray]:
+def main(
+    path: str, picture: str, prompts: dict = PROMPTS, steps: int = 600, nodes: int | None = None
+) -> dict[str, np.ndarray]:
     run = iel.open_run(path)
-    planner = iel.AsymGraph(run.model, run.data())
+    planner = iel.AsymGraph(run.model, run.data(), nodes=nodes)
     env = iel.make_env(run.env)
     routes = {}
     for name, prompt in prompts.items():

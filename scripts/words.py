@@ -26,7 +26,6 @@ SEARCHED = ("src", "tests", "benchmarks", "examples", "scripts", "docs", "*.md")
 SKIPPED = (
     "tests/golden",
     "docs/lab-notes.md",
-    "docs/results-0.1.0.md",
     "CHANGELOG.md",
     "scripts/words.py",
     "docs/images",
