@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import iel
 from iel import cli
 from iel.cli import COMMANDS, benchmarks, main
 from iel.data import Trajectories

@@ -31,7 +31,9 @@ def test_a_demo_makes_everything_and_one_that_was_stopped_goes_on(tmp_path, monk
     out = tmp_path / "runs" / "tiny-001"
     saved = {path: path.stat().st_mtime_ns for path in out.glob("**/*.safetensors")}
     assert saved and open_run(out).status == "finished"
-    assert "if it is stopped, iel demo --ant --out runs/tiny-001 continues it" in " ".join(capsys.readouterr().out.split())
+    assert "if it is stopped, iel demo --ant --out runs/tiny-001 continues it" in " ".join(
+        capsys.readouterr().out.split()
+    )
     monkeypatch.setattr(demo, "VideoCommand", film)
     facts = demo.Demo(ant=True, out=out)()
     assert saved == {path: path.stat().st_mtime_ns for path in out.glob("**/*.safetensors")}, "nothing is trained again"
