@@ -30,6 +30,7 @@ NAVIGATION = {
         "docs/bags",
         "docs/scoring",
         "docs/which-method",
+        "docs/training",
         "docs/prompting",
         "docs/comparing",
         "docs/environments",

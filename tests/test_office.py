@@ -42,8 +42,8 @@ def test_what_is_evaluated_is_what_is_deployed(data, model, capsys):
     planner = iel.AsymGraph(model, data, nodes=400)
     arena = Arena(World.of(Office), iel.Protocol(100, seed=11))
     distant = 0
-    for first in range(0, 100, len(arena.envs)):
-        chosen = range(first, min(first + len(arena.envs), 100))
+    for first in range(0, 100, arena.num_envs):
+        chosen = range(first, min(first + arena.num_envs, 100))
         observations, goals = arena.reset(chosen)
         together = planner.plan(TaskRequest().specifications(goals)).target(model.embed(observations))
         for row, (observation, goal) in enumerate(zip(observations, goals, strict=True)):

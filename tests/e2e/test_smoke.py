@@ -1,4 +1,4 @@
-"""Everything on a small real maze: collect, train, plan, act. Slow (a minute or two), and worth it."""
+"""Everything on a small real maze: collect, train, plan, act. Slow (half a minute), and worth it."""
 
 import numpy as np
 import pytest
@@ -6,16 +6,17 @@ from scipy.stats import spearmanr
 
 import iel
 from iel.evaluation import Arena, Protocol
+from iel.model.model import PlanningModel
 from iel.theory.mazes import maze_from_map, steps_between
 
 pytestmark = [pytest.mark.slow, pytest.mark.optimised]
 
-SETTINGS = {"steps": 6_000, "hidden": (128, 128), "target_rate": 0.02}
+POLICY = iel.Waypoints(steps=1_500, learning_rate=1e-3)
 
 
 @pytest.fixture(scope="module")
 def model(maze_data):
-    return iel.train(maze_data, iel.IEL.preset("smoke", **SETTINGS), seeds=[0], progress=False).model
+    return iel.train(maze_data, iel.HTP.preset("laptop", steps=2_000, policy=POLICY), seeds=[0], progress=False).model
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_the_agent_beats_a_random_one(model, maze_data):
     planner = iel.AsymGraph(model, maze_data)
     planned = arena.rollout(model, planner, "asym-graph", progress=False)
 
-    class RandomActions:
+    class RandomActions(PlanningModel):
         rng = np.random.default_rng(0)
         embed, command = staticmethod(model.embed), staticmethod(model.command)
 

@@ -9,12 +9,13 @@ from iel.evaluation import Arena, Protocol
 from iel.evaluation.distances import BANDS
 from iel.evaluation.result import Result, summarise, table
 from iel.evaluation.stats import success_interval
+from iel.model.model import PlanningModel
 from iel.planning import Target
 
 MAZE = "pointmaze-medium-navigate-v0"
 
 
-class Compass:
+class Compass(PlanningModel):
     """A model whose latent space is the plane, and a planner that heads straight for the goal: enough to move."""
 
     def embed(self, observations):

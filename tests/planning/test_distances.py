@@ -124,7 +124,7 @@ def test_bad_numbers_are_refused_with_their_row() -> None:
     table[2, 1] = np.nan
     with pytest.raises(GeometryError, match="row 2"):
         checked_points(table)
-    with pytest.raises(GeometryError, match="no embeddings"):
+    with pytest.raises(GeometryError, match="table of embeddings is empty"):
         checked_points(np.empty((0, 2)))
     with pytest.raises(GeometryError, match="shape"):
         checked_points(np.ones(3))
