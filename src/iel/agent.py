@@ -12,6 +12,7 @@ agent.save("my-agent"); iel.load_agent("my-agent")     needs no JAX
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from iel.model.archive import unpacked
 from iel.model.atlas import Atlas, Source
 from iel.model.files import MANIFEST_FORMAT, write_model
 from iel.model.support import Outside
-from iel.planning import Acting, Controller, Planner, Route, make_planner, planners_for
+from iel.planning import Acting, Controller, Planner, Route, make_planner, usual_planner
 from iel.planning.goals import Goal, observation_table
 from iel.planning.watchdog import Watchdog, Watched
 from iel.signals import Signals, Units
@@ -101,16 +102,18 @@ class Agent:
     """A model, the states it plans over and a planner. It remembers nothing between calls, so any number of robots may
     share it."""
 
-    def __init__(self, model: Model, data: Source | None = None, planner: str = "asym-graph", **options: Any):
+    def __init__(self, model: Model, data: Source | None = None, planner: str | None = None, **options: Any):
         """`data` are trajectories, an `Atlas` or a table of observations; without them the states that the model was
-        exported with. `direct` needs none. `options` are those of the planner, such as `nodes=2048`."""
+        exported with. `direct` needs none. Without a name the planner is the one that suits the model and the data
+        (`iel.planning.usual_planner`). `options` are those of the planner, such as `nodes=2048`."""
         self.model, self.options = model, options
         self.origin: dict[str, Any] = {}
         """Data, method and settings, as far as they are known: what its card says."""
+        name = planner or usual_planner(model, model.atlas if data is None else data)
         if data is None:
-            self.planner = model.planner(planner, **options)
+            self.planner = model.planner(name, **options)
         else:
-            self.planner = make_planner(planner, model, data, **options)
+            self.planner = make_planner(name, model, data, **options)
 
     def __repr__(self) -> str:
         return f"Agent({self.model!r}, {self.planner!r})"
@@ -221,7 +224,7 @@ def load_agent(path: Path | str, planner: str | None = None, *, outside: Outside
     """
     with unpacked(Path(path)) as directory:
         model = load_model(directory, outside)
-        saved, file = Saved("asym-graph" if model.atlas is not None else "direct"), directory / AGENT
+        saved, file = Saved(usual_planner(model, model.atlas)), directory / AGENT
         if file.exists():
             saved = as_struct(read_json(file), Saved, str(file), RunError)
         origin = read_origin(directory)
@@ -244,7 +247,7 @@ def fit(
     """Train on trajectories (or a file, folder or data set of this name) and prepare a planner over them.
 
     Without a `method` it is HTP with a preset that suits the data (`suited`). With `out`, training is written there and
-    can be resumed. The planner is `asym-graph`, or `direct` where a method learns no distances.
+    can be resumed. Without a `planner` it is the one that suits model and data (`iel.planning.usual_planner`).
     """
     from iel.data import load
     from iel.training import train
@@ -253,17 +256,25 @@ def fit(
     known = load(data) if isinstance(data, (str, Path)) else data
     algo = suited(known) if method is None else method
     model = train(known, algo, [seed], out=out, progress=progress).model
-    chosen = planner or ("asym-graph" if "asym-graph" in planners_for(model) else "direct")
-    agent = Agent(model, known, chosen)
+    agent = Agent(model, known, planner)
     agent.origin = {**run_config(known, algo, [seed], None), "seed": seed, "status": "finished"}
     return agent
 
 
+PASSES, FEWEST_STEPS = 64, 2000
+"""How often a geometry sees every transition of the data at most, and steps that it needs to unfold."""
+
+
 def suited(data: Trajectories) -> Method:
-    """HTP with the preset that suits the data."""
+    """HTP with the preset that suits the data, and fewer steps for the geometry where the logs are small.
+
+    Of few trajectories it would learn every turn by heart: that whatever no log shows takes long (docs/own-robot.md).
+    """
     from iel.methods import HTP
 
-    return HTP.preset(suited_preset(data))
+    method = HTP.preset(suited_preset(data))
+    enough = max(PASSES * data.num_transitions // method.batch_size, FEWEST_STEPS)
+    return replace(method, steps=min(method.steps, enough))
 
 
 def suited_preset(data: Trajectories) -> str:

@@ -13,6 +13,7 @@ from iel.data.make import make_collector, recipe
 from iel.data.positions import (
     find_position_columns,
     monotone_columns,
+    one_way_passages,
     orientation_columns,
     slow_directions,
     slowness,
@@ -146,3 +147,16 @@ def test_a_clock_and_a_battery_are_not_positions():
     ]
     assert "only falls within episodes (battery? clock?); leave it out" in found[1].message
     assert monotone_columns(store(walks[0])) == {}  # a single drive may well go one way
+
+
+@pytest.mark.parametrize("door, expected", [(False, False), (True, True)])
+def test_passages_that_lead_one_way_are_found(door, expected):
+    """Agents go round a ring of twelve cells, in both directions; with a door that opens one way, in one."""
+    rng, episodes = np.random.default_rng(0), []
+    for episode in range(40):
+        direction = 1 if door or episode % 2 else -1
+        angle = rng.uniform(0, 2 * np.pi) + direction * 0.05 * np.arange(200)
+        rows = 3.0 * np.stack([np.cos(angle), np.sin(angle)], 1) + 0.01 * rng.standard_normal((200, 2))
+        episodes.append((np.hstack([rows, 0.1 * rng.standard_normal((200, 4))]), np.zeros((199, 1))))
+    data = Trajectories.from_episodes(episodes, trust=True)
+    assert (one_way_passages(data, (0, 1)) > 0) is expected

@@ -127,9 +127,12 @@ class GraphOptions:
         names = PLANNERS[planner].setting_names() if planner in PLANNERS else []
         return {name: value for name, value in asdict(self).items() if name in names and value is not None}
 
-    def agent(self, planner: str, model: Model, data: iel.Trajectories) -> iel.Agent:
-        """An agent whose planner has these settings."""
-        return iel.Agent(model, data, planner, **self.options(planner))
+    def agent(self, planner: str | None, model: Model, data: iel.Trajectories) -> iel.Agent:
+        """An agent whose planner has these settings; without a name the usual planner."""
+        from iel.planning import usual_planner
+
+        name = planner or usual_planner(model, data)
+        return iel.Agent(model, data, name, **self.options(name))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,8 +150,8 @@ class Evaluate(ActingCommand):
 class VideoCommand(PlanningCommand):
     """Film one episode of a run, with the planned waypoints drawn in: a video and a strip of pictures."""
 
-    planner: str = "asym-graph"
-    """direct, rec-mid, greedy, sym-graph, asym-graph or gas-graph."""
+    planner: str | None = None
+    """direct, rec-mid, greedy, sym-graph, asym-graph or gas-graph (default: the one that suits model and data)."""
     task: int = 1
     """Which task of the environment."""
     seed: int = 0
@@ -167,7 +167,7 @@ class VideoCommand(PlanningCommand):
         name, data = environment_of(run), run.data(self.planning.data)
         agent = self.planning.agent(self.planner, run.model, data)
         arena = Arena(name, iel.Protocol(1, (self.task,), self.seed), reference=data.observations[0])
-        rollouts = arena.rollout(agent.model, agent.planner, self.planner)
+        rollouts = arena.rollout(agent.model, agent.planner, agent.planner.name)
         path, goal, success = rollouts.paths[0], rollouts.goals[0], bool(rollouts.success[0])
         waypoints = agent.plan(path[0], goal).observations
         recording = record(name, path, goal, self.out or run.folder("plots") / "video.mp4", waypoints=waypoints)
@@ -175,7 +175,7 @@ class VideoCommand(PlanningCommand):
         print(f"{recording.video}\n{recording.strip}")
         return {
             "env": name,
-            "planner": self.planner,
+            "planner": agent.planner.name,
             "success": success,
             "steps": len(path) - 1,
             "waypoints": len(waypoints),

@@ -27,8 +27,8 @@ SHOWN = 12
 class PlanCommand(PlanningCommand):
     """Plan a route from a start to a goal: print its waypoints and draw it in the planning graph."""
 
-    planner: Literal["asym-graph", "sym-graph", "gas-graph"] = "asym-graph"
-    """Which graph to plan in."""
+    planner: Literal["asym-graph", "sym-graph", "gas-graph"] | None = None
+    """Which graph to plan in (default: the one that suits the model and the data)."""
     task: int = 1
     """Take start and goal from this task of the environment; for logs of your own they come from the data."""
     start: tuple[float, ...] | None = None
@@ -97,7 +97,7 @@ class PlanCommand(PlanningCommand):
         print(f"drawn in {picture}")
         ends = {"start": start, **({"goal": goal} if isinstance(goal, np.ndarray) else {})}
         return {
-            "planner": self.planner,
+            "planner": planner.name,
             "start": start.tolist(),
             "goal": words,
             "in_span": reading and reading.readout.share,

@@ -70,7 +70,7 @@ class Train(Command):
     @classmethod
     def for_arguments(cls, arguments: list[str]) -> type[Train]:
         """These options with the settings of the chosen method, whose defaults are the chosen preset's values."""
-        from iel.agent import suited_preset
+        from iel.agent import suited
         from iel.methods import METHODS, get_method, policy_from
         from iel.policies import POLICIES
         from iel.training.run import read_options
@@ -103,9 +103,9 @@ class Train(Command):
             algo = given.algo or ("htp" if alone else algo)
             method = get_method(algo)  # imports one of your own
             preset = cls.preset if cls.preset in method.presets else "paper"
-            if alone:
-                preset = suited_preset(iel.load(given.data, trust=True))  # it is validated when it is trained on
             defaults = method.preset(given.preset or preset)
+            if alone:
+                defaults = suited(iel.load(given.data, trust=True))  # it is validated when it is trained on
         if not given.resume and given.policy is not None and given.policy != _kind(defaults.policy):
             defaults = dataclasses.replace(defaults, policy=policy_from(given.policy))
         # The policy has options of its own, so it is not an option of the method.

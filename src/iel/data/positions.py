@@ -43,6 +43,7 @@ reached 40 of 40 goals, without them 37.
 with the largest lambda: they change most over long times compared with short ones.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +63,8 @@ SPHERE, TURNS = 0.02, 0.1
 """Columns are an orientation if the sum of their squares is this near to 1 in nine of ten rows, and at least two of
 them have a standard deviation of this much.
 """
+BUSY, HARDLY = 20, 0.02
+"""Traffic that shows whether a passage leads one way only, and the share of it that may have come back."""
 MOVES = 1e-6
 """Steps smaller than this share of the largest one are standing still; they say nothing about usual steps."""
 FEWEST = 1000
@@ -173,6 +176,24 @@ def typical_reach(data: Table, columns: list[int], steps: int, deviation: ArrayL
     later = np.unique(np.linspace(1, steps, 20).round().astype(int))
     ahead = [np.linalg.norm(position(np.minimum(rows + k, final)) - here, axis=1) for k in later]
     return float(np.mean(ahead))
+
+
+def one_way_passages(data: Trajectories, columns: Sequence[int]) -> int:
+    """How many passages between regions of these columns were made `BUSY` times or more, and hardly ever back.
+
+    Regions are squares as wide as 1 to 20 steps lead on average. A door that opens one way shows here, and so does the
+    lane of dense traffic around a corner; that a robot must turn before it can go back does not.
+    """
+    chosen = list(columns)
+    positions = np.asarray(data.observations[:, chosen], np.float64) / np.asarray(data.scale)[chosen]
+    cells = np.floor(positions / max(typical_reach(data, chosen, 20, data.scale[chosen]), 1e-12)).astype(np.int64)
+    crossed = (cells[1:] != cells[:-1]).any(1)
+    crossed[np.asarray(data.offsets)[1:-1] - 1] = False
+    moves, counts = np.unique(np.hstack([cells[:-1], cells[1:]])[crossed], axis=0, return_counts=True)
+    made = {tuple(move): count for move, count in zip(moves.tolist(), counts.tolist(), strict=True)}
+    width = len(chosen)
+    busy = (move for move, count in made.items() if count >= BUSY)
+    return sum(made.get(move[width:] + move[:width], 0) <= HARDLY * made[move] for move in busy)
 
 
 def pairs(offsets: NDArray, lag: int) -> NDArray[np.int64]:

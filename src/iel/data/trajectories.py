@@ -282,6 +282,13 @@ class Trajectories:
 
         return jump_rows(self, list(self.position_columns))
 
+    @cached_property
+    def one_way(self) -> bool:
+        """Whether the position columns show passages that were made one way only (`iel.data.positions`)."""
+        from iel.data.positions import one_way_passages
+
+        return bool(self.position_columns) and one_way_passages(self, self.position_columns) > 0
+
     def require_memory(self, purpose: str) -> None:
         """Refuse to read all rows of a store at once where they do not fit into the memory budget."""
         if self.stored is not None:

@@ -63,7 +63,7 @@ def export_run(
     if data is None or nodes is None:
         agent = Agent(model, planner="direct")
     else:
-        agent = Agent(model, data, nodes=nodes, coreset=coreset, unobserved_cost=unobserved_cost)
+        agent = Agent(model, data, "asym-graph", nodes=nodes, coreset=coreset, unobserved_cost=unobserved_cost)
     try:
         with new_directory(out) as partial:
             agent.write(partial)

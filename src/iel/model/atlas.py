@@ -103,6 +103,9 @@ class Atlas:
     node_scale: Floats | None = None
     """Where distances between embeddings mean nothing: what their columns are divided by to choose nodes."""
 
+    directed: bool = True
+    """Whether the data shows passages that were made one way only, as far as that is known."""
+
     def __post_init__(self) -> None:
         if self.observations.ndim != 2 or len(self.observations) == 0:
             raise GeometryError(
@@ -142,6 +145,11 @@ class Atlas:
         """Columns that the data shows to be positions; none where nothing separates position from pose."""
         return () if self.resident is None else self.resident.position_columns
 
+    @property
+    def one_way(self) -> bool:
+        """Whether some passages were made one way only, as the trajectories or an export say; True if unknown."""
+        return self.directed if self.resident is None else self.resident.one_way
+
     def walked(self) -> Integers:
         """Where trajectories begin and end; one that teleports ends there."""
         if self.trajectories is None:
@@ -176,6 +184,8 @@ class Atlas:
             arrays["unobserved_cost"] = np.array([self.penalty])
         if self.lookahead is not None:
             arrays["lookahead"] = np.array(self.lookahead)
+        if not self.directed:
+            arrays["directed"] = np.zeros(1, np.uint8)
         if self.node_scale is not None:
             arrays["node_scale"] = self.node_scale
         if self.teleports is not None:
@@ -201,6 +211,7 @@ class Atlas:
         scale = tensors.take("node_scale", model.dimension, dtype=np.float64) if "node_scale" in there else None
         if (ahead is not None and (ahead < 0.0).any()) or (scale is not None and not (scale > 0.0).all()):
             raise RunError(f"{path} holds a negative lookahead or node scale; export the run again.")
+        directed = "directed" not in there or bool(tensors.take_numbers("directed", 2).any())
         teleports = _teleports(tensors, count, size) if "teleports.aims" in there else None
         tensors.require_all_taken()
         return cls(
@@ -212,6 +223,7 @@ class Atlas:
             teleports=teleports,
             lookahead=None if ahead is None else (float(ahead[0]), float(ahead[1])),
             node_scale=scale,
+            directed=directed,
         )
 
 

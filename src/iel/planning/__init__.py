@@ -20,6 +20,7 @@ from iel.planning.planners import (
     make_planner,
     over_coreset,
     planners_for,
+    usual_planner,
     usual_planners,
 )
 from iel.planning.watchdog import Watchdog
@@ -29,5 +30,6 @@ __all__ = [
     "Edges", "GasGraph", "Greedy", "Memory", "Mixture", "Plan", "Planner", "PlanningGraph", "PlanningModel", "RecMid",
     "Region", "Reward", "Route", "Sequence", "SymGraph", "Target", "Watchdog", "Weighted", "Where", "automatic_sigma",
     "farthest_point", "greedy_dpp", "make_planner", "over_coreset", "planners_for", "select_coreset",
+    "usual_planner",
     "usual_planners",
 ]  # fmt: skip

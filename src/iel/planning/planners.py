@@ -343,6 +343,7 @@ class AsymGraph(Planner):
             teleports=graph.teleports,
             lookahead=(self.lookahead, symmetric) if steps else None,
             node_scale=None if graph.metric.spatial else self.node_scale,
+            directed=self.atlas.one_way,
         )
 
     def fork(self) -> Self:
@@ -476,6 +477,19 @@ def usual_planners(model: PlanningModel, on_request: Sequence[str] = (Greedy.nam
     """The same without those that are only used on request, and for other methods without GAS's own graph."""
     left_out = {*on_request, *(() if model.algo == "gas" else (GasGraph.name,))}
     return tuple(name for name in planners_for(model) if name not in left_out)
+
+
+def usual_planner(model: PlanningModel, source: Source | None) -> str:
+    """The planner that is used where none is named: `direct` without distances or states, `gas-graph` for GAS, else
+    `asym-graph`; `sym-graph` for a policy that is sent to positions where no passage was made one way only.
+
+    Such a policy turns by itself. A directed distance counts the steps of the turn, which sparse logs tell badly: the
+    target then changes with every turn of a robot that must turn before it can go.
+    """
+    if source is None or model.metric is None:
+        return Direct.name
+    turns_itself = bool(model.target_spec.columns) and model.algo != "gas"
+    return SymGraph.name if turns_itself and not Atlas.of(source).one_way else usual_planners(model)[-1]
 
 
 def over_coreset(name: str) -> bool:

@@ -30,7 +30,7 @@ from iel.loader import read_json
 from iel.model import Model, load_model
 from iel.model.archive import unpacked
 from iel.model.support import warning
-from iel.planning import Acting, AsymGraph, Atlas, Controller, Plan, Planner, usual_planners
+from iel.planning import Acting, AsymGraph, Atlas, Controller, Plan, Planner, usual_planner, usual_planners
 from iel.planning.goals import observation_table
 from iel.planning.watchdog import Watched
 from iel.serving.schemas import ActQuery, Answer, ControlMessage, Goal, Query, watchdog_of
@@ -68,7 +68,10 @@ class Served:
     @property
     def planners(self) -> tuple[str, ...]:
         """Names of the planners that can be used, the best one last."""
-        return ("direct",) if self.atlas is None else usual_planners(self.model, on_request=())
+        if self.atlas is None:
+            return ("direct",)
+        best = usual_planner(self.model, self.atlas)
+        return (*(name for name in usual_planners(self.model, on_request=()) if name != best), best)
 
     @property
     def drawable(self) -> Atlas:

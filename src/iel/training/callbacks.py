@@ -62,7 +62,7 @@ class Evaluator:
     episodes: Count = 4
     """Episodes per task."""
     planner: str = ""
-    """The planner (empty: `asym-graph`, or `direct` where the method learns no distances)."""
+    """The planner (empty: the one that suits the model and the data, `iel.planning.usual_planner`)."""
     seed: Seed = 0
     """Seed of starts and goals: the same episodes every time."""
 
@@ -81,9 +81,9 @@ class Evaluator:
     def success_rate(self, model: Model, data: Trajectories) -> float:
         """The share of episodes in which the model reaches the goal."""
         from iel.agent import Agent
-        from iel.planning import planners_for
+        from iel.planning import usual_planner
 
-        planner = self.planner or ("asym-graph" if "asym-graph" in planners_for(model) else "direct")
+        planner = self.planner or usual_planner(model, data)
         env = data.name if self.env is None else self.env
         found = Agent(model, data, planner).evaluate(env, self.episodes, self.seed, progress=False)
         return float(found[planner].success.mean())
