@@ -99,12 +99,12 @@ def windows(source: Path | str, name: str | None, size: int | None, columns: Giv
     kind = kind_of(path)
     if chosen.rate is not None and kind in ("npz", "hdf5"):
         raise DataError(f"{path} has no column of time; --time is for CSV and Parquet.")
-    if is_bag(path):
-        raise DataError(f"{path} is a bag; make rows of it with `iel data convert` (docs/bags.md).")
     if kind == "npz":
         return npz_windows(path, name, size)
     if kind == "hdf5":
         return hdf5_windows(path, name, size)
+    if is_bag(path):
+        raise DataError(f"{path} is a bag; make rows of it with `iel data convert` (docs/bags.md).")
     if kind == "text":
         return iter([table_rows(path, name, chosen, read_csv)])
     if kind == "parquet":

@@ -173,7 +173,8 @@ class Engine:
         # Nothing is remembered: clients share plans, and each row gets the action of the first step of an episode.
         request = self._prepared(query, query.planner)
         actions = Controller(self.model, request.plan).act(request.rows, request.owner)
-        actions = self.model.signals.in_units(actions, query.units)
+        if query.units == "robot":
+            actions = self.model.signals.in_units(actions, "robot")
         answer: Answer = {"action" if query.single else "actions": query.one_or_all(actions.tolist())}
         return answer | (self._steps(query, request) if query.steps else {}) | warned(request.warnings)
 
