@@ -5,7 +5,7 @@ import pytest
 from planning_worlds import LinearModel, corridor
 
 from iel.data import Trajectories
-from iel.distances import Displacement, LatentGoal, Metric, SupportFunction, discounted_steps, undiscounted_steps
+from iel.distances import Displacement, LatentGoal, Metric, discounted_steps, undiscounted_steps
 from iel.errors import ConfigError, GeometryError, NoPath
 from iel.planning import (
     Acting,
@@ -148,23 +148,6 @@ def test_a_value_over_pairs_is_planned_with_on_one_graph_for_all_goals(monkeypat
         planner.prepare(Mixture([START, END]))
     with pytest.raises(GeometryError, match="midpoints"):
         RecMid(valued, corridor())
-
-
-def test_edges_lead_back_against_a_wind_at_their_own_cost() -> None:
-    """12 steps a unit against the wind, 3 with it, 0.6 across: the ten cheapest edges of a node all lead down the wind
-    or across it, so the edges against it are the reverse of others."""
-    windy = Conditioned()
-    windy.metric = SupportFunction(np.array([[3.0, 0.0], [-12.0, 0.0], [0.0, 0.6], [0.0, -0.6]]))
-    room = np.random.default_rng(0).uniform([0.0, 0.0], [10.0, 4.0], (500, 2)).astype(np.float32)
-    planner = AsymGraph(windy, Atlas(room), nodes=500)
-    planner.prepare(np.array([1.0, 2.0], np.float32))
-    edges = planner.graph.edges(planner.prepared.pursuit.goals[0])
-    cost = {(i, j): c for i, j, c in zip(edges.source.tolist(), edges.target.tolist(), edges.cost, strict=True)}
-    assert all((j, i) in cost for i, j in cost)
-    along = planner.graph.points[edges.target, 0] - planner.graph.points[edges.source, 0]
-    gains = along < -0.3
-    assert gains.any() and np.allclose(edges.cost[gains], -12.0 * along[gains], rtol=1e-4)
-    assert planner.predicted_steps(np.array([9.0, 2.0], np.float32)) == pytest.approx(96.0, rel=0.05)
 
 
 def test_predictions_are_in_steps_and_not_in_discounted_cost() -> None:

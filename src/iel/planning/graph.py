@@ -1,8 +1,8 @@
 """The directed planning graph: prepared once per coreset, searched in milliseconds per goal.
 
 For a goal the graph has the k cheapest out-edges of every node and, in both directions, the Euclidean spanning tree of
-the coreset, which makes it strongly connected; where costs are the same for all goals also the reverse of every edge, at
-its own cost. Searched backwards from the goal's node it gives every node its distance and its next hop, a `Field`:
+the coreset, which makes it strongly connected. Searched backwards from the goal's node it gives every node its distance
+and its next hop, a `Field`:
 
     distance(i) = min_j C_ij + distance(j),     next(i) = smallest j that attains it.
 
@@ -253,7 +253,7 @@ class PlanningGraph:
     """A coreset's points, ready to be planned over for any goal.
 
     `path` forces the "pruned" or the "dense" computation of a `Displacement`; "auto" prunes while that is cheaper.
-    `symmetric` adds the reverse of every kept edge at its own cost. The Euclidean tree that keeps the graph connected is
+    `symmetric` adds the reverse of every kept edge (Sym-Graph). The Euclidean tree that keeps the graph connected is
     that of `tree_points`, where the points themselves are no space. The cost of every edge that is not among the
     `observed_edges` is multiplied by `unobserved_cost`; an infinite factor removes it.
     """

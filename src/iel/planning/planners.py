@@ -215,9 +215,7 @@ class AsymGraph(Planner):
             self.pool_embeddings[self.coreset.indices],
             costs,
             neighbours=chosen.neighbours,
-            # Against a wind or up a slope every cheap out-edge leads down it or sideways. An edge back costs nothing to
-            # keep where one graph serves all goals; elsewhere the two directions hardly differ (at most e^{2 beta}).
-            symmetric=self.symmetric or costs.for_every_goal,
+            symmetric=self.symmetric,
             path=chosen.path,
             tree_points=self.coreset.points,
             unobserved_cost=unobserved_cost,
