@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 
 import iel
 from iel.data import Trajectories, load
@@ -35,12 +36,17 @@ from iel.planning import make_planner
 from iel.policies import Waypoints
 from iel.training.checkpoint import versions
 from iel.training.loop import CHUNK, Trainer
-from iel.viz.style import EDGE, LINES, figure, plain_log
+from iel.viz.style import EDGE, LINES, panels, plain_log
 
 NODES = 2048
 """Nodes of every planning graph."""
 STATES = 60
 """States whose ordered pairs are compared with the exact steps of a point."""
+
+
+Row = dict[str, Any]
+Curves = dict[str, dict[int, list[Row]]]
+"""By method and seed: facts and result of every snapshot."""
 
 
 class Entry(NamedTuple):
@@ -126,12 +132,12 @@ def evaluate(data: Trajectories, entry: Entry, policy: Path, snapshot: Path, are
     print(f"{snapshot.parent.name} at {snapshot.name} s: {json.dumps(result)}", flush=True)
 
 
-def results(out: Path) -> dict[str, dict[int, list[dict[str, Any]]]]:
-    """By method and seed: facts and result of every snapshot that was evaluated, in order of time."""
-    found: dict[str, dict[int, list[dict[str, Any]]]] = {}
-    for name in ENTRIES:
-        for folder in sorted(out.glob(f"{name}-seed*"), key=lambda path: path.name):
-            done = [path.parent for path in folder.glob("*/result.json")]
+def results(out: Path, methods: Sequence[str], seeds: Sequence[int]) -> Curves:
+    """Every snapshot that was evaluated, in order of time."""
+    found: Curves = {}
+    for name in methods:
+        for seed in seeds:
+            done = [path.parent for path in (out / f"{name}-seed{seed}").glob("*/result.json")]
             rows = [
                 {
                     "moment": float(path.name),
@@ -140,34 +146,40 @@ def results(out: Path) -> dict[str, dict[int, list[dict[str, Any]]]]:
                 }
                 for path in sorted(done, key=lambda path: float(path.name))
             ]
-            seed = folder.name.removeprefix(f"{name}-seed")
-            if rows and seed.isdigit():
-                found.setdefault(name, {})[int(seed)] = rows
+            if rows:
+                found.setdefault(name, {})[seed] = rows
     return found
 
 
-def draw(path: Path, found: dict[str, dict[int, list[dict[str, Any]]]]) -> None:
-    """Means as lines with their names, seeds as dots."""
-    with figure(path, size=(6.2, 3.9)) as axes:
-        panel = axes[0, 0]
-        for (name, seeds), colour in zip(found.items(), LINES, strict=False):
-            moments = sorted(set.intersection(*({row["moment"] for row in rows} for rows in seeds.values())))
-            table = [[row for row in rows if row["moment"] in moments] for rows in seeds.values()]
-            cpu = np.array([[row["cpu"] for row in rows] for rows in table])
-            success = 100 * np.array([[row["success"] for row in rows] for rows in table])
-            x, y = cpu.mean(axis=0), success.mean(axis=0)
-            panel.plot(x, y, color=colour, linewidth=2.4, marker="o", markersize=6, zorder=4, clip_on=False, label=name)
-            panel.fill_between(x, success.min(axis=0), success.max(axis=0), color=colour, alpha=0.13, linewidth=0)
-            panel.scatter(cpu, success, s=11, color=colour, alpha=0.6, linewidth=0, zorder=3, clip_on=False)
-        panel.set(xscale="log", ylim=(0, 102), ylabel="success, per cent")
-        plain_log(panel.xaxis)
-        panel.set_xlabel("processor seconds of training the geometry, one core")
-        panel.set_title("An ant in a large maze, one policy, four geometries")
-        panel.grid(color=EDGE, alpha=0.25, linewidth=0.6)
-        panel.legend(loc="upper left", fontsize=10)
+def draw(path: Path, panels_of: dict[str, Curves]) -> None:
+    """A panel per title. Means as lines, thinner ones on top so that equal curves are all seen; dots are seeds."""
+    names = dict.fromkeys(name for found in panels_of.values() for name in found)
+    looks = {name: (colour, width) for name, colour, width in zip(names, LINES, (5.4, 3.6, 2.2, 1.4), strict=False)}
+    with panels(path, len(panels_of), 2, (4.1, 3.7)) as axes:
+        for panel, (title, found) in zip(axes, panels_of.items(), strict=True):
+            for order, (name, (colour, width)) in enumerate(looks.items()):
+                if name in found:
+                    _curve(panel, found[name], name, colour, width, 3 + order)
+            panel.set(xscale="log", ylim=(0, 102), title=title)
+            plain_log(panel.xaxis)
+            panel.set_xlabel("CPU seconds of training the geometry")
+            panel.grid(color=EDGE, alpha=0.25, linewidth=0.6)
+        axes[0].set_ylabel("success, per cent")
+        axes[0].legend(loc="lower right", fontsize=10)
 
 
-def table(found: dict[str, dict[int, list[dict[str, Any]]]]) -> str:
+def _curve(panel: Axes, seeds: dict[int, list[Row]], name: str, colour: str, width: float, order: int) -> None:
+    moments = sorted(set.intersection(*({row["moment"] for row in rows} for rows in seeds.values())))
+    kept = [[row for row in rows if row["moment"] in moments] for rows in seeds.values()]
+    cpu = np.array([[row["cpu"] for row in rows] for rows in kept])
+    success = 100 * np.array([[row["success"] for row in rows] for rows in kept])
+    look = {"color": colour, "zorder": order, "clip_on": False}
+    panel.plot(cpu.mean(0), success.mean(0), lw=width, marker="o", ms=4 + width, label=name, **look)
+    if len(seeds) > 1:
+        panel.scatter(cpu, success, s=16, edgecolor="white", linewidth=0.5, **look)
+
+
+def table(found: Curves) -> str:
     """The same as Markdown."""
     lines = [
         "| method | CPU s of steps | gradient steps | success by seed | mean | rank correlation by seed |",
@@ -183,13 +195,13 @@ def table(found: dict[str, dict[int, list[dict[str, Any]]]]) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, str]:
+def _cells(row: Row) -> tuple[str, str]:
     return f"{100 * row['success']:.0f}", f"{row['order']:.3f}"
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("out", type=Path)
+    options.add_argument("out", type=Path, nargs="+", help="with --draw: a directory per panel")
     options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options.add_argument("--methods", nargs="+", choices=ENTRIES, default=["HTP", "QRL", "HILP", "IEL"])
     options.add_argument("--moments", type=float, nargs="+", default=[3.0, 10.0, 30.0, 60.0, 120.0])
@@ -198,22 +210,26 @@ def main() -> None:
     options.add_argument("--env", default="antmaze-large-navigate-v0")
     options.add_argument("--data-episodes", type=int, default=380)
     options.add_argument("--draw", type=Path)
+    options.add_argument("--titles", nargs="+", default=["antmaze-large-navigate"], help="of the panels")
     given = options.parse_args()
     if given.draw:
-        found = results(given.out)
+        chosen = given.methods, given.seeds
+        found = {title: results(out, *chosen) for title, out in zip(given.titles, given.out, strict=True)}
         draw(given.draw, found)
-        print(table(found))
+        for title, curves in found.items():
+            print(f"{title}\n\n{table(curves)}\n")
         return
+    (out,) = given.out
     data = load(given.env, episodes=given.data_episodes)
     arena = Arena(given.env, Protocol(given.episodes, seed=given.seed), reference=data.observations[0])
     for seed in given.seeds:
-        policy = given.out / f"policy-seed{seed}"
+        policy = out / f"policy-seed{seed}"
         train_policy(data, seed, policy)
         for name in given.methods:
-            train_geometry(data, ENTRIES[name], seed, given.moments, given.out / f"{name}-seed{seed}")
+            train_geometry(data, ENTRIES[name], seed, given.moments, out / f"{name}-seed{seed}")
         for name in given.methods:
             for moment in reversed(given.moments):  # those that arrive are quick
-                snapshot = given.out / f"{name}-seed{seed}" / f"{moment:g}"
+                snapshot = out / f"{name}-seed{seed}" / f"{moment:g}"
                 evaluate(data, ENTRIES[name], policy, snapshot, arena)
 
 
