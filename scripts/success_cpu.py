@@ -154,8 +154,8 @@ def results(out: Path, methods: Sequence[str], seeds: Sequence[int]) -> Curves:
 def draw(path: Path, panels_of: dict[str, Curves]) -> None:
     """A panel per title. Means as lines, thinner ones on top so that equal curves are all seen; dots are seeds."""
     names = dict.fromkeys(name for found in panels_of.values() for name in found)
-    looks = {name: (colour, width) for name, colour, width in zip(names, LINES, (5.4, 3.6, 2.2, 1.4), strict=False)}
-    with panels(path, len(panels_of), 2, (4.1, 3.7)) as axes:
+    looks = {name: (colour, width) for name, colour, width in zip(names, LINES, (5.0, 3.6, 2.6, 1.8), strict=False)}
+    with panels(path, len(panels_of), 2, (6.2, 3.7) if len(panels_of) == 1 else (4.1, 3.7)) as axes:
         for panel, (title, found) in zip(axes, panels_of.items(), strict=True):
             for order, (name, (colour, width)) in enumerate(looks.items()):
                 if name in found:
@@ -174,7 +174,7 @@ def _curve(panel: Axes, seeds: dict[int, list[Row]], name: str, colour: str, wid
     cpu = np.array([[row["cpu"] for row in rows] for rows in kept])
     success = 100 * np.array([[row["success"] for row in rows] for rows in kept])
     look = {"color": colour, "zorder": order, "clip_on": False}
-    panel.plot(cpu.mean(0), success.mean(0), lw=width, marker="o", ms=4 + width, label=name, **look)
+    panel.plot(cpu.mean(0), success.mean(0), lw=width, marker="o", ms=4.5 + 0.8 * width, label=name, **look)
     if len(seeds) > 1:
         panel.scatter(cpu, success, s=16, edgecolor="white", linewidth=0.5, **look)
 
