@@ -68,6 +68,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         **ROBOT,
         "push_offset": 150.0,
         "p_ahead": 0.6,
+        "p_behind": 0.0,  # nothing is undone there: pushing away what was just left is all that phi would learn
         "max_steps": 20,
         "policy": replace(ARM_DIRECTIONS, steps=18_000, learning_rate=1e-3),
     },
