@@ -1,9 +1,12 @@
 """The documentation: the site builds without warnings and without dead links, and its programs run."""
 
+import hashlib
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -45,13 +48,26 @@ class Page(HTMLParser):
             self.loads.append(known["href"])
 
 
+def doctrees() -> Path:
+    """Where parsed pages are stored between runs; a change of any source file or page name gives another directory."""
+    digest = hashlib.sha256(version("sphinx").encode() + version("myst-parser").encode())
+    for file in [ROOT / "docs" / "conf.py", *sorted((ROOT / "src").rglob("*.py"))]:
+        digest.update(file.read_bytes())
+    digest.update(" ".join(sorted(page.name for page in PAGES)).encode())
+    return ROOT / ".pytest_cache" / "doctrees" / digest.hexdigest()[:16]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("site")
-    words = ["-W", "--keep-going", "-q", "-E", "-d", out / "doctrees", "-c", "docs", ".", out / "html"]
+    """The built site. Only unchanged pages are not parsed again; every page is resolved, checked and written."""
+    out, parsed = tmp_path_factory.mktemp("site"), doctrees()
+    words = ["-W", "--keep-going", "-q", "-d", parsed, "-c", "docs", ".", out]
     built = subprocess.run([sys.executable, "-m", "sphinx", *words], cwd=ROOT, capture_output=True, text=True)
+    for stored in parsed.parent.glob("*"):
+        if built.returncode or stored != parsed:  # a page that was parsed with a warning would not warn again
+            shutil.rmtree(stored)
     assert built.returncode == 0, built.stderr
-    return out / "html"
+    return out
 
 
 @pytest.fixture(scope="module")
