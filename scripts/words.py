@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import io
 import re
 import sys
 import tokenize
@@ -111,11 +113,15 @@ def _pattern(expression: str) -> re.Pattern[str]:
 
 
 PATTERNS = {word: _pattern(expression) for word, expression in WORDS.items()}
+ANY = _pattern("|".join(WORDS.values()))
+"""Finds a word of WORDS wherever one of PATTERNS does: most texts hold none and need no second pass."""
 EXCEPT = {word: re.compile(expression, re.IGNORECASE) for word, expression in ORDINARY.items() if expression}
 
 
 def in_text(text: str) -> Iterator[tuple[str, int]]:
     """Every word of WORDS in `text` and the offset at which it stands."""
+    if not ANY.search(text):
+        return
     for word, pattern in PATTERNS.items():
         ordinary = [match.span() for match in EXCEPT[word].finditer(text)] if word in EXCEPT else []
         for found in pattern.finditer(text):
@@ -123,14 +129,13 @@ def in_text(text: str) -> Iterator[tuple[str, int]]:
                 yield word, found.start()
 
 
-def in_name(name: str) -> Iterator[str]:
+@functools.cache
+def in_name(name: str) -> tuple[str, ...]:
     """Every word of WORDS among the parts of an identifier: `find_ways`, `FindWays`."""
     if name in FOREIGN:
-        return
+        return ()
     parts = " ".join(re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name))
-    for word, _ in in_text(parts):
-        if word not in ("is no", "so many", "hears"):
-            yield word
+    return tuple(word for word, _ in in_text(parts) if word not in ("is no", "so many", "hears"))
 
 
 def _line_of(text: str, offset: int) -> int:
@@ -149,9 +154,7 @@ def python_file(path: Path) -> Iterator[tuple[str, str, int, str]]:
     lines = source.splitlines()
     for word in in_name(path.stem):
         yield word, "names", 1, path.name
-    with path.open("rb") as file:
-        tokens = list(tokenize.tokenize(file.readline))
-    for token in tokens:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
         line = token.start[0]
         if token.type == tokenize.NAME:
             for word in in_name(token.string):

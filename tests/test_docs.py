@@ -1,9 +1,12 @@
 """The documentation: the site builds without warnings and without dead links, and its programs run."""
 
+import hashlib
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -45,13 +48,26 @@ class Page(HTMLParser):
             self.loads.append(known["href"])
 
 
+def doctrees() -> Path:
+    """Where parsed pages are stored between runs; a change of any source file or page name gives another directory."""
+    digest = hashlib.sha256(version("sphinx").encode() + version("myst-parser").encode())
+    for file in [ROOT / "docs" / "conf.py", *sorted((ROOT / "src").rglob("*.py"))]:
+        digest.update(file.read_bytes())
+    digest.update(" ".join(sorted(page.name for page in PAGES)).encode())
+    return ROOT / ".pytest_cache" / "doctrees" / digest.hexdigest()[:16]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("site")
-    words = ["-W", "--keep-going", "-q", "-E", "-d", out / "doctrees", "-c", "docs", ".", out / "html"]
+    """The built site. Only unchanged pages are not parsed again; every page is resolved, checked and written."""
+    out, parsed = tmp_path_factory.mktemp("site"), doctrees()
+    words = ["-W", "--keep-going", "-q", "-d", parsed, "-c", "docs", ".", out]
     built = subprocess.run([sys.executable, "-m", "sphinx", *words], cwd=ROOT, capture_output=True, text=True)
+    for stored in parsed.parent.glob("*"):
+        if built.returncode or stored != parsed:  # a page that was parsed with a warning would not warn again
+            shutil.rmtree(stored)
     assert built.returncode == 0, built.stderr
-    return out / "html"
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +136,17 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(python|console)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def run_blocks(page: Path, smaller: tuple[str, str] = ("", "")) -> dict:
-    """Every block in turn, in the directory of the test, with one text replaced; what they leave behind."""
+def run_blocks(page: Path, smaller: dict[str, str] | None = None) -> dict:
+    """Run every block in turn in the current directory, with texts replaced in programs; what they leave behind."""
     found: dict = {}
-    for kind, text in blocks(page):
+    programs = blocks(page)
+    for old in smaller or {}:
+        assert sum(text.count(old) for kind, text in programs if kind == "python") == 1, old
+    for kind, text in programs:
         if kind == "python":
-            exec(compile(text.replace(*smaller), page.name, "exec"), found)
+            for old, new in (smaller or {}).items():
+                text = text.replace(old, new)
+            exec(compile(text, page.name, "exec"), found)
             continue
         for line in text.splitlines():
             with pytest.raises(SystemExit) as end:
@@ -135,15 +156,22 @@ def run_blocks(page: Path, smaller: tuple[str, str] = ("", "")) -> dict:
 
 
 SHORT = {"steps": 60, "policy": iel.Waypoints(steps=60)}
+SMALLER = {
+    "in range(100)": "in range(30)",  # episodes of the logs
+    "len(route) < 300": "len(route) < 40",
+    "step in range(300)": "step in range(10)",
+    "trial in range(40)": "trial in range(2)",
+}
+"""What the short test of the tutorial runs instead of what the page says."""
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The graph's nodes")
 def test_the_tutorial_runs(monkeypatch, tmp_path):
-    """With few logs and steps the robot does not get through the gap; `make long` looks at that."""
+    """With few logs, steps and trials: the robot does not get through the gap; `make long` looks at that."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("iel.agent.suited", lambda data: iel.HTP.preset("smoke", **SHORT))
-    found = run_blocks(ROOT / "docs" / "tutorial.md", ("range(100)", "range(50)"))
+    found = run_blocks(ROOT / "docs" / "tutorial.md", SMALLER)
     assert len(found["route"]) > 1 and (tmp_path / "room" / "plots" / "plan.png").exists()
 
 

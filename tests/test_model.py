@@ -69,11 +69,13 @@ def test_numpy_agrees_with_the_networks_that_were_trained(name):
     settings = {"training": "phased"} if name == "hilp" else {}
     algo, spec = METHODS[name].preset("smoke", hidden=(32, 32), **settings), Spec(5, 3)
 
-    def parameters():
-        fresh = {phase.slot: phase.learner.init(jax.random.key(3), spec) for phase in algo.phases()}
-        return jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(7), leaf.shape), fresh)
+    shapes = jax.eval_shape(lambda key: {p.slot: p.learner.init(key, spec) for p in algo.phases()}, jax.random.key(3))
+    rng = np.random.default_rng(7)  # drawn by numpy: compiling the networks' own start takes longer than all the rest
 
-    moved = jax.jit(parameters)()  # one program instead of hundreds
+    def draw(leaf):
+        return jnp.asarray(rng.normal(size=leaf.shape) / np.sqrt(leaf.shape[-2] if leaf.ndim > 1 else 9), leaf.dtype)
+
+    moved = jax.tree.map(draw, shapes)
     model, (states, goals) = algo.model(moved, spec), inputs()
     pair = jnp.concatenate([states, goals], -1)
     agree = lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)  # noqa: E731

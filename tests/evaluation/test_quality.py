@@ -59,7 +59,7 @@ def test_spoiled_episodes_come_first(tmp_path, capsys):
     """Trained on the spoiled data itself, as people's is."""
     data, labels = spoil(point(steps=250), 12, seed=0)
     data.save(tmp_path / "spoiled.npz")
-    settings = {"steps": 1500, "policy": iel.Waypoints(steps=500, learning_rate=1e-3, columns=(0, 1))}
+    settings = {"steps": 900, "policy": iel.Waypoints(steps=300, learning_rate=1e-3, columns=(0, 1))}
     spoiled = iel.load(tmp_path / "spoiled.npz", trust=True)
     trained = iel.train(spoiled, iel.HTP.preset("smoke", **settings), out=tmp_path / "run")
     found = areas(score_episodes(trained.model, data), labels)

@@ -1,6 +1,7 @@
 """Which columns networks see, in which units, and what is exported of them: `standardise`, `goal_columns`, policies."""
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,8 +35,9 @@ def robot() -> Trajectories:
     return Trajectories.from_episodes(episodes, "robot")
 
 
+@functools.cache
 def trained(robot, name, **settings):
-    """(trained networks by slot, model) of a tiny run of one seed."""
+    """(trained networks by slot, model) of a tiny run of one seed; tests share the runs that have the same settings."""
     algo = METHODS[name].preset("smoke", **{**TINY, **settings})
     if algo.policy is not None and not algo.policy.steps:
         algo = dataclasses.replace(algo, policy=dataclasses.replace(algo.policy, steps=4))
@@ -112,7 +114,8 @@ APART = ("iel", "gas", "qrl", "cmd", "tmd", "crl", "gcivl", "gciql", "hiql")
 @pytest.mark.parametrize("name", APART)
 def test_a_standardised_policy_leaves_the_geometry_as_it_is(robot, name):
     settings = {"training": "phased"} if name == "hilp" else {}
-    plain, other, whole = (trained(robot, name, standardise=how, **settings)[1] for how in ("none", "policy", "all"))
+    changes: tuple[dict, ...] = ({}, {"standardise": "policy"}, {"standardise": "all"})
+    plain, other, whole = (trained(robot, name, **settings, **change)[1] for change in changes)
     states, goals = robot.observations[:20], robot.observations[-20:]
     if name == "crl":  # its critic is evaluated at the policy's action
         phi, features = (m.networks["goal_features"](goals) for m in (plain, other))

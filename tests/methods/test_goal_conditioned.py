@@ -219,7 +219,7 @@ def test_cql_finds_the_short_route():
     """Caution makes every route look longer than it is, but nearer stays nearer and the long route does not win."""
     settings = {"policy_learning_rate": 2e-3, "conservative_weight": 1.0, "lagrange": True, "gap": 5.0}
     settings |= {"action_samples": 2, "reward_scale": 10.0, "price_learning_rate": 3e-4}
-    model = train(ring(), GCCQL.preset("smoke", **FAST, **OWN, **settings, steps=1200), progress=False).model
+    model = train(ring(), GCCQL.preset("smoke", **FAST, **OWN, **settings, steps=800), progress=False).model
     assert 0.5 < steps(model, 3, 4) < steps(model, 0, 4) < steps(model, 11, 4) < 15
     assert cosine(act(model, 0, 4), RIGHT) > 0.7
     assert cosine(act(model, 0, 8), WRONG) > 0.7

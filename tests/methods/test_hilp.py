@@ -145,8 +145,8 @@ def test_hilp_learns_the_ring():
 
     A lower discount than usual: with 0.99 nearly all later goals would be the last states of these short episodes.
     """
-    settings = {"hidden": (64, 64), "batch_size": 64, "learning_rate": 2e-3, "discount": 0.9}
-    model = train(ring(), HILP.preset("smoke", **settings, steps=2500), progress=False).model
+    settings = {"hidden": (64, 64), "batch_size": 32, "learning_rate": 3e-3, "discount": 0.9}
+    model = train(ring(), HILP.preset("smoke", **settings, steps=1500), progress=False).model
     assert steps(model, 0, 4) == pytest.approx(4.2, abs=0.6)
     assert steps(model, 0, 2) == pytest.approx(2, abs=0.4)
     assert steps(model, 3, 4) == pytest.approx(1, abs=0.4)

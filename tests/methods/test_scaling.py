@@ -16,7 +16,7 @@ from iel.methods import HILP, get_method
 from iel.model.scaling import for_raw_observations
 from iel.nn import unit
 from iel.planning import make_planner
-from iel.policies import Directions
+from iel.policies import Directions, Waypoints
 from iel.policies.directions import DirectionBatch, draw_directions
 
 
@@ -80,7 +80,7 @@ def test_a_standardised_training_does_not_depend_on_units(uneven):
     """In other units the raw training is another one; the standardised training ends in the same function."""
     import iel
 
-    settings = {"steps": 40, "standardise": "all"}
+    settings = {"steps": 40, "standardise": "all", "hidden": (32, 32), "policy": Waypoints(columns=(0, 1), steps=1)}
     metric = uneven.observations * np.float32(1024.0)  # a power of two: nothing is rounded
     other = Trajectories(metric, uneven.actions, uneven.offsets, "uneven")
     here = iel.train(uneven, iel.IEL.preset("smoke", **settings), progress=False).model

@@ -35,7 +35,7 @@ for algo in algos:
     arrays, key = to_device(data, spec.position), jax.random.key(0)
     phases = algo.phases()
     first = {phase.slot: phase.learner for phase in reversed(phases)}
-    params = {slot: learner.init(key, spec) for slot, learner in first.items()}
+    params = jax.eval_shape(lambda key: {slot: learner.init(key, spec) for slot, learner in first.items()}, key)
 
     def step(key, learner, others):
         batch = learner.sample(key, arrays, learner.tables(others, arrays, spec))
@@ -43,7 +43,7 @@ for algo in algos:
 
     for phase in phases:
         others = {slot: own for slot, own in params.items() if slot != phase.slot}
-        jax.eval_shape(lambda key: step(key, phase.learner, others), key)
+        jax.eval_shape(lambda key, others: step(key, phase.learner, others), key, others)
     print(algo.name)
 """
 
