@@ -56,7 +56,8 @@ def measure(planner: AsymGraph, data: Trajectories, options: Options) -> dict[st
     starts = data.offsets[generator.choice(long_enough, options.agents)]
     seconds, same, ratios = np.zeros(2), [], []
     for step in range(options.steps):
-        states = np.asarray(planner.model.embed(data.observations[starts + step]), np.float64)
+        embedded = np.asarray(planner.model.embed(data.observations[starts + step]), np.float64)
+        states = pursuit.matcher.lifted(embedded)
         began = time.perf_counter()
         cheapest, least = pursuit.matcher.match_all(states, wanted)
         between = time.perf_counter()

@@ -63,7 +63,9 @@ def test_a_saved_agent_acts_the_same_without_jax(agent: iel.Agent, tmp_path):
     path = agent.save(tmp_path / "agent")
     start, goal = SQUARE[0].astype(np.float32), SQUARE[24].astype(np.float32)
     loaded = iel.load_agent(path)
-    assert loaded.planner.name == agent.planner.name == "sym-graph" and repr(loaded).startswith("Agent(Model(htp, 2 -> 2, SupportFunction")
+    assert loaded.planner.name == agent.planner.name == "sym-graph" and repr(loaded).startswith(
+        "Agent(Model(htp, 2 -> 2, SupportFunction"
+    )
     assert np.array_equal(loaded.act(start, goal), agent.act(start, goal))
     script = [sys.executable, "-c", WITHOUT_JAX, str(path), str(tmp_path / "action.npy")]
     subprocess.run(script, check=True)

@@ -66,3 +66,15 @@ def test_it_is_frozen_and_says_what_it_is(walks):
     with pytest.raises(GeometryError, match="some rows"):
         Atlas(np.zeros((0, 3)))
     assert not ObservedEdges(2, np.zeros(0, int), np.zeros(0, int)).seen(np.array([0]), np.array([1]), np.ones(1)).any()
+
+
+def test_infinite_scales_and_penalties_are_saved(walks, tmp_path):
+    """Columns that do not count have an infinite scale, and edges that are removed an infinite penalty."""
+    model = random_model("goal-value", (16, 16), 3, 2, 6)
+    atlas = AsymGraph(model, walks, nodes=30, unobserved_cost=np.inf).node_atlas()
+    atlas = dataclasses.replace(atlas, node_scale=np.array([1.0, 2.0, np.inf]))
+    atlas.save(model, tmp_path / "planner.safetensors")
+    loaded = Atlas.load(model, tmp_path / "planner.safetensors")
+    assert (
+        loaded.penalty == np.inf and loaded.node_scale is not None and loaded.node_scale.tolist() == [1.0, 2.0, np.inf]
+    )

@@ -31,8 +31,10 @@ def call(capsys, *words: str) -> tuple[int, str, str]:
 
 def test_options_and_presets_of_the_last_version_work_with_a_notice(capsys):
     assert cli._current("--witnesses=20") == "--unobserved-cost=20" and cli._current("--nodes") == "--nodes"
-    assert cli._current("laptop-body-even") == "laptop-robot-even"
-    assert capsys.readouterr().err.count("old name") == 2
+    assert cli._current("laptop-body-even", "--preset") == "laptop-robot-even"
+    assert cli._current("--preset=laptop-body") == "--preset=laptop-robot"
+    assert cli._current("runs/laptop-body-1") == "runs/laptop-body-1"  # a path is not a preset
+    assert capsys.readouterr().err.count("old name") == 3
 
 
 def test_overview_names_every_command(capsys):

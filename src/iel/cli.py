@@ -33,7 +33,6 @@ RENAMED = {
     "--witnesses": "--unobserved-cost",
     "--chance": "--teleports",
     "--no-chance": "--no-teleports",
-    "laptop-body": "laptop-robot",
 }
 """Options and presets (by how they begin) of 0.2.0, and their present names; to be removed in the next version."""
 
@@ -121,7 +120,7 @@ def _directory() -> Path:
 
 def _call(name: str, arguments: list[str]) -> int:
     kind, command = _load(name)
-    arguments = [_current(word) for word in arguments]
+    arguments = [_current(word, before) for before, word in zip(["", *arguments], arguments, strict=False)]
     options = readable(kind.for_arguments(arguments))
     arguments = ["--help" if word == ADVANCED else word for word in arguments]
     chosen = tyro.cli(options, args=arguments, prog=f"iel {name}", config=(tyro.conf.DisallowNone,))
@@ -133,15 +132,15 @@ def _call(name: str, arguments: list[str]) -> int:
     return result.get("exit_code", 0)
 
 
-def _current(word: str) -> str:
-    """An option or preset of 0.2.0 by its present name, with a notice; any other word unchanged."""
+def _current(word: str, before: str = "") -> str:
+    """An option, or a preset after `--preset`, of 0.2.0 by its present name, with a notice; other words unchanged."""
     option, equals, value = word.partition("=")
-    for old, new in RENAMED.items():
-        if option == old or (not old.startswith("--") and option.startswith(old)):
-            present = new + option.removeprefix(old)
-            notice(f"{option} is called {present} now; the next version removes the old name.")
-            return present + equals + value
-    return word
+    present = RENAMED.get(option, option) + equals + value
+    if before == "--preset" or option == "--preset":
+        present = present.replace("laptop-body", "laptop-robot")
+    if present != word:
+        notice(f"{word} is called {present} now; the next version removes the old name.")
+    return present
 
 
 def _summaries(group: str = "") -> dict[str, str]:

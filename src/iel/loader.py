@@ -309,8 +309,8 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 # -------------------------------------------------------------------------------------------------------- safetensors
 
 
-def read_safetensors(path: Path | str, error: ErrorType = RunError, finite: bool = False) -> dict[str, np.ndarray]:
-    """The named arrays of a safetensors file; with `finite`, a NaN or an infinity in one of them is refused.
+def read_safetensors(path: Path | str, error: ErrorType = RunError) -> dict[str, np.ndarray]:
+    """The named arrays of a safetensors file.
 
     The library compares every claim of the header with the bytes that are there, but of two arrays with one name it
     takes the last. The format has no checksum: manifests (`iel.files`) hold one.
@@ -326,7 +326,4 @@ def read_safetensors(path: Path | str, error: ErrorType = RunError, finite: bool
     except KeyError as problem:
         raise error(f"{path} holds an array of type {problem}, which is not read; convert it to F32.") from None
     parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")], f"the header of {path}", error)
-    for name, array in arrays.items():
-        if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise error(f"{path}: {name[:80]} holds a number that is not finite; export or train again.")
     return arrays

@@ -127,7 +127,7 @@ class DiagnoseCommand(ActingCommand):
         run = iel.open_run(self.run)
         model, data = run.model, run.data(self.planning.data)
         held, seen = audit_data(run, self.planning.data)
-        planner = self.planning.agent(None, model, data).planner
+        planner = self.planning.agent("asym-graph" if model.algo == "gas" else None, model, data).planner
         rollouts, maze = None, None
         known = self.environment.world(run.model.signals) or known_environment(run.env)
         if self.episodes and known is not None:

@@ -70,7 +70,7 @@ class Train(Command):
     @classmethod
     def for_arguments(cls, arguments: list[str]) -> type[Train]:
         """These options with the settings of the chosen method, whose defaults are the chosen preset's values."""
-        from iel.agent import suited
+        from iel.agent import suited, suited_preset
         from iel.methods import METHODS, get_method, policy_from
         from iel.policies import POLICIES
         from iel.training.run import read_options
@@ -105,7 +105,8 @@ class Train(Command):
             preset = cls.preset if cls.preset in method.presets else "paper"
             defaults = method.preset(given.preset or preset)
             if alone:
-                defaults = suited(iel.load(given.data, trust=True))  # it is validated when it is trained on
+                known = iel.load(given.data, trust=True)  # it is validated when it is trained on
+                defaults, preset = suited(known), suited_preset(known)
         if not given.resume and given.policy is not None and given.policy != _kind(defaults.policy):
             defaults = dataclasses.replace(defaults, policy=policy_from(given.policy))
         # The policy has options of its own, so it is not an option of the method.

@@ -195,7 +195,7 @@ class Atlas:
     @classmethod
     def load(cls, model: Model, path: Path) -> Atlas:
         """Read planner.safetensors; every number is checked against the model and against the other tensors."""
-        tensors, size = Tensors(path), model.observation_size
+        tensors, size = Tensors(path, ("node_scale", "unobserved_cost")), model.observation_size
         observations = tensors.take("observations", None, size)
         count, there = len(observations), frozenset(tensors.arrays)
         embeddings = tensors.take("embeddings", count, model.dimension) if "embeddings" in there else None

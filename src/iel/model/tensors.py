@@ -1,5 +1,6 @@
 """The tensors of a safetensors file, taken out one by one and checked."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ from iel.loader import read_safetensors
 class Tensors:
     """The tensors of a file, taken out one by one: each must have the shape that is expected, and none may be left."""
 
-    def __init__(self, source: Path):
-        self.source, self.arrays = source, read_safetensors(source, finite=True)
+    def __init__(self, source: Path, unbounded: Collection[str] = ()):
+        """Numbers must be finite; those of the tensors `unbounded` may be infinite."""
+        self.source, self.arrays = source, read_safetensors(source)
+        for name, array in self.arrays.items():
+            if array.dtype.kind == "f" and not (~np.isnan(array) if name in unbounded else np.isfinite(array)).all():
+                raise RunError(f"{source}: {name[:80]} holds a number that is not finite; export or train again.")
 
     def take(self, name: str, *shape: int | None, dtype: type = np.float32) -> NDArray[Any]:
         """One tensor; None stands for any length but 0."""

@@ -10,7 +10,6 @@ from iel.errors import ConfigError, unknown_name
 from iel.planning.planner import ActionKind
 from iel.planning.watchdog import Watchdog
 from iel.signals import Units
-from iel.typed import Seed
 
 ROWS = 256
 """Rows of one request."""
@@ -98,7 +97,7 @@ class ControlMessage(Message, frozen=True):
     goal: Annotated[Goal | None, about("Head for this goal from now on: an observation or {column: value}.")] = None
     planner: Annotated[Name | None, about("Planner for the goal in this message.")] = None
     acting: Annotated[ActionKind, about("How actions are taken from the policy, until the next goal.")] = "mean"
-    seed: Annotated[Seed, about("Seed of sampled actions and of noise.")] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="Seed of sampled actions and of noise.")] = 0
     observation: Annotated[Row | None, about("The robot's observation; the answer is an action.")] = None
     units: ActionUnits = "unit"
     stamp: Annotated[float | None, about("Time of the observation in seconds, or its number: for the watchdog.")] = None

@@ -1,7 +1,8 @@
 """Functions that training calls as it goes on: to watch it, to measure success, or to end it early.
 
     def until_flat(progress: TrainingProgress) -> bool:
-        return progress.phase == "embedding" and progress.metrics[0]["embedding/loss"] < 0.1
+        loss = progress.metrics[0][f"{progress.phase}/loss"] if progress.event == "step" else float("inf")
+        return progress.is_last_phase and loss < 0.1
 
     iel.train(data, algo, callbacks=[until_flat, Evaluator(every=5_000, stop_at=0.95)])
 

@@ -135,9 +135,8 @@ def train(
     if out is None and (resume or trackers):
         raise ConfigError(f"{'resume=True' if resume else 'trackers'} needs `out`, the directory of the run.")
     kinds = [get_tracker(tracker) if isinstance(tracker, str) else tracker for tracker in trackers]
-    made = {
-        seed: [kind() for kind in kinds] for seed in seeds
-    }  # a package that is missing is named before anything else
+    # A package that is missing is named before anything else.
+    made = {seed: [kind() for kind in kinds] for seed in seeds}
     with ExitStack() as stack, deferred_signals(saves=out is not None) as stop:
         runs: dict[int, Run] = {}
         if out is not None:
@@ -168,7 +167,8 @@ def train(
 def _recorded(callbacks: Sequence[Callback], trackers: Sequence[str | type[Tracker]]) -> Config:
     """What config.json says of them, so that `resume` finds them again."""
     named = [tracker for tracker in trackers if isinstance(tracker, str)]
-    evaluator = next((callback for callback in callbacks if isinstance(callback, Evaluator)), None)
+    evaluators = (callback for callback in callbacks if isinstance(callback, Evaluator))
+    evaluator = next((each for each in evaluators if each == Evaluator(every=each.every, stop_at=each.stop_at)), None)
     watched = {} if evaluator is None else {"evaluate_every": evaluator.every, "stop_at": evaluator.stop_at}
     return {**watched, **({"trackers": named} if named else {})}
 
@@ -178,7 +178,7 @@ def resume(
 ) -> Trained:
     """Continue the run (or all seeds) in `out` with the settings it was started with; a finished one stays as it is.
 
-    Without `callbacks`, an `Evaluator` is made again if the run had one; other callbacks are not recorded.
+    Without `callbacks`, an `Evaluator` of which only `every` and `stop_at` were set is made again; give others again.
     """
     run = open_runs(out)[0]
     config = run.config
@@ -333,7 +333,7 @@ class Trainer:
             stack.callback(self.csv[seed].close)
             self.trackers[seed] = (trackers or {}).get(seed, [])
             for tracker in self.trackers[seed]:
-                tracker.start({**run.config, "run": str(run.path), "resumed_at": self.step if resumed else None})
+                tracker.start({**run.config, "run": str(run.path), "resumed_at": None if fresh else self.step})
                 stack.enter_context(closing(tracker))
             run.update(status="running", step=self.step)
         self.stopped = bool(self.runs) and all(run.config.get("stopped_at") == self.step for run in self.runs.values())
@@ -343,6 +343,8 @@ class Trainer:
     def restore(self, resumed: Resumed[dict[str, TrainState]]) -> None:
         """Take over a saved state. Keys need no restoring: step t's is f(seed, t)."""
         self.step = resumed.step
+        ends = np.cumsum([phase.steps for phase in self.phases])
+        self.phase = self.phases[min(int(np.searchsorted(ends, self.step)), len(self.phases) - 1)].name
         self.state = jax.tree.map(jnp.asarray, resumed.states)
 
     def fit(self, stop: threading.Event, checkpoint_every: int | None, progress: bool) -> None:

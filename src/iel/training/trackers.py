@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import io
 import os
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -138,7 +139,9 @@ class WandbTracker(Tracker):
         self._package = _package("wandb", "wandb")
 
     def start(self, config: Mapping[str, Any]) -> None:
-        identity = hashlib.sha256(f"{config['run']}{config['data']['fingerprint']}".encode()).hexdigest()[:16]
+        identity = hashlib.sha256(
+            f"{platform.node()}{Path(config['run']).resolve()}{config['data']['fingerprint']}".encode()
+        ).hexdigest()[:16]
         self._run = self._package.init(
             project="iel", name=_title(config), id=identity, resume="allow", reinit="create_new",
             dir=config["run"], config=dict(config),
