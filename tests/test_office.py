@@ -86,7 +86,7 @@ def test_the_first_command_takes_what_suits_the_robot(data, tmp_path):
     for words, expected in (
         ([], suited(data)),
         ([], iel.HTP.preset("laptop-robot", steps=2895)),  # few logs are not learned by heart
-        (["--preset", "laptop"], iel.IEL.preset("laptop")),
+        (["--preset", "laptop"], iel.HTP.preset("laptop")),
         (["--algo", "hilp"], iel.HILP.preset("laptop")),
     ):
         assert Train.for_arguments([*file, *words])(algo=expected.name).method() == expected

@@ -42,8 +42,9 @@ ANT = Show("demo-ant", "antmaze-large-navigate-v0", 300, "laptop-robot", {}, ("a
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Command):
-    """Collect data in a maze, train HTP, compare four planners, evaluate and draw, in about a minute. With --ant: an
-    ant learns to cross a large maze and is filmed, in at most five minutes."""
+    """Collect data in a maze, train HTP, compare four planners, evaluate and draw, in about a minute.
+
+    With --ant, an ant learns to cross a large maze and is filmed, in at most five minutes."""
 
     ant: Flag = False
     """An ant with eight joints instead of a point."""

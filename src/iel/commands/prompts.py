@@ -88,4 +88,4 @@ def _number(text: str, whole: str) -> float:
         if math.isfinite(value := float(text)):
             return value
     where = "" if text == whole else f" in '{whole}'"
-    raise ConfigError(f"'{text}'{where} is not a finite number.")
+    raise ConfigError(f"'{text}'{where} is neither a finite number nor COLUMN=VALUE, such as x=8.5.")

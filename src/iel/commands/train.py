@@ -42,8 +42,8 @@ class Train(Command):
     episodes: int | None = None
     """Use a collected data set of this many episodes instead of the benchmark's own size."""
     algo: str = "iel"
-    """Method (docs/comparing.md tells them apart), or package.module:Class of your own (CONTRIBUTING.md). With --data
-    alone: htp, with the preset that suits the data."""
+    """Method (docs/which-method.md compares them), or package.module:Class of your own (CONTRIBUTING.md). With --data
+    and no --env: htp; with --data alone, also the preset that suits the data."""
     preset: str = "laptop"
     """Named set of the method's settings; whatever is given explicitly wins over it."""
     config: Path | None = None
@@ -100,7 +100,7 @@ class Train(Command):
                 recorded["data"] = Path(options.data)
         else:
             alone = given.data and not (given.env or given.algo or given.preset)  # then what `iel.fit` trains
-            algo = given.algo or ("htp" if alone else algo)
+            algo = given.algo or ("htp" if given.data and not given.env else algo)
             method = get_method(algo)  # imports one of your own
             preset = cls.preset if cls.preset in method.presets else "paper"
             defaults = method.preset(given.preset or preset)

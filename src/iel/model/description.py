@@ -126,6 +126,9 @@ class ModelTable(Table, frozen=True, kw_only=True):
 def read_description(path: Path) -> ModelTable:
     """The checked content of a config.json."""
     content: dict[str, Any] = read_json(path)
+    if "networks" not in content and (path.parent / "run.toml").exists():
+        run = path.parent
+        raise RunError(f"{run} is a run, not a saved agent; write one with `iel export {run}` or `agent.save(DIR)`.")
     if content.get("format") != FORMAT:
         raise RunError(
             f"{path} has model format {str(content.get('format'))[:40]}, but this version of iel reads format "
