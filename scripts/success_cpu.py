@@ -5,8 +5,8 @@
 
 Data: `antmaze-large-navigate`, 380 episodes, or `--env`, `--data-episodes`. For each training seed one waypoint policy
 is trained, and every geometry is trained alone (preset `laptop-robot-even`, of points `laptop`: raw columns; a share of
-goals just behind where a method has it) and saved when it has used so many processor seconds of gradient steps.
-Compilation is counted apart. Step t of a geometry has the bits that it has in `iel train` with the same seed. Each
+goals just behind where a method has it) and saved after the given processor seconds of gradient steps.
+Compilation is counted apart. Step t of a geometry draws what it draws in `iel train` with the same seed. Each
 snapshot then leads the policy of its seed: 10 episodes per task, evaluation seed 5000, the same starts and goals for
 all. Run it on one core (`taskset -c 1`). What is finished is not run again.
 """
@@ -170,9 +170,9 @@ def draw(path: Path, panels_of: dict[str, Curves]) -> None:
 
 def _curve(panel: Axes, seeds: dict[int, list[Row]], name: str, colour: str, width: float, order: int) -> None:
     moments = sorted(set.intersection(*({row["moment"] for row in rows} for rows in seeds.values())))
-    kept = [[row for row in rows if row["moment"] in moments] for rows in seeds.values()]
-    cpu = np.array([[row["cpu"] for row in rows] for rows in kept])
-    success = 100 * np.array([[row["success"] for row in rows] for rows in kept])
+    common = [[row for row in rows if row["moment"] in moments] for rows in seeds.values()]
+    cpu = np.array([[row["cpu"] for row in rows] for rows in common])
+    success = 100 * np.array([[row["success"] for row in rows] for rows in common])
     look = {"color": colour, "zorder": order, "clip_on": False}
     panel.plot(cpu.mean(0), success.mean(0), lw=width, marker="o", ms=4.5 + 0.8 * width, label=name, **look)
     if len(seeds) > 1:
@@ -228,7 +228,7 @@ def main() -> None:
         for name in given.methods:
             train_geometry(data, ENTRIES[name], seed, given.moments, out / f"{name}-seed{seed}")
         for name in given.methods:
-            for moment in reversed(given.moments):  # those that arrive are quick
+            for moment in reversed(given.moments):  # episodes that succeed are short
                 snapshot = out / f"{name}-seed{seed}" / f"{moment:g}"
                 evaluate(data, ENTRIES[name], policy, snapshot, arena)
 
