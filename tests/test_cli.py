@@ -250,7 +250,7 @@ def test_training_on_ones_own_file_needs_no_environment(capsys, monkeypatch, tmp
     states = np.random.default_rng(0).standard_normal((4, 31, 3))
     data = Trajectories.from_episodes([(s, np.zeros((30, 2))) for s in states])
     data.save(tmp_path / "log.npz")
-    small = ["--preset", "smoke", "--steps", "20", "--hidden", "8", "--batch-size", "8"]
+    small = ["--algo", "iel", "--preset", "smoke", "--steps", "20", "--hidden", "8", "--batch-size", "8"]
     code, out, _ = call(capsys, "train", "--data", tmp_path / "log.npz", *small, "--out", tmp_path / "run", "--json")
     assert code == 0 and json.loads(out)["env"] == "log"
     assert open_run(tmp_path / "run").data().fingerprint == data.fingerprint  # found where it was

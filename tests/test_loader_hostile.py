@@ -20,6 +20,7 @@ from arrays import read_hdf5
 from iel.data.npz import read_npz
 from iel.errors import ConfigError, DataError, IELError, RunError
 from iel.loader import kind_of, read_json, read_safetensors, read_toml
+from iel.model.tensors import Tensors
 
 
 def table(rows: int = 50) -> np.ndarray:
@@ -63,11 +64,12 @@ def test_safetensors_that_lie(tmp_path, case):
     assert "bad.safetensors" in str(caught.value)
 
 
-def test_numbers_that_are_not_finite_are_refused_where_they_are_requested_for(tmp_path):
-    save_file({"a": np.array([1.0, np.nan])}, tmp_path / "a.safetensors")
-    assert np.isnan(read_safetensors(tmp_path / "a.safetensors")["a"][1])
+@pytest.mark.parametrize("number, unbounded", [(np.nan, ("a",)), (np.nan, ()), (np.inf, ())])
+def test_numbers_that_are_not_finite_are_refused_in_models(tmp_path, number, unbounded):
+    save_file({"a": np.array([1.0, number])}, tmp_path / "a.safetensors")
+    assert not np.isfinite(read_safetensors(tmp_path / "a.safetensors")["a"][1])
     with pytest.raises(RunError, match=r"a\.safetensors: a holds a number that is not finite"):
-        read_safetensors(tmp_path / "a.safetensors", finite=True)
+        Tensors(tmp_path / "a.safetensors", unbounded)
 
 
 JSON = {

@@ -91,7 +91,7 @@ def run(data, tmp_path_factory) -> Path:
         for state, action in zip(states.tolist(), [*actions.tolist(), ["", ""]], strict=True):
             rows.append(",".join(map(str, [number, *state, *action])))
     (here / "room.csv").write_text("\n".join(rows))
-    tiny = ["--preset=smoke", "--steps=30", "--hidden=16", "--batch-size=32", "--checkpoint-every=10"]
+    tiny = ["--algo=iel", "--preset=smoke", "--steps=30", "--hidden=16", "--batch-size=32", "--checkpoint-every=10"]
     main_run(["train", "--data", str(here / "room.csv"), "--out", str(here / "run"), *tiny])
     return here / "run"
 
