@@ -217,14 +217,15 @@ class Guard:
     def _admit(self, client: HTTPConnection) -> ASGIApp:
         """What answers this client: the application, or for /?token=... a redirect to / that gives the browser its
         cookie, so that the token leaves the address bar."""
-        if not self.rates.take(address_of(client)):
+        path = client.scope["path"]
+        # A probe of whether the server lives is cheap, and answered whatever else its address requests.
+        if path != "/health" and not self.rates.take(address_of(client)):
             raise HTTPException(429, f"More than {self.limits.rate:g} requests a second; slow down.")
         hosts, origin = client.headers.getlist("host"), client.headers.get("origin")
         if len(hosts) != 1 or not self.policy.knows(hosts[0]):
             raise HTTPException(421, "This server has another name than the Host header; add it with --allow-host.")
         if origin is not None and not same_origin(origin, hosts[0]):
             raise HTTPException(403, "Pages of other origins may not use this server.")
-        path = client.scope["path"]
         if self.policy.token is None or path == "/health":
             return self.app
         by_page = path == "/" and "token" in client.query_params
